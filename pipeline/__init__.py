@@ -1,0 +1,1 @@
+"""The job: options, the Beam graph, command line, progress, and the commands on its output."""

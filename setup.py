@@ -1,0 +1,36 @@
+"""Package of the fineshards job; also what Dataflow workers install (`--setup_file`)."""
+
+from pathlib import Path
+
+from setuptools import setup
+
+HERE = Path(__file__).parent
+REQUIREMENTS = [
+    line
+    for line in (HERE / "requirements.txt").read_text().splitlines()
+    if line and not line.startswith("#")
+]
+
+setup(
+    name="fineshards",
+    version="0.1.0",
+    description="FineWeb in, exact token shards out, on Apache Beam.",
+    long_description=(HERE / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11,<3.13",
+    packages=["encoders", "pipeline", "shards", "sources", "transforms"],
+    install_requires=REQUIREMENTS,
+    extras_require={
+        "dev": [
+            "aiohttp==3.14.5",
+            "hypothesis==6.170.15",
+            "jsonschema==4.26.0",
+            "mypy==2.4.1",
+            "pytest==9.2.0",
+            "pytest-xdist==3.8.0",
+            "ruff==0.17.6",
+        ]
+    },
+    entry_points={"console_scripts": ["fineshards=pipeline.cli:main"]},
+)
