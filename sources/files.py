@@ -60,7 +60,8 @@ def match_patterns(patterns: Sequence[str]) -> list[str]:
 
     Raises UsageError for a pattern without a match and for a file matched twice.
     """
-    paths: dict[str, str] = {}
+    seen: dict[str, str] = {}
+    paths = []
     for pattern in patterns:
         if "://" in pattern:
             raise UsageError(
@@ -74,14 +75,16 @@ def match_patterns(patterns: Sequence[str]) -> list[str]:
                 "quote the pattern so that the shell leaves it alone."
             )
         for match in matches:
-            path = os.path.realpath(match)
-            if path in paths:
+            # Links are followed to tell files apart only: the name they lead to may have no ending.
+            target = os.path.realpath(match)
+            if target in seen:
                 raise UsageError(
-                    f"{path} is matched twice, by --input {paths[path]} and --input {pattern}; "
+                    f"{match} is matched twice, by --input {seen[target]} and --input {pattern}; "
                     "its documents would be in the dataset twice. Name it once."
                 )
-            paths[path] = pattern
-    return list(paths)
+            seen[target] = pattern
+            paths.append(os.path.abspath(match))
+    return paths
 
 
 def describe_files(paths: Iterable[str]) -> list[SourceFile]:
