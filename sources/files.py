@@ -5,37 +5,17 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import BinaryIO
 
 import fsspec
 
 from shards.errors import InputError, UsageError
+from shards.records import SourceFile
 
 # File name endings and what they say of the content. C4 and Dolma name JSON lines `.json.gz`.
 FORMATS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 READABLE = ".parquet, or .jsonl/.ndjson/.json plain or with .gz or .zst"
-
-
-@dataclass(frozen=True, slots=True)
-class SourceFile:
-    """One input file, as it was when the job was launched.
-
-    index: position in the global order of the input, from 0.
-    path: absolute local path, or an `hf://` address with its commit.
-    size: bytes.
-    identity: what changes when the content does: `mtime:<nanoseconds>` or `etag:<hash>`.
-    format: `parquet` or `jsonl`.
-    compression: `none`, `gzip` or `zstd`; parquet compresses inside, so it says `none`.
-    """
-
-    index: int
-    path: str
-    size: int
-    identity: str
-    format: str
-    compression: str
 
 
 def format_of(path: str) -> tuple[str, str]:
@@ -68,7 +48,9 @@ def match_patterns(patterns: Sequence[str]) -> list[str]:
                 f"--input {pattern}: only local paths can be read by pattern; "
                 "for a dataset on the Hugging Face hub use --dataset."
             )
-        matches = sorted(path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path))
+        matches = sorted(
+            path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)
+        )
         if not matches:
             raise UsageError(
                 f"--input {pattern}: no file matches. Check the path; "

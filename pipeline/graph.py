@@ -1,0 +1,38 @@
+"""The graph: five steps, wired. All that decides a byte is in the steps, none of it here."""
+
+from __future__ import annotations
+
+import apache_beam as beam
+
+from shards.checkpoints import Checkpoints
+from shards.job import Settings
+from transforms.commit import Commit
+from transforms.discover import Discover
+from transforms.plan import Plan
+from transforms.tokenize import Tokenize
+from transforms.write import Write
+
+
+def build_pipeline(
+    root: beam.Pipeline,
+    checkpoints: Checkpoints,
+    settings: Settings,
+    files: int,
+    max_bad_rows: int = 0,
+    keep_checkpoints: bool = False,
+) -> beam.PCollection:
+    """Adds the job to a pipeline; returns the collection of the one manifest name.
+
+    The job record and the vocabulary must be in storage (`pipeline.launch`) when it runs.
+    files: their number in the job record.
+    """
+    summaries = (
+        root
+        | "Discover" >> Discover(checkpoints, settings)
+        | "Tokenize" >> Tokenize(checkpoints, settings, max_bad_rows)
+    )
+    planned = summaries | "Plan" >> Plan(checkpoints, settings, files, max_bad_rows)
+    records = planned["pieces"] | "Write" >> Write(checkpoints, planned["plan"])
+    return records | "Commit" >> Commit(
+        checkpoints, planned["reports"], planned["plan"], keep_checkpoints
+    )

@@ -1,0 +1,119 @@
+"""A shard from its pieces: a header, then bytes copied from token blocks. No token is in memory."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Sequence
+from typing import BinaryIO
+
+import google_crc32c
+import pyarrow.parquet as pq
+
+from shards import npy
+from shards.checkpoints import Checkpoints
+from shards.documents import cut_documents, join_documents, table_name
+from shards.errors import FineshardsError
+from shards.layout import Layout, ShardKey
+from shards.records import Piece, ShardRecord
+
+_COPY_BYTES = 4 << 20
+
+
+def write_shard(
+    key: ShardKey,
+    pieces: Iterable[Piece],
+    layout: Layout,
+    checkpoints: Checkpoints,
+    paths: Sequence[str],
+) -> ShardRecord:
+    """Writes a shard and its document table, or finds them finished; returns the shard's record.
+
+    paths: of the source files, by number. Raises FineshardsError if the pieces, in whatever order
+    they come, do not cover the shard exactly.
+    """
+    name = layout.shard_name(key)
+    finished = checkpoints.read_shard_record(name)
+    if finished is not None:
+        return finished
+    ordered = sorted(pieces, key=lambda piece: piece.at)
+    tokens = layout.shard_length(key)
+    _check_cover(name, ordered, tokens)
+    storage = checkpoints.storage
+    table = join_documents(
+        cut_documents(
+            checkpoints.read_documents(piece.file, piece.block, piece.start, piece.stop),
+            piece.start,
+            piece.stop,
+            piece.at,
+            piece.first_document,
+            paths[piece.file],
+        )
+        for piece in ordered
+    )
+    with storage.create(table_name(name)) as opened:
+        pq.write_table(table, opened, compression="zstd")
+    checksum = google_crc32c.Checksum()
+    with storage.create(name) as shard:
+        _write(shard, checksum, npy.header(tokens))
+        for piece in ordered:
+            with storage.open(checkpoints.tokens_name(piece.file, piece.block)) as block:
+                _copy_tokens(name, piece, block, shard, checksum)
+    record = ShardRecord(
+        name=name,
+        split=key.split,
+        index=key.index,
+        tokens=tokens,
+        bytes=npy.file_bytes(tokens),
+        crc32c=base64.b64encode(checksum.digest()).decode(),
+        pieces=table.num_rows,
+        documents=table["start"].to_numpy().tolist().count(0),
+        first_document=table["document"][0].as_py(),
+    )
+    checkpoints.write_shard_record(record)
+    return record
+
+
+def file_crc32c(opened: BinaryIO) -> str:
+    """The checksum of the rest of a file, in the form of `ShardRecord.crc32c`."""
+    checksum = google_crc32c.Checksum()
+    while chunk := opened.read(_COPY_BYTES):
+        checksum.update(chunk)
+    return base64.b64encode(checksum.digest()).decode()
+
+
+def _check_cover(name: str, ordered: list[Piece], tokens: int) -> None:
+    position = 0
+    for piece in ordered:
+        if piece.at != position:
+            raise FineshardsError(
+                f"{name}: the next piece should stand at token {position}, got {piece}. "
+                "This is a fault of the runner or of fineshards: please report it."
+            )
+        position += piece.stop - piece.start
+    if position != tokens:
+        raise FineshardsError(
+            f"{name}: its pieces hold {position} tokens, expected {tokens}. "
+            "This is a fault of the runner or of fineshards: please report it."
+        )
+
+
+def _copy_tokens(
+    name: str, piece: Piece, block: BinaryIO, shard: BinaryIO, checksum: google_crc32c.Checksum
+) -> None:
+    size = npy.TOKEN_DTYPE.itemsize
+    block.seek(piece.start * size)
+    left = (piece.stop - piece.start) * size
+    while left:
+        chunk = block.read(min(left, _COPY_BYTES))
+        if not chunk:
+            raise FineshardsError(
+                f"{name}: the token block {piece.file}-{piece.block} ended {left} bytes early. "
+                "Somebody changed the checkpoints folder; start anew with --overwrite."
+            )
+        _write(shard, checksum, chunk)
+        left -= len(chunk)
+
+
+def _write(shard: BinaryIO, checksum: google_crc32c.Checksum, chunk: bytes) -> None:
+    checksum.update(chunk)
+    shard.write(chunk)

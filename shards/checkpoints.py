@@ -1,0 +1,175 @@
+"""What a job leaves in `checkpoints/<fingerprint>/` so that a restart finds what is finished.
+
+    files/00003.json               the blocks of a file (Discover)
+    blocks/00003-00012.tokens      a token block: raw little-endian uint32, nothing else
+    blocks/00003-00012.parquet     its documents, and its summary; written after the tokens
+    plan.json                      the layout of the shards (Plan)
+    shards/train_0017.json         the record of a finished shard; written after the shard
+
+The later file of each pair is the mark of completion: what lacks it is done again. Token blocks
+have no header, so that a shard is a header and whole or cut token blocks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from shards.layout import Layout, shard_stem
+from shards.records import Block, BlockSummary, LabelCount, ShardRecord
+from shards.storage import Storage
+
+FOLDER = "checkpoints"
+_SUMMARY_KEY = b"fineshards.summary"
+
+# document: number within the block. [offset, end): its tokens within the block, EOT included.
+# row: number within the source file. id: the source's own name for it, null where it has none.
+DOCUMENTS_SCHEMA = pa.schema(
+    [
+        pa.field("document", pa.int64(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("end", pa.int64(), nullable=False),
+        pa.field("row", pa.int64(), nullable=False),
+        pa.field("id", pa.string()),
+    ]
+)
+
+
+class BlockWriter:
+    """Appends documents to a token block that is being written."""
+
+    def __init__(self, tokens: Any, documents: pq.ParquetWriter) -> None:
+        self._tokens_file = tokens
+        self._documents_file = documents
+        self.tokens = 0
+        self.documents = 0
+
+    def append(
+        self,
+        tokens: npt.NDArray[np.uint32],
+        offsets: npt.NDArray[np.int64],
+        rows: npt.NDArray[np.int64],
+        ids: pa.Array,
+    ) -> None:
+        """Appends n documents: their flat tokens, n+1 offsets into them, n row numbers, n ids."""
+        self._tokens_file.write(np.ascontiguousarray(tokens, dtype="<u4").data)
+        shifted = offsets + self.tokens
+        numbers = np.arange(self.documents, self.documents + len(rows), dtype=np.int64)
+        columns = [numbers, shifted[:-1], shifted[1:], rows, ids]
+        self._documents_file.write_table(pa.table(columns, schema=DOCUMENTS_SCHEMA))
+        self.tokens += len(tokens)
+        self.documents += len(rows)
+
+    def finish(self, summary: BlockSummary) -> None:
+        """Stores the block's summary with its documents."""
+        self._documents_file.add_key_value_metadata({_SUMMARY_KEY: json.dumps(asdict(summary))})
+
+
+class Checkpoints:
+    """Names, readers and writers of one job's checkpoints."""
+
+    def __init__(self, storage: Storage, fingerprint: str) -> None:
+        self.storage = storage
+        self.folder = f"{FOLDER}/{fingerprint}"
+
+    # -- discovered files
+
+    def write_blocks(self, file: int, blocks: list[Block]) -> None:
+        """Remembers the blocks of a file."""
+        content = json.dumps([asdict(block) for block in blocks])
+        self.storage.write(self._blocks_name(file), content.encode())
+
+    def read_blocks(self, file: int) -> list[Block] | None:
+        """The blocks of a file, or None if it was not discovered yet."""
+        name = self._blocks_name(file)
+        if self.storage.size(name) is None:
+            return None
+        return [Block(**fields) for fields in json.loads(self.storage.read(name))]
+
+    # -- token blocks
+
+    @contextmanager
+    def create_block(self, block: Block) -> Iterator[BlockWriter]:
+        """A token block to write; the body ends with the writer's `finish`.
+
+        The tokens get their name first and the documents last, so that a document file stands for
+        a finished block.
+        """
+        with self.storage.create(self.documents_name(block.file, block.index)) as documents_file:
+            documents = pq.ParquetWriter(documents_file, DOCUMENTS_SCHEMA, compression="zstd")
+            with self.storage.create(self.tokens_name(block.file, block.index)) as tokens_file:
+                yield BlockWriter(tokens_file, documents)
+            documents.close()
+
+    def read_summary(self, block: Block) -> BlockSummary | None:
+        """The summary of a finished block, or None if it is still to be done."""
+        documents_name = self.documents_name(block.file, block.index)
+        if self.storage.size(documents_name) is None:
+            return None
+        with self.storage.open(documents_name) as file:
+            fields = json.loads(pq.read_metadata(file).metadata[_SUMMARY_KEY])
+        labels = tuple(LabelCount(**label) for label in fields.pop("labels"))
+        summary = BlockSummary(**fields, labels=labels)
+        size = self.storage.size(self.tokens_name(block.file, block.index))
+        if size != 4 * summary.tokens:
+            return None
+        return summary
+
+    def read_documents(self, file: int, index: int, start: int, stop: int) -> pa.Table:
+        """The documents of a block that have tokens in `[start, stop)`; schema DOCUMENTS_SCHEMA.
+
+        Row groups without any are not read.
+        """
+        overlaps = (pc.field("offset") < stop) & (pc.field("end") > start)
+        with self.storage.open(self.documents_name(file, index)) as opened:
+            return pq.read_table(opened, schema=DOCUMENTS_SCHEMA, filters=overlaps)
+
+    def tokens_name(self, file: int, index: int) -> str:
+        """The name of a token block's tokens."""
+        return f"{self.folder}/blocks/{file:05d}-{index:05d}.tokens"
+
+    def documents_name(self, file: int, index: int) -> str:
+        """The name of a token block's documents, which is there when the block is finished."""
+        return f"{self.folder}/blocks/{file:05d}-{index:05d}.parquet"
+
+    # -- plan and shards
+
+    def write_layout(self, layout: Layout) -> None:
+        """Remembers the layout, for people and for `status`."""
+        self.storage.write(self._plan_name(), json.dumps(asdict(layout)).encode())
+
+    def read_layout(self) -> Layout | None:
+        """The layout, or None before all blocks are tokenized."""
+        if self.storage.size(self._plan_name()) is None:
+            return None
+        return Layout(**json.loads(self.storage.read(self._plan_name())))
+
+    def write_shard_record(self, record: ShardRecord) -> None:
+        """Marks a shard as finished."""
+        self.storage.write(self._shard_name(record.name), json.dumps(asdict(record)).encode())
+
+    def read_shard_record(self, shard_name: str) -> ShardRecord | None:
+        """The record of a finished shard, or None if it is still to be written."""
+        name = self._shard_name(shard_name)
+        if self.storage.size(name) is None:
+            return None
+        record = ShardRecord(**json.loads(self.storage.read(name)))
+        return record if self.storage.size(shard_name) == record.bytes else None
+
+    def _blocks_name(self, file: int) -> str:
+        return f"{self.folder}/files/{file:05d}.json"
+
+    def _plan_name(self) -> str:
+        return f"{self.folder}/plan.json"
+
+    def _shard_name(self, shard_name: str) -> str:
+        return f"{self.folder}/shards/{shard_stem(shard_name)}.json"

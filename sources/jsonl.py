@@ -1,0 +1,147 @@
+"""JSON lines, plain or compressed by gzip or zstd: one object a line, the whole file one block."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import zstandard
+
+from shards.errors import InputError
+from shards.job import Columns
+from shards.records import Block, SourceFile
+from sources.rows import BATCH_BYTES, BATCH_ROWS, LABEL_COLUMNS, BadRow, Rows
+
+_MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: int) -> list[Block]:
+    """The one block of a file. Raises InputError if its first row lacks a column or is no object.
+
+    Lines cannot be found without reading from the start, so the file is not split and
+    `block_bytes` has no effect.
+    """
+    for line_number, line in _lines(file, opened):
+        try:
+            record = _parse(line, columns)
+        except ValueError as error:
+            raise InputError(
+                f"{file.path}, line {line_number}: {error}. Expected one JSON object a line with "
+                f"the text in {columns.text!r} (--text_column)."
+            ) from error
+        if columns.id_required and columns.id not in record:
+            raise InputError(
+                f"{file.path}, line {line_number}: has no field {columns.id!r}; its fields are "
+                f"{', '.join(record)}. Name the right one with --id_column."
+            )
+        break
+    return [Block(file.index, 0, 1, 0, 0, 0, file.size)]
+
+
+def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> Iterator[Rows]:
+    """The rows of a file in order. Rows are counted from 0, blank lines left out.
+
+    Raises InputError for a file that ends too early or is not compressed as its name says.
+    """
+    batch = _Batch(columns)
+    row = block.first_row
+    for line_number, line in _lines(file, opened):
+        try:
+            batch.add(row, _parse(line, columns), len(line))
+        except ValueError as error:
+            batch.bad.append(BadRow(row, f"line {line_number}, ", str(error)))
+        row += 1
+        if batch.is_full():
+            yield batch.rows()
+            batch = _Batch(columns)
+    yield batch.rows()
+
+
+class _Batch:
+    """Rows collected until there are enough for an Arrow batch."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+        self._numbers: list[int] = []
+        self._records: list[dict[str, Any]] = []
+        self._bytes = 0
+        self.bad: list[BadRow] = []
+
+    def add(self, row: int, record: dict[str, Any], size: int) -> None:
+        self._numbers.append(row)
+        self._records.append(record)
+        self._bytes += size
+
+    def is_full(self) -> bool:
+        return self._bytes >= BATCH_BYTES or len(self._numbers) >= BATCH_ROWS
+
+    def rows(self) -> Rows:
+        return Rows(
+            numbers=np.array(self._numbers, dtype=np.int64),
+            texts=self._column(self._columns.text, pa.large_string()),
+            ids=self._column(self._columns.id, pa.string()),
+            labels={name: self._column(name, pa.string()) for name in LABEL_COLUMNS},
+            bad=self.bad,
+        )
+
+    def _column(self, name: str, kind: pa.DataType) -> pa.Array:
+        values = [record.get(name) for record in self._records]
+        texts = [
+            value if value is None or isinstance(value, str) else str(value) for value in values
+        ]
+        return pa.array(texts, kind)
+
+
+def _parse(line: bytes, columns: Columns) -> dict[str, Any]:
+    """A line's object; raises ValueError with the reason if its text cannot be encoded."""
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise ValueError(f"is not valid JSON ({error.msg} at column {error.colno})") from None
+    if not isinstance(record, dict):
+        raise ValueError(f"holds a JSON {type(record).__name__}, not an object")
+    if columns.text not in record:
+        raise ValueError(f"has no field {columns.text!r}; its fields are {', '.join(record)}")
+    text = record[columns.text]
+    if text is not None and not isinstance(text, str):
+        raise ValueError(f"its {columns.text!r} is a {type(text).__name__}, not a string")
+    return record
+
+
+def _lines(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Line numbers from 1 and lines, blank ones left out."""
+    first_bytes = opened.read(4)
+    opened.seek(0)
+    magic = _MAGIC.get(file.compression, b"")
+    if first_bytes and not first_bytes.startswith(magic):
+        raise InputError(
+            f"{file.path} is not {file.compression} compressed although its name says so: it "
+            f"starts with {first_bytes!r}. Rename it."
+        )
+    line_number = 0
+    try:
+        for line_number, line in enumerate(_decompress(file.compression, opened), start=1):
+            content = line.removeprefix(_BYTE_ORDER_MARK) if line_number == 1 else line
+            if content.strip():
+                yield line_number, content
+    except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError, OSError) as error:
+        raise InputError(
+            f"{file.path}, after line {line_number}: cannot be decompressed: {error}. "
+            "The file is damaged or cut short; fetch it again."
+        ) from error
+
+
+def _decompress(compression: str, opened: BinaryIO) -> Any:
+    if compression == "gzip":
+        return gzip.GzipFile(fileobj=opened)
+    if compression == "zstd":
+        reader = zstandard.ZstdDecompressor().stream_reader(opened, read_across_frames=True)
+        return io.BufferedReader(reader, 1 << 20)
+    return opened

@@ -1,0 +1,31 @@
+"""Blocks of any format: finding them, reading them, and noticing that a file changed meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+
+from shards.job import Columns
+from shards.records import Block, SourceFile
+from sources import jsonl, parquet
+from sources.files import check_unchanged, open_file
+from sources.rows import Rows
+
+# A format is a module with `discover` and `read`; see CONTRIBUTING.md for adding one.
+_FORMATS: dict[str, ModuleType] = {"parquet": parquet, "jsonl": jsonl}
+
+
+def discover_blocks(file: SourceFile, columns: Columns, block_bytes: int) -> list[Block]:
+    """The blocks of a file, from its metadata; raises InputError if it cannot be used."""
+    check_unchanged(file)
+    with open_file(file) as opened:
+        blocks: list[Block] = _FORMATS[file.format].discover(file, opened, columns, block_bytes)
+    return blocks
+
+
+def read_block(file: SourceFile, columns: Columns, block: Block) -> Iterator[Rows]:
+    """The rows of a block in order; raises InputError if the file is damaged or has changed."""
+    check_unchanged(file)
+    with open_file(file) as opened:
+        yield from _FORMATS[file.format].read(file, opened, columns, block)
+    check_unchanged(file)

@@ -1,0 +1,40 @@
+"""Rows as every format's reader gives them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+# FineWeb's columns whose values are counted in the manifest when a file has them.
+LABEL_COLUMNS = ("dump", "language")
+
+# Text decoded at a time. Large enough that per-batch costs vanish, small enough for any worker.
+BATCH_BYTES = 8 << 20
+BATCH_ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that cannot be encoded: where it stands and why, in words that complete a sentence."""
+
+    row: int
+    place: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A batch of consecutive readable rows.
+
+    numbers: int64, shape (n,), row numbers within the file. texts: large_string with nulls.
+    ids: string with nulls. labels: string arrays by column name. bad: rows that were left out.
+    """
+
+    numbers: npt.NDArray[np.int64]
+    texts: pa.Array
+    ids: pa.Array
+    labels: dict[str, pa.Array]
+    bad: list[BadRow] = field(default_factory=list)

@@ -1,0 +1,72 @@
+"""Discover: the job's files, their footers, their blocks. Reads metadata only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import apache_beam as beam
+
+from shards.checkpoints import Checkpoints
+from shards.errors import OutputError
+from shards.job import Job, Settings
+from shards.records import Block, SourceFile
+from shards.storage import Storage
+from sources.reading import discover_blocks
+from transforms.metrics import StepMetrics
+
+METRICS = StepMetrics("discover")
+
+
+class Discover(beam.PTransform):
+    """From nothing to (file, block) pairs: all blocks of all files of the job in the output.
+
+    The files come from the job record, not from the graph: a graph with 50,000 file names in it is
+    beyond what Dataflow takes. Every footer is read and checked before the first block is encoded,
+    because the next step reshuffles, which is a barrier in batch.
+    """
+
+    def __init__(self, checkpoints: Checkpoints, settings: Settings) -> None:
+        super().__init__()
+        self._checkpoints = checkpoints
+        self._settings = settings
+
+    def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection:
+        """Builds the step."""
+        return (
+            root
+            | "Job" >> beam.Create([0])
+            | "Files"
+            >> beam.FlatMap(lambda _, storage: load_files(storage), self._checkpoints.storage)
+            | "Spread" >> beam.Reshuffle()
+            | "Blocks" >> beam.ParDo(_DiscoverFile(self._checkpoints, self._settings))
+        )
+
+
+class _DiscoverFile(beam.DoFn):
+    def __init__(self, checkpoints: Checkpoints, settings: Settings) -> None:
+        self._checkpoints = checkpoints
+        self._settings = settings
+
+    def process(self, file: SourceFile) -> Iterator[tuple[SourceFile, Block]]:
+        with METRICS.timed():
+            blocks = discover_file(file, self._checkpoints, self._settings)
+        METRICS.count(files_in=1, blocks_out=len(blocks))
+        for block in blocks:
+            yield file, block
+
+
+def load_files(storage: Storage) -> tuple[SourceFile, ...]:
+    """The files of the job that an output folder belongs to, in order."""
+    job = Job.load(storage)
+    if job is None:
+        raise OutputError(f"{storage.root} holds no job record; run fineshards build again.")
+    return job.files
+
+
+def discover_file(file: SourceFile, checkpoints: Checkpoints, settings: Settings) -> list[Block]:
+    """The blocks of a file, as an earlier run found them or from its metadata."""
+    blocks = checkpoints.read_blocks(file.index)
+    if blocks is None:
+        blocks = discover_blocks(file, settings.columns, settings.block_bytes)
+        checkpoints.write_blocks(file.index, blocks)
+    return blocks

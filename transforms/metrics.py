@@ -1,0 +1,33 @@
+"""Counters and timers that every step reports alike, for people to watch.
+
+They count attempts, retries included; the totals of the dataset come from the data records.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from apache_beam.metrics import Metrics
+
+
+class StepMetrics:
+    """The metrics of one step, in the namespace `fineshards.<step>`."""
+
+    def __init__(self, step: str) -> None:
+        self._namespace = f"fineshards.{step}"
+
+    def count(self, **amounts: int) -> None:
+        """Adds to counters, such as `count(blocks_in=1, tokens_out=4711)`."""
+        for name, amount in amounts.items():
+            Metrics.counter(self._namespace, name).inc(amount)
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Adds the body's wall time to the counter `milliseconds`, also when it fails."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.count(milliseconds=round((time.monotonic() - start) * 1000))
