@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from shards import npy
 from shards.layout import Layout, shard_stem
 from shards.records import Block, BlockSummary, LabelCount, ShardRecord
 from shards.storage import Storage
@@ -120,9 +121,7 @@ class Checkpoints:
         labels = tuple(LabelCount(**label) for label in fields.pop("labels"))
         summary = BlockSummary(**fields, labels=labels)
         size = self.storage.size(self.tokens_name(block.file, block.index))
-        if size != 4 * summary.tokens:
-            return None
-        return summary
+        return summary if size == summary.tokens * npy.TOKEN_DTYPE.itemsize else None
 
     def read_documents(self, file: int, index: int, start: int, stop: int) -> pa.Table:
         """The documents of a block that have tokens in `[start, stop)`; schema DOCUMENTS_SCHEMA.
@@ -140,6 +139,26 @@ class Checkpoints:
     def documents_name(self, file: int, index: int) -> str:
         """The name of a token block's documents, which is there when the block is finished."""
         return f"{self.folder}/blocks/{file:05d}-{index:05d}.parquet"
+
+    def finished_blocks(self) -> dict[tuple[int, int], tuple[int, float]]:
+        """Tokens and time of completion of each finished block, by (file, block)."""
+        sizes, times = {}, {}
+        for entry in self.storage.entries(f"{self.folder}/blocks"):
+            stem, _, ending = entry.name.rpartition("/")[2].rpartition(".")
+            file, _, index = stem.partition("-")
+            if ending == "tokens":
+                sizes[int(file), int(index)] = entry.size
+            else:
+                times[int(file), int(index)] = entry.modified
+        return {
+            key: (sizes[key] // npy.TOKEN_DTYPE.itemsize, time)
+            for key, time in times.items()
+            if key in sizes
+        }
+
+    def finished_shards(self) -> list[float]:
+        """The times at which the finished shards were finished, in no order."""
+        return [entry.modified for entry in self.storage.entries(f"{self.folder}/shards")]
 
     # -- plan and shards
 

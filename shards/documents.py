@@ -83,6 +83,17 @@ class DocumentTable:
         (fields,) = self._table.slice(range(len(self))[index], 1).to_pylist()
         return DocumentPiece(**fields)
 
+    def sums_by_file(self) -> dict[str, tuple[int, int]]:
+        """For each source file: tokens in this shard, and documents that begin in it."""
+        column = self._table["file"].combine_chunks()
+        number = column.indices.to_numpy()
+        sums = {}
+        for index, path in enumerate(column.dictionary.to_pylist()):
+            here = number == index
+            begun = int(np.count_nonzero(self.start[here] == 0))
+            sums[path] = (int(self.length[here].sum()), begun)
+        return sums
+
     def index_of_token(self, offset: int) -> int:
         """The index of the piece that holds the token at `offset` in the shard."""
         return int(np.searchsorted(self.offset, offset, side="right")) - 1

@@ -117,7 +117,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _leaf_index(metadata: pq.FileMetaData, column: str) -> int:
-    paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
+    paths: list[str] = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
     return paths.index(column)
 
 

@@ -38,3 +38,16 @@ class Rows:
     ids: pa.Array
     labels: dict[str, pa.Array]
     bad: list[BadRow] = field(default_factory=list)
+
+    def with_text(self) -> Rows:
+        """The rows whose text is not null: each of them is a document."""
+        if self.texts.null_count == 0:
+            return self
+        present = self.texts.is_valid()
+        return Rows(
+            numbers=self.numbers[present.to_numpy(zero_copy_only=False)],
+            texts=self.texts.filter(present),
+            ids=self.ids.filter(present),
+            labels={name: values.filter(present) for name, values in self.labels.items()},
+            bad=self.bad,
+        )

@@ -19,7 +19,7 @@ from shards.storage import TEMPORARY
 from transforms.metrics import StepMetrics
 
 METRICS = StepMetrics("commit")
-_log = logging.getLogger("fineshards")
+_log = logging.getLogger("fineshards.worker")
 
 
 class Commit(beam.PTransform):

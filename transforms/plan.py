@@ -15,7 +15,7 @@ from shards.records import BlockSummary, FileReport, Piece
 from transforms.metrics import StepMetrics
 
 METRICS = StepMetrics("plan")
-_log = logging.getLogger("fineshards")
+_log = logging.getLogger("fineshards.worker")
 
 
 class Plan(beam.PTransform):

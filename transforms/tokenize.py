@@ -94,9 +94,9 @@ def tokenize_block(
                 raise _bad_row_error(file, bad[max_bad_rows], max_bad_rows)
             rows += len(batch.numbers) + len(batch.bad)
             nulls += batch.texts.null_count
-            texts, batch_labels = _encode_rows(batch, encoder, writer)
-            text_bytes += pc.sum(pc.binary_length(texts)).as_py() or 0
-            labels += batch_labels
+            documents = batch.with_text()
+            text_bytes += pc.sum(pc.binary_length(documents.texts)).as_py() or 0
+            labels += _encode_rows(documents, encoder, writer)
         if bad:
             _write_rejected(checkpoints.storage, file, block, bad)
         summary = BlockSummary(
@@ -115,21 +115,13 @@ def tokenize_block(
     return summary
 
 
-def _encode_rows(
-    batch: Rows, encoder: Encoder, writer: BlockWriter
-) -> tuple[pa.Array, list[LabelCount]]:
-    """Appends the documents of a batch; returns their texts and what their labels count."""
-    texts, ids, numbers, label_values = batch.texts, batch.ids, batch.numbers, batch.labels
-    if texts.null_count:
-        present = texts.is_valid()
-        texts, ids = texts.filter(present), ids.filter(present)
-        numbers = numbers[present.to_numpy(zero_copy_only=False)]
-        label_values = {name: values.filter(present) for name, values in label_values.items()}
-    documents = encoder.encode(texts)
-    writer.append(documents.tokens, documents.offsets, numbers, ids)
-    lengths = np.diff(documents.offsets)
-    return texts, [
-        count for name, values in label_values.items() for count in _count(name, values, lengths)
+def _encode_rows(rows: Rows, encoder: Encoder, writer: BlockWriter) -> list[LabelCount]:
+    """Appends the documents of a batch; returns what their labels count."""
+    batch = encoder.encode(rows.texts)
+    writer.append(batch.tokens, batch.offsets, rows.numbers, rows.ids)
+    lengths = np.diff(batch.offsets)
+    return [
+        count for name, values in rows.labels.items() for count in _count(name, values, lengths)
     ]
 
 

@@ -16,7 +16,7 @@ from transforms.discover import load_files
 from transforms.metrics import StepMetrics
 
 METRICS = StepMetrics("write")
-_log = logging.getLogger("fineshards")
+_log = logging.getLogger("fineshards.worker")
 
 
 class Write(beam.PTransform):

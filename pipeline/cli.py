@@ -1,0 +1,84 @@
+"""The command line: `fineshards build | status | verify | inspect`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from pipeline.options import Parser, add_build_flags, parse_build_flags
+from pipeline.terminal import report_errors
+from shards.errors import UsageError
+from shards.storage import Storage
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its exit code: 0, 1 (failed) or 2 (used wrongly)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    return report_errors(lambda: _run(arguments))
+
+
+def _run(arguments: list[str]) -> int:
+    parser = Parser(prog="fineshards", description="FineWeb in, exact token shards out.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    build = commands.add_parser("build", help="build a dataset, or continue one")
+    add_build_flags(build)
+    status = commands.add_parser("status", help="how far a job is, from its output folder")
+    verify = commands.add_parser("verify", help="prove that a dataset is complete and unharmed")
+    inspect = commands.add_parser("inspect", help="show a dataset, or a document of it")
+    for command in (status, verify, inspect):
+        command.add_argument("output", metavar="FOLDER", help="the dataset's folder")
+    for command in (status, verify):
+        command.add_argument("--json", action="store_true", help="for machines")
+    verify.add_argument(
+        "--sample",
+        type=float,
+        default=0.0,
+        metavar="P",
+        help="also tokenize P percent of the documents again, from the sources, and compare",
+    )
+    inspect.add_argument("--shard", metavar="SPLIT/N", help="such as train/0")
+    place = inspect.add_mutually_exclusive_group()
+    place.add_argument("--document", type=int, metavar="N", help="the N-th of the shard, from 0")
+    place.add_argument("--token", type=int, metavar="N", help="the one with the shard's token N")
+    if arguments[:1] == ["build"]:
+        from pipeline.main import build as run_build
+
+        run_build(parse_build_flags(build, arguments[1:]))
+        return 0
+    args = parser.parse_args(arguments)
+    return {"status": _status, "verify": _verify, "inspect": _inspect}[args.command](args)
+
+
+def _status(args: argparse.Namespace) -> int:
+    from pipeline.status import StatusReader, describe_status
+
+    status = StatusReader(Storage(args.output)).read()
+    print(json.dumps(asdict(status)) if args.json else describe_status(status))
+    return 0
+
+
+def _verify(args: argparse.Namespace) -> int:
+    from pipeline.verify import describe_verdict, verify
+
+    if not 0 <= args.sample <= 100:
+        raise UsageError(f"--sample is a percentage from 0 to 100, got {args.sample}.")
+    verdict = verify(Storage(args.output), args.sample)
+    print(json.dumps(asdict(verdict)) if args.json else describe_verdict(verdict))
+    return 0 if verdict.ok else 1
+
+
+def _inspect(args: argparse.Namespace) -> int:
+    from pipeline.inspect import describe_dataset, describe_document
+    from shards.dataset import Dataset
+
+    dataset = Dataset.open(Storage(args.output))
+    if args.shard is None:
+        if args.document is not None or args.token is not None:
+            raise UsageError("--document and --token need --shard, such as --shard train/0.")
+        print(describe_dataset(dataset))
+        return 0
+    print(describe_document(dataset, args.shard, args.document, args.token))
+    return 0

@@ -1,0 +1,24 @@
+"""From whatever a runner raises to the one sentence that the step meant to say."""
+
+from __future__ import annotations
+
+import re
+
+from shards import errors
+from shards.errors import FineshardsError
+
+# Beam appends the step's label to the message of an exception that leaves a DoFn.
+_STEP_LABEL = re.compile(r" \[while running '[^']*'\]")
+# Runners with workers of their own raise a RuntimeError whose text is the worker's traceback.
+_IN_TRACEBACK = re.compile(r"^shards\.errors\.(\w+): (.+)$", re.MULTILINE)
+
+
+def explain(error: BaseException) -> FineshardsError | None:
+    """The error a step raised, from what a runner made of it; None if it was no FineshardsError."""
+    if isinstance(error, FineshardsError):
+        return type(error)(_STEP_LABEL.sub("", str(error)))
+    for name, message in reversed(_IN_TRACEBACK.findall(str(error))):
+        kind = getattr(errors, name, FineshardsError)
+        explained: FineshardsError = kind(_STEP_LABEL.sub("", message))
+        return explained
+    return None

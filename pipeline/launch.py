@@ -1,0 +1,126 @@
+"""Launch: what is settled before the graph runs — the input's files, the tokenizer, the output.
+
+A launch finds out whether the output folder is new, continues this very job, is finished, or
+belongs to something else. It writes the vocabulary and then the job record, from which the graph
+takes everything else; so whatever the runner, nothing depends on the launching machine afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from encoders.loading import describe_tokenizer
+from pipeline.options import BuildOptions
+from shards.checkpoints import FOLDER as CHECKPOINTS
+from shards.checkpoints import Checkpoints
+from shards.errors import UsageError
+from shards.job import JOB_NAME, VOCABULARY_NAME, Columns, Job, Settings
+from shards.layout import SPLITS
+from shards.manifest import MANIFEST_NAME, Manifest
+from shards.records import SourceFile
+from shards.storage import Storage
+from sources.files import describe_files, match_patterns
+
+_SHARD_NAME = re.compile(r"(test|train)/\1_\d{4,}\.npy")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A job that is ready to run, or found finished."""
+
+    job: Job
+    checkpoints: Checkpoints
+    manifest: Manifest | None
+
+
+def prepare(options: BuildOptions) -> Launch:
+    """Resolves the input and the tokenizer and takes hold of the output folder.
+
+    Raises UsageError if the input cannot be found or the output belongs to another job.
+    """
+    storage = Storage(options.output)
+    files, origin = _find_input(options)
+    tokenizer, ranks = describe_tokenizer(options.tokenizer)
+    settings = Settings(
+        columns=Columns(options.text_column, options.id_column or "id", bool(options.id_column)),
+        tokenizer=tokenizer,
+        shard_tokens=options.shard_tokens,
+        split=options.split,
+        block_bytes=options.block_bytes,
+    )
+    job = Job(settings, tuple(files), origin)
+    _refuse_foreign_files(storage)
+    if options.overwrite:
+        _clear(storage)
+    existing = Job.load(storage)
+    if existing is None:
+        _refuse_shards_without_job(storage)
+        storage.write(VOCABULARY_NAME, ranks)
+        job.save(storage)
+    elif existing.fingerprint() != job.fingerprint():
+        differences = "; ".join(existing.differences(job))
+        raise UsageError(
+            f"{storage.root} holds another job: {differences}. Choose another --output, "
+            "or delete what is there with --overwrite."
+        )
+    manifest = Manifest.load(storage)
+    if manifest is not None and not options.keep_checkpoints:
+        # A job that was killed just after its manifest leaves them behind.
+        storage.delete_folder(CHECKPOINTS)
+    return Launch(job, Checkpoints(storage, job.fingerprint()), manifest)
+
+
+def _find_input(options: BuildOptions) -> tuple[list[SourceFile], tuple[tuple[str, str], ...]]:
+    """The ordered files, and how the user named them, for the manifest."""
+    if options.dataset is None:
+        files = describe_files(match_patterns(options.inputs))
+        return files, (("input", " ".join(options.inputs)),)
+    # huggingface_hub and datasets take seconds to import.
+    from sources.hub import DatasetRequest, resolve_dataset
+
+    resolved = resolve_dataset(
+        DatasetRequest(
+            options.dataset,
+            options.dataset_config,
+            options.dataset_split,
+            options.dataset_revision,
+        )
+    )
+    origin = {
+        "dataset": options.dataset,
+        "config": resolved.config,
+        "split": options.dataset_split,
+        "commit": resolved.commit or "",
+    }
+    return resolved.files, tuple(origin.items())
+
+
+def _refuse_foreign_files(storage: Storage) -> None:
+    for split in SPLITS:
+        for entry in storage.entries(split):
+            if not _SHARD_NAME.fullmatch(entry.name):
+                raise UsageError(
+                    f"{storage.path(entry.name)} is no shard; readers load whatever lies in "
+                    f"{split}/. Move it away, or choose another --output."
+                )
+
+
+def _refuse_shards_without_job(storage: Storage) -> None:
+    found = [entry.name for split in SPLITS for entry in storage.entries(split)]
+    if storage.size(MANIFEST_NAME) is not None:
+        found.append(MANIFEST_NAME)
+    if found:
+        raise UsageError(
+            f"{storage.root} already holds {min(found)}, but no record of the job that wrote it. "
+            "Choose another --output, or delete what is there with --overwrite."
+        )
+
+
+def _clear(storage: Storage) -> None:
+    """Deletes a dataset: first what makes it finished, last what says whose it is."""
+    storage.delete(MANIFEST_NAME)
+    for folder in (*SPLITS, CHECKPOINTS, "metadata/documents", "metadata/rejected"):
+        storage.delete_folder(folder)
+    storage.delete(VOCABULARY_NAME)
+    storage.delete(JOB_NAME)

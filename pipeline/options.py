@@ -1,0 +1,260 @@
+"""The flags of `build`: one frozen dataclass, checked once. All others are Beam's, or errors."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, NoReturn
+
+from shards.errors import UsageError
+from shards.layout import SplitRule
+
+# The seed's shard size.
+DEFAULT_SHARD_TOKENS = 100_000_000
+# One tenth of the windows, unless the seed's rule (--test_shards) is asked for.
+DEFAULT_TEST_FRACTION = "1/10"
+# About a minute of work for the reference encoder on one core: little is lost when a worker dies,
+# and FineWeb as a whole (about 60 TB of text) has a million blocks.
+DEFAULT_BLOCK_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """What to build. Either `inputs` or `dataset` is given; `beam_args` are passed on to Beam.
+
+    id_column: None when the user did not name one; then `id` is read where a file has it.
+    """
+
+    inputs: tuple[str, ...]
+    dataset: str | None
+    dataset_config: str | None
+    dataset_split: str
+    dataset_revision: str | None
+    output: str
+    text_column: str
+    id_column: str | None
+    tokenizer: str
+    shard_tokens: int
+    split: SplitRule
+    block_bytes: int
+    max_bad_rows: int
+    overwrite: bool
+    keep_checkpoints: bool
+    beam_args: tuple[str, ...]
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that reports mistakes as UsageError, so that they look like all other errors."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(allow_abbrev=False, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        """Called by argparse for a mistake in the command."""
+        raise UsageError(f"{message}. See {self.prog} --help.")
+
+
+def add_build_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of `build`; every value may be given as `--flag=value`, as templates do."""
+    source = parser.add_argument_group("input (--input or --dataset)")
+    source.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="files to read, such as 'data/*.parquet'; may be repeated. Files come in the order "
+        "given, each pattern's matches sorted. Formats: .parquet; .jsonl plain, .gz or .zst",
+    )
+    source.add_argument(
+        "--dataset",
+        metavar="NAME_OR_FOLDER",
+        help="a dataset of the Hugging Face hub, or a local folder laid out like one",
+    )
+    source.add_argument("--dataset_config", metavar="NAME", help="such as sample-350BT")
+    source.add_argument("--dataset_split", metavar="NAME", default="train", help="default: train")
+    source.add_argument("--dataset_revision", metavar="REVISION", help="branch, tag or commit")
+    source.add_argument("--text_column", metavar="NAME", default="text", help="default: text")
+    source.add_argument(
+        "--id_column", metavar="NAME", help="names documents in the index; default: id, if present"
+    )
+    output = parser.add_argument_group("output")
+    output.add_argument("--output", required=True, metavar="FOLDER", help="where the shards go")
+    output.add_argument(
+        "--tokenizer",
+        metavar="NAME",
+        default="cl100k_base",
+        help="a tiktoken encoding; default: cl100k_base",
+    )
+    output.add_argument(
+        "--shard_tokens",
+        type=_positive,
+        metavar="N",
+        default=DEFAULT_SHARD_TOKENS,
+        help=f"tokens a shard; default: {DEFAULT_SHARD_TOKENS:,}",
+    )
+    output.add_argument(
+        "--test_fraction",
+        type=_fraction,
+        metavar="F",
+        help="share of the shards that are test shards, the first ones; default: 0.1",
+    )
+    output.add_argument(
+        "--test_shards", type=_not_negative, metavar="N", help="number of test shards instead"
+    )
+    output.add_argument(
+        "--overwrite",
+        type=_boolean,
+        nargs="?",
+        const=True,
+        default=False,
+        metavar="BOOL",
+        help="delete what the output folder holds of another job, and start anew",
+    )
+    work = parser.add_argument_group("work")
+    work.add_argument(
+        "--block_bytes",
+        type=_positive,
+        metavar="N",
+        default=DEFAULT_BLOCK_BYTES,
+        help=f"bytes of text a unit of work; default: {DEFAULT_BLOCK_BYTES:,}",
+    )
+    work.add_argument(
+        "--max_bad_rows",
+        type=_not_negative,
+        metavar="N",
+        default=0,
+        help="rows that may be unreadable; they are set aside in metadata/rejected/. Default: 0",
+    )
+    work.add_argument(
+        "--keep_checkpoints",
+        type=_boolean,
+        nargs="?",
+        const=True,
+        default=False,
+        metavar="BOOL",
+        help="do not delete the token blocks at the end",
+    )
+    parser.epilog = (
+        "Every option of Apache Beam is taken too, such as --runner=DataflowRunner --region=… "
+        "or --direct_num_workers=8. Without --runner the job runs on this machine."
+    )
+
+
+def parse_build_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> BuildOptions:
+    """The options of a command line; raises UsageError for what is wrong or contradicts itself."""
+    args, beam_args = parser.parse_known_args(list(argv))
+    if bool(args.input) == bool(args.dataset):
+        raise UsageError("give either --input or --dataset: what is to be read?")
+    if args.test_fraction is not None and args.test_shards is not None:
+        raise UsageError("--test_fraction and --test_shards exclude each other; give one.")
+    for flag in ("dataset_config", "dataset_revision"):
+        if getattr(args, flag) and not args.dataset:
+            raise UsageError(f"--{flag} goes with --dataset; with --input it has no meaning.")
+    fraction = args.test_fraction
+    if args.test_shards is None and fraction is None:
+        fraction = DEFAULT_TEST_FRACTION
+    if beam_args:
+        refuse_unknown(beam_args)
+    return BuildOptions(
+        inputs=tuple(args.input),
+        dataset=args.dataset,
+        dataset_config=args.dataset_config,
+        dataset_split=args.dataset_split,
+        dataset_revision=args.dataset_revision,
+        output=args.output,
+        text_column=args.text_column,
+        id_column=args.id_column,
+        tokenizer=args.tokenizer,
+        shard_tokens=args.shard_tokens,
+        split=SplitRule(fraction, args.test_shards),
+        block_bytes=args.block_bytes,
+        max_bad_rows=args.max_bad_rows,
+        overwrite=args.overwrite,
+        keep_checkpoints=args.keep_checkpoints,
+        beam_args=tuple(beam_args),
+    )
+
+
+def refuse_unknown(beam_args: Sequence[str]) -> None:
+    """Raises UsageError for arguments that no Beam option takes; Beam itself only warns."""
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    parser = Parser(prog="fineshards build", add_help=False, conflict_handler="resolve")
+    pending = PipelineOptions.__subclasses__()
+    while pending:
+        options = pending.pop()
+        pending += options.__subclasses__()
+        if "_add_argparse_args" in vars(options):
+            options._add_argparse_args(parser)
+    _, unknown = parser.parse_known_args(list(beam_args))
+    if unknown:
+        raise UsageError(
+            f"unknown flag {unknown[0]}: neither fineshards nor Beam has it. "
+            "See fineshards build --help."
+        )
+
+
+def beam_arguments(options: BuildOptions) -> tuple[list[str], bool]:
+    """The arguments for Beam, and whether the job runs on this machine.
+
+    Beam's DirectRunner is a switch that takes Prism where its binary is at hand or can be fetched,
+    and the Python runner elsewhere; here it always means the Python runner, so that local runs
+    behave alike with and without a network. Unless told otherwise it uses a thread a core.
+    """
+    from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
+
+    args = list(options.beam_args)
+    parsed = PipelineOptions(args)
+    runner = parsed.view_as(StandardOptions).runner
+    local = runner is None or runner.rpartition(".")[2] in ("DirectRunner", "FnApiRunner")
+    if local:
+        args.append("--runner=FnApiRunner")
+        direct = parsed.view_as(DirectOptions)
+        if not _given(args, "direct_running_mode"):
+            args.append("--direct_running_mode=multi_threading")
+            if not _given(args, "direct_num_workers"):
+                args.append(f"--direct_num_workers={os.cpu_count()}")
+        elif direct.direct_running_mode != "in_memory" and not _given(args, "direct_num_workers"):
+            args.append(f"--direct_num_workers={os.cpu_count()}")
+    return args, local
+
+
+def _given(args: Sequence[str], name: str) -> bool:
+    return any(arg.split("=")[0] == f"--{name}" for arg in args)
+
+
+def _positive(text: str) -> int:
+    value = _not_negative(text)
+    if value == 0:
+        raise argparse.ArgumentTypeError("must be at least 1, got 0")
+    return value
+
+
+def _not_negative(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}") from None
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"must not be negative, got {value}")
+    return value
+
+
+def _fraction(text: str) -> str:
+    """The fraction in its simplest form, so that 0.1 and 0.10 are the same job."""
+    try:
+        value = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        raise argparse.ArgumentTypeError(f"must be a number such as 0.1, got {text!r}") from None
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"must lie between 0 and 1, got {text}")
+    return str(value)
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"must be true or false, got {text!r}")
+    return text.lower() == "true"

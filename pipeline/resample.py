@@ -1,0 +1,96 @@
+"""Tokenizing documents again, from the sources, and comparing them with what the shards hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from encoders.encoder import Encoder
+from encoders.loading import load_encoder
+from shards.dataset import Dataset
+from shards.errors import FineshardsError
+from shards.job import Settings
+from shards.records import SourceFile
+from sources.reading import discover_blocks, read_block
+from sources.rows import Rows
+
+
+def compare_with_sources(dataset: Dataset, percent: float) -> tuple[int, list[str]]:
+    """Tokenizes about `percent` percent of the documents again.
+
+    Returns how many were compared, and a sentence for each difference: a source that has changed
+    or cannot be read, a document whose tokens, row or number differ.
+    """
+    settings = dataset.manifest.settings
+    encoder = load_encoder(settings.tokenizer, dataset.storage)
+    compared, problems = 0, []
+    document = 0
+    for file, report in zip(dataset.manifest.files, dataset.manifest.reports, strict=True):
+        try:
+            number = document
+            for rows in _documents(file, settings):
+                chosen = sampled(number, len(rows.numbers), percent)
+                problems += _compare(dataset, file, rows, number, chosen, encoder)
+                compared += int(chosen.sum())
+                number += len(rows.numbers)
+            if number - document != report.documents:
+                problems.append(
+                    f"{file.path} has {number - document} documents, the manifest says "
+                    f"{report.documents}"
+                )
+        except FineshardsError as error:
+            problems.append(str(error))
+        document += report.documents
+    return compared, problems
+
+
+def sampled(first: int, count: int, percent: float) -> npt.NDArray[np.bool_]:
+    """Which of the documents `first` to `first + count` are in a sample of `percent` percent.
+
+    Decided for each number by itself, by splitmix64 (Steele, Lea, Flood 2014), so that the sample
+    is the same in every run and for every shard size.
+    """
+    z = np.arange(first, first + count, dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    chosen: npt.NDArray[np.bool_] = (z >> np.uint64(11)) < percent / 100 * 2.0**53
+    return chosen
+
+
+def _documents(file: SourceFile, settings: Settings) -> Iterator[Rows]:
+    for block in discover_blocks(file, settings.columns, settings.block_bytes):
+        for rows in read_block(file, settings.columns, block):
+            yield rows.with_text()
+
+
+def _compare(
+    dataset: Dataset,
+    file: SourceFile,
+    rows: Rows,
+    first: int,
+    chosen: npt.NDArray[np.bool_],
+    encoder: Encoder,
+) -> list[str]:
+    problems = []
+    batch = encoder.encode(rows.texts.filter(pa.array(chosen)))
+    for index, place in enumerate(np.flatnonzero(chosen).tolist()):
+        expected = batch.tokens[batch.offsets[index] : batch.offsets[index + 1]]
+        row = int(rows.numbers[place])
+        try:
+            document = dataset.document(first + place)
+        except (IndexError, KeyError):
+            problems.append(f"{file.path}, row {row}: is in no shard")
+            continue
+        where = f"{document.shard.name}, document {document.number}"
+        if (document.file, document.row) != (file.path, row):
+            problems.append(
+                f"{where} is said to be row {document.row} of {document.file}, but it is row "
+                f"{row} of {file.path}"
+            )
+        elif not np.array_equal(document.tokens, expected):
+            problems.append(f"{where}: its tokens are not those of {file.path}, row {row}")
+    return problems

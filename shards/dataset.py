@@ -1,0 +1,112 @@
+"""A finished dataset, opened for reading: tokens by range, documents by number, and back."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shards import npy
+from shards.documents import DocumentPiece, DocumentTable, table_name
+from shards.errors import OutputError
+from shards.manifest import Manifest
+from shards.records import ShardRecord
+from shards.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document with all its tokens.
+
+    number: in the stream. shard, offset: where its first token stands. id: the source's, or None.
+    tokens: uint32, shape (n,), EOT first.
+    """
+
+    number: int
+    shard: ShardRecord
+    offset: int
+    file: str
+    row: int
+    id: str | None
+    tokens: npt.NDArray[np.uint32]
+
+
+class Dataset:
+    """Reads a dataset's shards and document tables. Keeps the last few tables in memory."""
+
+    def __init__(self, storage: Storage, manifest: Manifest) -> None:
+        self.storage = storage
+        self.manifest = manifest
+        self._firsts = [shard.first_document for shard in manifest.shards]
+        self.table = lru_cache(maxsize=4)(self._read_table)
+
+    @classmethod
+    def open(cls, storage: Storage) -> Dataset:
+        """Opens a dataset by its manifest; raises OutputError if it is not finished."""
+        manifest = Manifest.load(storage)
+        if manifest is None:
+            raise OutputError(
+                f"{storage.root} holds no finished dataset: metadata/manifest.json is missing. "
+                "See fineshards status, or run the build again to finish it."
+            )
+        return cls(storage, manifest)
+
+    def tokens(self, shard: ShardRecord, start: int, stop: int) -> npt.NDArray[np.uint32]:
+        """Tokens `[start, stop)` of a shard; raises OutputError if the file ends too early."""
+        size = npy.TOKEN_DTYPE.itemsize
+        with self.storage.open(shard.name) as opened:
+            opened.seek(npy.HEADER_BYTES + start * size)
+            content = opened.read((stop - start) * size)
+        if len(content) != (stop - start) * size:
+            raise OutputError(
+                f"{self.storage.path(shard.name)} ends before token {stop}; it should hold "
+                f"{shard.tokens}. Build the dataset again with --overwrite."
+            )
+        return np.frombuffer(content, dtype=npy.TOKEN_DTYPE)
+
+    def document(self, number: int) -> Document:
+        """Document `number` of the stream, put together across shards.
+
+        Raises IndexError if there is no such document.
+        """
+        if not 0 <= number < self.manifest.totals()["documents"]:
+            raise IndexError(number)
+        # A document's first piece is in the last shard that begins with an earlier document, or
+        # in the first of those that begin with it and hold its first token.
+        position = bisect_right(self._firsts, number) - 1
+        while position > 0 and self._piece(position, number).start > 0:
+            position -= 1
+        first = self._piece(position, number)
+        shard, parts, piece = self.manifest.shards[position], [], first
+        while True:
+            here = self.manifest.shards[position]
+            parts.append(self.tokens(here, piece.offset, piece.offset + piece.length))
+            position += 1
+            if position == len(self._firsts) or self._firsts[position] != number:
+                break
+            piece = self._piece(position, number)
+            if piece.start == 0:
+                break
+        return Document(
+            number, shard, first.offset, first.file, first.row, first.id, np.concatenate(parts)
+        )
+
+    def _piece(self, position: int, number: int) -> DocumentPiece:
+        table = self.table(position)
+        return table.piece(table.index_of_document(number))
+
+    def _read_table(self, position: int) -> DocumentTable:
+        """The document table of the shard at a position in the manifest."""
+        name = table_name(self.manifest.shards[position].name)
+        try:
+            with self.storage.open(name) as opened:
+                return DocumentTable.read(opened)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise OutputError(
+                f"{self.storage.path(name)} cannot be read as a document table: {error}. "
+                "Build the dataset again with --overwrite."
+            ) from error
