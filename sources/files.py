@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import logging
 import os
 from collections.abc import Iterable, Sequence
 from typing import BinaryIO
@@ -15,6 +16,9 @@ from shards.records import SourceFile
 # File name endings and what they say of the content. C4 and Dolma name JSON lines `.json.gz`.
 FORMATS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+# Bytes per request when a file on the hub is read from front to back: asking takes as long as
+# receiving some megabytes.
+READ_AHEAD = 16 << 20
 READABLE = ".parquet, or .jsonl/.ndjson/.json plain or with .gz or .zst"
 
 
@@ -100,10 +104,29 @@ def open_file(file: SourceFile) -> BinaryIO:
     try:
         if "://" not in file.path:
             return open(file.path, "rb")
-        opened: BinaryIO = fsspec.open(file.path, "rb").open()
-        return opened
+        return _open_on_hub(file)
     except OSError as error:
         raise InputError(f"{file.path} cannot be opened: {error}.") from error
+
+
+def _open_on_hub(file: SourceFile) -> BinaryIO:
+    """A file on the hub, read by range requests as far as it is asked for.
+
+    pyarrow asks for whole column chunks of parquet, where reading ahead would fetch columns that
+    nobody wants; JSON lines are read from front to back, a little at a time.
+    """
+    from huggingface_hub.utils import httpx  # type: ignore[attr-defined]
+
+    # Otherwise a worker, which logs what is INFO, logs every range.
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    cache = "none" if file.format == "parquet" else "readahead"
+    try:
+        opened: BinaryIO = fsspec.filesystem("hf").open(
+            file.path, "rb", size=file.size, cache_type=cache, block_size=READ_AHEAD
+        )
+    except httpx.HTTPError as error:
+        raise InputError(f"{file.path} cannot be opened: {error}.") from error
+    return opened
 
 
 def _local_state(path: str) -> tuple[int, str]:

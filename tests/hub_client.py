@@ -1,0 +1,89 @@
+"""Runs `sources.hub` in a process of its own, because HF_ENDPOINT is read at import.
+
+Standard input is a JSON list of steps, standard output the list of their answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(endpoint: str, home: Path, *steps: dict[str, Any], **environ: str) -> list[Any]:
+    """The answers to the steps, from a process that may reach nothing but the endpoint.
+
+    The endpoint is the proxy for all other addresses, so that it sees who asks for them.
+    """
+    environ = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(home),
+        "HF_HOME": str(home / "huggingface"),
+        "HF_ENDPOINT": endpoint,
+        "HTTP_PROXY": endpoint,
+        "HTTPS_PROXY": endpoint,
+        "NO_PROXY": "127.0.0.1",
+        **environ,
+    }
+    done = subprocess.run(
+        [sys.executable, __file__],
+        input=json.dumps(steps),
+        env=environ,
+        cwd=home,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def resolve(
+    name: str, config: str | None = None, split: str = "train", revision: str | None = None
+) -> dict[str, Any]:
+    return {"name": name, "config": config, "split": split, "revision": revision}
+
+
+def read_column(file: dict[str, Any], row_group: int, column: str) -> dict[str, Any]:
+    return {"file": file, "row_group": row_group, "column": column}
+
+
+def read_bytes(file: dict[str, Any]) -> dict[str, Any]:
+    return {"file": file}
+
+
+def _answer(step: dict[str, Any]) -> Any:
+    import pyarrow.parquet as pq
+
+    from shards.errors import FineshardsError
+    from sources.files import SourceFile, open_file
+    from sources.hub import DatasetRequest, resolve_dataset
+
+    try:
+        if "name" in step:
+            return asdict(resolve_dataset(DatasetRequest(**step)))
+        with open_file(SourceFile(**step["file"])) as opened:
+            if "column" in step:
+                parquet = pq.ParquetFile(opened)
+                table = parquet.read_row_group(step["row_group"], columns=[step["column"]])
+                return table.column(0).to_pylist()
+            digest = hashlib.sha256()
+            while piece := opened.read(1 << 16):
+                digest.update(piece)
+            return digest.hexdigest()
+    except FineshardsError as error:
+        return {"error": type(error).__name__, "message": str(error)}
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)  # what a library logs must not reach the terminal
+    json.dump([_answer(step) for step in json.load(sys.stdin)], sys.stdout)

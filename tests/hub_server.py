@@ -1,0 +1,234 @@
+"""A Hugging Face hub on 127.0.0.1: what of its protocol finds and reads dataset files.
+
+A repository is a history of folders on disk. Pushing a folder makes a commit and moves a branch;
+earlier commits stay. Like the hub it keeps data files in LFS: it redirects their downloads, and
+names them by the sha256 of their content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+
+LFS_ENDINGS = (".parquet", ".gz", ".zst")
+API = re.compile(r"/api/datasets/([^/]+/[^/]+?)(?:/(revision|tree|paths-info)/([^/]+)(?:/(.*))?)?")
+RESOLVE = re.compile(r"/datasets/([^/]+/[^/]+)/resolve/([^/]+)/(.+)")
+LFS = re.compile(r"/lfs/([0-9a-f]{64})")
+
+
+@dataclass
+class Repository:
+    """token: the only one that may see the repository (private) or read its files (gated)."""
+
+    commits: dict[str, Path] = field(default_factory=dict)
+    branches: dict[str, str] = field(default_factory=dict)
+    token: str | None = None
+    gated: bool = False
+    broken: bool = False
+
+    def allows(self, token: str | None) -> bool:
+        return self.token is None or token == self.token
+
+
+@dataclass(frozen=True)
+class Request:
+    method: str
+    path: str
+    range: str | None
+    status: int
+    sent: int
+
+
+class HubError(Exception):
+    def __init__(self, status: int, code: str | None, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+
+
+class HubServer:
+    """Use as a context manager; `url` is what HF_ENDPOINT should be."""
+
+    def __init__(self, page_size: int = 1000) -> None:
+        self.page_size = page_size
+        self.repositories: dict[str, Repository] = {}
+        self.requests: list[Request] = []
+        self.lfs: dict[str, Path] = {}
+        self._http = ThreadingHTTPServer(
+            ("127.0.0.1", 0), type("Bound", (_Handler,), {"hub": self})
+        )
+        self._http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._http.server_port}"
+
+    def __enter__(self) -> HubServer:
+        threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+    def push(self, name: str, folder: Path, branch: str = "main") -> str:
+        """Commits the folder; returns the commit. The folder must not change afterwards."""
+        repository = self.repositories.setdefault(name, Repository())
+        commit = hashlib.sha1(f"{name} {folder}".encode()).hexdigest()
+        repository.commits[commit] = folder
+        repository.branches[branch] = commit
+        return commit
+
+    def paths(self, method: str, part: str) -> list[str]:
+        return [r.path for r in self.requests if r.method == method and part in r.path]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hub: HubServer
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        self._answer()
+
+    def do_CONNECT(self) -> None:
+        """Tests name this server as the proxy, to see requests to any other address."""
+        self._send(502, b"")
+
+    def _answer(self) -> None:
+        url = urlsplit(self.path)
+        length = int(self.headers.get("Content-Length", 0))
+        form = parse_qs(self.rfile.read(length).decode())
+        query = {key: values[0] for key, values in parse_qs(url.query).items()}
+        try:
+            if match := API.fullmatch(url.path):
+                self._api(match, query, form)
+            elif match := RESOLVE.fullmatch(url.path):
+                self._resolve(match)
+            elif match := LFS.fullmatch(url.path):
+                self._send_range(self.hub.lfs[match[1]], {})
+            else:
+                raise HubError(404, None, "Sorry, we can't find the page you are looking for.")
+        except HubError as error:
+            headers = {"X-Error-Message": str(error)}
+            if error.code:
+                headers["X-Error-Code"] = error.code
+            self._send(error.status, json.dumps({"error": str(error)}).encode(), headers)
+
+    def _token(self) -> str | None:
+        return self.headers.get("Authorization", "").removeprefix("Bearer ") or None
+
+    def _repository(self, name: str) -> Repository:
+        repository = self.hub.repositories.get(name)
+        if repository is None or not (repository.gated or repository.allows(self._token())):
+            # The hub does not tell strangers which names exist.
+            if self._token() is None:
+                raise HubError(401, "RepoNotFound", "Invalid username or password.")
+            raise HubError(404, "RepoNotFound", "Repository not found")
+        if repository.broken:
+            raise HubError(500, None, "Internal error")
+        return repository
+
+    def _commit(self, repository: Repository, revision: str) -> tuple[str, Path]:
+        revision = unquote(revision)
+        commit = repository.branches.get(revision, revision)
+        if commit not in repository.commits:
+            raise HubError(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+        return commit, repository.commits[commit]
+
+    def _api(self, match: re.Match[str], query: dict[str, str], form: dict[str, list[str]]) -> None:
+        name, verb, revision, path = match.groups()
+        repository = self._repository(name)
+        commit, root = self._commit(repository, revision or "main")
+        if verb == "tree":
+            self._tree(root, unquote(path or ""), query)
+        elif verb == "paths-info":
+            if sum(map(len, form.values())) > 1000:
+                raise HubError(413, None, "too many parameters")
+            there = [root / path for path in form["paths"] if (root / path).exists()]
+            self._send_json([self._describe(root, path) for path in there])
+        else:
+            files = sorted(path for path in root.rglob("*") if path.is_file())
+            siblings = [{"rfilename": path.relative_to(root).as_posix()} for path in files]
+            self._send_json({"id": name, "sha": commit, "siblings": siblings})
+
+    def _tree(self, root: Path, path: str, query: dict[str, str]) -> None:
+        if not (root / path).is_dir():
+            raise HubError(404, "EntryNotFound", f"{path} does not exist")
+        pattern = "**/*" if query["recursive"].lower() == "true" else "*"
+        entries = sorted((root / path).glob(pattern))
+        start = int(query.get("cursor", 0))
+        stop = start + self.hub.page_size
+        headers = {}
+        if stop < len(entries):
+            where = f"{self.hub.url}{urlsplit(self.path).path}?recursive={query['recursive']}"
+            headers["Link"] = f'<{where}&cursor={stop}>; rel="next"'
+        self._send_json([self._describe(root, entry) for entry in entries[start:stop]], headers)
+
+    def _describe(self, root: Path, path: Path) -> dict[str, object]:
+        name = path.relative_to(root).as_posix()
+        if path.is_dir():
+            oid = hashlib.sha1(name.encode()).hexdigest()
+            return {"type": "directory", "oid": oid, "size": 0, "path": name}
+        content = path.read_bytes()
+        oid = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+        entry = {"type": "file", "oid": oid, "size": len(content), "path": name}
+        if name.endswith(LFS_ENDINGS):
+            sha256 = hashlib.sha256(content).hexdigest()
+            entry["lfs"] = {"oid": sha256, "size": len(content), "pointerSize": 134}
+        return entry
+
+    def _resolve(self, match: re.Match[str]) -> None:
+        repository = self._repository(match[1])
+        if not repository.allows(self._token()):
+            status = 401 if self._token() is None else 403
+            raise HubError(status, "GatedRepo", f"Access to dataset {match[1]} is restricted.")
+        commit, root = self._commit(repository, match[2])
+        path = root / unquote(match[3])
+        if not path.is_file():
+            raise HubError(404, "EntryNotFound", "Entry not found")
+        described = self._describe(root, path)
+        headers = {"X-Repo-Commit": commit, "ETag": f'"{described["oid"]}"'}
+        if "lfs" not in described:
+            self._send_range(path, headers)
+            return
+        sha256 = described["lfs"]["oid"]
+        self.hub.lfs[sha256] = path
+        headers |= {"X-Linked-Etag": f'"{sha256}"', "X-Linked-Size": str(described["size"])}
+        self._send(302, b"", headers | {"Location": f"{self.hub.url}/lfs/{sha256}"})
+
+    def _send_range(self, path: Path, headers: dict[str, str]) -> None:
+        content = path.read_bytes()
+        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        if asked is None:
+            self._send(200, content, headers)
+            return
+        start, stop = int(asked[1]), min(int(asked[2]) + 1, len(content))
+        headers["Content-Range"] = f"bytes {start}-{stop - 1}/{len(content)}"
+        self._send(206, content[start:stop], headers)
+
+    def _send_json(self, answer: object, headers: dict[str, str] | None = None) -> None:
+        self._send(200, json.dumps(answer).encode(), headers)
+
+    def _send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+        sent = 0 if self.command == "HEAD" else len(body)
+        self.hub.requests.append(
+            Request(self.command, unquote(self.path), self.headers.get("Range"), status, sent)
+        )
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if sent:
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Requests are recorded, not printed."""

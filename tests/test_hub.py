@@ -1,0 +1,362 @@
+"""Datasets by name, resolved and read over HTTP from a hub on this machine."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hub_client import ROOT, read_bytes, read_column, resolve, run
+from hub_server import HubServer, Repository
+
+README = """---
+configs:
+- config_name: sample
+  data_files:
+  - split: train
+    path: sample/*.parquet
+  - split: test
+    path: held_out/*.parquet
+- config_name: full
+  data_files:
+  - split: train
+    path:
+    - full/2024-10/*.parquet
+    - full/2013-20/*.parquet
+---
+# Text
+"""
+FULL = [
+    "full/2024-10/000_00000.parquet",
+    "full/2024-10/000_00001.parquet",
+    "full/2013-20/000_00000.parquet",
+]
+
+
+@pytest.fixture(scope="module")
+def documents() -> pa.Table:
+    return pq.read_table(ROOT / "samples/debian_text.parquet")
+
+
+@pytest.fixture
+def hub() -> Iterator[HubServer]:
+    with HubServer() as server:
+        yield server
+
+
+@pytest.fixture
+def folder(tmp_path: Path, documents: pa.Table) -> Path:
+    """A dataset of several configs; every file holds other documents."""
+    folder = tmp_path / "repository"
+    paths = ["sample/a.parquet", "sample/b.parquet", "held_out/a.parquet", *FULL]
+    for index, path in enumerate(paths):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(documents.slice(index * 10, 10), folder / path)
+    (folder / "README.md").write_text(README)
+    return folder
+
+
+def describe(url: str, path: Path, index: int) -> dict[str, object]:
+    content = path.read_bytes()
+    return {
+        "index": index,
+        "path": url,
+        "size": len(content),
+        "identity": f"etag:{hashlib.sha256(content).hexdigest()}",
+        "format": "parquet",
+        "compression": "none",
+    }
+
+
+def test_files_of_a_config_come_in_its_order_with_size_and_hash(
+    hub: HubServer, folder: Path, tmp_path: Path
+) -> None:
+    commit = hub.push("acme/text", folder)
+    full, held_out = run(
+        hub.url,
+        tmp_path,
+        resolve("acme/text", "full"),
+        resolve("acme/text", "sample", split="test"),
+    )
+    at_commit = f"hf://datasets/acme/text@{commit}"
+    assert full == {
+        "files": [describe(f"{at_commit}/{p}", folder / p, i) for i, p in enumerate(FULL)],
+        "config": "full",
+        "commit": commit,
+    }
+    assert [file["path"] for file in held_out["files"]] == [f"{at_commit}/held_out/a.parquet"]
+
+
+def test_only_the_endpoint_is_asked_and_no_data_file_is_downloaded(
+    hub: HubServer, folder: Path, tmp_path: Path
+) -> None:
+    hub.push("acme/text", folder)
+    run(hub.url, tmp_path, resolve("acme/text", "full"))
+    assert hub.paths("CONNECT", "") == []
+    assert [path for path in hub.paths("GET", "") if not path.startswith("/")] == []
+    assert hub.paths("GET", ".parquet") == hub.paths("HEAD", ".parquet") == []
+
+
+def test_pinned_commit_survives_a_push_to_main(
+    hub: HubServer, folder: Path, tmp_path: Path, documents: pa.Table
+) -> None:
+    old = hub.push("acme/text", folder)
+    (before,) = run(hub.url, tmp_path, resolve("acme/text", "sample"))
+    newer = Path(shutil.copytree(folder, tmp_path / "newer"))
+    pq.write_table(documents.slice(500, 5), newer / "sample/a.parquet")
+    pq.write_table(documents.slice(505, 5), newer / "sample/c.parquet")
+    new = hub.push("acme/text", newer)
+
+    text, pinned, main = run(
+        hub.url,
+        tmp_path,
+        read_column(before["files"][0], 0, "text"),
+        resolve("acme/text", "sample", revision=old),
+        resolve("acme/text", "sample"),
+    )
+    assert text == documents["text"][:10].to_pylist()
+    assert pinned == before
+    assert main["commit"] == new
+    assert [Path(file["path"]).name for file in main["files"]] == [
+        "a.parquet",
+        "b.parquet",
+        "c.parquet",
+    ]
+    assert main["files"][0]["identity"] != before["files"][0]["identity"]
+
+
+def test_branch_is_pinned_to_its_commit(hub: HubServer, folder: Path, tmp_path: Path) -> None:
+    hub.push("acme/text", folder)
+    commit = hub.push("acme/text", folder / "full", branch="refs/convert/parquet")
+    (answer,) = run(hub.url, tmp_path, resolve("acme/text", revision="refs/convert/parquet"))
+    assert (answer["config"], answer["commit"]) == ("default", commit)
+    assert all(f"@{commit}/" in file["path"] for file in answer["files"])
+
+
+def test_requests_do_not_grow_with_the_number_of_files(
+    hub: HubServer, tmp_path: Path, documents: pa.Table
+) -> None:
+    for name, count in [("acme/few", 2), ("acme/many", 700)]:
+        folder = tmp_path / "trees" / name / "data"
+        folder.mkdir(parents=True)
+        for index in range(count):
+            (folder / f"{index:04}.jsonl").write_text(f'{{"text": "{index}"}}\n')
+        hub.push(name, folder.parent)
+    few, many = run(hub.url, tmp_path, resolve("acme/few"), resolve("acme/many"))
+    assert (len(few["files"]), len(many["files"])) == (2, 700)
+    assert [file["index"] for file in many["files"]] == list(range(700))
+    asked = len([r for r in hub.requests if "acme/many" in r.path])
+    # 700 paths are described in two requests.
+    assert asked == len([r for r in hub.requests if "acme/few" in r.path]) + 1
+
+
+def test_listing_in_several_pages_is_complete(tmp_path: Path, folder: Path) -> None:
+    with HubServer(page_size=2) as hub:
+        commit = hub.push("acme/text", folder / "full")
+        (answer,) = run(hub.url, tmp_path, resolve("acme/text"))
+    assert [file["path"] for file in answer["files"]] == [
+        f"hf://datasets/acme/text@{commit}/{path.removeprefix('full/')}" for path in sorted(FULL)
+    ]
+
+
+def test_one_column_of_one_row_group_is_read_by_ranges(
+    hub: HubServer, tmp_path: Path, documents: pa.Table
+) -> None:
+    path = tmp_path / "large" / "text.parquet"
+    path.parent.mkdir()
+    big = pa.concat_tables([documents] * 3)
+    pq.write_table(big, path, row_group_size=100, use_dictionary=False)
+    commit = hub.push("acme/large", path.parent)
+    (answer,) = run(hub.url, tmp_path, resolve("acme/large"))
+    hub.requests.clear()
+    (text,) = run(hub.url, tmp_path, read_column(answer["files"][0], 5, "text"))
+
+    assert text == big["text"][500:600].to_pylist()
+    served = [request for request in hub.requests if request.path.startswith("/lfs/")]
+    metadata = pq.ParquetFile(path).metadata
+    chunk = metadata.row_group(5).column(0).total_compressed_size
+    assert all(request.range and request.status == 206 for request in served)
+    # A guess of 64 KiB at the footer, the footer, one column chunk.
+    expected = [1 << 16, metadata.serialized_size, chunk]
+    assert [request.sent for request in served] == expected
+    assert sum(expected) < path.stat().st_size / 10
+    assert all(commit in path for path in hub.paths("GET", "/resolve/"))
+
+
+def test_compressed_lines_are_read_ahead_in_few_requests(hub: HubServer, tmp_path: Path) -> None:
+    path = tmp_path / "lines" / "part [1] é.jsonl.gz"
+    path.parent.mkdir()
+    lines = "".join(json.dumps({"text": str(n) * n}) + "\n" for n in range(900))
+    content = gzip.compress(lines.encode(), compresslevel=0)
+    path.write_bytes(content)
+    hub.push("acme/lines", path.parent)
+    (answer,) = run(hub.url, tmp_path, resolve("acme/lines"))
+    hub.requests.clear()
+    (digest,) = run(hub.url, tmp_path, read_bytes(answer["files"][0]))
+    assert digest == hashlib.sha256(content).hexdigest()
+    assert len(hub.paths("GET", "/lfs/")) == 1 < len(content) >> 16
+
+
+def test_local_folder_gives_the_same_files_as_the_hub(
+    hub: HubServer, folder: Path, tmp_path: Path
+) -> None:
+    hub.push("acme/text", folder)
+    remote, local, relative = run(
+        hub.url,
+        tmp_path,
+        resolve("acme/text", "full"),
+        resolve(str(folder), "full"),
+        resolve("repository", "full"),
+    )
+    assert [file["path"] for file in local["files"]] == [str(folder / path) for path in FULL]
+    assert [file["size"] for file in local["files"]] == [f["size"] for f in remote["files"]]
+    assert all(file["identity"].startswith("mtime:") for file in local["files"])
+    assert (local["config"], local["commit"]) == ("full", None)
+    assert relative == local
+
+
+def test_folder_named_like_a_format_is_still_a_folder(
+    hub: HubServer, folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folder / "sample", tmp_path / "parquet")
+    (answer,) = run(hub.url, tmp_path, resolve("parquet"))
+    assert [Path(file["path"]).name for file in answer["files"]] == ["a.parquet", "b.parquet"]
+
+
+def test_config_and_split_errors_name_what_there_is(
+    hub: HubServer, folder: Path, tmp_path: Path
+) -> None:
+    hub.push("acme/text", folder)
+    for name in ("acme/text", str(folder)):
+        unknown, several, split, sliced = run(
+            hub.url,
+            tmp_path,
+            resolve(name, "tiny"),
+            resolve(name),
+            resolve(name, "sample", split="validation"),
+            resolve(name, "sample", split="train[:10%]"),
+        )
+        assert unknown["error"] == several["error"] == split["error"] == sliced["error"]
+        assert sliced["error"] == "UsageError"
+        assert "no config 'tiny'" in unknown["message"]
+        assert "(there is: sample, full)" in unknown["message"]
+        assert "several configs and no default" in several["message"]
+        assert "(there is: sample, full)" in several["message"]
+        assert "in a split 'validation'" in split["message"]
+        assert "(there is: train, test)" in split["message"]
+        assert "train[:10%]: parts and sums of splits cannot be read" in sliced["message"]
+
+
+def test_repositories_that_may_not_be_read(hub: HubServer, folder: Path, tmp_path: Path) -> None:
+    hub.push("acme/text", folder)
+    for name, gated in [("acme/gated", True), ("acme/private", False)]:
+        hub.repositories[name] = Repository(token="hf_right", gated=gated)
+        hub.push(name, folder)
+    hub.repositories["acme/broken"] = Repository(broken=True)
+    steps = [
+        resolve("acme/gated", "full"),
+        resolve("acme/private", "full"),
+        resolve("acme/unknown", "full"),
+        resolve("acme/text", "full", revision="v9"),
+        resolve("acme/broken"),
+        resolve("ac me/text"),
+    ]
+    gated, private, unknown, revision, broken, misnamed = run(hub.url, tmp_path, *steps)
+    assert (
+        "--dataset acme/gated: the hub refuses access; accept the dataset's terms"
+        in (gated["message"])
+    )
+    for answer, name in [(private, "acme/private"), (unknown, "acme/unknown")]:
+        assert answer["error"] == "UsageError"
+        assert f"--dataset {name}: {hub.url} has no such dataset" in answer["message"]
+        assert "HF_TOKEN" in answer["message"]
+    assert "--dataset_revision v9: there is no such revision" in revision["message"]
+    assert broken["error"] == "InputError"
+    assert f"{hub.url} answered 500" in broken["message"]
+    assert "no name on the hub" in misnamed["message"]
+
+    # With a token: a wrong one is told the same, the right one gets in.
+    gated, unknown = run(hub.url, tmp_path, steps[0], steps[2], HF_TOKEN="hf_wrong")
+    assert "the hub refuses access" in gated["message"]
+    assert "has no such dataset" in unknown["message"]
+    for answer in run(hub.url, tmp_path, *steps[:2], HF_TOKEN="hf_right"):
+        assert len(answer["files"]) == len(FULL)
+
+
+def test_hub_out_of_reach(tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        (answer,) = run(url, tmp_path, resolve("acme/text"))
+        assert answer["error"] == "InputError"
+        assert f"{url} cannot be reached" in answer["message"]
+        (answer,) = run(url, tmp_path, resolve("acme/text"), HF_HUB_OFFLINE="1")
+        assert answer["error"] == "UsageError"
+        assert "HF_HUB_OFFLINE forbids" in answer["message"]
+        file = {"index": 0, "path": f"hf://datasets/a/b@{'0' * 40}/c.parquet", "size": 9}
+        file |= {"identity": "etag:0", "format": "parquet", "compression": "none"}
+        (answer,) = run(url, tmp_path, read_bytes(file))
+        assert answer["error"] == "InputError"
+        assert "c.parquet cannot be opened" in answer["message"]
+
+
+def test_datasets_without_readable_files(hub: HubServer, folder: Path, tmp_path: Path) -> None:
+    contents = {
+        "empty": {"notes.bin": ""},
+        "tables": {"train.csv": "text\na\n"},
+        "scripted": {"scripted.py": "", "README.md": README},
+        "mislaid": {"README.md": README},
+        "garbled": {"README.md": "---\nconfigs: [\n---\n", "a.jsonl": "{}\n"},
+        "doubled": {
+            "a.jsonl": "{}\n",
+            "README.md": "---\nconfigs:\n- config_name: c\n  data_files: ['a*', a.jsonl]\n---\n",
+        },
+    }
+    expected = {
+        "empty": "found no data files",
+        "tables": "cannot read a file named 'train.csv'",
+        "scripted": "Dataset scripts are no longer supported",
+        "mislaid": "found no data files",
+        "garbled": "cannot be listed",
+        "doubled": "a.jsonl more than once",
+    }
+    for name, files in contents.items():
+        for path, text in files.items():
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / path).write_text(text)
+        hub.push(f"acme/{name}", tmp_path / name)
+    for parent in ("acme", str(tmp_path)):
+        steps = [resolve(f"{parent}/{name}", None) for name in contents]
+        for name, answer in zip(contents, run(hub.url, tmp_path, *steps), strict=True):
+            assert expected[name] in answer["message"]
+            assert "\n" not in answer["message"]
+            assert name in answer["message"]
+
+
+def test_names_meant_as_folders(hub: HubServer, folder: Path, tmp_path: Path) -> None:
+    names = ["data", "/no/such/folder", "./data", "../data", "a/b/c", "repository/README.md"]
+    *missing, file = run(hub.url, tmp_path, *[resolve(name) for name in names])
+    for name, answer in zip(names, missing, strict=False):
+        assert answer["error"] == "UsageError"
+        assert f"--dataset {name}: expected a folder, but there is none" in answer["message"]
+    assert "it is a file" in file["message"]
+    (answer,) = run(hub.url, tmp_path, resolve("repository", "full", revision="main"))
+    assert "has no revisions" in answer["message"]
+    assert hub.paths("GET", "/api/datasets") == []
+
+
+def test_importing_the_module_imports_no_hub_library() -> None:
+    code = "import sys, sources.hub; print({'datasets', 'huggingface_hub'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "set()\n"
