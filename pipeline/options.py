@@ -16,8 +16,8 @@ from shards.layout import SplitRule
 DEFAULT_SHARD_TOKENS = 100_000_000
 # One tenth of the windows, unless the seed's rule (--test_shards) is asked for.
 DEFAULT_TEST_FRACTION = "1/10"
-# About a minute of work for the reference encoder on one core: little is lost when a worker dies,
-# and FineWeb as a whole (about 60 TB of text) has a million blocks.
+# Seconds of work for the reference encoder on one core, so little is lost when a worker dies; and
+# FineWeb as a whole, tens of terabytes of text, still has no more than about a million blocks.
 DEFAULT_BLOCK_BYTES = 64 << 20
 
 

@@ -60,7 +60,8 @@ def _watch(reader: StatusReader, start: Status, console: Console, stop: threadin
             except FineshardsError:
                 continue  # the folder is being changed under us; the job itself will say so
             _tell(status, told)
-            _draw(progress, bar, start, status, clock() - began)
+            if status.stage != "finished":
+                _draw(progress, bar, start, status, clock() - began)
 
 
 def _tell(status: Status, told: set[str]) -> None:

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shards.errors import InputError, UsageError
-from sources.files import SourceFile, describe_files, format_of
+from shards.records import SourceFile
+from sources.files import describe_files, format_of
 from sources.hub_errors import access_refused, brief, config_refused, hub_failures
 
 # The hub refuses to describe more than 1,000 paths in one request.

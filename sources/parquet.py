@@ -19,8 +19,8 @@ from shards.records import Block, SourceFile
 from sources.rows import BATCH_BYTES, BATCH_ROWS, LABEL_COLUMNS, BadRow, Rows
 
 # Without a buffer pyarrow reads a whole column chunk at once, which is a gigabyte for a file with
-# one row group.
-_READ_BUFFER = 1 << 20
+# one row group. Each fill is a request when the file is on the hub, so it is not small either.
+_READ_BUFFER = 8 << 20
 
 
 def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: int) -> list[Block]:
@@ -125,7 +125,8 @@ def _batch_rows(metadata: pq.FileMetaData, group: int, column: str) -> int:
     """Rows that hold about BATCH_BYTES of text, going by the row group's average."""
     row_group = metadata.row_group(group)
     size = row_group.column(_leaf_index(metadata, column)).total_uncompressed_size
-    return max(1, min(BATCH_ROWS, BATCH_BYTES * row_group.num_rows // max(size, 1)))
+    rows: int = BATCH_BYTES * row_group.num_rows // max(size, 1)
+    return max(1, min(BATCH_ROWS, rows))
 
 
 def _guard(file: SourceFile, group: int, batches: Any) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,43 @@
+"""Fixtures that many tests share: the sample, and building a dataset as a user would."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SAMPLE = ROOT / "samples/debian_text.parquet"
+
+
+@pytest.fixture(scope="session")
+def sample() -> Path:
+    """1,063 documents in 19 languages, 5 row groups."""
+    return SAMPLE
+
+
+@pytest.fixture
+def build() -> Callable[..., int]:
+    """Runs `fineshards build` in this process: build(input, output, *flags) -> exit code."""
+    from pipeline.cli import main
+
+    def run(source: Path | str, output: Path, *flags: str) -> int:
+        return main(["build", "--input", str(source), "--output", str(output), *flags])
+
+    return run
+
+
+@pytest.fixture
+def fineshards() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs the command line in a process of its own: fineshards("verify", folder)."""
+
+    def run(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "pipeline", *map(str, arguments)]
+        return subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, check=False, **options
+        )
+
+    return run

