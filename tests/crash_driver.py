@@ -1,0 +1,148 @@
+"""Kills a build before each of its file operations in turn, and builds again.
+
+A process of its own, because it forks: Beam is imported once, each build runs in a child. Prints a
+JSON list with what was seen after each crash.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apache_beam  # noqa: F401  (imported before the forks)
+
+import pipeline.graph  # noqa: F401
+from encoders.golden import GOLDEN_TEXTS
+from encoders.loading import describe_tokenizer
+from encoders.tiktoken_encoder import TiktokenEncoder
+from pipeline.cli import main
+from shards.checkpoints import Checkpoints
+from shards.job import Job
+from shards.manifest import Manifest
+from shards.storage import Storage
+
+# A file is written, flushed, renamed, and its folder flushed; folders are removed in the end.
+OPERATIONS = ("fsync", "replace", "rmdir")
+
+
+def child(action: Callable[[], int]) -> int:
+    """Runs an action in a forked process; returns its exit status, negative for a signal."""
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os._exit(action())
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def kill_before_operation(number: int) -> None:
+    """Makes this process die by SIGKILL just before its file operation `number`, from 0."""
+    done = 0
+
+    def wrap(operation: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            nonlocal done
+            if done == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            done += 1
+            return operation(*args, **kwargs)
+
+        return counted
+
+    for name in OPERATIONS:
+        setattr(os, name, wrap(getattr(os, name)))
+
+
+def count_encoded_documents(log: Path) -> None:
+    """Makes the encoder append the number of documents of each call, golden texts apart."""
+    encode = TiktokenEncoder.encode
+
+    def counted(self: TiktokenEncoder, texts: Any) -> Any:
+        if tuple(texts.to_pylist()) != GOLDEN_TEXTS:
+            with log.open("a") as file:
+                file.write(f"{len(texts)}\n")
+        return encode(self, texts)
+
+    TiktokenEncoder.encode = counted  # type: ignore[method-assign]
+
+
+def finished_work(output: Path) -> tuple[int, dict[str, int]]:
+    """Documents in finished blocks, and inode numbers of finished shards, by name."""
+    storage = Storage(str(output))
+    job = Job.load(storage)
+    if job is None:
+        return 0, {}
+    manifest = Manifest.load(storage)
+    if manifest is not None:
+        names = [shard.name for shard in manifest.shards]
+        inodes = {name: os.stat(storage.path(name)).st_ino for name in names}
+        return manifest.totals()["documents"], inodes
+    checkpoints = Checkpoints(storage, job.fingerprint())
+    documents = 0
+    for file in job.files:
+        for block in checkpoints.read_blocks(file.index) or []:
+            summary = checkpoints.read_summary(block)
+            documents += summary.documents if summary else 0
+    shards = {}
+    for entry in storage.entries(f"{checkpoints.folder}/shards"):
+        record = checkpoints.read_shard_record(entry.name.rpartition("/")[2].removesuffix(".json"))
+        if record is not None:
+            shards[record.name] = os.stat(storage.path(record.name)).st_ino
+    return documents, shards
+
+
+def crash_and_resume(output: Path, flags: list[str], number: int) -> dict[str, Any] | None:
+    """Kills a build before operation `number` and builds again; None if it had fewer."""
+    command = ["build", "--output", str(output), "--direct_running_mode=in_memory", *flags]
+
+    def crash() -> int:
+        kill_before_operation(number)
+        return main(command)
+
+    status = child(crash)
+    if status == 0:
+        return None
+    assert status == -signal.SIGKILL, f"the build ended with {status}"
+    documents, shards = finished_work(output)
+    log = output.parent / "encoded"
+    log.unlink(missing_ok=True)
+
+    def resume() -> int:
+        count_encoded_documents(log)
+        return main(command)
+
+    status = child(resume)
+    lines = log.read_text().split() if log.exists() else []
+    return {
+        "operation": number,
+        "status": status,
+        "documents_finished": documents,
+        "documents_encoded": sum(map(int, lines)),
+        "shards_rewritten": [
+            name for name, inode in shards.items() if os.stat(output / name).st_ino != inode
+        ],
+    }
+
+
+def run(scratch: Path, first: int, step: int, flags: list[str]) -> None:
+    describe_tokenizer("cl100k_base")  # every child inherits the encoder
+    results = []
+    number = first
+    while True:
+        output = scratch / f"crash-{number}"
+        result = crash_and_resume(output, flags, number)
+        if result is None:
+            shutil.rmtree(output)
+            break
+        results.append(result)
+        number += step
+    json.dump(results, sys.stdout)
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])

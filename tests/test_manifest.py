@@ -1,0 +1,139 @@
+"""The manifest and the document tables, against an independent reading of the same input."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import jsonschema
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from conftest import ROOT, SAMPLE
+from oracle import ENCODING, EOT
+
+SHARD_TOKENS = 30_000
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from pipeline.cli import main
+
+    output = tmp_path_factory.mktemp("dataset")
+    flags = ["--input", str(SAMPLE), "--output", str(output), f"--shard_tokens={SHARD_TOKENS}"]
+    assert main(["build", *flags, "--block_bytes=600000"]) == 0
+    return output
+
+
+@pytest.fixture(scope="module")
+def manifest(dataset: Path) -> dict[str, Any]:
+    return json.loads((dataset / "metadata/manifest.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def documents() -> list[dict[str, Any]]:
+    """The sample's rows, with their tokens."""
+    rows = pq.read_table(SAMPLE).to_pylist()
+    return [row | {"tokens": [EOT, *ENCODING.encode_ordinary(row["text"])]} for row in rows]
+
+
+def test_manifest_follows_its_schema(manifest: dict[str, Any]) -> None:
+    schema = json.loads((ROOT / "docs/manifest.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(manifest, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(manifest | {"surprise": 1}, schema)
+
+
+def test_totals_are_those_of_the_input(
+    manifest: dict[str, Any], documents: list[dict[str, Any]]
+) -> None:
+    assert manifest["totals"] == {
+        "rows": len(documents),
+        "documents": len(documents),
+        "nulls": 0,
+        "rejected": 0,
+        "tokens": sum(len(row["tokens"]) for row in documents),
+        "text_bytes": sum(len(row["text"].encode()) for row in documents),
+    }
+    for column in ("dump", "language"):
+        tokens: Counter[str] = Counter()
+        for row in documents:
+            tokens[row[column]] += len(row["tokens"])
+        numbers = Counter(row[column] for row in documents)
+        assert manifest["labels"][column] == {
+            value: {"documents": numbers[value], "tokens": tokens[value]} for value in numbers
+        }
+
+
+def test_source_and_tokenizer_are_recorded(manifest: dict[str, Any], dataset: Path) -> None:
+    (file,) = manifest["files"]
+    assert file["path"] == str(SAMPLE)
+    assert file["size"] == SAMPLE.stat().st_size
+    assert file["identity"] == f"mtime:{SAMPLE.stat().st_mtime_ns}"
+    tokenizer = manifest["settings"]["tokenizer"]
+    ranks = (dataset / "metadata/vocabulary.tiktoken").read_bytes()
+    assert tokenizer["vocabulary_sha256"] == hashlib.sha256(ranks).hexdigest()
+    assert tokenizer["pattern"] == ENCODING._pat_str
+    assert (tokenizer["eot"], tokenizer["size"]) == (EOT, ENCODING.n_vocab)
+    assert manifest["versions"]["tiktoken"] == "0.14.0"
+
+
+def test_shards_are_recorded_with_their_checksums(manifest: dict[str, Any], dataset: Path) -> None:
+    for shard in manifest["shards"]:
+        content = (dataset / shard["name"]).read_bytes()
+        checksum = google_crc32c.value(content).to_bytes(4, "big")
+        assert shard["crc32c"] == base64.b64encode(checksum).decode()
+        assert shard["bytes"] == len(content) == 128 + 4 * shard["tokens"]
+        tokens = np.load(dataset / shard["name"])
+        assert shard["documents"] == np.count_nonzero(tokens == EOT)
+
+
+def test_document_tables_are_those_of_the_oracle(
+    manifest: dict[str, Any], dataset: Path, documents: list[dict[str, Any]]
+) -> None:
+    expected = defaultdict(list)
+    position = 0
+    for number, row in enumerate(documents):
+        start = 0
+        while start < len(row["tokens"]):
+            window, offset = divmod(position + start, SHARD_TOKENS)
+            length = min(len(row["tokens"]) - start, SHARD_TOKENS - offset)
+            piece = {"document": number, "offset": offset, "length": length, "start": start}
+            piece |= {"file": str(SAMPLE), "row": number, "id": row["id"]}
+            expected[window].append(piece)
+            start += length
+        position += len(row["tokens"])
+    assert len(manifest["shards"]) == len(expected)
+    for window, shard in enumerate(manifest["shards"]):
+        assert pq.read_table(dataset / shard["document_table"]).to_pylist() == expected[window]
+        assert shard["pieces"] == len(expected[window])
+        assert shard["first_document"] == expected[window][0]["document"]
+
+
+def test_metadata_does_not_depend_on_workers_or_hash_seeds(
+    fineshards: Callable[..., Any], dataset: Path, tmp_path: Path
+) -> None:
+    import os
+
+    for seed in ("1", "2"):
+        done = fineshards(
+            "build",
+            f"--input={SAMPLE}",
+            f"--output={tmp_path / seed}",
+            f"--shard_tokens={SHARD_TOKENS}",
+            "--block_bytes=600000",
+            f"--direct_num_workers={seed}",
+            env=os.environ | {"PYTHONHASHSEED": seed},
+        )
+        assert done.returncode == 0, done.stderr
+        for path in (dataset / "metadata").rglob("*"):
+            if path.is_file():
+                other = tmp_path / seed / path.relative_to(dataset)
+                assert path.read_bytes() == other.read_bytes(), path

@@ -1,0 +1,203 @@
+"""Killed at any moment and started again: same bytes, nothing done twice, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from conftest import ROOT
+from oracle import oracle, read_texts, shards_in
+
+Build = Callable[..., int]
+
+
+@pytest.fixture
+def small(tmp_path: Path, sample: Path) -> Path:
+    """40 documents of the sample in two files, three row groups."""
+    folder = tmp_path / "input"
+    folder.mkdir()
+    table = pq.read_table(sample)
+    pq.write_table(table.slice(0, 30), folder / "a.parquet", row_group_size=15)
+    pq.write_table(table.slice(30, 10), folder / "b.parquet")
+    return folder
+
+
+def files_in(folder: Path) -> dict[str, int]:
+    """All files, with their times of last change."""
+    return {
+        path.relative_to(folder).as_posix(): path.stat().st_mtime_ns
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_restart_after_a_kill_before_any_file_operation(
+    small: Path, tmp_path: Path, part: int
+) -> None:
+    """Every state of the disk that a crash can leave, one after the other."""
+    flags = [f"--input={small}/*.parquet", "--shard_tokens=10000", "--block_bytes=1"]
+    done = subprocess.run(
+        [sys.executable, ROOT / "tests/crash_driver.py", tmp_path, str(part), "2", *flags],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    crashes = json.loads(done.stdout)
+    texts = read_texts(small / "a.parquet", small / "b.parquet")
+    expected = oracle(texts, 10_000, test_shards=1)
+    assert len(crashes) > 10
+    for crash in crashes:
+        output = tmp_path / f"crash-{crash['operation']}"
+        assert crash["status"] == 0, crash
+        assert shards_in(output) == expected, crash
+        assert crash["shards_rewritten"] == [], crash
+        assert crash["documents_encoded"] == len(texts) - crash["documents_finished"], crash
+        assert not (output / "checkpoints").exists(), crash
+        assert set(files_in(output)) == expected_names(expected), crash
+
+
+def expected_names(shards: dict[str, bytes]) -> set[str]:
+    tables = {f"metadata/documents/{Path(name).stem}.parquet" for name in shards}
+    records = {f"metadata/{name}" for name in ("job.json", "manifest.json", "vocabulary.tiktoken")}
+    return set(shards) | tables | records
+
+
+@pytest.mark.parametrize("mode", ["multi_threading", "multi_processing"])
+def test_restart_after_kills_at_random_moments(sample: Path, tmp_path: Path, mode: str) -> None:
+    output = tmp_path / "out"
+    command = [
+        *(sys.executable, "-m", "pipeline", "build", f"--input={sample}", f"--output={output}"),
+        *("--shard_tokens=50000", "--block_bytes=1", f"--direct_running_mode={mode}"),
+        "--direct_num_workers=2",
+    ]
+    kills = 0
+    for _ in range(3):
+        job = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+        while not (output / "metadata/job.json").exists() and job.poll() is None:
+            time.sleep(0.01)
+        time.sleep(random.uniform(0, 2.5))
+        if job.poll() is None:
+            os.kill(job.pid, signal.SIGKILL)
+            kills += 1
+        job.wait()
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    expected = oracle(read_texts(sample), 50_000, test_shards=1)
+    assert shards_in(output) == expected
+    assert set(files_in(output)) == expected_names(expected)
+
+
+def test_finished_job_does_nothing_and_says_so(
+    build: Build, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out"
+    assert build(small / "*.parquet", output, "--shard_tokens=10000") == 0
+    before = files_in(output)
+    capsys.readouterr()
+    assert build(small / "*.parquet", output, "--shard_tokens=10000") == 0
+    assert files_in(output) == before
+    assert "already finished, nothing to do" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--shard_tokens=9999",
+        "--test_fraction=0.5",
+        "--test_shards=1",
+        "--text_column=url",
+        "--id_column=url",
+        "--block_bytes=77",
+    ],
+)
+@pytest.mark.parametrize("finished", [True, False])
+def test_other_options_are_refused_with_the_difference_named(
+    build: Build,
+    small: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    flag: str,
+    finished: bool,
+) -> None:
+    output = tmp_path / "out"
+    assert build(small / "*.parquet", output, "--shard_tokens=10000") == 0
+    if not finished:
+        (output / "metadata/manifest.json").unlink()
+    before = files_in(output)
+    assert build(small / "*.parquet", output, "--shard_tokens=10000", flag) == 2
+    name, _, value = flag.partition("=")
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert f"holds another job: {name}" in last or f"; {name}" in last
+    assert value in last or "Fraction" in last or "1/2" in last
+    assert files_in(output) == before
+
+
+def test_another_input_is_refused_with_the_difference_named(
+    build: Build, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out"
+    assert build(small / "*.parquet", output) == 0
+    changed = {
+        "fewer": lambda: build(small / "a.parquet", output),
+        "touched": lambda: (os.utime(small / "a.parquet"), build(small / "*.parquet", output))[1],
+        "renamed": lambda: (
+            (small / "a.parquet").rename(small / "aa.parquet"),
+            build(small / "*.parquet", output),
+        )[1],
+    }
+    expected = {
+        "fewer": "number of input files: was 2, now 1",
+        "touched": f"{small}/a.parquet changed: it had",
+        "renamed": f"input file 0: was {small}/a.parquet, now {small}/aa.parquet",
+    }
+    for what, rebuild in changed.items():
+        assert rebuild() == 2
+        assert expected[what] in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_overwrite_starts_anew(build: Build, small: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    assert build(small / "*.parquet", output, "--shard_tokens=1000") == 0
+    assert build(small / "a.parquet", output, "--shard_tokens=10000", "--overwrite") == 0
+    expected = oracle(read_texts(small / "a.parquet"), 10_000, test_shards=1)
+    assert shards_in(output) == expected
+    assert set(files_in(output)) == expected_names(expected)
+
+
+def test_kept_checkpoints_hold_nothing_unfinished(
+    build: Build, small: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    assert build(small / "*.parquet", output, "--keep_checkpoints") == 0
+    (kept,) = (output / "checkpoints").iterdir()
+    assert len(kept.name) == 64
+    assert (kept / "plan.json").exists()
+
+
+def test_two_jobs_on_one_output_both_succeed(sample: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    command = [
+        *(sys.executable, "-m", "pipeline", "build", f"--input={sample}", f"--output={output}"),
+        *("--shard_tokens=50000", "--block_bytes=1"),
+    ]
+    jobs = [
+        subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    for job in jobs:
+        _, errors = job.communicate()
+        assert job.returncode == 0, errors
+    expected = oracle(read_texts(sample), 50_000, test_shards=1)
+    assert shards_in(output) == expected
+    assert set(files_in(output)) == expected_names(expected)
