@@ -65,25 +65,22 @@ def _watch(reader: StatusReader, start: Status, console: Console, stop: threadin
 
 
 def _tell(status: Status, told: set[str]) -> None:
-    """Logs each stage once, when it is over."""
+    """Logs each stage once, when it is over: also those that were too short to be seen."""
 
     def once(stage: str, message: str) -> None:
         if stage not in told:
             told.add(stage)
             _log.info("%s: %s", stage, message)
 
-    if status.stage == "discovering" or status.stage == "finished":
+    if status.stage == "discovering":
         return
-    once(
-        "discover",
-        f"{status.files_total:,} files, {status.blocks_total:,} blocks, "
-        f"{(status.text_bytes_total or 0) / 1e6:,.0f} MB of text",
-    )
-    if status.stage == "writing":
+    once("discover", f"{status.files_total:,} files, {status.blocks_total:,} blocks")
+    if status.stage != "tokenizing":
         once("tokenize", f"{status.blocks:,} blocks, {status.tokens:,} tokens")
         once("plan", f"{status.shards_total:,} shards")
-        if status.shards == status.shards_total:
-            once("write", f"{status.shards:,} shards")
+    if status.stage == "finished":
+        once("write", f"{status.shards:,} shards")
+        once("commit", "the manifest")
 
 
 def _draw(progress: Progress, bar: TaskID, start: Status, status: Status, elapsed: float) -> None:

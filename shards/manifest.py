@@ -73,7 +73,7 @@ class Manifest:
             settings=job.settings,
             files=job.files,
             reports=tuple(
-                by_file.get(file.index, FileReport(file.index, 0, 0, 0, 0, 0, 0, ()))
+                by_file.get(file.index, FileReport(file.index, 0, 0, 0, 0, 0, 0, 0, ()))
                 for file in job.files
             ),
             layout=layout,
@@ -116,7 +116,7 @@ class Manifest:
 
     def totals(self) -> dict[str, int]:
         """Sums over all files."""
-        names = ("rows", "documents", "nulls", "rejected", "tokens", "text_bytes")
+        names = ("blocks", "rows", "documents", "nulls", "rejected", "tokens", "text_bytes")
         return {name: sum(getattr(report, name) for report in self.reports) for name in names}
 
     def to_json(self) -> dict[str, Any]:
@@ -177,7 +177,7 @@ class Manifest:
     def _from_json(cls, content: dict[str, Any]) -> Manifest:
         layout = content["layout"]
         file_fields = SourceFile.__dataclass_fields__
-        counts = ("rows", "documents", "nulls", "rejected", "tokens", "text_bytes")
+        counts = ("blocks", "rows", "documents", "nulls", "rejected", "tokens", "text_bytes")
         shard_fields = ShardRecord.__dataclass_fields__
         return cls(
             fingerprint=content["fingerprint"],

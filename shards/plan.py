@@ -46,6 +46,7 @@ def report_file(summaries: list[BlockSummary]) -> FileReport:
     """The sum of a file's summaries; raises FineshardsError if its rows do not balance."""
     report = FileReport(
         file=summaries[0].file,
+        blocks=len(summaries),
         rows=sum(summary.rows for summary in summaries),
         documents=sum(summary.documents for summary in summaries),
         nulls=sum(summary.nulls for summary in summaries),

@@ -118,9 +118,10 @@ class ShardRecord:
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """The sum of a file's block summaries; rows as the file's own footer or lines count them."""
+    """The sum of a file's block summaries; `blocks` is their number."""
 
     file: int
+    blocks: int
     rows: int
     documents: int
     nulls: int

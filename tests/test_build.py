@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
+import apache_beam as beam
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from oracle import oracle, read_texts, shards_in
+import zstandard
+from apache_beam.options.pipeline_options import PipelineOptions
+from oracle import ENCODING, EOT, cut, oracle, read_texts, shards_in
+
+from pipeline.cli import main
+from pipeline.graph import build_pipeline
+from pipeline.launch import prepare
+from pipeline.options import Parser, add_build_flags, parse_build_flags
+from shards.layout import Layout
+from shards.records import Block, BlockSummary, LabelCount, Piece, ShardRecord
 
 Build = Callable[..., int]
+WORD = " hello"  # one token of cl100k_base, also when it is repeated
+
+
+def write_texts(path: Path, texts: list[str | None], **options: object) -> Path:
+    pq.write_table(pa.table({"text": pa.array(texts, pa.string())}), path, **options)
+    return path
+
+
+def tokens_long(count: int) -> str:
+    """A text whose document has exactly `count` tokens, EOT included."""
+    text = WORD * (count - 1)
+    assert len(ENCODING.encode_ordinary(text)) == count - 1
+    return text
 
 
 @pytest.mark.parametrize(
@@ -18,6 +46,7 @@ Build = Callable[..., int]
         ["--direct_running_mode=multi_threading", "--direct_num_workers=3"],
         ["--direct_running_mode=multi_processing", "--direct_num_workers=2"],
         ["--direct_running_mode=in_memory", "--direct_runner_bundle_repeat=2"],
+        ["--runner=DirectRunner", "--direct_num_workers=1"],
         ["--block_bytes=1"],
         ["--block_bytes=1000000000"],
     ],
@@ -28,3 +57,186 @@ def test_bytes_do_not_depend_on_how_the_job_runs(
 ) -> None:
     assert build(sample, tmp_path, "--shard_tokens=50000", *flags) == 0
     assert shards_in(tmp_path) == oracle(read_texts(sample), 50_000, test_shards=1)
+
+
+@pytest.mark.parametrize("row_group_size", [1, 3, 100])
+@pytest.mark.parametrize("shard_tokens", [1, 7, 64])
+def test_awkward_documents(
+    build: Build, tmp_path: Path, row_group_size: int, shard_tokens: int
+) -> None:
+    texts = [
+        "",
+        None,
+        " ",
+        tokens_long(64),  # fills a shard of 64 with the documents before it, and goes on
+        "<|endoftext|>",
+        "a<|fim_prefix|>b<|endofprompt|>",
+        None,
+        tokens_long(300),  # longer than several shards
+        "\ufeffbyte order mark, \x00 null, \r\n lines, cafe\u0301 café, 👩‍👩‍👧‍👦",
+        "",
+        "",
+    ]
+    source = write_texts(tmp_path / "in.parquet", texts, row_group_size=row_group_size)
+    output = tmp_path / "out"
+    flags = [f"--shard_tokens={shard_tokens}", "--test_shards=2", "--block_bytes=1"]
+    assert build(source, output, *flags) == 0
+    assert shards_in(output) == oracle(texts, shard_tokens, test_shards=2)
+    totals = json.loads((output / "metadata/manifest.json").read_text())["totals"]
+    assert (totals["rows"], totals["documents"], totals["nulls"]) == (11, 9, 2)
+
+
+@pytest.mark.parametrize("lengths", [[10, 10], [20], [5, 15], [10, 5, 5], [1] * 20, [19, 1]])
+def test_documents_that_end_on_the_border_of_a_shard(
+    build: Build, tmp_path: Path, lengths: list[int]
+) -> None:
+    texts: list[str | None] = [tokens_long(length) for length in lengths]
+    source = write_texts(tmp_path / "in.parquet", texts, row_group_size=1)
+    assert build(source, tmp_path / "out", "--shard_tokens=10", "--block_bytes=1") == 0
+    found = shards_in(tmp_path / "out")
+    assert sorted(found) == ["test/test_0000.npy", "train/train_0000.npy"]
+    assert found == oracle(texts, 10, test_shards=1)
+
+
+def test_a_million_spaces(build: Build, tmp_path: Path) -> None:
+    """tiktoken panics on this text; its pieces, which it can encode, are known by the pattern."""
+    spaces = 1_200_000
+    source = write_texts(tmp_path / "in.parquet", ["before", " " * spaces + "a", "after"])
+    encode, piece = ENCODING.encode_ordinary, ENCODING._encode_single_piece
+    stream = [EOT, *encode("before"), EOT, *piece(" " * (spaces - 1)), *encode(" a")]
+    stream += [EOT, *encode("after")]
+    assert build(source, tmp_path / "out", "--shard_tokens=5000") == 0
+    assert shards_in(tmp_path / "out") == cut(stream, 5000, test_shards=1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "test_shards"),
+    [
+        (["--test_fraction=0.5"], 7),
+        (["--test_fraction=0"], 0),
+        (["--test_fraction=1"], 14),
+        (["--test_fraction=0.01"], 1),
+        (["--test_shards=0"], 0),
+        (["--test_shards=3"], 3),
+        (["--test_shards=99"], 14),
+    ],
+    ids=lambda value: str(value),
+)
+def test_first_windows_are_the_test_split(
+    build: Build, sample: Path, tmp_path: Path, flags: list[str], test_shards: int
+) -> None:
+    assert build(sample, tmp_path, "--shard_tokens=50000", *flags) == 0
+    assert shards_in(tmp_path) == oracle(read_texts(sample), 50_000, test_shards)
+
+
+def test_a_single_shard_is_train(build: Build, tmp_path: Path) -> None:
+    source = write_texts(tmp_path / "in.parquet", ["one"])
+    assert build(source, tmp_path / "out") == 0
+    assert list(shards_in(tmp_path / "out")) == ["train/train_0000.npy"]
+
+
+def test_every_format_gives_the_same_bytes(build: Build, sample: Path, tmp_path: Path) -> None:
+    table = pq.read_table(sample, columns=["text", "id"]).slice(0, 100)
+    lines = "".join(json.dumps(row) + "\n" for row in table.to_pylist()).encode()
+    compressor = zstandard.ZstdCompressor()
+    (tmp_path / "a.jsonl").write_bytes(lines)
+    (tmp_path / "b.jsonl.gz").write_bytes(
+        gzip.compress(lines[:70_000]) + gzip.compress(lines[70_000:])
+    )
+    (tmp_path / "c.jsonl.zst").write_bytes(
+        compressor.compress(lines[:70_000]) + compressor.compress(lines[70_000:])
+    )
+    pq.write_table(table, tmp_path / "d.parquet")
+    expected = oracle(table["text"].to_pylist(), 10_000, test_shards=1)
+    for name in ("a.jsonl", "b.jsonl.gz", "c.jsonl.zst", "d.parquet"):
+        output = tmp_path / f"out-{name}"
+        assert build(tmp_path / name, output, "--shard_tokens=10000") == 0
+        assert shards_in(output) == expected, name
+
+
+def test_files_come_in_the_order_of_the_patterns(
+    build: Build, sample: Path, tmp_path: Path
+) -> None:
+    texts = read_texts(sample)
+    names = ["b/2.parquet", "b/10.parquet", "a/1.parquet", "a/2.parquet"]
+    for index, name in enumerate(names):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write_texts(tmp_path / name, texts[index * 10 : index * 10 + 10])
+    output = tmp_path / "out"
+    arguments = [f"--input={tmp_path}/b/*", f"--input={tmp_path}/a/*.parquet", f"--output={output}"]
+    assert main(["build", *arguments, "--shard_tokens=1000"]) == 0
+    ordered = texts[10:20] + texts[:10] + texts[20:40]
+    windows = -(-sum(1 + len(ENCODING.encode_ordinary(text)) for text in ordered) // 1000)
+    assert shards_in(output) == oracle(ordered, 1000, test_shards=max(1, windows // 10))
+
+
+def test_a_local_folder_laid_out_like_a_hub_repository(sample: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "dataset"
+    texts = read_texts(sample)
+    for index, name in enumerate(["one/train.parquet", "two/b.parquet", "two/a.parquet"]):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write_texts(folder / name, texts[index * 10 : index * 10 + 10])
+    (folder / "README.md").write_text(
+        "---\nconfigs:\n- config_name: first\n  data_files: one/*\n"
+        "- config_name: second\n  data_files: two/*\n---\n"
+    )
+    output = tmp_path / "out"
+    arguments = [f"--dataset={folder}", "--dataset_config=second", f"--output={output}"]
+    assert main(["build", *arguments, "--shard_tokens=3000"]) == 0
+    assert shards_in(output) == oracle(texts[20:30] + texts[10:20], 3000, test_shards=1)
+    origin = json.loads((output / "metadata/manifest.json").read_text())["origin"]
+    assert (origin["config"], origin["split"], origin["commit"]) == ("second", "train", "")
+
+
+def test_steps_count_what_goes_in_and_out(sample: Path, tmp_path: Path) -> None:
+    parser = Parser()
+    add_build_flags(parser)
+    flags = ["--shard_tokens=50000", "--block_bytes=1"]
+    arguments = [f"--input={sample}", f"--output={tmp_path}", *flags]
+    launch = prepare(parse_build_flags(parser, arguments))
+    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
+    build_pipeline(pipeline, launch.checkpoints, launch.job.settings, len(launch.job.files))
+    result = pipeline.run()
+    result.wait_until_finish()
+    counters = {
+        (counter.key.metric.namespace.removeprefix("fineshards."), counter.key.metric.name): (
+            counter.committed
+        )
+        for counter in result.metrics().query()["counters"]
+        if counter.key.metric.namespace.startswith("fineshards.")
+    }
+    texts = read_texts(sample)
+    tokens = sum(1 + len(ENCODING.encode_ordinary(text)) for text in texts)
+    shards = -(-tokens // 50_000)
+    pieces = counters["plan", "pieces_out"]
+    assert counters["discover", "files_in"] == 1
+    assert counters["discover", "blocks_out"] == counters["tokenize", "blocks_in"] == 5
+    assert counters["tokenize", "rows_in"] == counters["tokenize", "documents_out"] == len(texts)
+    assert counters["tokenize", "bytes_in"] == sum(len(text.encode()) for text in texts)
+    assert counters["tokenize", "tokens_out"] == counters["write", "tokens_out"] == tokens
+    assert counters["plan", "shards_out"] == counters["write", "shards_out"] == shards
+    assert counters["write", "pieces_in"] == pieces >= shards
+    assert counters["write", "bytes_out"] == 4 * tokens + 128 * shards
+    assert counters["commit", "shards_in"] == shards
+    for step in ("discover", "tokenize", "write"):
+        assert (step, "milliseconds") in counters
+
+
+def test_elements_of_the_shuffles_are_small() -> None:
+    """References only: what crosses a shuffle does not grow with the tokens it stands for."""
+    big = 2**60
+    label = LabelCount("language", "en", big, big)
+    elements = [
+        Piece(big, big, big, big, big, big),
+        Block(big, big, big, big, big, big, big),
+        BlockSummary(big, big, big, big, big, big, big, big, big, (label,)),
+        ShardRecord("train/train_0000.npy", "train", big, big, big, "AAAAAA==", big, big, big),
+    ]
+    for element in elements:
+        assert len(pickle.dumps(element)) < 300, element
+
+
+def test_the_plan_is_printable_data() -> None:
+    layout = Layout(tokens=250, shard_tokens=100, test_windows=1)
+    assert eval(repr(layout)) == layout
+    assert json.loads(json.dumps([layout.tokens, layout.shard_tokens])) == [250, 100]

@@ -19,6 +19,7 @@ from conftest import ROOT, SAMPLE
 from oracle import ENCODING, EOT
 
 SHARD_TOKENS = 30_000
+BLOCK_BYTES = 600_000
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     output = tmp_path_factory.mktemp("dataset")
     flags = ["--input", str(SAMPLE), "--output", str(output), f"--shard_tokens={SHARD_TOKENS}"]
-    assert main(["build", *flags, "--block_bytes=600000"]) == 0
+    assert main(["build", *flags, f"--block_bytes={BLOCK_BYTES}"]) == 0
     return output
 
 
@@ -54,7 +55,15 @@ def test_manifest_follows_its_schema(manifest: dict[str, Any]) -> None:
 def test_totals_are_those_of_the_input(
     manifest: dict[str, Any], documents: list[dict[str, Any]]
 ) -> None:
+    metadata = pq.read_metadata(SAMPLE)
+    sizes = [metadata.row_group(g).column(0).total_uncompressed_size for g in range(5)]
+    blocks, filled = 1, 0
+    for size in sizes:
+        if filled >= BLOCK_BYTES:
+            blocks, filled = blocks + 1, 0
+        filled += size
     assert manifest["totals"] == {
+        "blocks": blocks,
         "rows": len(documents),
         "documents": len(documents),
         "nulls": 0,
@@ -128,7 +137,7 @@ def test_metadata_does_not_depend_on_workers_or_hash_seeds(
             f"--input={SAMPLE}",
             f"--output={tmp_path / seed}",
             f"--shard_tokens={SHARD_TOKENS}",
-            "--block_bytes=600000",
+            f"--block_bytes={BLOCK_BYTES}",
             f"--direct_num_workers={seed}",
             env=os.environ | {"PYTHONHASHSEED": seed},
         )

@@ -1,0 +1,122 @@
+"""What a person sees: a bar on a terminal, plain lines elsewhere, and one sentence at the end."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import ROOT
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+STAGES = ["discover", "tokenize", "plan", "write", "commit"]
+
+
+def run_on_terminal(*arguments: object) -> str:
+    """The output of the command line on a pseudo-terminal."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "pipeline", *map(str, arguments)]
+    environ = os.environ | {"TERM": "xterm-256color", "COLUMNS": "120"}
+    job = subprocess.Popen(command, cwd=ROOT, stdout=theirs, stderr=theirs, env=environ)
+    os.close(theirs)
+    output = b""
+    try:
+        while chunk := os.read(ours, 65536):
+            output += chunk
+    except OSError:  # Linux says so when the other end is closed
+        pass
+    assert job.wait() == 0, output.decode()
+    return output.decode()
+
+
+@pytest.fixture
+def slow_input(tmp_path: Path, sample: Path) -> Path:
+    """Enough blocks and text for the bar to be seen between polls."""
+    table = pq.read_table(sample, columns=["text"])
+    path = tmp_path / "in.parquet"
+    pq.write_table(pa.concat_tables([table] * 8), path, row_group_size=500)
+    return path
+
+
+def test_a_terminal_shows_a_bar_with_blocks_rate_and_time_left(
+    slow_input: Path, tmp_path: Path
+) -> None:
+    output = run_on_terminal(
+        *("build", "--input", slow_input, "--output", tmp_path / "out"),
+        *("--shard_tokens=500000", "--block_bytes=1"),
+    )
+    assert re.search(r"\d+/\d+ blocks, \d+\.\d\dM tokens/s, \d+ s left", output)
+    assert "━" in output
+    assert re.search(r"finished in [\d.]+ s at [\d.]+ MB of text a second: 8,504 documents", output)
+
+
+def test_elsewhere_there_are_only_lines_one_for_each_stage(
+    fineshards: Run, sample: Path, tmp_path: Path
+) -> None:
+    done = fineshards("build", "--input", sample, "--output", tmp_path, "--shard_tokens=100000")
+    assert done.returncode == 0
+    lines = [re.fullmatch(r"\d\d:\d\d:\d\d (\w+): .+", line) for line in done.stderr.splitlines()]
+    assert [line.group(1) for line in lines if line] == STAGES
+    assert len(lines) == len(STAGES)
+    (summary,) = done.stdout.splitlines()
+    assert re.fullmatch(
+        r"finished in [\d.]+ s at [\d.]+ MB of text a second: 1,063 documents, 665,971 tokens, "
+        rf"1 test and 6 train shards in {tmp_path}",
+        summary,
+    )
+
+
+def test_all_running_modes_say_the_same(fineshards: Run, sample: Path, tmp_path: Path) -> None:
+    said = set()
+    for mode in ("in_memory", "multi_threading", "multi_processing"):
+        output = tmp_path / mode
+        flags = ["--shard_tokens=100000", f"--direct_running_mode={mode}"]
+        done = fineshards("build", "--input", sample, "--output", output, *flags)
+        assert done.returncode == 0
+        said.add("\n".join(line.partition(" ")[2] for line in done.stderr.splitlines()))
+    assert len(said) == 1
+
+
+def test_interrupted_by_the_keyboard(slow_input: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    command = [
+        *(sys.executable, "-m", "pipeline", "build", f"--input={slow_input}"),
+        *(f"--output={output}", "--block_bytes=1"),
+    ]
+    job = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    while not list(output.glob("checkpoints/*/blocks/*.parquet")):
+        time.sleep(0.02)
+    job.send_signal(signal.SIGINT)
+    _, errors = job.communicate()
+    assert job.returncode == 130
+    assert errors.splitlines()[-1] == (
+        "fineshards: interrupted; the same command continues the job."
+    )
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("module", ["pipeline", "pipeline.main"])
+def test_both_entries_take_the_same_flags(module: str, sample: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", module]
+    command += ["build"] if module == "pipeline" else []
+    command += [f"--input={sample}", f"--output={tmp_path}", "--overwrite=false"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "metadata/manifest.json").exists()
+
+
+def test_output_cut_off_by_a_reader_is_no_error(build: Any, sample: Path, tmp_path: Path) -> None:
+    assert build(sample, tmp_path) == 0
+    command = f"{sys.executable} -m pipeline inspect {tmp_path} --shard train/0 | head -n 0"
+    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
