@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from collections.abc import Sequence
@@ -96,5 +95,4 @@ def _outcome(manifest: Manifest) -> str:
 
 
 if __name__ == "__main__":
-    logging.captureWarnings(True)
     sys.exit(main())

@@ -207,23 +207,17 @@ def beam_arguments(options: BuildOptions) -> tuple[list[str], bool]:
     from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
 
     args = list(options.beam_args)
-    parsed = PipelineOptions(args)
-    runner = parsed.view_as(StandardOptions).runner
-    local = runner is None or runner.rpartition(".")[2] in ("DirectRunner", "FnApiRunner")
-    if local:
-        args.append("--runner=FnApiRunner")
-        direct = parsed.view_as(DirectOptions)
-        if not _given(args, "direct_running_mode"):
-            args.append("--direct_running_mode=multi_threading")
-            if not _given(args, "direct_num_workers"):
-                args.append(f"--direct_num_workers={os.cpu_count()}")
-        elif direct.direct_running_mode != "in_memory" and not _given(args, "direct_num_workers"):
-            args.append(f"--direct_num_workers={os.cpu_count()}")
-    return args, local
-
-
-def _given(args: Sequence[str], name: str) -> bool:
-    return any(arg.split("=")[0] == f"--{name}" for arg in args)
+    runner = PipelineOptions(args).view_as(StandardOptions).runner
+    if runner is not None and runner.rpartition(".")[2] not in ("DirectRunner", "FnApiRunner"):
+        return args, False
+    args.append("--runner=FnApiRunner")
+    given = {arg.split("=")[0] for arg in args}
+    if "--direct_running_mode" not in given:
+        args.append("--direct_running_mode=multi_threading")
+    mode = PipelineOptions(args).view_as(DirectOptions).direct_running_mode
+    if mode != "in_memory" and "--direct_num_workers" not in given:
+        args.append(f"--direct_num_workers={os.cpu_count()}")
+    return args, True
 
 
 def _positive(text: str) -> int:

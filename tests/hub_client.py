@@ -23,7 +23,33 @@ def run(endpoint: str, home: Path, *steps: dict[str, Any], **environ: str) -> li
 
     The endpoint is the proxy for all other addresses, so that it sees who asks for them.
     """
-    environ = {
+    done = subprocess.run(
+        [sys.executable, __file__],
+        input=json.dumps(steps),
+        env=_environment(endpoint, home) | environ,
+        cwd=home,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def fineshards(endpoint: str, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs the command line where the hub is at the endpoint."""
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline", *arguments],
+        env=_environment(endpoint, home),
+        cwd=home,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def _environment(endpoint: str, home: Path) -> dict[str, str]:
+    return {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(ROOT),
         "HOME": str(home),
@@ -32,19 +58,7 @@ def run(endpoint: str, home: Path, *steps: dict[str, Any], **environ: str) -> li
         "HTTP_PROXY": endpoint,
         "HTTPS_PROXY": endpoint,
         "NO_PROXY": "127.0.0.1",
-        **environ,
     }
-    done = subprocess.run(
-        [sys.executable, __file__],
-        input=json.dumps(steps),
-        env=environ,
-        cwd=home,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return json.loads(done.stdout)
 
 
 def resolve(

@@ -15,8 +15,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hub_client import ROOT, read_bytes, read_column, resolve, run
+from hub_client import ROOT, fineshards, read_bytes, read_column, resolve, run
 from hub_server import HubServer, Repository
+from oracle import oracle, shards_in
 
 README = """---
 configs:
@@ -352,6 +353,42 @@ def test_names_meant_as_folders(hub: HubServer, folder: Path, tmp_path: Path) ->
     (answer,) = run(hub.url, tmp_path, resolve("repository", "full", revision="main"))
     assert "has no revisions" in answer["message"]
     assert hub.paths("GET", "/api/datasets") == []
+
+
+def test_a_job_reads_the_hub_by_its_pinned_commit(
+    hub: HubServer, folder: Path, tmp_path: Path, documents: pa.Table
+) -> None:
+    commit = hub.push("acme/text", folder)
+    output = tmp_path / "out"
+    command = ["build", "--dataset=acme/text", "--dataset_config=full", f"--output={output}"]
+    command.append("--shard_tokens=2000")
+    done = fineshards(hub.url, tmp_path, *command)
+    assert done.returncode == 0, done.stderr
+    texts = [text for path in FULL for text in pq.read_table(folder / path)["text"].to_pylist()]
+    assert shards_in(output) == oracle(texts, 2000, test_shards=1)
+    manifest = json.loads((output / "metadata/manifest.json").read_text())
+    assert manifest["origin"] == {
+        "dataset": "acme/text",
+        "config": "full",
+        "split": "train",
+        "commit": commit,
+    }
+    urls = [f"hf://datasets/acme/text@{commit}/{path}" for path in FULL]
+    assert [file["path"] for file in manifest["files"]] == urls
+
+    # The hub moves on: the dataset is still proved by the old files, and the job is another one.
+    newer = Path(shutil.copytree(folder, tmp_path / "newer"))
+    pq.write_table(documents.slice(500, 5), newer / FULL[0])
+    hub.push("acme/text", newer)
+    done = fineshards(hub.url, tmp_path, "verify", str(output), "--sample=100")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert "30 of them tokenized again" in done.stdout
+    done = fineshards(hub.url, tmp_path, *command)
+    assert done.returncode == 2
+    assert f"holds another job: input file 0: was {urls[0]}, now" in done.stderr
+    done = fineshards(hub.url, tmp_path, *command, f"--dataset_revision={commit}")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert "already finished" in done.stdout
 
 
 def test_importing_the_module_imports_no_hub_library() -> None:
