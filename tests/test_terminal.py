@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -120,3 +121,24 @@ def test_output_cut_off_by_a_reader_is_no_error(build: Any, sample: Path, tmp_pa
     command = f"{sys.executable} -m pipeline inspect {tmp_path} --shard train/0 | head -n 0"
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stderr == ""
+
+
+def test_a_local_run_asks_nobody_on_the_network(
+    fineshards: Run, sample: Path, tmp_path: Path
+) -> None:
+    """Beam's DirectRunner would fetch the Prism binary where it can."""
+    with socket.socket() as proxy:
+        proxy.bind(("127.0.0.1", 0))
+        proxy.listen()
+        url = f"http://127.0.0.1:{proxy.getsockname()[1]}"
+        proxies = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), url)
+        environ = os.environ | proxies | {"HOME": str(tmp_path / "home")}
+        for flags in ([], ["--runner=DirectRunner"]):
+            output = tmp_path / f"out{len(flags)}"
+            done = fineshards(
+                "build", f"--input={sample}", f"--output={output}", *flags, env=environ
+            )
+            assert done.returncode == 0, done.stderr
+        proxy.setblocking(False)
+        with pytest.raises(BlockingIOError):  # nobody is waiting to be accepted
+            proxy.accept()
