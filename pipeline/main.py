@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -61,6 +62,9 @@ def build(options: BuildOptions) -> None:
     if not local:
         pipeline.run().wait_until_finish()
         return
+    # Beam speaks gRPC with its own workers on this machine; gRPC would send even that to the proxy
+    # that the environment names, where it fails after a minute.
+    os.environ.setdefault("no_grpc_proxy", "localhost,127.0.0.1")
     try:
         with watch(storage, console) as start:
             pipeline.run().wait_until_finish()
