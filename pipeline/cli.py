@@ -71,7 +71,7 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _inspect(args: argparse.Namespace) -> int:
-    from pipeline.inspect import describe_dataset, describe_document
+    from pipeline.inspection import describe_dataset, describe_document
     from shards.dataset import Dataset
 
     dataset = Dataset.open(Storage(args.output))

@@ -20,6 +20,7 @@ import pytest
 from conftest import ROOT
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+MAIN = str(ROOT / "pipeline/main.py")
 STAGES = ["discover", "tokenize", "plan", "write", "commit"]
 
 
@@ -106,14 +107,17 @@ def test_interrupted_by_the_keyboard(slow_input: Path, tmp_path: Path) -> None:
     assert "Traceback" not in errors
 
 
-@pytest.mark.parametrize("module", ["pipeline", "pipeline.main"])
-def test_both_entries_take_the_same_flags(module: str, sample: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", module]
-    command += ["build"] if module == "pipeline" else []
-    command += [f"--input={sample}", f"--output={tmp_path}", "--overwrite=false"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("entry", [["-m", "pipeline", "build"], ["-m", "pipeline.main"], [MAIN]])
+def test_every_entry_takes_the_same_flags(entry: list[str], sample: Path, tmp_path: Path) -> None:
+    """The last is what a Flex Template launcher runs: the file itself, from anywhere."""
+    command = [sys.executable, *entry, f"--input={sample}", f"--output={tmp_path}/out"]
+    command.append("--overwrite=false")
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "metadata/manifest.json").exists()
+    assert (tmp_path / "out/metadata/manifest.json").exists()
 
 
 def test_output_cut_off_by_a_reader_is_no_error(build: Any, sample: Path, tmp_path: Path) -> None:
