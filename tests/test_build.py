@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 from apache_beam.options.pipeline_options import PipelineOptions
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from oracle import ENCODING, EOT, cut, oracle, read_texts, shards_in
 
 from pipeline.cli import main
@@ -96,6 +99,38 @@ def test_documents_that_end_on_the_border_of_a_shard(
     found = shards_in(tmp_path / "out")
     assert sorted(found) == ["test/test_0000.npy", "train/train_0000.npy"]
     assert found == oracle(texts, 10, test_shards=1)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    files=st.lists(
+        st.lists(st.none() | st.text(max_size=30) | st.just("<|endoftext|>"), max_size=8),
+        min_size=1,
+        max_size=3,
+    ).filter(lambda files: any(text is not None for texts in files for text in texts)),
+    row_group_size=st.integers(1, 5),
+    shard_tokens=st.integers(1, 40),
+    test_shards=st.integers(0, 4),
+    block_bytes=st.sampled_from([1, 60, 10**9]),
+)
+def test_any_input_gives_the_bytes_of_the_oracle(
+    files: list[list[str | None]],
+    row_group_size: int,
+    shard_tokens: int,
+    test_shards: int,
+    block_bytes: int,
+) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        for index, texts in enumerate(files):
+            write_texts(folder / f"{index}.parquet", texts, row_group_size=row_group_size)
+        flags = [f"--shard_tokens={shard_tokens}", f"--test_shards={test_shards}"]
+        flags += [f"--block_bytes={block_bytes}", "--direct_running_mode=in_memory"]
+        arguments = [f"--input={folder}/*.parquet", f"--output={folder}/out", *flags]
+        assert main(["build", *arguments]) == 0
+        stream = [text for texts in files for text in texts]
+        assert shards_in(folder / "out") == oracle(stream, shard_tokens, test_shards)
+        assert main(["verify", f"{folder}/out", "--sample=100"]) == 0
 
 
 def test_a_million_spaces(build: Build, tmp_path: Path) -> None:
