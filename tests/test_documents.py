@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from shards.assembly import write_shard
 from shards.checkpoints import Checkpoints
-from shards.documents import DocumentPiece, DocumentTable, table_name
+from shards.documents import DocumentPiece, DocumentTable
 from shards.errors import FineshardsError
-from shards.layout import Layout, ShardKey, SplitRule
+from shards.layout import Layout, ShardKey, SplitRule, table_name
 from shards.npy import header
 from shards.plan import plan_pieces, plan_stream, report_file
 from shards.records import Block, BlockSummary, Piece
