@@ -296,15 +296,51 @@ def test_a_truncated_file_is_an_error_that_names_the_file(tmp_path: Path, keep: 
 def test_text_that_is_not_utf8_is_a_bad_row_and_the_others_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     raw = [b"good", b"\xff\xfe", None, b"also \xc3\xa4", b"\xed\xa0\x80", b"end"]
-    binary = pa.array(raw, pa.binary())
-    column = pa.Array.from_buffers(pa.string(), len(raw), binary.buffers())
-    pq.write_table(pa.table({"text": column, "id": list("abcdef")}), path)
+    pq.write_table(pa.table({"text": not_utf8(raw), "id": list("abcdef")}), path)
     read = read_all(path)
     assert read.rows == [(0, "good", "a"), (2, None, "c"), (3, "also ä", "d"), (5, "end", "f")]
     assert [(bad.row, bad.place, bad.reason) for bad in read.bad] == [
         (1, "row group 0, ", "its text is not valid UTF-8"),
         (4, "row group 0, ", "its text is not valid UTF-8"),
     ]
+
+
+def not_utf8(values: list[bytes | None]) -> pa.Array:
+    """A column of strings, some of which are none: writers need not check."""
+    binary = pa.array(values, pa.binary())
+    return pa.Array.from_buffers(pa.string(), len(values), binary.buffers())
+
+
+def test_one_bad_value_of_a_dictionary_makes_only_its_rows_bad(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    column = not_utf8([b"good", b"\xff", b"good", b"fine", b"\xff"]).dictionary_encode()
+    pq.write_table(pa.table({"text": column}), path)
+    read = read_all(path)
+    assert read.rows == [(0, "good", None), (2, "good", None), (3, "fine", None)]
+    assert [bad.row for bad in read.bad] == [1, 4]
+
+
+@pytest.mark.parametrize(("name", "said"), [("id", "'id'"), ("dump", "'dump'")])
+def test_ids_and_labels_that_are_not_utf8_make_a_row_bad(
+    tmp_path: Path, name: str, said: str
+) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a", "b", "c"], name: not_utf8([b"x", b"\xff", None])}), path)
+    read = read_all(path)
+    assert [(number, text) for number, text, _ in read.rows] == [(0, "a"), (2, "c")]
+    (bad,) = read.bad
+    assert (bad.row, bad.reason) == (1, f"its {said} is not valid UTF-8")
+
+
+@pytest.mark.parametrize("ids", [pa.array([["x"]]), pa.array([{"a": 1}])], ids=str)
+def test_an_id_column_without_a_text_form_is_left_out_or_an_error(
+    tmp_path: Path, ids: pa.Array
+) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a"], "id": ids}), path)
+    assert read_all(path).rows == [(0, "a", None)]
+    with pytest.raises(InputError, match=r"column 'id' holds (list|struct).*--id_column"):
+        blocks_of(path, columns=Columns("text", "id", id_required=True))
 
 
 def test_a_file_changed_since_its_launch_is_refused(tmp_path: Path) -> None:
