@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +21,6 @@ from source_files import (
 
 from shards.errors import InputError
 from shards.job import Columns
-from sources import parquet
 from sources.reading import read_block
 
 ROOT = Path(__file__).parent.parent
@@ -230,42 +225,6 @@ def test_labels_that_are_no_text_are_left_out(tmp_path: Path) -> None:
     assert read_all(path).labels == {"language": ["en"]}
 
 
-class CountingFile(io.FileIO):
-    """Counts what is read of a file."""
-
-    bytes_read = 0
-
-    def read(self, size: int = -1) -> bytes:
-        content = super().read(size)
-        self.bytes_read += len(content)
-        return content
-
-    def readinto(self, buffer: Any) -> int:
-        count = super().readinto(buffer)
-        self.bytes_read += count or 0
-        return count
-
-
-def test_columns_that_nobody_needs_are_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    heavy = [os.urandom(10_000) for _ in range(2_000)]
-    texts = [f"text {n}" for n in range(2_000)]
-    pq.write_table(pa.table({"a": heavy, "text": texts, "z": heavy}), path)
-    assert path.stat().st_size > 40_000_000
-    file = describe(path)
-    with CountingFile(path) as opened:
-        blocks = parquet.discover(file, opened, COLUMNS, 1)
-        assert opened.bytes_read < 1_000_000
-        rows = [
-            text
-            for block in blocks
-            for batch in parquet.read(file, opened, COLUMNS, block)
-            for text in batch.texts.to_pylist()
-        ]
-        assert rows == texts
-        assert opened.bytes_read < 2_000_000
-
-
 def test_a_flipped_bit_in_a_page_is_an_error_that_names_the_row_group(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     # Without compression and dictionary, so that only the checksum can tell.
@@ -362,56 +321,3 @@ def test_a_file_touched_while_it_is_read_is_refused(tmp_path: Path) -> None:
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns + 1))
     with pytest.raises(InputError, match=r"changed since the job was launched: .*mtime:\d+, now"):
         list(reading)
-
-
-_PEAK = """
-import re, sys
-from pathlib import Path
-sys.path.insert(0, "tests")
-from source_files import COLUMNS, blocks_of, describe
-from sources.reading import read_block
-path = Path(sys.argv[1])
-total = 0
-for block in blocks_of(path):
-    for batch in read_block(describe(path), COLUMNS, block):
-        total += sum(map(len, batch.texts.to_pylist()))
-print(total, re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
-"""
-
-
-def peak_memory(path: Path) -> tuple[int, int]:
-    """Characters read, and the most memory that a process of its own had meanwhile, in bytes.
-
-    Not ru_maxrss, which begins with what the parent has.
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", _PEAK, str(path)],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    characters, kilobytes = map(int, done.stdout.split())
-    return characters, kilobytes * 1024
-
-
-def test_memory_does_not_grow_with_the_row_group(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    words = rng.integers(97, 123, size=(30_000, 10_000), dtype=np.uint8)
-    offsets = np.arange(0, 300_000_001, 10_000, dtype=np.int32)
-    texts = pa.Array.from_buffers(
-        pa.string(), 30_000, [None, pa.py_buffer(offsets), pa.py_buffer(words)]
-    )
-    large, small = tmp_path / "large.parquet", tmp_path / "small.parquet"
-    pq.write_table(pa.table({"text": texts}), large, row_group_size=30_000, compression="none")
-    pq.write_table(pa.table({"text": texts.slice(0, 3_000)}), small, compression="none")
-    assert pq.read_metadata(large).num_row_groups == 1
-    assert large.stat().st_size > 300_000_000
-    characters, peak = peak_memory(large)
-    assert characters == 300_000_000
-    characters, base = peak_memory(small)
-    assert characters == 30_000_000
-    # Ten times the row group; a few batches and buffers are the same for both.
-    assert peak < 300_000_000
-    assert peak - base < 60_000_000
