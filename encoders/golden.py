@@ -16,7 +16,7 @@ GOLDEN_TEXTS = (
     "",
     " ",
     "Hello, world! It's 2026-11-21, 12:34:56.",
-    "I'LL, we'VE, they'd; ſ'S K'ELVIN",
+    "I'LL, we'VE, they'd; Big'Small don'TEST ſ'S K'ELVIN",
     "1234567 12 345\t678\r\n\r\n  indented\n\n\n    more   ",
     "<|endoftext|> and <|fim_prefix|> stand here as text",
     "def f(x):\n\treturn {'a': [1, 2.5e-3], \"b\": x != 0}  # ok\n",

@@ -18,10 +18,10 @@ from pipeline.resample import compare_with_sources
 from shards import npy
 from shards.assembly import file_crc32c
 from shards.dataset import Dataset
-from shards.documents import DocumentTable, table_name
+from shards.documents import DocumentTable
 from shards.errors import FineshardsError
 from shards.job import JOB_NAME, VOCABULARY_NAME
-from shards.layout import SPLITS
+from shards.layout import SPLITS, table_name
 from shards.manifest import MANIFEST_NAME, Manifest
 from shards.records import ShardRecord
 from shards.storage import Storage

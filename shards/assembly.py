@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 
 from shards import npy
 from shards.checkpoints import Checkpoints
-from shards.documents import cut_documents, join_documents, table_name
+from shards.documents import cut_documents, join_documents
 from shards.errors import FineshardsError
-from shards.layout import Layout, ShardKey
+from shards.layout import Layout, ShardKey, table_name
 from shards.records import Piece, ShardRecord
 
 _COPY_BYTES = 4 << 20

@@ -11,8 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shards import npy
-from shards.documents import DocumentPiece, DocumentTable, table_name
+from shards.documents import DocumentPiece, DocumentTable
 from shards.errors import OutputError
+from shards.layout import table_name
 from shards.manifest import Manifest
 from shards.records import ShardRecord
 from shards.storage import Storage

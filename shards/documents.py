@@ -15,10 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from shards.layout import shard_stem
-
-FOLDER = "metadata/documents"
-
 # document: number in the stream, from 0. offset, length: its tokens in this shard, EOT included.
 # start: how many of its tokens lie in earlier shards; 0 when it begins here, with its EOT.
 # file, row: where its text stands in the source. id: the source's name for it, or null.
@@ -33,11 +29,6 @@ SCHEMA = pa.schema(
         pa.field("id", pa.string()),
     ]
 )
-
-
-def table_name(shard_name: str) -> str:
-    """The name of a shard's document table."""
-    return f"{FOLDER}/{shard_stem(shard_name)}.parquet"
 
 
 @dataclass(frozen=True, slots=True)

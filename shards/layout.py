@@ -122,3 +122,8 @@ class Layout:
 def shard_stem(shard_name: str) -> str:
     """A shard's name without folder and ending, such as `train_0017`."""
     return shard_name.rpartition("/")[2].removesuffix(".npy")
+
+
+def table_name(shard_name: str) -> str:
+    """The name of a shard's document table, such as `metadata/documents/train_0017.parquet`."""
+    return f"metadata/documents/{shard_stem(shard_name)}.parquet"

@@ -14,10 +14,9 @@ from importlib.metadata import version
 from typing import Any
 
 import shards.npy as npy
-from shards.documents import table_name
 from shards.errors import FineshardsError, OutputError
 from shards.job import Job, Settings, settings_from_json
-from shards.layout import SPLITS, Layout
+from shards.layout import SPLITS, Layout, table_name
 from shards.plan import sum_labels
 from shards.records import FileReport, LabelCount, ShardRecord, SourceFile
 from shards.storage import Storage

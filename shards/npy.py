@@ -30,6 +30,8 @@ def parse_header(first_bytes: bytes) -> int:
 
     The message says what was found, for the caller to put the file's name before it.
     """
+    if len(first_bytes) < HEADER_BYTES:
+        raise ValueError(f"has {len(first_bytes)} bytes, fewer than the header of a shard")
     if first_bytes[:6] != _MAGIC[:6]:
         raise ValueError(f"is not a .npy file: it starts with {first_bytes[:6]!r}")
     if first_bytes[6:8] != _MAGIC[6:]:
@@ -37,12 +39,13 @@ def parse_header(first_bytes: bytes) -> int:
     try:
         fields = ast.literal_eval(first_bytes[10:].decode("latin1").strip())
         descr, shape = fields["descr"], fields["shape"]
-        (tokens,) = shape
     except (ValueError, SyntaxError, KeyError, TypeError):
         raise ValueError(f"has an unreadable .npy header: {first_bytes[10:]!r}") from None
     if descr != "<u4":
         raise ValueError(f"holds dtype {descr!r}, expected '<u4'")
-    if not isinstance(tokens, int) or first_bytes != header(tokens):
+    is_flat = isinstance(shape, tuple) and len(shape) == 1 and isinstance(shape[0], int)
+    tokens: int = shape[0] if is_flat else -1
+    if tokens < 0 or first_bytes != header(tokens):
         raise ValueError(f"has the header {fields}, expected that of a flat C-ordered array")
     return tokens
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from shards.errors import OutputError, UsageError
 
@@ -49,8 +49,10 @@ class Storage:
         """Size in bytes, or None when there is no such file."""
         try:
             return os.stat(self.path(name)).st_size
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            raise self._cannot("read", name, error) from error
 
     def entries(self, folder: str) -> Iterator[Entry]:
         """All files below a folder, at any depth, in no particular order; none if it is missing.
@@ -72,7 +74,7 @@ class Storage:
         try:
             return open(self.path(name), "rb")
         except OSError as error:
-            raise OutputError(f"{self.path(name)} cannot be read: {error.strerror}.") from error
+            raise self._cannot("read", name, error) from error
 
     def read(self, name: str) -> bytes:
         """The content of a small file; raises OutputError when it is not there."""
@@ -95,7 +97,7 @@ class Storage:
             os.replace(temporary, target)
             _sync_folder(os.path.dirname(target))
         except OSError as error:
-            raise self._cannot_write(name, error) from error
+            raise self._cannot("written", name, error) from error
         finally:
             if temporary:
                 Path(temporary).unlink(missing_ok=True)
@@ -107,21 +109,32 @@ class Storage:
 
     def delete(self, name: str) -> None:
         """Removes a file; one that is already gone is no error."""
-        Path(self.path(name)).unlink(missing_ok=True)
+        try:
+            Path(self.path(name)).unlink(missing_ok=True)
+        except OSError as error:
+            raise self._cannot("deleted", name, error) from error
 
     def delete_folder(self, name: str) -> None:
         """Removes a folder and all below it; one that is already gone is no error."""
 
-        def skip_what_is_gone(_function: object, _path: str, info: tuple[object, ...]) -> None:
+        def skip_what_is_gone(_function: object, _path: str, info: Any) -> None:
             if not isinstance(info[1], FileNotFoundError):
-                raise info[1]  # type: ignore[misc]
+                raise info[1]
 
-        shutil.rmtree(self.path(name), onerror=skip_what_is_gone)
+        try:
+            shutil.rmtree(self.path(name), onerror=skip_what_is_gone)
+        except OSError as error:
+            raise self._cannot("deleted", name, error) from error
 
-    def _cannot_write(self, name: str, error: OSError) -> OutputError:
+    def _cannot(self, what: str, name: str, error: OSError) -> OutputError:
+        advice = {
+            "read": "Check that it exists and is yours to read.",
+            "written": "Check that the folder exists, is yours to write and has space; "
+            "then run again.",
+            "deleted": "Check that its folder is yours to write; then run again.",
+        }
         return OutputError(
-            f"{self.path(name)} cannot be written: {error.strerror}. "
-            "Check that the folder exists, is yours to write and has space; then run again."
+            f"{self.path(name)} cannot be {what}: {error.strerror or error}. {advice[what]}"
         )
 
 

@@ -52,9 +52,9 @@ def match_patterns(patterns: Sequence[str]) -> list[str]:
                 f"--input {pattern}: only local paths can be read by pattern; "
                 "for a dataset on the Hugging Face hub use --dataset."
             )
-        matches = sorted(
-            path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)
-        )
+        # A name may hold brackets, which mean something else in a pattern.
+        named = glob.glob(pattern, recursive=True) or [pattern]
+        matches = sorted(path for path in named if os.path.isfile(path))
         if not matches:
             raise UsageError(
                 f"--input {pattern}: no file matches. Check the path; "

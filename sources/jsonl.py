@@ -142,6 +142,45 @@ def _decompress(compression: str, opened: BinaryIO) -> Any:
     if compression == "gzip":
         return gzip.GzipFile(fileobj=opened)
     if compression == "zstd":
-        reader = zstandard.ZstdDecompressor().stream_reader(opened, read_across_frames=True)
-        return io.BufferedReader(reader, 1 << 20)
+        return io.BufferedReader(_ZstdFrames(opened), 1 << 20)
     return opened
+
+
+class _ZstdFrames(io.RawIOBase):
+    """The content of all frames of a file, one after the other.
+
+    zstandard's own reader takes a file that is cut within a frame for a whole one; this raises
+    EOFError.
+    """
+
+    # Small, because all of it is decompressed at once, and text may shrink a thousandfold.
+    _CHUNK = 16 << 10
+
+    def __init__(self, opened: BinaryIO) -> None:
+        self._opened = opened
+        self._decompressor = zstandard.ZstdDecompressor()
+        self._frame: Any = None
+        self._compressed = b""
+        self._content = memoryview(b"")
+
+    def readable(self) -> bool:
+        """Says that this can be read, for io.BufferedReader."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fills the buffer as far as content is at hand; 0 bytes mean the end of the file."""
+        while not self._content:
+            self._compressed = self._compressed or self._opened.read(self._CHUNK)
+            if not self._compressed:
+                if self._frame is not None:
+                    raise EOFError("it ends within a frame")
+                return 0
+            self._frame = self._frame or self._decompressor.decompressobj()
+            self._content = memoryview(self._frame.decompress(self._compressed))
+            self._compressed = self._frame.unused_data
+            if self._frame.eof:
+                self._frame = None
+        count = min(len(buffer), len(self._content))
+        buffer[:count] = self._content[:count]
+        self._content = self._content[count:]
+        return count

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from shards.errors import InputError
@@ -57,7 +58,9 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
         for name in LABEL_COLUMNS
         if name in present and _is_text(parquet.schema_arrow.field(name).type)
     ]
-    names = {columns.text, *labels} | ({columns.id} & present)
+    names = {columns.text, *labels}
+    if columns.id in present and _has_text_form(parquet.schema_arrow.field(columns.id).type):
+        names.add(columns.id)
     row = block.first_row
     for group in range(block.first_group, block.stop_group):
         expected = parquet.metadata.row_group(group).num_rows
@@ -101,6 +104,11 @@ def _check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> Non
                 f"{file.path} has {found} {name!r}; its columns are {', '.join(schema.names)}. "
                 f"Name the right one with {flag}."
             )
+    if columns.id_required and not _has_text_form(schema.field(columns.id).type):
+        raise InputError(
+            f"{file.path}: column {columns.id!r} holds {schema.field(columns.id).type}, which "
+            "cannot name documents. Name another one with --id_column."
+        )
     text_type = schema.field(columns.text).type
     if not _is_text(text_type):
         raise InputError(
@@ -143,29 +151,47 @@ def _rows(
     batch: pa.RecordBatch, first_row: int, place: str, columns: Columns, labels: list[str]
 ) -> Rows:
     numbers = np.arange(first_row, first_row + batch.num_rows, dtype=np.int64)
-    texts = batch.column(columns.text)
-    bad: list[BadRow] = []
-    keep = None
-    if not _is_valid(texts):
-        valid = [_is_valid(texts.slice(index, 1)) for index in range(len(texts))]
-        bad = [
-            BadRow(int(number), place, "its text is not valid UTF-8")
-            for number, good in zip(numbers, valid, strict=True)
-            if not good
-        ]
-        keep = pa.array(valid)
-        batch, numbers = batch.filter(keep), numbers[keep.to_numpy(zero_copy_only=False)]
-        texts = batch.column(columns.text)
+    texts = _as_text(batch.column(columns.text), pa.large_string())
     ids = pa.nulls(batch.num_rows, pa.string())
     if columns.id in batch.schema.names:
-        ids = batch.column(columns.id).cast(pa.string())
+        ids = _as_text(batch.column(columns.id), pa.string())
+    values = {name: _as_text(batch.column(name), pa.string()) for name in labels}
+    named = {"text": texts, repr(columns.id): ids} | {repr(name): values[name] for name in labels}
+    reasons: dict[int, str] = {}
+    for what, strings in named.items():
+        for index in _invalid(strings):
+            reasons.setdefault(index, f"its {what} is not valid UTF-8")
+    if not reasons:
+        return Rows(numbers, texts, ids, values)
+    keep = np.ones(len(numbers), dtype=bool)
+    keep[list(reasons)] = False
+    mask = pa.array(keep)
     return Rows(
-        numbers=numbers,
-        texts=texts.cast(pa.large_string()),
-        ids=ids,
-        labels={name: batch.column(name).cast(pa.string()) for name in labels},
-        bad=bad,
+        numbers=numbers[keep],
+        texts=texts.filter(mask),
+        ids=ids.filter(mask),
+        labels={name: strings.filter(mask) for name, strings in values.items()},
+        bad=[BadRow(first_row + index, place, reasons[index]) for index in sorted(reasons)],
     )
+
+
+def _as_text(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    return values.cast(options=pc.CastOptions(kind, allow_invalid_utf8=True))
+
+
+def _has_text_form(kind: pa.DataType) -> bool:
+    try:
+        _as_text(pa.array([], kind), pa.string())
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
+
+
+def _invalid(strings: pa.Array) -> list[int]:
+    """Indices of strings that are not UTF-8."""
+    if _is_valid(strings):
+        return []
+    return [index for index in range(len(strings)) if not _is_valid(strings.slice(index, 1))]
 
 
 def _is_valid(texts: pa.Array) -> bool:

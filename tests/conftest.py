@@ -8,6 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The same examples in every run: a failure is a change of the code, not of the dice.
+settings.register_profile("fineshards", derandomize=True, deadline=None)
+settings.load_profile("fineshards")
 
 ROOT = Path(__file__).parent.parent
 SAMPLE = ROOT / "samples/debian_text.parquet"

@@ -1,0 +1,73 @@
+"""Small input files, written and read as the job does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from shards.job import Columns
+from shards.records import Block, SourceFile
+from sources.files import describe_files
+from sources.reading import discover_blocks, read_block
+from sources.rows import BadRow, Rows
+
+COLUMNS = Columns("text", "id", id_required=False)
+
+
+@dataclass
+class Read:
+    """All rows of a file: (number, text, id) of the good ones, and the bad ones."""
+
+    rows: list[tuple[int, str | None, str | None]]
+    bad: list[BadRow]
+    labels: dict[str, list[str | None]]
+
+
+def write_groups(path: Path, groups: list[pa.Table], **options: Any) -> Path:
+    """A parquet file with the given row groups, empty ones included."""
+    with pq.ParquetWriter(path, groups[0].schema, **options) as writer:
+        for group in groups:
+            writer.write_table(group, row_group_size=max(1, group.num_rows))
+    return path
+
+
+def describe(path: Path) -> SourceFile:
+    (file,) = describe_files([str(path)])
+    return file
+
+
+def blocks_of(path: Path, block_bytes: int = 1, columns: Columns = COLUMNS) -> list[Block]:
+    return discover_blocks(describe(path), columns, block_bytes)
+
+
+def read_all(path: Path, block_bytes: int = 1, columns: Columns = COLUMNS) -> Read:
+    """Every block of a file, one after the other."""
+    file = describe(path)
+    read = Read([], [], {})
+    for block in discover_blocks(file, columns, block_bytes):
+        add(read, read_block(file, columns, block))
+    return read
+
+
+def add(read: Read, batches: Any) -> None:
+    for batch in batches:
+        check(batch)
+        rows = zip(
+            batch.numbers.tolist(), batch.texts.to_pylist(), batch.ids.to_pylist(), strict=True
+        )
+        read.rows += rows
+        read.bad += batch.bad
+        for name, values in batch.labels.items():
+            read.labels.setdefault(name, []).extend(values.to_pylist())
+
+
+def check(batch: Rows) -> None:
+    """What every batch promises."""
+    assert batch.texts.type == pa.large_string()
+    assert batch.ids.type == pa.string()
+    assert all(values.type == pa.string() for values in batch.labels.values())
+    assert all(len(values) == len(batch.numbers) for values in batch.labels.values())

@@ -1,0 +1,225 @@
+"""Checkpoints: what is finished is found again, and what is not finished is not taken for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shards.checkpoints import DOCUMENTS_SCHEMA, Checkpoints
+from shards.errors import OutputError
+from shards.layout import Layout
+from shards.npy import file_bytes
+from shards.records import Block, BlockSummary, LabelCount, ShardRecord
+from shards.storage import Storage
+
+ROOT = Path(__file__).parent.parent
+BLOCK = Block(file=3, index=12, blocks=13, first_group=5, stop_group=7, first_row=100, bytes=999)
+RECORD = ShardRecord("train/train_0000.npy", "train", 0, 5, file_bytes(5), "AAAAAA==", 2, 1, 7)
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Checkpoints:
+    return Checkpoints(Storage(str(tmp_path / "out")), "f1ng3r")
+
+
+def write_block(
+    checkpoints: Checkpoints, batches: list[list[int]], block: Block = BLOCK
+) -> BlockSummary:
+    """A block whose documents have the given lengths; every token is its place in the block."""
+    rows = 0
+    with checkpoints.create_block(block) as writer:
+        for lengths in batches:
+            offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
+            tokens = np.arange(writer.tokens, writer.tokens + offsets[-1], dtype=np.uint32)
+            numbers = np.arange(rows, rows + len(lengths), dtype=np.int64) * 10
+            ids = pa.array([None if n % 2 else f"id{n}" for n in numbers // 10], pa.string())
+            writer.append(tokens, offsets, numbers, ids)
+            rows += len(lengths)
+        summary = BlockSummary(
+            block.file,
+            block.index,
+            block.blocks,
+            rows + 3,
+            writer.documents,
+            2,
+            1,
+            writer.tokens,
+            17,
+            (LabelCount("dump", "CC-1", 1, 2), LabelCount("language", "en", 3, 4)),
+        )
+        writer.finish(summary)
+    return summary
+
+
+def test_a_block_that_was_never_written_is_not_finished(checkpoints: Checkpoints) -> None:
+    assert checkpoints.read_summary(BLOCK) is None
+
+
+@pytest.mark.parametrize("batches", [[], [[]], [[5]], [[1, 2], [3], [], [4, 1, 1]]])
+def test_a_finished_block_is_found_with_its_summary(
+    checkpoints: Checkpoints, batches: list[list[int]]
+) -> None:
+    summary = write_block(checkpoints, batches)
+    assert summary.tokens == sum(map(sum, batches))
+    assert checkpoints.read_summary(BLOCK) == summary
+    assert checkpoints.read_summary(replace(BLOCK, index=11)) is None
+    assert checkpoints.read_summary(replace(BLOCK, file=4)) is None
+    other_job = Checkpoints(checkpoints.storage, "another")
+    assert other_job.read_summary(BLOCK) is None
+    content = checkpoints.storage.read(checkpoints.tokens_name(3, 12))
+    assert content == np.arange(summary.tokens, dtype="<u4").tobytes()
+
+
+def test_a_block_without_its_documents_is_not_finished(checkpoints: Checkpoints) -> None:
+    write_block(checkpoints, [[5, 6]])
+    checkpoints.storage.delete(checkpoints.documents_name(3, 12))
+    assert checkpoints.read_summary(BLOCK) is None
+
+
+def test_a_block_without_its_tokens_is_not_finished(checkpoints: Checkpoints) -> None:
+    write_block(checkpoints, [[5, 6]])
+    checkpoints.storage.delete(checkpoints.tokens_name(3, 12))
+    assert checkpoints.read_summary(BLOCK) is None
+
+
+@pytest.mark.parametrize("size", [0, 1, 43, 45, 48])
+def test_a_block_whose_tokens_have_another_size_is_not_finished(
+    checkpoints: Checkpoints, size: int
+) -> None:
+    summary = write_block(checkpoints, [[5, 6]])
+    name = checkpoints.tokens_name(3, 12)
+    checkpoints.storage.write(name, b"\x00" * size)
+    assert checkpoints.read_summary(BLOCK) is None
+    checkpoints.storage.write(name, b"\x00" * 44)
+    assert checkpoints.read_summary(BLOCK) == summary
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_an_exception_while_a_block_is_written_leaves_no_block(checkpoints: Checkpoints) -> None:
+    def fail_halfway() -> None:
+        with checkpoints.create_block(BLOCK) as writer:
+            tokens = np.arange(3, dtype=np.uint32)
+            writer.append(tokens, np.array([0, 3]), np.array([0]), pa.array(["a"], pa.string()))
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_halfway()
+    assert list(checkpoints.storage.entries(".")) == []
+    assert checkpoints.read_summary(BLOCK) is None
+
+
+def test_a_full_disk_while_a_block_is_written_leaves_no_block(checkpoints: Checkpoints) -> None:
+    program = """
+import resource, sys
+import numpy as np, pyarrow as pa
+from shards.checkpoints import Checkpoints
+from shards.errors import OutputError
+from shards.records import Block
+from shards.storage import Storage
+checkpoints = Checkpoints(Storage(sys.argv[1]), "f1ng3r")
+ids = pa.array([str(hash(str(n))) * 10 for n in range(2000)], pa.string())
+for limit, length in ((4_000_000, 1000), (40_000, 1)):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, 4_000_000))
+    try:
+        with checkpoints.create_block(Block(3, 12, 13, 5, 7, 100, 999)) as writer:
+            for _ in range(3):
+                tokens = np.zeros(2000 * length, np.uint32)
+                writer.append(tokens, np.arange(2001) * length, np.arange(2000), ids)
+    except OutputError as error:
+        print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, checkpoints.storage.root],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first, second = done.stdout.splitlines()
+    assert "00003-00012.tokens cannot be written: File too large." in first
+    assert "00003-00012.parquet cannot be written: File too large." in second
+    assert done.stderr == ""
+    assert list(checkpoints.storage.entries(".")) == []
+
+
+def test_finished_blocks_are_those_with_both_files(checkpoints: Checkpoints) -> None:
+    write_block(checkpoints, [[5, 6]])
+    write_block(checkpoints, [[2]], replace(BLOCK, index=13))
+    write_block(checkpoints, [[]], replace(BLOCK, file=100_000, index=123_456))
+    write_block(checkpoints, [[9]], replace(BLOCK, index=14))
+    checkpoints.storage.delete(checkpoints.documents_name(3, 14))
+    finished = checkpoints.finished_blocks()
+    tokens = {key: tokens for key, (tokens, _) in finished.items()}
+    assert tokens == {(3, 12): 11, (3, 13): 2, (100_000, 123_456): 0}
+    documents = os.stat(checkpoints.storage.path(checkpoints.documents_name(3, 12)))
+    assert finished[3, 12][1] == documents.st_mtime
+
+
+@given(
+    batches=st.lists(st.lists(st.integers(1, 6), max_size=4), max_size=5),
+    start=st.integers(0, 40),
+    length=st.integers(1, 40),
+)
+def test_read_documents_gives_exactly_the_overlapping_rows(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[list[int]], start: int, length: int
+) -> None:
+    checkpoints = Checkpoints(Storage(str(tmp_path_factory.mktemp("out"))), "f1ng3r")
+    write_block(checkpoints, batches)
+    stop = start + length
+    expected, offset = [], 0
+    for document, tokens in enumerate(tokens for batch in batches for tokens in batch):
+        own = set(range(offset, offset + tokens))
+        if own & set(range(start, stop)):
+            row = {"document": document, "offset": offset, "end": offset + tokens}
+            id_ = None if document % 2 else f"id{document}"
+            expected.append(row | {"row": document * 10, "id": id_})
+        offset += tokens
+    table = checkpoints.read_documents(3, 12, start, stop)
+    assert table.schema.equals(DOCUMENTS_SCHEMA)
+    assert table.to_pylist() == expected
+
+
+def test_blocks_of_a_file_are_remembered(checkpoints: Checkpoints) -> None:
+    assert checkpoints.read_blocks(3) is None
+    checkpoints.write_blocks(3, [BLOCK, replace(BLOCK, index=11)])
+    checkpoints.write_blocks(4, [])
+    assert checkpoints.read_blocks(3) == [BLOCK, replace(BLOCK, index=11)]
+    assert checkpoints.read_blocks(4) == []
+    assert checkpoints.read_blocks(5) is None
+
+
+def test_the_layout_is_remembered(checkpoints: Checkpoints) -> None:
+    assert checkpoints.read_layout() is None
+    checkpoints.write_layout(Layout(2**40, 100_000_000, 7))
+    assert checkpoints.read_layout() == Layout(2**40, 100_000_000, 7)
+
+
+def test_a_shard_is_finished_when_its_record_and_its_whole_file_are_there(
+    checkpoints: Checkpoints,
+) -> None:
+    storage = checkpoints.storage
+    storage.write(RECORD.name, b"x" * RECORD.bytes)
+    assert checkpoints.read_shard_record(RECORD.name) is None
+    checkpoints.write_shard_record(RECORD)
+    assert checkpoints.read_shard_record(RECORD.name) == RECORD
+    assert checkpoints.read_shard_record("test/test_0000.npy") is None
+    for size in (0, RECORD.bytes - 1, RECORD.bytes + 1):
+        storage.write(RECORD.name, b"x" * size)
+        assert checkpoints.read_shard_record(RECORD.name) is None
+    storage.delete(RECORD.name)
+    assert checkpoints.read_shard_record(RECORD.name) is None
+    assert len(checkpoints.finished_shards()) == 1
+
+
+def test_documents_that_are_gone_are_an_output_error(checkpoints: Checkpoints) -> None:
+    with pytest.raises(OutputError, match=r"00003-00012\.parquet cannot be read"):
+        checkpoints.read_documents(3, 12, 0, 1)

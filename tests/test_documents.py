@@ -1,0 +1,220 @@
+"""Document tables: from a token to its document and back, against the stream written out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import BytesIO
+from itertools import accumulate
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shards.assembly import write_shard
+from shards.checkpoints import Checkpoints
+from shards.documents import DocumentPiece, DocumentTable
+from shards.errors import FineshardsError
+from shards.layout import Layout, ShardKey, SplitRule, table_name
+from shards.npy import header
+from shards.plan import plan_pieces, plan_stream, report_file
+from shards.records import Block, BlockSummary, Piece
+from shards.storage import Storage
+
+# A file is a list of blocks, a block is a list of lengths of documents.
+Files = list[list[list[int]]]
+files_of_documents = st.lists(
+    st.lists(st.lists(st.integers(1, 12), max_size=4), min_size=1, max_size=3),
+    min_size=1,
+    max_size=3,
+)
+
+
+@dataclass
+class Token:
+    """A token of the stream as the model knows it; `start`: its place in its document."""
+
+    document: int
+    start: int
+    file: str
+    row: int
+    id: str | None
+
+
+def model(files: Files) -> list[Token]:
+    stream, document = [], 0
+    for number, blocks in enumerate(files):
+        row = 0
+        for lengths in blocks:
+            for length in lengths:
+                id_ = f"f{number}r{row}" if row % 3 else None
+                stream += [
+                    Token(document, start, f"/in/{number}", row, id_) for start in range(length)
+                ]
+                document, row = document + 1, row + 1
+    return stream
+
+
+def write_blocks(checkpoints: Checkpoints, files: Files) -> list[list[BlockSummary]]:
+    """Token blocks in which every token is its place in the stream."""
+    summaries, position = [], 0
+    for number, blocks in enumerate(files):
+        row, of_file = 0, []
+        for index, lengths in enumerate(blocks):
+            with checkpoints.create_block(Block(number, index, len(blocks), 0, 0, 0, 0)) as writer:
+                offsets = np.array([0, *accumulate(lengths)], dtype=np.int64)
+                rows = np.arange(row, row + len(lengths), dtype=np.int64)
+                ids = [f"f{number}r{n}" if n % 3 else None for n in rows.tolist()]
+                tokens = np.arange(position, position + sum(lengths), dtype=np.uint32)
+                writer.append(tokens, offsets, rows, pa.array(ids, pa.string()))
+                count = len(lengths)
+                summary = BlockSummary(
+                    number, index, len(blocks), count, count, 0, 0, len(tokens), 0, ()
+                )
+                writer.finish(summary)
+            of_file.append(summary)
+            row, position = row + count, position + len(tokens)
+        summaries.append(of_file)
+    return summaries
+
+
+@settings(max_examples=40)
+@given(files=files_of_documents, shard_tokens=st.integers(1, 15), data=st.data())
+def test_tables_of_written_shards_trace_every_token_and_every_document(
+    tmp_path_factory: pytest.TempPathFactory, files: Files, shard_tokens: int, data: st.DataObject
+) -> None:
+    stream = model(files)
+    checkpoints = Checkpoints(Storage(str(tmp_path_factory.mktemp("out"))), "f1ng3r")
+    summaries = write_blocks(checkpoints, files)
+    plan = plan_stream(map(report_file, summaries), len(files), shard_tokens, SplitRule(None, 1))
+    pieces: dict[ShardKey, list[Piece]] = {}
+    for blocks in summaries:
+        for key, piece in plan_pieces(blocks, plan):
+            pieces.setdefault(key, []).append(piece)
+    assert list(pieces) == list(plan.layout.shard_keys())
+    paths = [f"/in/{number}" for number in range(len(files))]
+    for window, key in enumerate(plan.layout.shard_keys()):
+        arrived = data.draw(st.permutations(pieces[key]))
+        record = write_shard(key, arrived, plan.layout, checkpoints, paths)
+        start = window * shard_tokens
+        own = stream[start : start + shard_tokens]
+        payload = np.arange(start, start + len(own), dtype="<u4")
+        content = checkpoints.storage.read(record.name)
+        assert content == header(len(own)) + payload.tobytes()
+
+        table = DocumentTable.read(checkpoints.storage.open(table_name(record.name)))
+        check_table(table, own)
+        assert record.pieces == len(table)
+        assert record.documents == sum(token.start == 0 for token in own)
+        assert record.first_document == own[0].document
+        assert record.tokens == len(own)
+        assert write_shard(key, [], plan.layout, checkpoints, paths) == record, "it is finished"
+
+
+def check_table(table: DocumentTable, own: list[Token]) -> None:
+    expected = {}
+    for offset, token in enumerate(own):
+        expected.setdefault(token.document, (offset, token))
+    found = [table.piece(index) for index in range(len(table))]
+    assert found == [
+        DocumentPiece(
+            document,
+            offset,
+            sum(token.document == document for token in own),
+            first.start,
+            first.file,
+            first.row,
+            first.id,
+        )
+        for document, (offset, first) in expected.items()
+    ]
+    for offset, token in enumerate(own):
+        piece = table.piece(table.index_of_token(offset))
+        assert (piece.document, piece.start + offset - piece.offset) == (
+            token.document,
+            token.start,
+        )
+    for index, document in enumerate(expected):
+        assert table.index_of_document(document) == index
+    for absent in (min(expected) - 1, max(expected) + 1):
+        with pytest.raises(KeyError):
+            table.index_of_document(absent)
+    sums = {
+        path: (
+            sum(token.file == path for token in own),
+            sum(token.file == path and token.start == 0 for token in own),
+        )
+        for path in {token.file for token in own}
+    }
+    assert table.sums_by_file() == sums
+
+
+def test_one_document_over_three_shards_has_a_row_in_each(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    checkpoints = Checkpoints(Storage(str(tmp_path_factory.mktemp("out"))), "f1ng3r")
+    (summaries,) = write_blocks(checkpoints, [[[2, 25, 1]]])
+    plan = plan_stream([report_file(summaries)], 1, 10, SplitRule(None, 0))
+    rows = []
+    for key, piece in plan_pieces(summaries, plan):
+        record = write_shard(key, [piece], plan.layout, checkpoints, ["/in/0"])
+        table = DocumentTable.read(checkpoints.storage.open(table_name(record.name)))
+        own = map(table.piece, range(len(table)))
+        rows.append([(row.document, row.offset, row.length, row.start) for row in own])
+    assert rows == [
+        [(0, 0, 2, 0), (1, 2, 8, 0)],
+        [(1, 0, 10, 8)],
+        [(1, 0, 7, 18), (2, 7, 1, 0)],
+    ]
+
+
+def one_shard(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoints, list[Piece], Layout]:
+    checkpoints = Checkpoints(Storage(str(tmp_path_factory.mktemp("out"))), "f1ng3r")
+    (summaries,) = write_blocks(checkpoints, [[[3, 4], [5]]])
+    plan = plan_stream([report_file(summaries)], 1, 100, SplitRule(None, 0))
+    return checkpoints, [piece for _, piece in plan_pieces(summaries, plan)], plan.layout
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda pieces: pieces[:1], "hold 7 tokens, expected 12"),
+        (lambda pieces: pieces[1:], "should stand at token 0"),
+        (lambda pieces: [*pieces, pieces[1]], "should stand at token 12"),
+        (lambda pieces: [], "hold 0 tokens, expected 12"),
+    ],
+)
+def test_pieces_that_do_not_cover_a_shard_are_an_error_and_no_shard_is_written(
+    tmp_path_factory: pytest.TempPathFactory,
+    change: Callable[[list[Piece]], list[Piece]],
+    message: str,
+) -> None:
+    checkpoints, pieces, layout = one_shard(tmp_path_factory)
+    (key,) = layout.shard_keys()
+    with pytest.raises(FineshardsError, match=rf"train/train_0000\.npy: .*{message}"):
+        write_shard(key, change(pieces), layout, checkpoints, ["/in/0"])
+    assert list(checkpoints.storage.entries("train")) == []
+
+
+def test_a_token_block_cut_short_is_an_error_and_no_shard_is_written(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    checkpoints, pieces, layout = one_shard(tmp_path_factory)
+    (key,) = layout.shard_keys()
+    name = checkpoints.tokens_name(0, 1)
+    checkpoints.storage.write(name, checkpoints.storage.read(name)[:-4])
+    with pytest.raises(FineshardsError, match=r"the token block 0-1 ended 4 bytes early"):
+        write_shard(key, pieces, layout, checkpoints, ["/in/0"])
+    assert list(checkpoints.storage.entries("train")) == []
+
+
+def test_a_table_of_another_schema_is_refused() -> None:
+    content = BytesIO()
+    pq.write_table(pa.table({"document": pa.array([1], pa.int32())}), content)
+    with pytest.raises(
+        ValueError, match=r"the columns \['document'\], expected \['document', 'off"
+    ):
+        DocumentTable.read(BytesIO(content.getvalue()))

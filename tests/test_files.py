@@ -1,0 +1,163 @@
+"""Input files: which are found, in which order, and that none is read twice."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from shards.errors import InputError, UsageError
+from sources.files import check_unchanged, describe_files, format_of, match_patterns
+
+
+@pytest.fixture(autouse=True)
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Some files, with the working directory above them."""
+    for name in (
+        "b.parquet",
+        "a.parquet",
+        "A.parquet",
+        "d/c.parquet",
+        "d/e/f.parquet",
+        "d/g.jsonl",
+    ):
+        path = tmp_path / "in" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    (tmp_path / "in/folder.parquet").mkdir()
+    (tmp_path / "in/10.parquet").write_text("")
+    (tmp_path / "in/9.parquet").write_text("")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "in"
+
+
+def found(tree: Path, *patterns: str) -> list[str]:
+    return [os.path.relpath(path, tree) for path in match_patterns(patterns)]
+
+
+def test_matches_are_sorted_by_text_and_folders_left_out(tree: Path) -> None:
+    names = ["10.parquet", "9.parquet", "A.parquet", "a.parquet", "b.parquet"]
+    assert found(tree, "in/*.parquet") == names
+    assert found(tree, f"{tree}/*.parquet") == names
+    assert all(os.path.isabs(path) for path in match_patterns(["in/*.parquet"]))
+
+
+def test_patterns_keep_their_order(tree: Path) -> None:
+    assert found(tree, "in/d/*.jsonl", "in/b.parquet", "in/[aA].parquet") == [
+        "d/g.jsonl",
+        "b.parquet",
+        "A.parquet",
+        "a.parquet",
+    ]
+
+
+def test_two_stars_match_at_any_depth(tree: Path) -> None:
+    assert found(tree, "in/d/**/*.parquet") == ["d/c.parquet", "d/e/f.parquet"]
+    assert found(tree, "in/**/f.parquet") == ["d/e/f.parquet"]
+
+
+@pytest.mark.parametrize(
+    "pattern", ["in/*.jsonl", "in/nothing.parquet", "in/folder.parquet", "in/d"]
+)
+def test_a_pattern_without_a_file_is_an_error(pattern: str) -> None:
+    with pytest.raises(UsageError, match=rf"--input {pattern.replace('*', '.')}: no file matches"):
+        match_patterns(["in/a.parquet", pattern])
+
+
+def test_a_name_with_signs_of_patterns_in_it_is_found(tree: Path) -> None:
+    (tree / "odd[1].parquet").write_text("")
+    assert found(tree, "in/odd[[]1].parquet") == ["odd[1].parquet"]
+    assert found(tree, "in/odd[1].parquet") == ["odd[1].parquet"]
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        "in/a.parquet",
+        "./in/../in/a.parquet",
+        "in//a.parquet",
+        "in/link.parquet",
+        "in/linked_folder/a.parquet",
+        "in/**/a.parquet",
+    ],
+)
+def test_a_file_matched_twice_by_whatever_name_is_an_error(tree: Path, again: str) -> None:
+    (tree / "link.parquet").symlink_to(tree / "a.parquet")
+    (tree / "linked_folder").symlink_to(tree)
+    with pytest.raises(UsageError, match=r"is matched twice, by --input in/a\.parquet and --input"):
+        match_patterns(["in/a.parquet", again])
+
+
+def test_a_link_keeps_its_own_name(tree: Path) -> None:
+    # The hub's cache stores files under names without endings.
+    (tree / "blob").write_text("content")
+    (tree / "x.parquet").symlink_to(tree / "blob")
+    (path,) = match_patterns(["in/x.parquet"])
+    (file,) = describe_files([path])
+    assert (os.path.basename(file.path), file.format, file.size) == ("x.parquet", "parquet", 7)
+
+
+def test_a_broken_link_is_no_match(tree: Path) -> None:
+    (tree / "broken.parquet").symlink_to(tree / "nowhere")
+    with pytest.raises(UsageError, match=r"no file matches"):
+        match_patterns(["in/broken.parquet"])
+
+
+def test_an_address_is_not_a_pattern() -> None:
+    with pytest.raises(UsageError, match=r"--input s3://b/\*\.parquet: only local paths"):
+        match_patterns(["s3://b/*.parquet"])
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("a.parquet", ("parquet", "none")),
+        ("a.b.parquet", ("parquet", "none")),
+        ("a.jsonl", ("jsonl", "none")),
+        ("a.ndjson.gz", ("jsonl", "gzip")),
+        ("a.json.gz", ("jsonl", "gzip")),
+        ("a.jsonl.zst", ("jsonl", "zstd")),
+        ("/with.parquet/a.jsonl", ("jsonl", "none")),
+    ],
+)
+def test_the_name_tells_the_format(name: str, kind: tuple[str, str]) -> None:
+    assert format_of(name) == kind
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "a.txt", "a.gz", "a.parquet.gz", "a.csv.zst", "a.jsonl.gz.zst", "a.PARQUET", "gz"]
+)
+def test_a_name_that_tells_no_format_is_an_error(name: str) -> None:
+    with pytest.raises(UsageError, match=rf"cannot read a file named '{name}'; expected \.parquet"):
+        format_of(f"/in/{name}")
+
+
+def test_files_are_described_in_the_order_given(tree: Path) -> None:
+    paths = [str(tree / "b.parquet"), str(tree / "d/g.jsonl"), str(tree / "a.parquet")]
+    files = describe_files(paths)
+    assert [file.path for file in files] == paths
+    assert [file.index for file in files] == [0, 1, 2]
+    assert [file.size for file in files] == [len("b.parquet"), len("d/g.jsonl"), len("a.parquet")]
+    assert files[0].identity == f"mtime:{os.stat(paths[0]).st_mtime_ns}"
+
+
+def test_a_file_of_another_size_or_time_is_not_the_same(tree: Path) -> None:
+    path = tree / "a.parquet"
+    (file,) = describe_files([str(path)])
+    check_unchanged(file)
+    state = path.stat()
+    with path.open("a") as opened:
+        opened.write("x")
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    with pytest.raises(InputError, match=rf"it had {file.size} bytes.*now {file.size + 1} bytes"):
+        check_unchanged(file)
+    path.write_text("a.parquet")
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns + 1))
+    with pytest.raises(InputError, match=r"a\.parquet changed since the job was launched"):
+        check_unchanged(file)
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    check_unchanged(file)
+    path.unlink()
+    with pytest.raises(InputError, match=r"a\.parquet cannot be read: No such file"):
+        check_unchanged(file)

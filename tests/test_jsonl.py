@@ -1,0 +1,272 @@
+"""JSON lines, plain and compressed: every line once, in order, and bad lines told apart."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from source_files import COLUMNS, blocks_of, describe, read_all
+
+from shards.errors import InputError
+from shards.job import Columns
+from sources.reading import read_block
+from sources.rows import BATCH_BYTES, BATCH_ROWS
+
+LINES = b'{"text":"a","id":1}\n{"text":null,"id":"x"}\n{"text":"","id":null}\n{"id":4,"text":"d"}\n'
+ROWS = [(0, "a", "1"), (1, None, "x"), (2, "", None), (3, "d", "4")]
+
+
+def compress_gzip(content: bytes) -> bytes:
+    # Without the time, so that every process that collects the tests has the same parameters.
+    return gzip.compress(content, mtime=0)
+
+
+# Members and frames are cut in the middle of a line, as parallel compressors do.
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
+    "a.jsonl": lambda content: content,
+    "a.ndjson": lambda content: content,
+    "a.json": lambda content: content,
+    "a.jsonl.gz": compress_gzip,
+    "a.json.gz": lambda content: compress_gzip(content[:25]) + compress_gzip(content[25:]),
+    "a.jsonl.zst": zstandard.compress,
+    "a.json.zst": lambda content: b"".join(
+        zstandard.compress(content[start : start + 7]) for start in range(0, len(content), 7)
+    ),
+}
+
+
+@pytest.fixture(params=COMPRESSORS)
+def write(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[bytes], Path]:
+    """Writes lines to a file of each kind."""
+
+    def run(content: bytes) -> Path:
+        path = tmp_path / request.param
+        path.write_bytes(COMPRESSORS[request.param](content))
+        return path
+
+    return run
+
+
+def test_every_line_is_a_row_whatever_the_compression(write: Callable[[bytes], Path]) -> None:
+    read = read_all(write(LINES))
+    assert read.rows == ROWS
+    assert read.bad == []
+
+
+def test_line_ends_of_windows_blank_lines_and_a_missing_last_line_end(
+    write: Callable[[bytes], Path],
+) -> None:
+    content = b"\r\n  \n" + LINES.replace(b"\n", b"\r\n\r\n\t\n") + b"\n\n" + b'{"text":"last"}'
+    assert read_all(write(content)).rows == [*ROWS, (4, "last", None)]
+
+
+def test_a_byte_order_mark_before_the_first_line_is_left_out(
+    write: Callable[[bytes], Path],
+) -> None:
+    assert read_all(write(b"\xef\xbb\xbf" + LINES)).rows == ROWS
+
+
+def test_a_byte_order_mark_elsewhere_is_no_json_and_in_text_is_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text":"\xef\xbb\xbfa"}\n\xef\xbb\xbf{"text":"b"}\n')
+    read = read_all(path)
+    assert read.rows == [(0, "\ufeffa", None)]
+    assert [(bad.row, bad.place) for bad in read.bad] == [(1, "line 2, ")]
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\r\n \n\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n"])
+def test_a_file_without_lines_has_no_rows(write: Callable[[bytes], Path], content: bytes) -> None:
+    path = write(content)
+    (block,) = blocks_of(path)
+    assert (block.first_group, block.stop_group, block.first_row) == (0, 0, 0)
+    assert read_all(path).rows == []
+
+
+def test_a_truly_empty_file_has_no_rows_whatever_its_name(tmp_path: Path) -> None:
+    for name in COMPRESSORS:
+        (tmp_path / name).write_bytes(b"")
+        assert read_all(tmp_path / name).rows == []
+
+
+def test_a_file_is_one_block_whatever_the_block_size(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(LINES)
+    assert blocks_of(path, 1) == blocks_of(path, 10**12)
+    (block,) = blocks_of(path)
+    assert (block.index, block.blocks, block.bytes) == (0, 1, len(LINES))
+
+
+def test_very_long_lines_and_many_lines_come_in_several_batches(tmp_path: Path) -> None:
+    texts = ["a" * (BATCH_BYTES * 2), "b", "中" * BATCH_BYTES, *map(str, range(2 * BATCH_ROWS))]
+    path = tmp_path / "a.jsonl.gz"
+    with gzip.open(path, "wt", encoding="utf-8", compresslevel=1) as file:
+        file.writelines(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
+    file_ = describe(path)
+    (block,) = blocks_of(path)
+    batches = list(read_block(file_, COLUMNS, block))
+    assert len(batches) >= 4
+    assert [number for batch in batches for number in batch.numbers.tolist()] == list(
+        range(len(texts))
+    )
+    assert [text for batch in batches for text in batch.texts.to_pylist()] == texts
+
+
+def test_escapes_become_the_characters_they_stand_for(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(
+        rb'{"text":"\u00e4\n\t\"\\\/ \ud83d\ude00 \u0000 \u2028","id":"\u0069"}' + b"\n"
+    )
+    assert read_all(path).rows == [(0, 'ä\n\t"\\/ 😀 \x00 \u2028', "i")]
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c"])
+def test_only_line_feeds_end_a_line(tmp_path: Path, separator: str) -> None:
+    text = f"a{separator}b"
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(json.dumps({"text": text}).encode() + b"\n")
+    raw = tmp_path / "b.jsonl"
+    line = json.dumps({"text": text}, ensure_ascii=False).encode() + b"\n"
+    raw.write_bytes(line)
+    assert read_all(path).rows == [(0, text, None)]
+    if separator >= "\x20":
+        assert read_all(raw).rows == [(0, text, None)]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (rb'{"text":"\ud800"}', "is not valid JSON"),
+        (rb'{"text":"\ude00\ud83d"}', "is not valid JSON"),
+        (b'{"text":"\xed\xa0\x80"}', "is not valid JSON"),
+        (b'{"text":"\xff"}', "is not valid JSON"),
+        (b'{"text":"a"', "is not valid JSON"),
+        (b'{"text":"a"} {"text":"b"}', "is not valid JSON"),
+        (b'{"text":NaN}', "is not valid JSON"),
+        (b'{"text":"a\tb"}', "is not valid JSON"),
+        (b"\x00", "is not valid JSON"),
+        (b'["text"]', "holds a JSON list, not an object"),
+        (b'"text"', "holds a JSON str, not an object"),
+        (b"null", "holds a JSON NoneType, not an object"),
+        (b'{"content":"a","id":1}', "has no field 'text'; its fields are content, id"),
+        (b'{"text":5}', "its 'text' is a int, not a string"),
+        (b'{"text":["a"]}', "its 'text' is a list, not a string"),
+    ],
+)
+def test_a_bad_line_is_a_bad_row_and_keeps_its_number(
+    tmp_path: Path, line: bytes, reason: str
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text":"first"}\n\n' + line + b'\n{"text":"last"}\n')
+    read = read_all(path)
+    assert read.rows == [(0, "first", None), (2, "last", None)]
+    (bad,) = read.bad
+    assert (bad.row, bad.place) == (1, "line 3, ")
+    assert bad.reason.startswith(reason)
+
+
+def test_a_first_line_that_does_not_fit_is_an_error_before_anything_is_read(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.jsonl"
+    for line in (b'{"content":"a"}', b"<html>", b"[", b'{"text":1}'):
+        path.write_bytes(b"\n" + line + b"\n" + LINES)
+        with pytest.raises(InputError, match=r"a\.jsonl, line 2: .*--text_column"):
+            blocks_of(path)
+    path.write_bytes(LINES)
+    with pytest.raises(InputError, match=r"a\.jsonl, line 1: has no field 'url'; .*--id_column"):
+        blocks_of(path, columns=Columns("text", "url", id_required=True))
+
+
+def test_ids_and_labels_become_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(
+        b'{"text":"a","id":12345678901234567890,"language":"en","dump":"CC-1"}\n'
+        b'{"text":"b","id":"z","language":null}\n'
+    )
+    read = read_all(path)
+    assert read.rows == [(0, "a", "12345678901234567890"), (1, "b", "z")]
+    assert read.labels == {"language": ["en", None], "dump": ["CC-1", None]}
+
+
+@pytest.mark.parametrize("where", ["id", "language"])
+def test_a_lone_surrogate_beside_the_text_is_a_bad_row_too(tmp_path: Path, where: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text":"a"}\n{"text":"b","%s":"\\ud800"}\n' % where.encode())
+    read = read_all(path)
+    assert read.rows == [(0, "a", None)]
+    assert [bad.row for bad in read.bad] == [1]
+
+
+@settings(max_examples=60)
+@given(st.lists(st.one_of(st.none(), st.text(max_size=20)), max_size=20), st.booleans())
+def test_any_texts_come_back(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str | None], escaped: bool
+) -> None:
+    path = tmp_path_factory.mktemp("in") / "a.jsonl.zst"
+    lines = [json.dumps({"text": text}, ensure_ascii=escaped) + "\n" for text in texts]
+    path.write_bytes(zstandard.compress("".join(lines).encode()))
+    assert [(number, text) for number, text, _ in read_all(path).rows] == list(enumerate(texts))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "found"),
+    [
+        ("a.jsonl.gz", LINES, r"is not gzip compressed .* starts with b'\{\"te'"),
+        ("a.jsonl.zst", compress_gzip(LINES), r"is not zstd compressed .*x1f"),
+        ("a.jsonl.gz", compress_gzip(LINES)[:-9], r"after line \d+: cannot be decompressed"),
+        ("a.jsonl.gz", compress_gzip(LINES)[:12], r"after line 0: cannot be decompressed"),
+        ("a.jsonl.gz", compress_gzip(LINES)[:-5] + b"\x00" * 5, r"after line .*CRC check failed"),
+        ("a.jsonl.gz", compress_gzip(LINES) + b"garbage", r"after line 4: cannot be decompressed"),
+        ("a.jsonl.zst", zstandard.compress(LINES)[:-3], r"after line 0: .* ends within a frame"),
+        ("a.jsonl.zst", zstandard.compress(LINES)[:6], r"after line 0: .* ends within a frame"),
+        ("a.jsonl.zst", zstandard.compress(LINES) * 2 + zstandard.compress(LINES)[:-1], "line 8: "),
+        ("a.jsonl.zst", zstandard.compress(LINES) + b"garbage", r"cannot be decompressed"),
+    ],
+)
+def test_damaged_compression_is_an_error_that_names_the_file(
+    tmp_path: Path, name: str, content: bytes, found: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=rf"{name}.*{found}"):
+        read_all(path)
+
+
+def test_a_zstd_file_cut_anywhere_is_an_error(tmp_path: Path) -> None:
+    whole = zstandard.compress(LINES) + zstandard.compress(LINES)
+    between = len(zstandard.compress(LINES))
+    path = tmp_path / "a.jsonl.zst"
+    for length in range(4, len(whole)):
+        path.write_bytes(whole[:length])
+        if length == between:
+            assert read_all(path).rows == ROWS
+            continue
+        with pytest.raises(InputError, match=r"ends within a frame"):
+            read_all(path)
+
+
+def test_a_line_that_shrinks_a_thousandfold_is_read(tmp_path: Path) -> None:
+    text = "a" * 50_000_000
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(zstandard.compress(json.dumps({"text": text}).encode()))
+    assert path.stat().st_size < 50_000
+    assert read_all(path).rows == [(0, text, None)]
+
+
+def test_a_file_changed_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(LINES * (2 * BATCH_ROWS))
+    file = describe(path)
+    (block,) = blocks_of(path)
+    reading = read_block(file, COLUMNS, block)
+    next(reading)
+    with path.open("ab") as more:
+        more.write(LINES)
+    with pytest.raises(InputError, match=r"a\.jsonl changed since the job was launched"):
+        list(reading)

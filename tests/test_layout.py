@@ -1,0 +1,169 @@
+"""Where tokens go: windows, splits and names, against the definition, at any size."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shards.layout import Layout, ShardKey, SplitRule, shard_stem
+
+FIRST_TEST = SplitRule(None, 1)
+
+# Small streams give every border case quickly; large ones are beyond 32 and 64 bits.
+counts = st.one_of(st.integers(0, 60), st.integers(2**32, 2**34), st.integers(2**63, 2**65))
+
+
+@st.composite
+def layouts(draw: st.DrawFn, most_windows: int = 40) -> Layout:
+    tokens = draw(counts)
+    shard_tokens = draw(st.integers(max(1, tokens // most_windows), max(1, tokens) + 2))
+    rule = draw(
+        st.one_of(
+            st.integers(0, most_windows + 2).map(lambda number: SplitRule(None, number)),
+            st.sampled_from(["0", "0.1", "0.5", "1"]).map(lambda text: SplitRule(text, None)),
+        )
+    )
+    return Layout.plan(tokens, shard_tokens, rule)
+
+
+@given(layouts())
+def test_shards_tile_the_stream(layout: Layout) -> None:
+    keys = list(layout.shard_keys())
+    assert len(keys) == len(set(keys)) == layout.windows
+    lengths = [layout.shard_length(key) for key in keys]
+    assert sum(lengths) == layout.tokens
+    assert all(length == layout.shard_tokens for length in lengths[:-1])
+    assert all(0 < length <= layout.shard_tokens for length in lengths)
+
+
+@given(layouts())
+def test_window_is_the_inverse_of_key(layout: Layout) -> None:
+    keys = [layout.key(window) for window in range(layout.windows)]
+    assert [layout.window(key) for key in keys] == list(range(layout.windows))
+    test = [key.index for key in keys if key.split == "test"]
+    train = [key.index for key in keys if key.split == "train"]
+    assert test == list(range(layout.test_windows))
+    assert train == list(range(layout.windows - layout.test_windows))
+    assert [key.split for key in keys] == ["test"] * len(test) + ["train"] * len(train)
+
+
+@given(layouts(), st.data())
+def test_slices_put_every_token_of_a_run_where_it_belongs(
+    layout: Layout, data: st.DataObject
+) -> None:
+    offset = data.draw(st.integers(0, layout.tokens))
+    count = data.draw(st.integers(0, layout.tokens - offset))
+    position = 0
+    for piece in layout.slices(offset, count):
+        assert piece.start == position < piece.stop
+        assert piece.at + piece.stop - piece.start <= layout.shard_length(piece.key)
+        in_stream = layout.window(piece.key) * layout.shard_tokens + piece.at
+        assert in_stream == offset + piece.start
+        position = piece.stop
+    assert position == count
+
+
+@given(st.integers(1, 7), st.integers(0, 5), st.lists(st.integers(0, 20), max_size=12))
+def test_runs_laid_one_after_the_other_fill_every_shard(
+    shard_tokens: int, test_shards: int, runs: list[int]
+) -> None:
+    stream = list(range(sum(runs)))
+    layout = Layout.plan(len(stream), shard_tokens, SplitRule(None, test_shards))
+    filled: dict[ShardKey, dict[int, int]] = {key: {} for key in layout.shard_keys()}
+    offset = 0
+    for count in runs:
+        for piece in layout.slices(offset, count):
+            for step in range(piece.stop - piece.start):
+                assert piece.at + step not in filled[piece.key], "a place is filled twice"
+                filled[piece.key][piece.at + step] = stream[offset + piece.start + step]
+        offset += count
+    read_back = [
+        filled[key][at] for key in layout.shard_keys() for at in range(layout.shard_length(key))
+    ]
+    assert read_back == stream
+
+
+def test_a_window_that_is_exactly_full_does_not_open_another() -> None:
+    layout = Layout.plan(20, 10, FIRST_TEST)
+    assert layout.windows == 2
+    assert [layout.shard_length(key) for key in layout.shard_keys()] == [10, 10]
+    assert Layout.plan(21, 10, FIRST_TEST).windows == 3
+    assert Layout.plan(0, 10, FIRST_TEST).windows == 0
+
+
+@given(st.integers(0, 1000), st.integers(0, 100))
+def test_a_fraction_is_rounded_down_to_whole_windows(windows: int, percent: int) -> None:
+    test = SplitRule(f"{percent / 100:.2f}", None).test_windows(windows)
+    whole = percent * windows // 100
+    if percent > 0 and windows >= 2 and whole == 0:
+        assert test == 1, "at least one window when there are two or more"
+    else:
+        assert test == whole
+
+
+def test_one_window_is_not_split_by_a_fraction_below_one() -> None:
+    assert SplitRule("0.999", None).test_windows(1) == 0
+    assert SplitRule("1", None).test_windows(1) == 1
+    assert SplitRule("0.001", None).test_windows(2) == 1
+    assert SplitRule("0", None).test_windows(1000) == 0
+
+
+def test_fractions_are_exact_decimals() -> None:
+    one_tenth = SplitRule("0.1", None)
+    assert [one_tenth.test_windows(10 * n) for n in range(1, 1001)] == list(range(1, 1001))
+    assert one_tenth.test_windows(29) == 2
+    # As binary numbers, 0.29 * 100 is 28.999... and 0.07 * 100 is 7.000...01.
+    assert SplitRule("0.29", None).test_windows(100) == 29
+    assert SplitRule("0.07", None).test_windows(100) == 7
+    assert SplitRule("1e-1", None).test_windows(30) == 3
+
+
+@given(st.integers(0, 50), st.integers(0, 50))
+def test_a_number_of_test_shards_takes_the_first_shards_as_the_seed_does(
+    number: int, windows: int
+) -> None:
+    # The seed script: split = "test" if shard_index < N else "train".
+    expected = sum(window < number for window in range(windows))
+    assert SplitRule(None, number).test_windows(windows) == expected
+
+
+@pytest.mark.parametrize(
+    ("test_shards", "windows", "width"),
+    [
+        (0, 1, 4),
+        (0, 10_000, 4),
+        (0, 10_001, 5),
+        (1, 10_001, 4),
+        (1, 10_002, 5),
+        (10_000, 20_000, 4),
+        (10_001, 10_001, 5),
+        (10_001, 10_002, 5),
+        (0, 100_000, 5),
+        (0, 100_001, 6),
+    ],
+)
+def test_index_is_wider_exactly_when_a_split_needs_it(
+    test_shards: int, windows: int, width: int
+) -> None:
+    layout = Layout.plan(windows, 1, SplitRule(None, test_shards))
+    assert layout.windows == windows
+    assert layout.index_width == width
+    stems = [shard_stem(layout.shard_name(key)) for key in layout.shard_keys()]
+    assert {len(stem.rpartition("_")[2]) for stem in stems} == {width}
+
+
+@pytest.mark.parametrize("windows", [1, 11, 9_999, 10_000, 10_001, 12_345])
+@pytest.mark.parametrize("test_shards", [0, 1, 10_001])
+def test_names_sort_by_text_as_the_shards_do_by_number(windows: int, test_shards: int) -> None:
+    layout = Layout.plan(windows, 1, SplitRule(None, test_shards))
+    names = [layout.shard_name(key) for key in layout.shard_keys()]
+    assert names == sorted(names)
+    assert len(names) == len(set(names))
+
+
+def test_names_are_those_of_the_seed_script() -> None:
+    layout = Layout.plan(25, 1, SplitRule("0.1", None))
+    assert layout.shard_name(ShardKey("test", 1)) == "test/test_0001.npy"
+    assert layout.shard_name(ShardKey("train", 17)) == "train/train_0017.npy"
+    assert shard_stem("train/train_0017.npy") == "train_0017"

@@ -1,0 +1,323 @@
+"""Parquet files: blocks from footers, and every row once, in order, whatever the file is like."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from source_files import (
+    COLUMNS,
+    blocks_of,
+    describe,
+    read_all,
+    write_groups,
+)
+
+from shards.errors import InputError
+from shards.job import Columns
+from sources.reading import read_block
+
+ROOT = Path(__file__).parent.parent
+
+
+def table(texts: list[str | None], first: int = 0) -> pa.Table:
+    ids = [f"id{first + n}" for n in range(len(texts))]
+    return pa.table({"text": pa.array(texts, pa.string()), "id": pa.array(ids, pa.string())})
+
+
+def tables(*sizes: int) -> list[pa.Table]:
+    """Row groups of so many rows of about 20 bytes of text."""
+    firsts = np.cumsum([0, *sizes]).tolist()
+    return [
+        table([f"the text of row {first + n:04d}" for n in range(size)], first)
+        for first, size in zip(firsts, sizes, strict=False)
+    ]
+
+
+def rows_of(groups: list[pa.Table]) -> list[tuple[int, str, str]]:
+    whole = pa.concat_tables(groups)
+    texts, ids = whole["text"].to_pylist(), whole["id"].to_pylist()
+    return list(zip(range(len(texts)), texts, ids, strict=True))
+
+
+def test_blocks_are_row_groups_until_their_text_reaches_the_limit(tmp_path: Path) -> None:
+    path = write_groups(tmp_path / "a.parquet", tables(10, 20, 30, 40))
+    metadata = pq.read_metadata(path)
+    sizes = [metadata.row_group(n).column(0).total_uncompressed_size for n in range(4)]
+    each = blocks_of(path, block_bytes=1)
+    assert [(block.first_group, block.stop_group) for block in each] == [
+        (0, 1),
+        (1, 2),
+        (2, 3),
+        (3, 4),
+    ]
+    assert [block.first_row for block in each] == [0, 10, 30, 60]
+    assert [block.bytes for block in each] == sizes
+    assert [(block.index, block.blocks) for block in each] == [(0, 4), (1, 4), (2, 4), (3, 4)]
+    (whole,) = blocks_of(path, block_bytes=10**12)
+    assert (whole.first_group, whole.stop_group, whole.first_row) == (0, 4, 0)
+    assert whole.bytes == sum(sizes)
+    two = blocks_of(path, block_bytes=sizes[0] + 1)
+    assert [(block.first_group, block.stop_group) for block in two] == [(0, 2), (2, 3), (3, 4)]
+    exact = blocks_of(path, block_bytes=sizes[0] + sizes[1])
+    assert [(block.first_group, block.stop_group) for block in exact] == [(0, 2), (2, 4)]
+
+
+@settings(max_examples=50)
+@given(
+    sizes=st.lists(st.integers(0, 30), min_size=1, max_size=8), block_bytes=st.integers(1, 3_000)
+)
+def test_blocks_joined_are_the_file(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], block_bytes: int
+) -> None:
+    groups = tables(*sizes)
+    path = write_groups(tmp_path_factory.mktemp("in") / "a.parquet", groups)
+    read = read_all(path, block_bytes)
+    assert read.rows == rows_of(groups)
+    assert read.bad == []
+    blocks = blocks_of(path, block_bytes)
+    assert [block.first_group for block in blocks[1:]] == [
+        block.stop_group for block in blocks[:-1]
+    ]
+    assert (blocks[0].first_group, blocks[-1].stop_group) == (0, len(sizes))
+
+
+def test_every_block_alone_has_its_own_rows(tmp_path: Path) -> None:
+    groups = tables(3, 0, 5, 2)
+    path = write_groups(tmp_path / "a.parquet", groups)
+    file = describe(path)
+    for block in reversed(blocks_of(path)):
+        numbers = [
+            number
+            for batch in read_block(file, COLUMNS, block)
+            for number in batch.numbers.tolist()
+        ]
+        stop = block.first_row + sum(
+            g.num_rows for g in groups[block.first_group : block.stop_group]
+        )
+        assert numbers == list(range(block.first_row, stop))
+
+
+def test_a_file_without_row_groups_has_no_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    with pq.ParquetWriter(path, table([]).schema):
+        pass
+    assert pq.read_metadata(path).num_row_groups == 0
+    assert blocks_of(path) == []
+
+
+def test_a_file_of_empty_row_groups_has_no_rows(tmp_path: Path) -> None:
+    path = write_groups(tmp_path / "a.parquet", tables(0, 0))
+    assert pq.read_metadata(path).num_row_groups == 2
+    assert len(blocks_of(path)) >= 1
+    assert read_all(path).rows == []
+
+
+def test_a_giant_row_group_next_to_small_ones(tmp_path: Path) -> None:
+    groups = tables(1, 20_000, 1, 1)
+    path = write_groups(tmp_path / "a.parquet", groups)
+    blocks = blocks_of(path, block_bytes=1_000)
+    assert [(block.first_group, block.stop_group) for block in blocks] == [(0, 2), (2, 4)]
+    assert read_all(path, 1_000).rows == rows_of(groups)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.string(),
+        pa.large_string(),
+        pa.string_view(),
+        pa.dictionary(pa.int32(), pa.string()),
+        pa.dictionary(pa.int8(), pa.large_string()),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("block_bytes", [1, 10**9])
+def test_all_kinds_of_text_columns_are_read(
+    tmp_path: Path, kind: pa.DataType, block_bytes: int
+) -> None:
+    texts = ["b", None, "", "a", "b", "naïve 中文 👩‍👩‍👧‍👦", None, "a\x00b", "\ufeff"]
+    column = pa.array(texts, pa.string()).cast(kind)
+    whole = pa.table({"text": column, "id": column, "language": column})
+    path = write_groups(tmp_path / "a.parquet", [whole.slice(0, 4), whole.slice(4)])
+    read = read_all(path, block_bytes)
+    assert read.rows == list(zip(range(9), texts, texts, strict=True))
+    assert read.labels == {"language": texts}
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        (pa.array([7, None, 2**40]), ["7", None, str(2**40)]),
+        (pa.array([2**64 - 1, 0, 1], pa.uint64()), [str(2**64 - 1), "0", "1"]),
+        (pa.array(["x", "", None]), ["x", "", None]),
+        (pa.array([True, False, None]), ["true", "false", None]),
+        (pa.nulls(3), [None, None, None]),
+        (pa.array([b"a", b"b", None], pa.binary()), ["a", "b", None]),
+    ],
+)
+def test_ids_of_any_plain_type_become_text(
+    tmp_path: Path, ids: pa.Array, expected: list[str | None]
+) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": ids, "text": ["a", "b", "c"]}), path)
+    assert [id_ for _, _, id_ in read_all(path).rows] == expected
+
+
+def test_ids_are_null_where_a_file_has_none(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a", "b"]}), path)
+    assert read_all(path).rows == [(0, "a", None), (1, "b", None)]
+    with pytest.raises(InputError, match=r"a\.parquet has no column 'id'; its columns are text\. "):
+        blocks_of(path, columns=Columns("text", "id", id_required=True))
+
+
+def test_a_missing_text_column_is_an_error_that_lists_the_columns(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"content": ["a"], "url": ["b"]}), path)
+    with pytest.raises(
+        InputError, match=r"no column 'text'; its columns are content, url\. .*--text"
+    ):
+        blocks_of(path)
+    assert read_all(path, columns=Columns("content", "url", id_required=True)).rows == [
+        (0, "a", "b")
+    ]
+
+
+@pytest.mark.parametrize(
+    "column", [pa.array([1]), pa.array([b"x"]), pa.array([["x"]]), pa.array([{"text": "x"}])]
+)
+def test_a_text_column_of_another_type_is_an_error(tmp_path: Path, column: pa.Array) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": column}), path)
+    with pytest.raises(InputError, match=r"column 'text' holds .*, expected strings"):
+        blocks_of(path)
+
+
+def test_two_columns_of_one_name_are_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.Table.from_arrays([pa.array(["a"])] * 2, names=["text", "text"]), path)
+    with pytest.raises(InputError, match=r"several columns 'text'"):
+        blocks_of(path)
+
+
+def test_nested_columns_beside_the_text_do_not_confuse_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    nested = pa.array([{"text": "wrong", "id": "wrong"}])
+    columns = {"before": nested, "text": ["right"], "list": [["wrong"]], "id": ["i"]}
+    pq.write_table(pa.table(columns), path)
+    (block,) = blocks_of(path)
+    expected = pq.read_metadata(path).row_group(0).column(2)
+    assert expected.path_in_schema == "text"
+    assert block.bytes == expected.total_uncompressed_size
+    assert read_all(path).rows == [(0, "right", "i")]
+
+
+def test_labels_that_are_no_text_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a"], "dump": [1], "language": ["en"]}), path)
+    assert read_all(path).labels == {"language": ["en"]}
+
+
+def test_a_flipped_bit_in_a_page_is_an_error_that_names_the_row_group(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    # Without compression and dictionary, so that only the checksum can tell.
+    write_groups(
+        path,
+        tables(50, 50, 50),
+        compression="none",
+        use_dictionary=False,
+        write_page_checksum=True,
+    )
+    content = bytearray(path.read_bytes())
+    position = content.index(b"row 0077")
+    content[position] ^= 0x01
+    path.write_bytes(content)
+    assert "sow 0077" in pq.read_table(path)["text"][77].as_py(), "the damage goes unnoticed"
+    with pytest.raises(InputError, match=r"a\.parquet, row group 1: cannot be decoded: .*CRC"):
+        read_all(path)
+
+
+@pytest.mark.parametrize("keep", [0, 3, 8, 500, -1, -9])
+def test_a_truncated_file_is_an_error_that_names_the_file(tmp_path: Path, keep: int) -> None:
+    path = write_groups(tmp_path / "a.parquet", tables(100, 100))
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(InputError, match=r"a\.parquet is not a readable parquet file of \d+ bytes"):
+        blocks_of(path)
+
+
+def test_text_that_is_not_utf8_is_a_bad_row_and_the_others_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    raw = [b"good", b"\xff\xfe", None, b"also \xc3\xa4", b"\xed\xa0\x80", b"end"]
+    pq.write_table(pa.table({"text": not_utf8(raw), "id": list("abcdef")}), path)
+    read = read_all(path)
+    assert read.rows == [(0, "good", "a"), (2, None, "c"), (3, "also ä", "d"), (5, "end", "f")]
+    assert [(bad.row, bad.place, bad.reason) for bad in read.bad] == [
+        (1, "row group 0, ", "its text is not valid UTF-8"),
+        (4, "row group 0, ", "its text is not valid UTF-8"),
+    ]
+
+
+def not_utf8(values: list[bytes | None]) -> pa.Array:
+    """A column of strings, some of which are none: writers need not check."""
+    binary = pa.array(values, pa.binary())
+    return pa.Array.from_buffers(pa.string(), len(values), binary.buffers())
+
+
+def test_one_bad_value_of_a_dictionary_makes_only_its_rows_bad(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    column = not_utf8([b"good", b"\xff", b"good", b"fine", b"\xff"]).dictionary_encode()
+    pq.write_table(pa.table({"text": column}), path)
+    read = read_all(path)
+    assert read.rows == [(0, "good", None), (2, "good", None), (3, "fine", None)]
+    assert [bad.row for bad in read.bad] == [1, 4]
+
+
+@pytest.mark.parametrize(("name", "said"), [("id", "'id'"), ("dump", "'dump'")])
+def test_ids_and_labels_that_are_not_utf8_make_a_row_bad(
+    tmp_path: Path, name: str, said: str
+) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a", "b", "c"], name: not_utf8([b"x", b"\xff", None])}), path)
+    read = read_all(path)
+    assert [(number, text) for number, text, _ in read.rows] == [(0, "a"), (2, "c")]
+    (bad,) = read.bad
+    assert (bad.row, bad.reason) == (1, f"its {said} is not valid UTF-8")
+
+
+@pytest.mark.parametrize("ids", [pa.array([["x"]]), pa.array([{"a": 1}])], ids=str)
+def test_an_id_column_without_a_text_form_is_left_out_or_an_error(
+    tmp_path: Path, ids: pa.Array
+) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a"], "id": ids}), path)
+    assert read_all(path).rows == [(0, "a", None)]
+    with pytest.raises(InputError, match=r"column 'id' holds (list|struct).*--id_column"):
+        blocks_of(path, columns=Columns("text", "id", id_required=True))
+
+
+def test_a_file_changed_since_its_launch_is_refused(tmp_path: Path) -> None:
+    path = write_groups(tmp_path / "a.parquet", tables(5))
+    file = describe(path)
+    (block,) = blocks_of(path)
+    write_groups(path, tables(6))
+    with pytest.raises(InputError, match=r"a\.parquet changed since the job was launched"):
+        list(read_block(file, COLUMNS, block))
+
+
+def test_a_file_touched_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    path = write_groups(tmp_path / "a.parquet", tables(5, 5))
+    file = describe(path)
+    (block,) = blocks_of(path, block_bytes=10**9)
+    reading = read_block(file, COLUMNS, block)
+    next(reading)
+    state = path.stat()
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns + 1))
+    with pytest.raises(InputError, match=r"changed since the job was launched: .*mtime:\d+, now"):
+        list(reading)

@@ -1,0 +1,247 @@
+"""The plan against a plain-Python model: which tokens of which block stand where in which shard."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shards.errors import FineshardsError
+from shards.layout import ShardKey, SplitRule
+from shards.plan import (
+    StreamPlan,
+    complete_file,
+    plan_pieces,
+    plan_stream,
+    report_file,
+    sum_labels,
+)
+from shards.records import BlockSummary, LabelCount, Piece
+
+# A file is a list of blocks, a block is (documents, tokens).
+Files = list[list[tuple[int, int]]]
+
+
+def summaries_of(files: Files) -> list[list[BlockSummary]]:
+    return [
+        [
+            BlockSummary(number, index, len(blocks), documents, documents, 0, 0, tokens, 0, ())
+            for index, (documents, tokens) in enumerate(blocks)
+        ]
+        for number, blocks in enumerate(files)
+    ]
+
+
+def plan_of(
+    summaries: list[list[BlockSummary]], shard_tokens: int, test_shards: int = 1
+) -> StreamPlan:
+    reports = [report_file(complete_file(blocks)) for blocks in summaries if blocks]
+    return plan_stream(reports, len(summaries), shard_tokens, SplitRule(None, test_shards))
+
+
+def pieces_of(summaries: list[list[BlockSummary]], plan: StreamPlan) -> dict[ShardKey, list[Piece]]:
+    by_shard = defaultdict(list)
+    for blocks in summaries:
+        if blocks:
+            for key, piece in plan_pieces(complete_file(blocks), plan):
+                by_shard[key].append(piece)
+    return by_shard
+
+
+@dataclass
+class Model:
+    """Where blocks begin in the stream, by adding up one after the other."""
+
+    tokens: dict[tuple[int, int], int]
+    documents: dict[tuple[int, int], int]
+    total: int
+
+    @classmethod
+    def of(cls, files: Files) -> Model:
+        names = [(file, block) for file, blocks in enumerate(files) for block in range(len(blocks))]
+        flat = [block for blocks in files for block in blocks]
+        tokens = list(accumulate((tokens for _, tokens in flat), initial=0))
+        documents = list(accumulate((documents for documents, _ in flat), initial=0))
+        return cls(
+            dict(zip(names, tokens, strict=False)),
+            dict(zip(names, documents, strict=False)),
+            tokens[-1],
+        )
+
+
+def blocks(most_documents: int, most_tokens: int) -> st.SearchStrategy[tuple[int, int]]:
+    """Blocks without documents have no tokens; others have at least one a document."""
+    some = st.integers(1, most_documents).flatmap(
+        lambda documents: st.tuples(st.just(documents), st.integers(documents, most_tokens))
+    )
+    return st.one_of(st.just((0, 0)), some)
+
+
+# Documents longer than several shards come from blocks of few documents and many tokens; blocks of
+# 2**40 tokens bring offsets beyond 32 bits.
+small_files = st.lists(st.lists(blocks(5, 40), max_size=5), min_size=1, max_size=6)
+large_files = st.lists(st.lists(blocks(2**33, 2**40), max_size=5), min_size=1, max_size=6)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> tuple[Files, int, int]:
+    files = draw(st.one_of(small_files, large_files))
+    total = sum(tokens for blocks in files for _, tokens in blocks)
+    shard_tokens = draw(st.integers(max(1, total // 60), max(1, total) + 1))
+    return files, shard_tokens, draw(st.integers(0, 5))
+
+
+@given(streams())
+def test_pieces_cover_every_shard_with_the_right_tokens(stream: tuple[Files, int, int]) -> None:
+    files, shard_tokens, test_shards = stream
+    model = Model.of(files)
+    summaries = summaries_of(files)
+    plan = plan_of(summaries, shard_tokens, test_shards)
+    assert plan.layout.tokens == model.total
+    by_shard = pieces_of(summaries, plan)
+    windows = -(-model.total // shard_tokens)
+    assert len(by_shard) == windows
+    for window in range(windows):
+        in_test = window < test_shards
+        key = ShardKey("test", window) if in_test else ShardKey("train", window - test_shards)
+        position = window * shard_tokens
+        for piece in sorted(by_shard[key], key=lambda piece: piece.at):
+            block = files[piece.file][piece.block]
+            assert 0 <= piece.start < piece.stop <= block[1]
+            assert piece.at == position - window * shard_tokens
+            assert model.tokens[piece.file, piece.block] + piece.start == position
+            assert piece.first_document == model.documents[piece.file, piece.block]
+            position += piece.stop - piece.start
+        assert position == min((window + 1) * shard_tokens, model.total)
+
+
+@given(small_files, st.integers(1, 9), st.integers(0, 3))
+def test_copied_tokens_are_the_stream(files: Files, shard_tokens: int, test_shards: int) -> None:
+    stream = [
+        (file, block, token)
+        for file, blocks in enumerate(files)
+        for block, (_, tokens) in enumerate(blocks)
+        for token in range(tokens)
+    ]
+    summaries = summaries_of(files)
+    plan = plan_of(summaries, shard_tokens, test_shards)
+    by_shard = pieces_of(summaries, plan)
+    copied = [
+        (piece.file, piece.block, token)
+        for key in plan.layout.shard_keys()
+        for piece in sorted(by_shard[key], key=lambda piece: piece.at)
+        for token in range(piece.start, piece.stop)
+    ]
+    assert copied == stream
+
+
+@given(small_files, st.integers(1, 9), st.randoms(use_true_random=False))
+def test_the_order_in_which_summaries_arrive_does_not_matter(
+    files: Files, shard_tokens: int, random: object
+) -> None:
+    summaries = summaries_of(files)
+    expected = plan_of(summaries, shard_tokens)
+    shuffled = [list(blocks) for blocks in summaries]
+    for blocks in shuffled:
+        random.shuffle(blocks)  # type: ignore[attr-defined]
+    reports = [report_file(complete_file(blocks)) for blocks in shuffled if blocks]
+    random.shuffle(reports)  # type: ignore[attr-defined]
+    plan = plan_stream(reports, len(files), shard_tokens, SplitRule(None, 1))
+    assert plan.layout == expected.layout
+    assert np.array_equal(plan.token_offsets, expected.token_offsets)
+    assert np.array_equal(plan.document_offsets, expected.document_offsets)
+    assert pieces_of(shuffled, plan) == pieces_of(summaries, expected)
+
+
+def test_offsets_are_64_bit_and_pieces_hold_plain_ints() -> None:
+    files = [[(3, 2**33), (1, 2**32 + 1)], [], [(0, 0)], [(7, 2**35)]]
+    summaries = summaries_of(files)
+    plan = plan_of(summaries, shard_tokens=2**33 + 5)
+    assert plan.token_offsets.dtype == plan.document_offsets.dtype == np.int64
+    first = 2**33 + 2**32 + 1
+    assert plan.token_offsets.tolist() == [0, first, first, first, first + 2**35]
+    assert plan.document_offsets.tolist() == [0, 4, 4, 4, 11]
+    assert type(plan.layout.tokens) is int
+    for pieces in pieces_of(summaries, plan).values():
+        for piece in pieces:
+            numbers = (piece.start, piece.stop, piece.at, piece.first_document)
+            assert [type(number) for number in numbers] == [int] * 4
+
+
+def test_one_document_longer_than_several_shards_is_cut_into_whole_shards() -> None:
+    summaries = summaries_of([[(1, 35)]])
+    by_shard = pieces_of(summaries, plan_of(summaries, shard_tokens=10))
+    assert by_shard == {
+        ShardKey("test", 0): [Piece(0, 0, 0, 10, 0, 0)],
+        ShardKey("train", 0): [Piece(0, 0, 10, 20, 0, 0)],
+        ShardKey("train", 1): [Piece(0, 0, 20, 30, 0, 0)],
+        ShardKey("train", 2): [Piece(0, 0, 30, 35, 0, 0)],
+    }
+
+
+@pytest.mark.parametrize(
+    ("kept", "found"),
+    [
+        ([0, 1], r"\[0, 1\]"),
+        ([1, 2], r"\[1, 2\]"),
+        ([0, 2], r"\[0, 2\]"),
+        ([0, 1, 1, 2], r"\[0, 1, 1, 2\]"),
+        ([2, 1, 0, 2], r"\[0, 1, 2, 2\]"),
+        ([2], r"\[2\]"),
+    ],
+)
+def test_a_missing_or_doubled_block_is_an_error_that_names_the_blocks(
+    kept: list[int], found: str
+) -> None:
+    (file,) = summaries_of([[(1, 4), (1, 5), (1, 6)]])
+    with pytest.raises(FineshardsError, match=rf"file 0: got blocks {found}, expected 0 to 2"):
+        complete_file([file[index] for index in kept])
+    assert complete_file([file[2], file[0], file[1]]) == file
+
+
+@pytest.mark.parametrize("lost", ["rows", "documents", "nulls", "rejected"])
+def test_rows_that_do_not_balance_are_an_error_with_all_numbers(lost: str) -> None:
+    whole = BlockSummary(4, 0, 2, 10, 5, 3, 2, 50, 0, ())
+    other = BlockSummary(4, 1, 2, 7, 7, 0, 0, 70, 0, ())
+    report = report_file([whole, other])
+    assert (report.rows, report.documents, report.nulls, report.rejected) == (17, 12, 3, 2)
+    assert report.tokens == 120
+    off = replace(whole, **{lost: getattr(whole, lost) + 1})
+    message = (
+        rf"file 4 does not balance: {17 + (lost == 'rows')} rows, but "
+        rf"{12 + (lost == 'documents')} documents, {3 + (lost == 'nulls')} null and "
+        rf"{2 + (lost == 'rejected')} rejected"
+    )
+    with pytest.raises(FineshardsError, match=message):
+        report_file([off, other])
+
+
+def test_labels_are_summed_by_column_and_value_and_sorted() -> None:
+    counts = [
+        LabelCount("language", "en", 2, 20),
+        LabelCount("dump", "CC-2", 1, 5),
+        LabelCount("language", "de", 1, 9),
+        LabelCount("dump", "en", 4, 4),
+        LabelCount("language", "en", 3, 2**33),
+    ]
+    expected = (
+        LabelCount("dump", "CC-2", 1, 5),
+        LabelCount("dump", "en", 4, 4),
+        LabelCount("language", "de", 1, 9),
+        LabelCount("language", "en", 5, 2**33 + 20),
+    )
+    assert sum_labels(counts) == sum_labels(reversed(counts)) == expected
+    assert sum_labels([]) == ()
+
+
+def test_a_file_report_sums_the_labels_of_its_blocks() -> None:
+    first = BlockSummary(0, 0, 2, 1, 1, 0, 0, 4, 9, (LabelCount("dump", "x", 1, 4),))
+    second = BlockSummary(0, 1, 2, 2, 2, 0, 0, 6, 2, (LabelCount("dump", "x", 2, 6),))
+    report = report_file([first, second])
+    assert report.labels == (LabelCount("dump", "x", 3, 10),)
+    assert report.text_bytes == 11

@@ -1,0 +1,109 @@
+"""The rooms of the house: imports run only downward, and what is cheap stays cheap to import."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# From the top down; a room imports from rooms below it only.
+ROOMS = ["pipeline", "transforms", "loader", "sources", "encoders", "shards"]
+# The loader is of the training machines: it knows the files on disk and nothing else.
+FORBIDDEN = {"loader": {"sources", "encoders"}}
+
+MODULES = sorted(
+    path.relative_to(ROOT).as_posix() for room in ROOMS for path in (ROOT / room).rglob("*.py")
+)
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Full names of the modules that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}, line {node.lineno}: a relative import"
+            assert node.module is not None
+            yield node.module
+
+
+def test_all_rooms_are_found() -> None:
+    present = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
+    assert present <= set(ROOMS)
+    assert {"pipeline", "transforms", "sources", "encoders", "shards"} <= present
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_run_only_downward(module: str) -> None:
+    room = module.split("/")[0]
+    above = set(ROOMS[: ROOMS.index(room)]) | FORBIDDEN.get(room, set())
+    wrong = [name for name in imported(ROOT / module) if name.split(".")[0] in above]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_are_short_and_have_one_idea(module: str) -> None:
+    assert len((ROOT / module).read_text().splitlines()) <= 400
+    assert Path(module).stem not in {"utils", "util", "helpers", "common", "misc"}
+
+
+def modules_after(program: str) -> set[str]:
+    """Top-level modules that a fresh interpreter has loaded when a program has run."""
+    listing = "\nimport sys, json; print('\\n' + json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", program + listing],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {name.split(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
+
+
+@pytest.mark.parametrize("room", ["shards", "encoders", "sources", "loader"])
+def test_a_room_without_beam_does_not_import_it_by_any_way(room: str) -> None:
+    names = [
+        path.with_suffix("").relative_to(ROOT).as_posix().replace("/", ".")
+        for path in sorted((ROOT / room).rglob("*.py"))
+        if path.name not in ("__init__.py", "__main__.py")
+    ]
+    if not names:
+        pytest.skip(f"there is no {room} yet")
+    loaded = modules_after("".join(f"import {name}\n" for name in names))
+    assert room in loaded
+    assert loaded.isdisjoint({"apache_beam", "pipeline", "transforms"})
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["build", "--help"], ["verify", "--help"]])
+def test_help_imports_nothing_slow(arguments: list[str]) -> None:
+    loaded = modules_after(
+        "from pipeline.cli import main\n"
+        f"try: main({arguments})\n"
+        "except SystemExit as end: assert end.code in (0, None)\n"
+    )
+    assert "pipeline" in loaded
+    assert loaded.isdisjoint({"apache_beam", "pyarrow", "tiktoken", "datasets", "huggingface_hub"})
+
+
+@pytest.mark.parametrize("flag", ["--shard_tokens=0", "--test_fraction=2", "--dataset=x"])
+def test_a_mistake_is_reported_without_importing_anything_slow(flag: str) -> None:
+    loaded = modules_after(
+        "from pipeline.cli import main\n"
+        f"code = main(['build', '--input=x', '--output=y', {flag!r}])\n"
+        "assert code == 2, code\n"
+    )
+    assert loaded.isdisjoint({"apache_beam", "pyarrow", "tiktoken"})
+
+
+def test_a_manifest_is_read_without_importing_more_than_numpy() -> None:
+    loaded = modules_after("import shards.manifest\n")
+    assert loaded.isdisjoint({"apache_beam", "pyarrow", "tiktoken", "google_crc32c"})

@@ -1,0 +1,307 @@
+"""Storage: a name appears whole or not at all, whatever happens to the process that writes it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from shards.errors import OutputError, UsageError
+from shards.storage import TEMPORARY, Storage
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(str(tmp_path / "out"))
+
+
+@pytest.fixture
+def reachable() -> Iterator[Path]:
+    """A folder that other users can get to, which is not so for `tmp_path`."""
+    with TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def names(storage: Storage) -> list[str]:
+    return sorted(entry.name for entry in storage.entries("."))
+
+
+def start(program: str, *arguments: object) -> subprocess.Popen[str]:
+    """A process that runs a program in which `Storage` and `sys` are at hand."""
+    return subprocess.Popen(
+        [sys.executable, "-c", _PREAMBLE + program, *map(str, arguments)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+_PREAMBLE = """
+import os, resource, sys, time
+from shards.errors import OutputError
+from shards.storage import Storage
+storage = Storage(sys.argv[1])
+"""
+
+
+def test_a_written_file_reads_back_and_nothing_else_is_left(storage: Storage) -> None:
+    storage.write("train/train_0000.npy", b"content")
+    assert storage.read("train/train_0000.npy") == b"content"
+    assert storage.size("train/train_0000.npy") == 7
+    assert names(storage) == ["train/train_0000.npy"]
+
+
+def test_a_name_is_not_there_before_its_writer_is_done(storage: Storage) -> None:
+    with storage.create("train/train_0000.npy") as file:
+        file.write(b"half")
+        file.flush()
+        assert storage.size("train/train_0000.npy") is None
+        assert [entry.name for entry in storage.entries("train")] == []
+        (unfinished,) = names(storage)
+        assert unfinished.startswith(TEMPORARY + "/")
+    assert names(storage) == ["train/train_0000.npy"]
+
+
+def test_rewriting_replaces_the_whole_content(storage: Storage) -> None:
+    storage.write("a", b"a long first content")
+    with storage.create("a") as file:
+        file.write(b"short")
+        assert storage.read("a") == b"a long first content"
+    assert storage.read("a") == b"short"
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, GeneratorExit])
+@pytest.mark.parametrize("before", [None, b"old"])
+def test_an_exception_while_writing_leaves_no_trace(
+    storage: Storage, error: type[BaseException], before: bytes | None
+) -> None:
+    if before is not None:
+        storage.write("train/train_0000.npy", before)
+
+    def fail_halfway() -> None:
+        with storage.create("train/train_0000.npy") as file:
+            file.write(b"new" * 100_000)
+            raise error
+
+    with pytest.raises(error):
+        fail_halfway()
+    assert names(storage) == ([] if before is None else ["train/train_0000.npy"])
+    if before is not None:
+        assert storage.read("train/train_0000.npy") == before
+
+
+@pytest.mark.parametrize("before", [None, b"old"])
+def test_a_killed_writer_leaves_the_old_content_and_a_temporary_in_its_folder(
+    storage: Storage, before: bytes | None
+) -> None:
+    name = "train/train_0000.npy"
+    if before is not None:
+        storage.write(name, before)
+    writer = start(
+        f"""
+with storage.create({name!r}) as file:
+    file.write(b"new" * 100_000)
+    file.flush()
+    print("writing", flush=True)
+    time.sleep(600)
+""",
+        storage.root,
+    )
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == "writing\n"
+    writer.send_signal(signal.SIGKILL)
+    writer.communicate()
+    assert writer.returncode == -signal.SIGKILL
+    left = [entry.name for entry in storage.entries(TEMPORARY)]
+    assert len(left) == 1
+    assert names(storage) == sorted(left + ([] if before is None else [name]))
+    storage.write(name, b"second attempt")
+    assert storage.read(name) == b"second attempt"
+
+
+def test_two_processes_that_write_one_name_both_succeed_and_one_content_remains(
+    storage: Storage,
+) -> None:
+    program = """
+content = sys.argv[2].encode() * 300_000
+for _ in range(30):
+    with storage.create("train/train_0000.npy") as file:
+        for start in range(0, len(content), 100_000):
+            file.write(content[start : start + 100_000])
+    seen = storage.read("train/train_0000.npy")
+    assert len(seen) == len(content) and len(set(seen)) == 1, "a mixture was visible"
+"""
+    writers = [start(program, storage.root, letter) for letter in "ab"]
+    errors = [writer.communicate()[1] for writer in writers]
+    assert [writer.returncode for writer in writers] == [0, 0], errors
+    assert storage.read("train/train_0000.npy") in (b"a" * 300_000, b"b" * 300_000)
+    assert names(storage) == ["train/train_0000.npy"]
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_files_have_the_mode_that_the_umask_asks_for(
+    storage: Storage, umask: int, mode: int
+) -> None:
+    writer = start(f'os.umask({umask}); storage.write("a/b", b"x")', storage.root)
+    _, errors = writer.communicate()
+    assert writer.returncode == 0, errors
+    assert os.stat(storage.path("a/b")).st_mode & 0o777 == mode
+
+
+def test_a_full_disk_is_an_output_error_that_names_the_file_and_leaves_nothing(
+    storage: Storage,
+) -> None:
+    # The limit makes write() fail halfway as a full disk does.
+    writer = start(
+        """
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+for size in (100_001, 10_000_000):
+    try:
+        storage.write("train/train_0000.npy", b"x" * size)
+    except OutputError as error:
+        print(error)
+storage.write("fits", b"x" * 100_000)
+""",
+        storage.root,
+    )
+    output, errors = writer.communicate()
+    assert writer.returncode == 0, errors
+    assert errors == ""
+    lines = output.splitlines()
+    assert len(lines) == 2
+    for line in lines:
+        assert line.startswith(f"{storage.root}/train/train_0000.npy cannot be written: File too l")
+    assert names(storage) == ["fits"]
+
+
+def test_a_rename_that_fails_is_an_output_error_and_leaves_nothing(storage: Storage) -> None:
+    os.makedirs(storage.path("train/train_0000.npy/in_the_way"))
+    with pytest.raises(OutputError, match=r"train/train_0000\.npy cannot be written: Is a direc"):
+        storage.write("train/train_0000.npy", b"x")
+    assert names(storage) == []
+
+
+def test_an_output_below_a_file_is_an_output_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("I am no folder")
+    for root in (tmp_path / "file", tmp_path / "file/below"):
+        storage = Storage(str(root))
+        assert storage.size("metadata/job.json") is None
+        assert list(storage.entries("train")) == []
+        with pytest.raises(OutputError, match=r"metadata/job\.json cannot be written: .*irectory"):
+            storage.write("metadata/job.json", b"x")
+        with pytest.raises(OutputError, match=r"metadata/job\.json cannot be read: Not a direct"):
+            storage.read("metadata/job.json")
+    assert (tmp_path / "file").read_text() == "I am no folder"
+
+
+def test_an_output_of_somebody_else_is_an_output_error(reachable: Path) -> None:
+    storage = Storage(str(reachable))
+    storage.write("closed/file", b"x")
+    os.chmod(storage.path("closed"), 0o700)
+    os.chmod(storage.root, 0o755)
+    # The superuser may do everything, so the attempt is made as nobody.
+    attempt = start(
+        """
+if os.getuid() == 0:
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+else:
+    os.chmod(storage.path("closed"), 0); os.chmod(storage.root, 0o555)
+for action in (
+    lambda: storage.write("new", b"y"),
+    lambda: storage.read("closed/file"),
+    lambda: storage.size("closed/file"),
+    lambda: storage.delete("closed/file"),
+    lambda: storage.delete_folder("closed"),
+):
+    try:
+        action()
+    except OutputError as error:
+        print(error)
+""",
+        storage.root,
+    )
+    output, errors = attempt.communicate()
+    os.chmod(storage.root, 0o755)
+    os.chmod(storage.path("closed"), 0o755)
+    assert attempt.returncode == 0, errors
+    found = [line.split(": ")[0].removeprefix(storage.root + "/") for line in output.splitlines()]
+    assert found == [
+        "new cannot be written",
+        "closed/file cannot be read",
+        "closed/file cannot be read",
+        "closed/file cannot be deleted",
+        "closed cannot be deleted",
+    ]
+    assert output.count(": Permission denied. ") == 5
+    assert storage.read("closed/file") == b"x"
+
+
+def test_a_missing_file_has_no_size_and_cannot_be_read(storage: Storage) -> None:
+    assert storage.size("metadata/manifest.json") is None
+    assert list(storage.entries("train")) == []
+    with pytest.raises(OutputError, match=r"out/metadata/manifest\.json cannot be read: No such"):
+        storage.read("metadata/manifest.json")
+
+
+def test_entries_are_all_files_at_any_depth(storage: Storage) -> None:
+    for name in ("train/b", "train/a", "train/x/y/z"):
+        storage.write(name, name.encode())
+    storage.write("test/other", b"")
+    found = {entry.name: entry for entry in storage.entries("train")}
+    assert sorted(found) == ["train/a", "train/b", "train/x/y/z"]
+    assert found["train/x/y/z"].size == len("train/x/y/z")
+    assert found["train/a"].modified == os.stat(storage.path("train/a")).st_mtime
+
+
+def test_entries_leaves_out_files_that_vanish_meanwhile(storage: Storage) -> None:
+    everything = {f"train/{number}" for number in range(10)}
+    for name in everything:
+        storage.write(name, b"x")
+    reading = storage.entries("train")
+    first = next(reading).name
+    for name in everything - {first, "train/3", "train/4"}:
+        storage.delete(name)
+    assert {first} | {entry.name for entry in reading} == {first, "train/3", "train/4"}
+
+
+def test_delete_takes_one_file_and_accepts_that_it_is_gone(storage: Storage) -> None:
+    storage.write("a/b", b"")
+    storage.write("a/c", b"")
+    storage.delete("a/b")
+    storage.delete("a/b")
+    storage.delete("never/there")
+    assert names(storage) == ["a/c"]
+
+
+def test_delete_folder_takes_all_below_it_and_accepts_that_it_is_gone(storage: Storage) -> None:
+    for name in ("a/b", "a/c/d", "ab"):
+        storage.write(name, b"")
+    storage.delete_folder("a")
+    storage.delete_folder("a")
+    assert names(storage) == ["ab"]
+    assert not os.path.exists(storage.path("a"))
+
+
+def test_two_may_delete_one_folder_at_the_same_time(storage: Storage) -> None:
+    for number in range(300):
+        storage.write(f"a/{number % 7}/{number}", b"")
+    with ThreadPoolExecutor(4) as pool:
+        for result in [pool.submit(storage.delete_folder, "a") for _ in range(4)]:
+            result.result()
+    assert not os.path.exists(storage.path("a"))
+
+
+def test_addresses_of_other_storages_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"s3:// is not supported"):
+        Storage("s3://bucket/out")
