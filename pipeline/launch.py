@@ -67,8 +67,13 @@ def prepare(options: BuildOptions) -> Launch:
     manifest = Manifest.load(storage)
     if manifest is not None and not options.keep_checkpoints:
         # A job that was killed just after its manifest leaves them behind.
-        storage.delete_folder(CHECKPOINTS)
+        clear_checkpoints(storage)
     return Launch(job, Checkpoints(storage, job.fingerprint()), manifest)
+
+
+def clear_checkpoints(storage: Storage) -> None:
+    """Deletes what only an unfinished job needs."""
+    storage.delete_folder(CHECKPOINTS)
 
 
 def _find_input(options: BuildOptions) -> tuple[list[SourceFile], tuple[tuple[str, str], ...]]:

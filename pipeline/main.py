@@ -17,7 +17,6 @@ from pipeline.options import (
     parse_build_flags,
 )
 from pipeline.terminal import report_errors, set_up_logging
-from shards.checkpoints import FOLDER as CHECKPOINTS
 from shards.manifest import Manifest
 
 
@@ -32,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def build(options: BuildOptions) -> None:
     """Builds a dataset, or continues, or finds it finished. Raises FineshardsError."""
     # Beam and the tokenizer are imported late, so that --help and mistakes are quick.
-    from pipeline.launch import prepare
+    from pipeline.launch import clear_checkpoints, prepare
 
     console = Console(stderr=True)
     began = time.monotonic()
@@ -74,7 +73,7 @@ def build(options: BuildOptions) -> None:
         if Manifest.load(storage) is None:
             raise
         if not options.keep_checkpoints:
-            storage.delete_folder(CHECKPOINTS)
+            clear_checkpoints(storage)
     manifest = Manifest.load(storage)
     assert manifest is not None, "the graph ended without an error"
     seconds = time.monotonic() - began

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from shards import npy
-from shards.layout import Layout, shard_stem
+from shards.layout import Layout, shard_stem, table_name
 from shards.records import Block, BlockSummary, LabelCount, ShardRecord
 from shards.storage import Storage
 
@@ -188,7 +188,8 @@ class Checkpoints:
         if self.storage.size(name) is None:
             return None
         record = ShardRecord(**json.loads(self.storage.read(name)))
-        return record if self.storage.size(shard_name) == record.bytes else None
+        whole = self.storage.size(shard_name) == record.bytes
+        return record if whole and self.storage.size(table_name(shard_name)) else None
 
     def _blocks_name(self, file: int) -> str:
         return f"{self.folder}/files/{file:05d}.json"

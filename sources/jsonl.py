@@ -18,7 +18,12 @@ from shards.job import Columns
 from shards.records import Block, SourceFile
 from sources.rows import BATCH_BYTES, BATCH_ROWS, LABEL_COLUMNS, BadRow, Rows
 
-_MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
+# RFC 1952 for gzip; RFC 8878 for zstd, whose files may begin with a skippable frame (pzstd's do).
+_MAGIC = {
+    "none": (b"",),
+    "gzip": (b"\x1f\x8b",),
+    "zstd": (b"\x28\xb5\x2f\xfd", *(bytes([n, 0x2A, 0x4D, 0x18]) for n in range(0x50, 0x60))),
+}
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -119,8 +124,7 @@ def _lines(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Line numbers from 1 and lines, blank ones left out."""
     first_bytes = opened.read(4)
     opened.seek(0)
-    magic = _MAGIC.get(file.compression, b"")
-    if first_bytes and not first_bytes.startswith(magic):
+    if first_bytes and not first_bytes.startswith(_MAGIC[file.compression]):
         raise InputError(
             f"{file.path} is not {file.compression} compressed although its name says so: it "
             f"starts with {first_bytes!r}. Rename it."

@@ -11,9 +11,10 @@ import pyarrow as pa
 # FineWeb's columns whose values are counted in the manifest when a file has them.
 LABEL_COLUMNS = ("dump", "language")
 
-# Text decoded at a time. Large enough that per-batch costs vanish, small enough for any worker.
+# Text decoded at a time. Large enough that per-batch costs vanish, small enough for any worker. The
+# number of rows is chosen by the average row, so its limit is what bounds a batch of long ones.
 BATCH_BYTES = 8 << 20
-BATCH_ROWS = 4096
+BATCH_ROWS = 512
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from shards.checkpoints import DOCUMENTS_SCHEMA, Checkpoints
 from shards.errors import OutputError
-from shards.layout import Layout
+from shards.layout import Layout, table_name
 from shards.npy import file_bytes
 from shards.records import Block, BlockSummary, LabelCount, ShardRecord
 from shards.storage import Storage
@@ -203,11 +203,12 @@ def test_the_layout_is_remembered(checkpoints: Checkpoints) -> None:
     assert checkpoints.read_layout() == Layout(2**40, 100_000_000, 7)
 
 
-def test_a_shard_is_finished_when_its_record_and_its_whole_file_are_there(
+def test_a_shard_is_finished_when_its_record_its_whole_file_and_its_table_are_there(
     checkpoints: Checkpoints,
 ) -> None:
     storage = checkpoints.storage
     storage.write(RECORD.name, b"x" * RECORD.bytes)
+    storage.write(table_name(RECORD.name), b"x")
     assert checkpoints.read_shard_record(RECORD.name) is None
     checkpoints.write_shard_record(RECORD)
     assert checkpoints.read_shard_record(RECORD.name) == RECORD
@@ -215,7 +216,8 @@ def test_a_shard_is_finished_when_its_record_and_its_whole_file_are_there(
     for size in (0, RECORD.bytes - 1, RECORD.bytes + 1):
         storage.write(RECORD.name, b"x" * size)
         assert checkpoints.read_shard_record(RECORD.name) is None
-    storage.delete(RECORD.name)
+    storage.write(RECORD.name, b"x" * RECORD.bytes)
+    storage.delete(table_name(RECORD.name))
     assert checkpoints.read_shard_record(RECORD.name) is None
     assert len(checkpoints.finished_shards()) == 1
 
