@@ -11,7 +11,6 @@ from typing import Any, BinaryIO
 import numpy as np
 import orjson
 import pyarrow as pa
-import zstandard
 
 from shards.errors import InputError
 from shards.job import Columns
@@ -23,24 +22,26 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: int) -> list[Block]:
-    """The one block of a file. Raises InputError if its first row lacks a column or is no object.
+    """The one block of a file. Raises InputError if its first object lacks a column.
 
-    Lines cannot be found without reading from the start, so the file is not split and
-    `block_bytes` has no effect.
+    A first line that is no object is left to `read`, which may set it aside as a bad row. Lines
+    cannot be found without reading from the start, so the file is not split and `block_bytes` has
+    no effect.
     """
+    wanted = [("--text_column", columns.text)]
+    if columns.id_required:
+        wanted.append(("--id_column", columns.id))
     for line_number, line in _lines(file, opened):
         try:
-            record = _parse(line, columns)
-        except ValueError as error:
-            raise InputError(
-                f"{file.path}, line {line_number}: {error}. Expected one JSON object a line with "
-                f"the text in {columns.text!r} (--text_column)."
-            ) from error
-        if columns.id_required and columns.id not in record:
-            raise InputError(
-                f"{file.path}, line {line_number}: has no field {columns.id!r}; its fields are "
-                f"{', '.join(record)}. Name the right one with --id_column."
-            )
+            record = _parse(line)
+        except ValueError:
+            break
+        for flag, name in wanted:
+            if name not in record:
+                raise InputError(
+                    f"{file.path}, line {line_number}: has no field {name!r}; its fields are "
+                    f"{', '.join(record)}. Name the right one with {flag}."
+                )
         break
     return [Block(file.index, 0, 1, 0, 0, 0, file.size)]
 
@@ -54,7 +55,7 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
     row = block.first_row
     for line_number, line in _lines(file, opened):
         try:
-            batch.add(row, _parse(line, columns), len(line))
+            batch.add(row, _check_text(_parse(line), columns), len(line))
         except ValueError as error:
             batch.bad.append(BadRow(row, f"line {line_number}, ", str(error)))
         row += 1
@@ -99,14 +100,19 @@ class _Batch:
         return pa.array(texts, kind)
 
 
-def _parse(line: bytes, columns: Columns) -> dict[str, Any]:
-    """A line's object; raises ValueError with the reason if its text cannot be encoded."""
+def _parse(line: bytes) -> dict[str, Any]:
+    """A line's object; raises ValueError with the reason if it holds none."""
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         raise ValueError(f"is not valid JSON ({error.msg} at column {error.colno})") from None
     if not isinstance(record, dict):
         raise ValueError(f"holds a JSON {type(record).__name__}, not an object")
+    return record
+
+
+def _check_text(record: dict[str, Any], columns: Columns) -> dict[str, Any]:
+    """The object again; raises ValueError with the reason if its text cannot be encoded."""
     if columns.text not in record:
         raise ValueError(f"has no field {columns.text!r}; its fields are {', '.join(record)}")
     text = record[columns.text]
@@ -120,10 +126,11 @@ def _lines(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]]:
     first_bytes = opened.read(4)
     opened.seek(0)
     magic = _MAGIC.get(file.compression, b"")
-    if first_bytes and not first_bytes.startswith(magic):
+    if not first_bytes.startswith(magic):
+        found = f"it starts with {first_bytes!r}" if first_bytes else "it is empty"
         raise InputError(
-            f"{file.path} is not {file.compression} compressed although its name says so: it "
-            f"starts with {first_bytes!r}. Rename it."
+            f"{file.path} is not {file.compression} compressed although its name says so: {found}. "
+            "Rename it, or fetch it again."
         )
     line_number = 0
     try:
@@ -131,9 +138,9 @@ def _lines(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]]:
             content = line.removeprefix(_BYTE_ORDER_MARK) if line_number == 1 else line
             if content.strip():
                 yield line_number, content
-    except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError, OSError) as error:
+    except (EOFError, zlib.error, OSError) as error:
         raise InputError(
-            f"{file.path}, after line {line_number}: cannot be decompressed: {error}. "
+            f"{file.path}, after line {line_number}: cannot be read: {error}. "
             "The file is damaged or cut short; fetch it again."
         ) from error
 
@@ -142,6 +149,6 @@ def _decompress(compression: str, opened: BinaryIO) -> Any:
     if compression == "gzip":
         return gzip.GzipFile(fileobj=opened)
     if compression == "zstd":
-        reader = zstandard.ZstdDecompressor().stream_reader(opened, read_across_frames=True)
-        return io.BufferedReader(reader, 1 << 20)
+        # The reader of the zstandard package takes a file that is cut short for one that ends.
+        return io.BufferedReader(pa.CompressedInputStream(opened, "zstd"), 1 << 20)
     return opened

@@ -6,7 +6,7 @@ with the file, the row group or the other columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -51,13 +51,11 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
     """The rows of a block in order; raises InputError naming the row group that cannot be read."""
     parquet = _open(file, opened)
     _check_columns(file, parquet.schema_arrow, columns)
-    present = set(parquet.schema_arrow.names)
-    labels = [
-        name
-        for name in LABEL_COLUMNS
-        if name in present and _is_text(parquet.schema_arrow.field(name).type)
-    ]
-    names = {columns.text, *labels} | ({columns.id} & present)
+    schema = parquet.schema_arrow
+    labels = [name for name in LABEL_COLUMNS if _has(schema, name, _is_text)]
+    names = {columns.text, *labels}
+    if _has(schema, columns.id, _is_printable):
+        names.add(columns.id)
     row = block.first_row
     for group in range(block.first_group, block.stop_group):
         expected = parquet.metadata.row_group(group).num_rows
@@ -107,6 +105,24 @@ def _check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> Non
             f"{file.path}: column {columns.text!r} holds {text_type}, expected strings. "
             "Name the column of the text with --text_column."
         )
+    if columns.id_required and not _has(schema, columns.id, _is_printable):
+        raise InputError(
+            f"{file.path}: column {columns.id!r} holds {schema.field(columns.id).type}, expected "
+            "strings or numbers. Name the column of the ids with --id_column."
+        )
+
+
+def _has(schema: pa.Schema, name: str, is_kind: Callable[[pa.DataType], bool]) -> bool:
+    return schema.names.count(name) == 1 and is_kind(schema.field(name).type)
+
+
+def _is_printable(kind: pa.DataType) -> bool:
+    """Whether values of a type can be turned into strings: not so lists and structs."""
+    try:
+        _as_strings(pa.nulls(0, kind))
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -143,29 +159,41 @@ def _rows(
     batch: pa.RecordBatch, first_row: int, place: str, columns: Columns, labels: list[str]
 ) -> Rows:
     numbers = np.arange(first_row, first_row + batch.num_rows, dtype=np.int64)
-    texts = batch.column(columns.text)
-    bad: list[BadRow] = []
-    keep = None
-    if not _is_valid(texts):
-        valid = [_is_valid(texts.slice(index, 1)) for index in range(len(texts))]
-        bad = [
-            BadRow(int(number), place, "its text is not valid UTF-8")
-            for number, good in zip(numbers, valid, strict=True)
-            if not good
-        ]
-        keep = pa.array(valid)
-        batch, numbers = batch.filter(keep), numbers[keep.to_numpy(zero_copy_only=False)]
-        texts = batch.column(columns.text)
+    texts = _decoded(batch.column(columns.text)).cast(pa.large_string())
     ids = pa.nulls(batch.num_rows, pa.string())
     if columns.id in batch.schema.names:
-        ids = batch.column(columns.id).cast(pa.string())
-    return Rows(
-        numbers=numbers,
-        texts=texts.cast(pa.large_string()),
-        ids=ids,
-        labels={name: batch.column(name).cast(pa.string()) for name in labels},
-        bad=bad,
+        ids = _as_strings(batch.column(columns.id))
+    strings = {columns.id: ids} | {name: _as_strings(batch.column(name)) for name in labels}
+    strings[columns.text] = texts
+    reasons: dict[int, str] = {}
+    for name, values in strings.items():
+        if not _is_valid(values):
+            reasons |= {
+                index: f"its {name!r} is not valid UTF-8"
+                for index in range(len(values))
+                if not _is_valid(values.slice(index, 1))
+            }
+    rows = Rows(numbers, texts, ids, {name: strings[name] for name in labels})
+    if not reasons:
+        return rows
+    keep = np.ones(len(numbers), dtype=np.bool_)
+    keep[list(reasons)] = False
+    return rows.chosen(
+        keep,
+        [BadRow(first_row + index, place, reason) for index, reason in sorted(reasons.items())],
     )
+
+
+def _as_strings(values: pa.Array) -> pa.Array:
+    """Values as strings. Bytes are taken as they are: whether they are UTF-8 is seen later."""
+    values = _decoded(values)
+    if "binary" in str(values.type):  # four types; the cast to strings would fail on the first bad
+        values = values.cast(pa.binary()).view(pa.string())
+    return values.cast(pa.string())
+
+
+def _decoded(values: pa.Array) -> pa.Array:
+    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
 
 def _is_valid(texts: pa.Array) -> bool:
@@ -178,4 +206,5 @@ def _is_valid(texts: pa.Array) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    return str(error).strip().splitlines()[0].rstrip(".")
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".")
