@@ -41,6 +41,7 @@ class Dataset:
     def __init__(self, storage: Storage, manifest: Manifest) -> None:
         self.storage = storage
         self.manifest = manifest
+        self._documents = manifest.totals()["documents"]
         self._firsts = [shard.first_document for shard in manifest.shards]
         self.table = lru_cache(maxsize=4)(self._read_table)
 
@@ -73,7 +74,7 @@ class Dataset:
 
         Raises IndexError if there is no such document.
         """
-        if not 0 <= number < self.manifest.totals()["documents"]:
+        if not 0 <= number < self._documents:
             raise IndexError(number)
         # A document's first piece is in the last shard that begins with an earlier document, or
         # in the first of those that begin with it and hold its first token.

@@ -13,7 +13,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -49,8 +49,13 @@ class Storage:
         """Size in bytes, or None when there is no such file."""
         try:
             return os.stat(self.path(name)).st_size
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            raise OutputError(
+                f"{self.path(name)} cannot be read: {error.strerror}. "
+                "Check that the folder is yours to read; then run again."
+            ) from error
 
     def entries(self, folder: str) -> Iterator[Entry]:
         """All files below a folder, at any depth, in no particular order; none if it is missing.
@@ -66,6 +71,23 @@ class Storage:
                     continue
                 name = os.path.relpath(path, self.root).replace(os.sep, "/")
                 yield Entry(name, state.st_size, state.st_mtime)
+
+    def strays(self, folders: tuple[str, ...]) -> Iterator[str]:
+        """What a reader that lists `folders` by prefix would stumble over, apart from their files.
+
+        That is what lies beside them under a name that begins like theirs, and folders in them.
+        """
+        for place in ("", *folders):
+            with (
+                suppress(FileNotFoundError, NotADirectoryError),
+                os.scandir(self.path(place)) as it,
+            ):
+                for entry in it:
+                    if place:
+                        if not entry.is_file():
+                            yield f"{place}/{entry.name}"
+                    elif entry.name.startswith(folders) and entry.name not in folders:
+                        yield entry.name
 
     def open(self, name: str) -> BinaryIO:
         """Opens a file for reading; raises OutputError when it is not there."""
@@ -107,7 +129,12 @@ class Storage:
 
     def delete(self, name: str) -> None:
         """Removes a file; one that is already gone is no error."""
-        Path(self.path(name)).unlink(missing_ok=True)
+        try:
+            os.unlink(self.path(name))
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:
+            raise self._cannot_write(name, error) from error
 
     def delete_folder(self, name: str) -> None:
         """Removes a folder and all below it; one that is already gone is no error."""
