@@ -140,10 +140,13 @@ class Storage:
         """Removes a folder and all below it; one that is already gone is no error."""
 
         def skip_what_is_gone(_function: object, _path: str, info: tuple[object, ...]) -> None:
-            if not isinstance(info[1], FileNotFoundError):
+            if not isinstance(info[1], FileNotFoundError | NotADirectoryError):
                 raise info[1]  # type: ignore[misc]
 
-        shutil.rmtree(self.path(name), onerror=skip_what_is_gone)
+        try:
+            shutil.rmtree(self.path(name), onerror=skip_what_is_gone)
+        except OSError as error:
+            raise self._cannot_write(name, error) from error
 
     def _cannot_write(self, name: str, error: OSError) -> OutputError:
         return OutputError(
