@@ -30,6 +30,7 @@ setup(
             "pytest-xdist==3.8.0",
             "ruff==0.17.6",
             "types-regex==2026.11.8.20261109",
+            "zstandard==0.25.0",
         ]
     },
     entry_points={"console_scripts": ["fineshards=pipeline.cli:main"]},

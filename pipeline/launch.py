@@ -15,14 +15,15 @@ from pipeline.options import BuildOptions
 from shards.checkpoints import FOLDER as CHECKPOINTS
 from shards.checkpoints import Checkpoints
 from shards.errors import UsageError
-from shards.job import JOB_NAME, VOCABULARY_NAME, Columns, Job, Settings
+from shards.job import JOB_NAME, REJECTED_FOLDER, VOCABULARY_NAME, Columns, Job, Settings
 from shards.layout import SPLITS
 from shards.manifest import MANIFEST_NAME, Manifest
 from shards.records import SourceFile
-from shards.storage import Storage
+from shards.storage import TEMPORARY, Storage
 from sources.files import describe_files, match_patterns
 
 _SHARD_NAME = re.compile(r"(test|train)/\1_\d{4,}\.npy")
+_CHECKPOINT_NAME = re.compile(rf"{TEMPORARY}/|{CHECKPOINTS}/[0-9a-f]{{64}}/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,17 @@ def _refuse_foreign_files(storage: Storage) -> None:
                     f"{storage.path(entry.name)} is no shard; readers load whatever lies in "
                     f"{split}/. Move it away, or choose another --output."
                 )
+    for name in storage.strays(SPLITS):
+        raise UsageError(
+            f"{storage.path(name)} is in the way: readers that list shards by prefix take it for "
+            "one. Move it away, or choose another --output."
+        )
+    for entry in storage.entries(CHECKPOINTS):
+        if not _CHECKPOINT_NAME.match(entry.name):
+            raise UsageError(
+                f"{storage.path(entry.name)} is of no fineshards job, and {CHECKPOINTS}/ is "
+                "deleted at the end. Move it away, or choose another --output."
+            )
 
 
 def _refuse_shards_without_job(storage: Storage) -> None:
@@ -125,7 +137,7 @@ def _refuse_shards_without_job(storage: Storage) -> None:
 def _clear(storage: Storage) -> None:
     """Deletes a dataset: first what makes it finished, last what says whose it is."""
     storage.delete(MANIFEST_NAME)
-    for folder in (*SPLITS, CHECKPOINTS, "metadata/documents", "metadata/rejected"):
+    for folder in (*SPLITS, CHECKPOINTS, "metadata/documents", REJECTED_FOLDER):
         storage.delete_folder(folder)
     storage.delete(VOCABULARY_NAME)
     storage.delete(JOB_NAME)

@@ -16,7 +16,7 @@ from pipeline.options import (
     beam_arguments,
     parse_build_flags,
 )
-from pipeline.terminal import report_errors, set_up_logging
+from pipeline.terminal import hold_back_stderr, report_errors, set_up_logging
 from shards.manifest import Manifest
 
 
@@ -33,7 +33,6 @@ def build(options: BuildOptions) -> None:
     # Beam and the tokenizer are imported late, so that --help and mistakes are quick.
     from pipeline.launch import clear_checkpoints, prepare
 
-    console = Console(stderr=True)
     began = time.monotonic()
     launch = prepare(options)
     storage = launch.checkpoints.storage
@@ -48,7 +47,7 @@ def build(options: BuildOptions) -> None:
     from pipeline.progress import watch
 
     beam_args, local = beam_arguments(options)
-    set_up_logging(console, local)
+    set_up_logging(Console(stderr=True), local)
     pipeline = beam.Pipeline(options=PipelineOptions(beam_args))
     build_pipeline(
         pipeline,
@@ -65,7 +64,8 @@ def build(options: BuildOptions) -> None:
     # that the environment names, where it fails after a minute.
     os.environ.setdefault("no_grpc_proxy", "localhost,127.0.0.1")
     try:
-        with watch(storage, console) as start:
+        with hold_back_stderr() as console, watch(storage, console) as start:
+            set_up_logging(console, local)
             pipeline.run().wait_until_finish()
     except Exception:
         # A second launch of this very job may have finished it and cleared the checkpoints that

@@ -147,7 +147,7 @@ def parse_build_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> B
     """The options of a command line; raises UsageError for what is wrong or contradicts itself."""
     args, beam_args = parser.parse_known_args(list(argv))
     if bool(args.input) == bool(args.dataset):
-        raise UsageError("give either --input or --dataset: what is to be read?")
+        raise UsageError("give either --input or --dataset, one of them: it names what to read.")
     if args.test_fraction is not None and args.test_shards is not None:
         raise UsageError("--test_fraction and --test_shards exclude each other; give one.")
     for flag in ("dataset_config", "dataset_revision"):

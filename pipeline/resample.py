@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from encoders.encoder import Encoder
 from encoders.loading import load_encoder
@@ -31,16 +33,21 @@ def compare_with_sources(dataset: Dataset, percent: float) -> tuple[int, list[st
     for file, report in zip(dataset.manifest.files, dataset.manifest.reports, strict=True):
         try:
             number = document
-            for rows in _documents(file, settings):
+            counts = Counter[str]()
+            for batch in _batches(file, settings):
+                rows = batch.with_text()
                 chosen = sampled(number, len(rows.numbers), percent)
                 problems += _compare(dataset, file, rows, number, chosen, encoder)
                 compared += int(chosen.sum())
                 number += len(rows.numbers)
-            if number - document != report.documents:
-                problems.append(
-                    f"{file.path} has {number - document} documents, the manifest says "
-                    f"{report.documents}"
-                )
+                counts["documents"] += len(rows.numbers)
+                counts["nulls"] += batch.texts.null_count
+                counts["rejected"] += len(batch.bad)
+                counts["text_bytes"] += pc.sum(pc.binary_length(rows.texts)).as_py() or 0
+            for what in ("documents", "nulls", "rejected", "text_bytes"):
+                said = getattr(report, what)
+                if counts[what] != said:
+                    problems.append(f"{file.path} has {counts[what]} {what}, not {said}")
         except FineshardsError as error:
             problems.append(str(error))
         document += report.documents
@@ -61,10 +68,9 @@ def sampled(first: int, count: int, percent: float) -> npt.NDArray[np.bool_]:
     return chosen
 
 
-def _documents(file: SourceFile, settings: Settings) -> Iterator[Rows]:
+def _batches(file: SourceFile, settings: Settings) -> Iterator[Rows]:
     for block in discover_blocks(file, settings.columns, settings.block_bytes):
-        for rows in read_block(file, settings.columns, block):
-            yield rows.with_text()
+        yield from read_block(file, settings.columns, block)
 
 
 def _compare(
@@ -79,17 +85,17 @@ def _compare(
     batch = encoder.encode(rows.texts.filter(pa.array(chosen)))
     for index, place in enumerate(np.flatnonzero(chosen).tolist()):
         expected = batch.tokens[batch.offsets[index] : batch.offsets[index + 1]]
-        row = int(rows.numbers[place])
+        row, id_ = int(rows.numbers[place]), rows.ids[place].as_py()
         try:
             document = dataset.document(first + place)
         except (IndexError, KeyError):
             problems.append(f"{file.path}, row {row}: is in no shard")
             continue
         where = f"{document.shard.name}, document {document.number}"
-        if (document.file, document.row) != (file.path, row):
+        if (document.file, document.row, document.id) != (file.path, row, id_):
             problems.append(
-                f"{where} is said to be row {document.row} of {document.file}, but it is row "
-                f"{row} of {file.path}"
+                f"{where} is said to be row {document.row} of {document.file} with the id "
+                f"{document.id}, but it is row {row} of {file.path} with the id {id_}"
             )
         elif not np.array_equal(document.tokens, expected):
             problems.append(f"{where}: its tokens are not those of {file.path}, row {row}")

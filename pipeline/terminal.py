@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 import sys
+import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr
+from typing import TextIO
 
 from rich.console import Console
 from rich.logging import RichHandler
@@ -40,6 +45,41 @@ def report_errors(action: Callable[[], int | None]) -> int:
         return 1
 
 
+@contextmanager
+def hold_back_stderr() -> Iterator[Console]:
+    """Yields a console on stderr, and holds back what anything else prints there.
+
+    Beam's workers, be they threads or processes, print the traceback of every error themselves.
+    It is shown at the end if the error is none that we explain.
+    """
+    with tempfile.TemporaryFile("w+", buffering=1, errors="replace") as held:
+        saved = os.dup(2)
+        shown = sys.stderr
+        if _is_descriptor(shown, 2):
+            shown = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
+        os.dup2(held.fileno(), 2)
+        explained = True
+        try:
+            with redirect_stderr(held):
+                yield Console(file=shown)
+        except Exception as error:
+            explained = explain(error) is not None
+            raise
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+            if not explained:
+                held.seek(0)
+                shutil.copyfileobj(held, sys.stderr)
+
+
+def _is_descriptor(stream: TextIO, number: int) -> bool:
+    try:
+        return stream.fileno() == number
+    except (AttributeError, OSError):
+        return False
+
+
 def set_up_logging(console: Console, local: bool) -> None:
     """Log lines of the job on the console; of Beam only what a person can act on.
 
@@ -51,7 +91,7 @@ def set_up_logging(console: Console, local: bool) -> None:
         handler = RichHandler(console=console, show_path=False, show_level=False)
         handler.setFormatter(logging.Formatter("%(message)s"))
     else:
-        handler = logging.StreamHandler()
+        handler = logging.StreamHandler(console.file)
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("fineshards").setLevel(logging.INFO)

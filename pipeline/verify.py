@@ -6,25 +6,28 @@ from the shards and document tables. Optionally documents are tokenized again fr
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from pipeline.resample import compare_with_sources
 from shards import npy
 from shards.assembly import file_crc32c
+from shards.checkpoints import FOLDER as CHECKPOINTS
+from shards.checkpoints import Checkpoints
 from shards.dataset import Dataset
-from shards.documents import DocumentTable
-from shards.errors import FineshardsError
-from shards.job import JOB_NAME, VOCABULARY_NAME
+from shards.documents import DocumentPiece, DocumentTable
+from shards.errors import FineshardsError, OutputError
+from shards.job import JOB_NAME, REJECTED_FOLDER, VOCABULARY_NAME, Job
 from shards.layout import SPLITS, table_name
 from shards.manifest import MANIFEST_NAME, Manifest
 from shards.records import ShardRecord
-from shards.storage import Storage
+from shards.storage import TEMPORARY, Storage
 
 _READ_TOKENS = 1 << 20
 
@@ -46,15 +49,15 @@ class _ShardFacts:
     """What a shard and its table turn out to hold.
 
     documents: that begin in the shard. by_file: tokens and documents begun, by source path.
-    first, last: (document, start, length) of the first and the last piece; None if unreadable.
+    first, last: pieces of documents; None if the table cannot be read.
     """
 
     problems: list[str] = field(default_factory=list)
     tokens: int = 0
     documents: int = 0
     by_file: dict[str, tuple[int, int]] = field(default_factory=dict)
-    first: tuple[int, int, int] | None = None
-    last: tuple[int, int, int] | None = None
+    first: DocumentPiece | None = None
+    last: DocumentPiece | None = None
 
 
 def verify(storage: Storage, sample_percent: float = 0.0) -> Verdict:
@@ -62,12 +65,16 @@ def verify(storage: Storage, sample_percent: float = 0.0) -> Verdict:
     dataset = Dataset.open(storage)
     manifest = dataset.manifest
     problems = list(_check_folders(storage, manifest))
+    problems += _check_records(storage, manifest)
     problems += manifest.contradictions()
+    numbers = {file.path: number for number, file in enumerate(manifest.files)}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        facts = list(pool.map(lambda at: _check_shard(dataset, at), range(len(manifest.shards))))
+        facts = list(
+            pool.map(lambda at: _check_shard(dataset, at, numbers), range(len(manifest.shards)))
+        )
     for shard_facts in facts:
         problems += shard_facts.problems
-    problems += _check_seams(manifest.shards, facts)
+    problems += _check_seams(manifest.shards, facts, numbers)
     problems += _check_sums(manifest, facts)
     sampled = 0
     if sample_percent > 0 and not problems:
@@ -102,33 +109,81 @@ def _check_folders(storage: Storage, manifest: Manifest) -> Iterator[str]:
     expected |= {table_name(shard.name) for shard in manifest.shards}
     expected |= {MANIFEST_NAME, JOB_NAME, VOCABULARY_NAME}
     found = {entry.name for folder in (*SPLITS, "metadata") for entry in storage.entries(folder)}
-    rejected = {name for name in found if name.startswith("metadata/rejected/")}
+    rejected = {name for name in found if name.startswith(f"{REJECTED_FOLDER}/")}
     for name in sorted(expected - found):
         yield f"{name} is missing"
     for name in sorted(found - expected - rejected):
         yield f"{name} does not belong to the dataset"
-    if bool(rejected) != bool(manifest.totals()["rejected"]):
-        yield f"metadata/rejected/ holds {len(rejected)} files, but the manifest's count of "
-        f"rejected rows is {manifest.totals()['rejected']}"
-    # Shards would be read by prefix, so neighbours of the split folders count as well.
-    for name in sorted(os.listdir(storage.root)):
-        if name.startswith(SPLITS) and name not in SPLITS:
-            yield f"{name} does not belong to the dataset; readers that list by prefix take it"
+    yield from _check_rejected(storage, manifest, rejected)
+    # A job that was killed just after its manifest leaves its checkpoints, and unfinished files; a
+    # job with --keep_checkpoints leaves them on purpose. Other jobs' checkpoints are not its own.
+    ours = (f"{Checkpoints(storage, manifest.fingerprint).folder}/", f"{TEMPORARY}/")
+    for name in sorted(entry.name for entry in storage.entries(CHECKPOINTS)):
+        if not name.startswith(ours):
+            yield f"{name} does not belong to the dataset"
+    # Shards would be read by prefix, so neighbours of the split folders count as well, and
+    # folders, which no reader expects among shards.
+    for name in sorted(storage.strays(SPLITS)):
+        yield f"{name} does not belong to the dataset; readers that list by prefix take it"
 
 
-def _check_shard(dataset: Dataset, position: int) -> _ShardFacts:
+def _check_rejected(storage: Storage, manifest: Manifest, names: set[str]) -> Iterator[str]:
+    """Every rejected row of the manifest is listed, and no other."""
+    listed = dict.fromkeys((file.path for file in manifest.files), 0)
+    for name in sorted(names):
+        try:
+            for line in storage.read(name).splitlines():
+                listed[json.loads(line)["file"]] += 1
+        except (ValueError, KeyError, TypeError) as error:
+            yield f"{name} is not a list of rejected rows of this dataset's files ({error!r})"
+    for file, report in zip(manifest.files, manifest.reports, strict=True):
+        if listed[file.path] != report.rejected:
+            yield (
+                f"{REJECTED_FOLDER}/ lists {listed[file.path]} rows of {file.path}, the manifest "
+                f"says {report.rejected}"
+            )
+
+
+def _check_records(storage: Storage, manifest: Manifest) -> Iterator[str]:
+    """The files in `metadata/` tell of one job, and what they repeat agrees."""
+    content = json.loads(storage.read(MANIFEST_NAME))
+    derived = json.loads(json.dumps(manifest.to_json()))
+    for key in sorted(content.keys() | derived.keys()):
+        if content.get(key) != derived.get(key):
+            yield f"{MANIFEST_NAME}: its {key!r} does not follow from its other numbers"
+    job = Job(manifest.settings, manifest.files, manifest.origin)
+    if job.fingerprint() != manifest.fingerprint:
+        yield (
+            f"{MANIFEST_NAME}: its fingerprint is {manifest.fingerprint}, its settings and files "
+            f"give {job.fingerprint()}"
+        )
+    try:
+        if Job.load(storage) not in (job, None):
+            yield f"{JOB_NAME} tells of another job than {MANIFEST_NAME}"
+    except OutputError as error:
+        yield str(error)
+    expected = manifest.settings.tokenizer.vocabulary_sha256
+    if storage.size(VOCABULARY_NAME) is not None:
+        found = hashlib.sha256(storage.read(VOCABULARY_NAME)).hexdigest()
+        if found != expected:
+            yield f"{VOCABULARY_NAME} has sha256 {found}, the manifest says {expected}"
+
+
+def _check_shard(dataset: Dataset, position: int, numbers: dict[str, int]) -> _ShardFacts:
     shard, facts = dataset.manifest.shards[position], _ShardFacts()
     try:
         table = dataset.table(position)
-        _check_table(shard, table, facts)
+        _check_table(shard, table, facts, numbers)
         _check_tokens(dataset, shard, table, facts)
     except FineshardsError as error:
         facts.problems.append(str(error))
     return facts
 
 
-def _check_table(shard: ShardRecord, table: DocumentTable, facts: _ShardFacts) -> None:
-    """The table covers the shard without gap or overlap, in the order of the stream."""
+def _check_table(
+    shard: ShardRecord, table: DocumentTable, facts: _ShardFacts, numbers: dict[str, int]
+) -> None:
+    """The table covers the shard without gap or overlap, in the order of stream and sources."""
     name = table_name(shard.name)
     if len(table) != shard.pieces:
         facts.problems.append(f"{name} has {len(table)} rows, the manifest says {shard.pieces}")
@@ -147,9 +202,10 @@ def _check_table(shard: ShardRecord, table: DocumentTable, facts: _ShardFacts) -
             f"{name} begins with document {table.document[0]}, the manifest says "
             f"{shard.first_document}"
         )
+    if not table.follows_sources(numbers):
+        facts.problems.append(f"{name}: its documents are not in the order of the source's rows")
     facts.by_file = table.sums_by_file()
-    facts.first = (int(table.document[0]), int(table.start[0]), int(table.length[0]))
-    facts.last = (int(table.document[-1]), int(table.start[-1]), int(table.length[-1]))
+    facts.first, facts.last = table.piece(0), table.piece(len(table) - 1)
 
 
 def _check_tokens(
@@ -176,7 +232,7 @@ def _check_tokens(
         return
     begins = table.offset[table.start == 0]
     position = 0
-    found: list[npt.NDArray[np.int64]] = []
+    found = [np.empty(0, np.int64)]
     while position < tokens:
         stop = min(position + _READ_TOKENS, tokens)
         chunk = dataset.tokens(shard, position, stop)
@@ -199,22 +255,29 @@ def _check_tokens(
         facts.problems.append(f"{shard.name}: its EOT tokens are not where its documents begin")
 
 
-def _check_seams(shards: Iterable[ShardRecord], facts: list[_ShardFacts]) -> Iterator[str]:
-    """Each shard goes on where the one before it ended."""
-    number, reached = 0, 0  # the document that the next shard goes on with, and how far it is
+def _check_seams(
+    shards: Iterable[ShardRecord], facts: list[_ShardFacts], numbers: dict[str, int]
+) -> Iterator[str]:
+    """Each shard goes on where the one before it ended, in the stream and in the sources."""
+    before: DocumentPiece | None = None
     for shard, here in zip(shards, facts, strict=True):
         if here.first is None or here.last is None:
             return
-        document, start, _ = here.first
-        goes_on = (document, start) == (number, reached)
-        begins_next = (document, start) == (number + (reached > 0), 0)
-        if not (goes_on or begins_next):
+        name, first = table_name(shard.name), here.first
+        number, reached = (before.document, before.start + before.length) if before else (-1, 0)
+        if (first.document, first.start) not in ((number, reached), (number + 1, 0)):
             yield (
-                f"{table_name(shard.name)} begins with document {document} at its token {start}, "
-                f"but the shard before ended in document {number} at its token {reached}"
+                f"{name} begins with document {first.document} at its token {first.start}, but the "
+                f"shard before ended in document {number} at its token {reached}"
             )
-        number, last_start, length = here.last
-        reached = last_start + length
+        elif before:
+            was, now = ((numbers.get(piece.file, -1), piece.row) for piece in (before, first))
+            if now <= was if first.start == 0 else (now, first.id) != (was, before.id):
+                yield (
+                    f"{name} begins with row {first.row} of {first.file}, but the shard before "
+                    f"ended in row {before.row} of {before.file}"
+                )
+        before = here.last
 
 
 def _check_sums(manifest: Manifest, facts: list[_ShardFacts]) -> Iterator[str]:
@@ -226,7 +289,7 @@ def _check_sums(manifest: Manifest, facts: list[_ShardFacts]) -> Iterator[str]:
             entry[0] += tokens_here
             entry[1] += documents_here
     for file, report in zip(manifest.files, manifest.reports, strict=True):
-        found = tuple(sums.pop(file.path))
+        found = tuple(sums.pop(file.path, (0, 0)))
         if found != (report.tokens, report.documents):
             yield (
                 f"{file.path}: the document tables hold {found[0]} tokens in {found[1]} "

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
 import google_crc32c
-import pyarrow.parquet as pq
 
 from shards import npy
 from shards.checkpoints import Checkpoints
-from shards.documents import cut_documents, join_documents
+from shards.documents import DocumentTable, cut_documents, join_documents
 from shards.errors import FineshardsError
 from shards.layout import Layout, ShardKey, table_name
 from shards.records import Piece, ShardRecord
@@ -51,7 +50,7 @@ def write_shard(
         for piece in ordered
     )
     with storage.create(table_name(name)) as opened:
-        pq.write_table(table, opened, compression="zstd")
+        DocumentTable.write(table, opened)
     checksum = google_crc32c.Checksum()
     with storage.create(name) as shard:
         _write(shard, checksum, npy.header(tokens))

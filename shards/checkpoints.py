@@ -105,17 +105,12 @@ class Checkpoints:
         The tokens get their name first and the documents last, so that a document file stands for
         a finished block.
         """
-        with self.storage.create(self.documents_name(block.file, block.index)) as documents_file:
-            documents = pq.ParquetWriter(documents_file, DOCUMENTS_SCHEMA, compression="zstd")
-            try:
-                with self.storage.create(self.tokens_name(block.file, block.index)) as tokens_file:
-                    yield BlockWriter(tokens_file, documents)
-                documents.close()
-            except BaseException:
-                # Else it writes its end when it is collected, to a file that is closed by then,
-                # and Python prints a traceback that nobody can act on.
-                documents.is_open = False
-                raise
+        with (
+            self.storage.create(self.documents_name(block.file, block.index)) as documents_file,
+            pq.ParquetWriter(documents_file, DOCUMENTS_SCHEMA, compression="zstd") as documents,
+            self.storage.create(self.tokens_name(block.file, block.index)) as tokens_file,
+        ):
+            yield BlockWriter(tokens_file, documents)
 
     def read_summary(self, block: Block) -> BlockSummary | None:
         """The summary of a finished block, or None if it is still to be done."""

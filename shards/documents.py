@@ -61,10 +61,16 @@ class DocumentTable:
     @classmethod
     def read(cls, opened: BinaryIO) -> DocumentTable:
         """Reads a table; raises pyarrow's errors, or ValueError for another schema."""
-        table = pq.read_table(opened)
+        table = pq.read_table(opened, page_checksum_verification=True)
         if not table.schema.equals(SCHEMA):
             raise ValueError(f"has the columns {table.schema.names}, expected {SCHEMA.names}")
+        table.validate(full=True)
         return cls(table)
+
+    @staticmethod
+    def write(table: pa.Table, opened: BinaryIO) -> None:
+        """Writes a table of SCHEMA with checksums, so that `read` finds every changed byte."""
+        pq.write_table(table, opened, compression="zstd", write_page_checksum=True)
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
@@ -84,6 +90,13 @@ class DocumentTable:
             begun = int(np.count_nonzero(self.start[here] == 0))
             sums[path] = (int(self.length[here].sum()), begun)
         return sums
+
+    def follows_sources(self, numbers: dict[str, int]) -> bool:
+        """Whether files come in the order of their `numbers`, by path, and rows in their order."""
+        column = self._table["file"].combine_chunks()
+        known = [numbers.get(path, -1) for path in column.dictionary.to_pylist()]
+        steps = np.diff(np.array(known)[column.indices.to_numpy()])
+        return bool(np.all((steps > 0) | ((steps == 0) & (np.diff(self.row) > 0))))
 
     def index_of_token(self, offset: int) -> int:
         """The index of the piece that holds the token at `offset` in the shard."""

@@ -14,11 +14,12 @@ from typing import Any
 
 from shards.errors import OutputError
 from shards.layout import SplitRule
-from shards.records import SourceFile
+from shards.records import SourceFile, from_fields
 from shards.storage import Storage
 
 JOB_NAME = "metadata/job.json"
 VOCABULARY_NAME = "metadata/vocabulary.tiktoken"
+REJECTED_FOLDER = "metadata/rejected"
 
 # Raised when the same input and options would give other bytes, blocks or checkpoints.
 FORMAT_VERSION = 1
@@ -135,10 +136,10 @@ class Job:
                 )
             return cls(
                 settings=settings_from_json(content["settings"]),
-                files=tuple(SourceFile(**file) for file in content["files"]),
+                files=tuple(from_fields(SourceFile, file) for file in content["files"]),
                 origin=tuple((name, value) for name, value in content["origin"]),
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (AttributeError, ValueError, KeyError, TypeError) as error:
             raise OutputError(
                 f"{storage.path(JOB_NAME)} is not a readable job record ({error!r}). "
                 "Start anew with --overwrite."
@@ -147,16 +148,17 @@ class Job:
 
 def settings_from_json(fields: dict[str, Any]) -> Settings:
     """The inverse of `asdict` on settings; raises KeyError or TypeError for other content."""
-    tokenizer = dict(fields["tokenizer"])
-    specials = tokenizer.pop("special_tokens")
-    return Settings(
-        columns=Columns(**fields["columns"]),
-        tokenizer=Tokenizer(
-            **tokenizer, special_tokens=tuple((text, token) for text, token in specials)
+    specials = fields["tokenizer"]["special_tokens"]
+    return from_fields(
+        Settings,
+        fields,
+        columns=from_fields(Columns, fields["columns"]),
+        tokenizer=from_fields(
+            Tokenizer,
+            fields["tokenizer"],
+            special_tokens=tuple((text, token) for text, token in specials),
         ),
-        shard_tokens=fields["shard_tokens"],
         split=SplitRule(**fields["split"]),
-        block_bytes=fields["block_bytes"],
     )
 
 

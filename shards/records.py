@@ -6,7 +6,25 @@ about a hundred bytes), comparable in tests, and easy to turn into JSON.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+_Record = TypeVar("_Record")
+
+
+def from_fields(kind: type[_Record], content: dict[str, Any], **more: Any) -> _Record:
+    """A dataclass from JSON's fields and `more`; ignores others, as a manifest's entry has some.
+
+    Raises KeyError for a missing field, and TypeError where an int or a str is something else:
+    what was read must not fail later, in the middle of a sum.
+    """
+    values = {}
+    for field in fields(kind):  # type: ignore[arg-type]
+        if field.name not in more:
+            value = values[field.name] = content[field.name]
+            if field.type in ("int", "str") and type(value).__name__ != field.type:
+                raise TypeError(f"{field.name} is {value!r}, expected {field.type}")
+    return kind(**values, **more)
 
 
 @dataclass(frozen=True, slots=True)

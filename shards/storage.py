@@ -69,6 +69,25 @@ class Storage:
                 name = os.path.relpath(path, self.root).replace(os.sep, "/")
                 yield Entry(name, state.st_size, state.st_mtime)
 
+    def strays(self, folders: tuple[str, ...]) -> Iterator[str]:
+        """What a reader that lists `folders` by prefix would stumble over, apart from their files.
+
+        That is what lies beside them under a name that begins like theirs, and folders in them.
+        """
+        for name in self._names(""):
+            if name.startswith(folders) and name not in folders:
+                yield name
+        for folder in folders:
+            for name in self._names(folder):
+                if not os.path.isfile(self.path(f"{folder}/{name}")):
+                    yield f"{folder}/{name}"
+
+    def _names(self, folder: str) -> list[str]:
+        try:
+            return os.listdir(self.path(folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
     def open(self, name: str) -> BinaryIO:
         """Opens a file for reading; raises OutputError when it is not there."""
         try:
@@ -110,7 +129,9 @@ class Storage:
     def delete(self, name: str) -> None:
         """Removes a file; one that is already gone is no error."""
         try:
-            Path(self.path(name)).unlink(missing_ok=True)
+            os.unlink(self.path(name))
+        except (FileNotFoundError, NotADirectoryError):
+            pass
         except OSError as error:
             raise self._cannot("deleted", name, error) from error
 
@@ -118,7 +139,7 @@ class Storage:
         """Removes a folder and all below it; one that is already gone is no error."""
 
         def skip_what_is_gone(_function: object, _path: str, info: Any) -> None:
-            if not isinstance(info[1], FileNotFoundError):
+            if not isinstance(info[1], FileNotFoundError | NotADirectoryError):
                 raise info[1]
 
         try:

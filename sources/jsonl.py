@@ -11,7 +11,6 @@ from typing import Any, BinaryIO
 import numpy as np
 import orjson
 import pyarrow as pa
-import zstandard
 
 from shards.errors import InputError
 from shards.job import Columns
@@ -28,24 +27,26 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: int) -> list[Block]:
-    """The one block of a file. Raises InputError if its first row lacks a column or is no object.
+    """The one block of a file. Raises InputError if its first object lacks a column.
 
-    Lines cannot be found without reading from the start, so the file is not split and
-    `block_bytes` has no effect.
+    A first line that is no object is left to `read`, which may set it aside as a bad row. Lines
+    cannot be found without reading from the start, so the file is not split and `block_bytes` has
+    no effect.
     """
+    wanted = [("--text_column", columns.text)]
+    if columns.id_required:
+        wanted.append(("--id_column", columns.id))
     for line_number, line in _lines(file, opened):
         try:
-            record = _parse(line, columns)
-        except ValueError as error:
-            raise InputError(
-                f"{file.path}, line {line_number}: {error}. Expected one JSON object a line with "
-                f"the text in {columns.text!r} (--text_column)."
-            ) from error
-        if columns.id_required and columns.id not in record:
-            raise InputError(
-                f"{file.path}, line {line_number}: has no field {columns.id!r}; its fields are "
-                f"{', '.join(record)}. Name the right one with --id_column."
-            )
+            record = _parse(line)
+        except ValueError:
+            break
+        for flag, name in wanted:
+            if name not in record:
+                raise InputError(
+                    f"{file.path}, line {line_number}: has no field {name!r}; its fields are "
+                    f"{', '.join(record)}. Name the right one with {flag}."
+                )
         break
     return [Block(file.index, 0, 1, 0, 0, 0, file.size)]
 
@@ -59,7 +60,7 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
     row = block.first_row
     for line_number, line in _lines(file, opened):
         try:
-            batch.add(row, _parse(line, columns), len(line))
+            batch.add(row, _check_text(_parse(line), columns), len(line))
         except ValueError as error:
             batch.bad.append(BadRow(row, f"line {line_number}, ", str(error)))
         row += 1
@@ -104,14 +105,19 @@ class _Batch:
         return pa.array(texts, kind)
 
 
-def _parse(line: bytes, columns: Columns) -> dict[str, Any]:
-    """A line's object; raises ValueError with the reason if its text cannot be encoded."""
+def _parse(line: bytes) -> dict[str, Any]:
+    """A line's object; raises ValueError with the reason if it holds none."""
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         raise ValueError(f"is not valid JSON ({error.msg} at column {error.colno})") from None
     if not isinstance(record, dict):
         raise ValueError(f"holds a JSON {type(record).__name__}, not an object")
+    return record
+
+
+def _check_text(record: dict[str, Any], columns: Columns) -> dict[str, Any]:
+    """The object again; raises ValueError with the reason if its text cannot be encoded."""
     if columns.text not in record:
         raise ValueError(f"has no field {columns.text!r}; its fields are {', '.join(record)}")
     text = record[columns.text]
@@ -124,10 +130,11 @@ def _lines(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Line numbers from 1 and lines, blank ones left out."""
     first_bytes = opened.read(4)
     opened.seek(0)
-    if first_bytes and not first_bytes.startswith(_MAGIC[file.compression]):
+    if not first_bytes.startswith(_MAGIC[file.compression]):
+        found = f"it starts with {first_bytes!r}" if first_bytes else "it is empty"
         raise InputError(
-            f"{file.path} is not {file.compression} compressed although its name says so: it "
-            f"starts with {first_bytes!r}. Rename it."
+            f"{file.path} is not {file.compression} compressed although its name says so: {found}. "
+            "Rename it, or fetch it again."
         )
     line_number = 0
     try:
@@ -135,9 +142,9 @@ def _lines(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]]:
             content = line.removeprefix(_BYTE_ORDER_MARK) if line_number == 1 else line
             if content.strip():
                 yield line_number, content
-    except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError, OSError) as error:
+    except (EOFError, zlib.error, OSError) as error:
         raise InputError(
-            f"{file.path}, after line {line_number}: cannot be decompressed: {error}. "
+            f"{file.path}, after line {line_number}: cannot be read: {error}. "
             "The file is damaged or cut short; fetch it again."
         ) from error
 
@@ -146,45 +153,6 @@ def _decompress(compression: str, opened: BinaryIO) -> Any:
     if compression == "gzip":
         return gzip.GzipFile(fileobj=opened)
     if compression == "zstd":
-        return io.BufferedReader(_ZstdFrames(opened), 1 << 20)
+        # The reader of the zstandard package takes a file that is cut short for one that ends.
+        return io.BufferedReader(pa.CompressedInputStream(opened, "zstd"), 1 << 20)
     return opened
-
-
-class _ZstdFrames(io.RawIOBase):
-    """The content of all frames of a file, one after the other.
-
-    zstandard's own reader takes a file that is cut within a frame for a whole one; this raises
-    EOFError.
-    """
-
-    # Small, because all of it is decompressed at once, and text may shrink a thousandfold.
-    _CHUNK = 16 << 10
-
-    def __init__(self, opened: BinaryIO) -> None:
-        self._opened = opened
-        self._decompressor = zstandard.ZstdDecompressor()
-        self._frame: Any = None
-        self._compressed = b""
-        self._content = memoryview(b"")
-
-    def readable(self) -> bool:
-        """Says that this can be read, for io.BufferedReader."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fills the buffer as far as content is at hand; 0 bytes mean the end of the file."""
-        while not self._content:
-            self._compressed = self._compressed or self._opened.read(self._CHUNK)
-            if not self._compressed:
-                if self._frame is not None:
-                    raise EOFError("it ends within a frame")
-                return 0
-            self._frame = self._frame or self._decompressor.decompressobj()
-            self._content = memoryview(self._frame.decompress(self._compressed))
-            self._compressed = self._frame.unused_data
-            if self._frame.eof:
-                self._frame = None
-        count = min(len(buffer), len(self._content))
-        buffer[:count] = self._content[:count]
-        self._content = self._content[count:]
-        return count

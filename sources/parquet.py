@@ -6,7 +6,7 @@ with the file, the row group or the other columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -52,14 +52,10 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
     """The rows of a block in order; raises InputError naming the row group that cannot be read."""
     parquet = _open(file, opened)
     _check_columns(file, parquet.schema_arrow, columns)
-    present = set(parquet.schema_arrow.names)
-    labels = [
-        name
-        for name in LABEL_COLUMNS
-        if name in present and _is_text(parquet.schema_arrow.field(name).type)
-    ]
+    schema = parquet.schema_arrow
+    labels = [name for name in LABEL_COLUMNS if _has(schema, name, _is_text)]
     names = {columns.text, *labels}
-    if columns.id in present and _has_text_form(parquet.schema_arrow.field(columns.id).type):
+    if _has(schema, columns.id, _has_text_form):
         names.add(columns.id)
     row = block.first_row
     for group in range(block.first_group, block.stop_group):
@@ -104,17 +100,30 @@ def _check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> Non
                 f"{file.path} has {found} {name!r}; its columns are {', '.join(schema.names)}. "
                 f"Name the right one with {flag}."
             )
-    if columns.id_required and not _has_text_form(schema.field(columns.id).type):
-        raise InputError(
-            f"{file.path}: column {columns.id!r} holds {schema.field(columns.id).type}, which "
-            "cannot name documents. Name another one with --id_column."
-        )
     text_type = schema.field(columns.text).type
     if not _is_text(text_type):
         raise InputError(
             f"{file.path}: column {columns.text!r} holds {text_type}, expected strings. "
             "Name the column of the text with --text_column."
         )
+    if columns.id_required and not _has_text_form(schema.field(columns.id).type):
+        raise InputError(
+            f"{file.path}: column {columns.id!r} holds {schema.field(columns.id).type}, expected "
+            "strings or numbers. Name the column of the ids with --id_column."
+        )
+
+
+def _has(schema: pa.Schema, name: str, is_kind: Callable[[pa.DataType], bool]) -> bool:
+    return schema.names.count(name) == 1 and is_kind(schema.field(name).type)
+
+
+def _has_text_form(kind: pa.DataType) -> bool:
+    """Whether values of a type can be turned into strings: not so lists and structs."""
+    try:
+        _as_text(pa.array([], kind), pa.string())
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -156,35 +165,23 @@ def _rows(
     if columns.id in batch.schema.names:
         ids = _as_text(batch.column(columns.id), pa.string())
     values = {name: _as_text(batch.column(name), pa.string()) for name in labels}
-    named = {"text": texts, repr(columns.id): ids} | {repr(name): values[name] for name in labels}
+    rows = Rows(numbers, texts, ids, values)
     reasons: dict[int, str] = {}
-    for what, strings in named.items():
+    for name, strings in {columns.text: texts, columns.id: ids, **values}.items():
         for index in _invalid(strings):
-            reasons.setdefault(index, f"its {what} is not valid UTF-8")
+            reasons.setdefault(index, f"its {name!r} is not valid UTF-8")
     if not reasons:
-        return Rows(numbers, texts, ids, values)
-    keep = np.ones(len(numbers), dtype=bool)
+        return rows
+    keep = np.ones(len(numbers), dtype=np.bool_)
     keep[list(reasons)] = False
-    mask = pa.array(keep)
-    return Rows(
-        numbers=numbers[keep],
-        texts=texts.filter(mask),
-        ids=ids.filter(mask),
-        labels={name: strings.filter(mask) for name, strings in values.items()},
-        bad=[BadRow(first_row + index, place, reasons[index]) for index in sorted(reasons)],
+    return rows.chosen(
+        keep,
+        [BadRow(first_row + index, place, reason) for index, reason in sorted(reasons.items())],
     )
 
 
 def _as_text(values: pa.Array, kind: pa.DataType) -> pa.Array:
     return values.cast(options=pc.CastOptions(kind, allow_invalid_utf8=True))
-
-
-def _has_text_form(kind: pa.DataType) -> bool:
-    try:
-        _as_text(pa.array([], kind), pa.string())
-    except pa.ArrowNotImplementedError:
-        return False
-    return True
 
 
 def _invalid(strings: pa.Array) -> list[int]:
@@ -204,4 +201,5 @@ def _is_valid(texts: pa.Array) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    return str(error).strip().splitlines()[0].rstrip(".")
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".")

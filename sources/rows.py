@@ -44,11 +44,15 @@ class Rows:
         """The rows whose text is not null: each of them is a document."""
         if self.texts.null_count == 0:
             return self
-        present = self.texts.is_valid()
+        return self.chosen(self.texts.is_valid().to_numpy(zero_copy_only=False), self.bad)
+
+    def chosen(self, keep: npt.NDArray[np.bool_], bad: list[BadRow]) -> Rows:
+        """The rows that `keep`, shape (n,), is true for; `bad` are the ones left out as bad."""
+        mask = pa.array(keep)
         return Rows(
-            numbers=self.numbers[present.to_numpy(zero_copy_only=False)],
-            texts=self.texts.filter(present),
-            ids=self.ids.filter(present),
-            labels={name: values.filter(present) for name, values in self.labels.items()},
-            bad=self.bad,
+            numbers=self.numbers[keep],
+            texts=self.texts.filter(mask),
+            ids=self.ids.filter(mask),
+            labels={name: values.filter(mask) for name, values in self.labels.items()},
+            bad=bad,
         )

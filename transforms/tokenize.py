@@ -16,7 +16,7 @@ from encoders.encoder import Encoder
 from encoders.loading import load_encoder
 from shards.checkpoints import BlockWriter, Checkpoints
 from shards.errors import InputError
-from shards.job import Columns, Settings
+from shards.job import REJECTED_FOLDER, Columns, Settings
 from shards.plan import sum_labels
 from shards.records import Block, BlockSummary, LabelCount, SourceFile
 from shards.storage import Storage
@@ -143,5 +143,5 @@ def _bad_row_error(file: SourceFile, bad: BadRow, max_bad_rows: int) -> InputErr
 
 def _write_rejected(storage: Storage, file: SourceFile, block: Block, bad: list[BadRow]) -> None:
     lines = [json.dumps({"file": file.path} | asdict(row)) for row in bad]
-    name = f"metadata/rejected/{block.file:05d}-{block.index:05d}.jsonl"
+    name = f"{REJECTED_FOLDER}/{block.file:05d}-{block.index:05d}.jsonl"
     storage.write(name, "".join(line + "\n" for line in lines).encode())

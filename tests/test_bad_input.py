@@ -1,0 +1,381 @@
+"""Bad input, bad flags, bad output: one sentence, the right exit code, nothing harmed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from damage import MANIFEST, flip_bit
+from oracle import oracle, shards_in
+
+from pipeline.cli import main
+
+TEXTS = [f"text number {number}, and some more words" for number in range(300)]
+LINES = [json.dumps({"text": text, "id": f"id-{i}"}).encode() for i, text in enumerate(TEXTS)]
+JSONL = b"".join(line + b"\n" for line in LINES)
+Write = Callable[[Path], object]
+
+
+def zstd(content: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(content)
+    return sink.getvalue().to_pybytes()
+
+
+def write_parquet(path: Path, columns: dict[str, Any] | None = None, **options: Any) -> None:
+    table = pa.table(columns if columns is not None else {"text": TEXTS})
+    pq.write_table(table, path, **({"row_group_size": 100} | options))
+
+
+def invalid(*indices: int) -> pa.Array:
+    """Strings of which some are not UTF-8, as careless writers make them."""
+    content = [b"\xff\xfe" if i in indices else text.encode() for i, text in enumerate(TEXTS)]
+    return pa.array(content, pa.binary()).view(pa.string())
+
+
+def with_line(number: int, line: bytes) -> bytes:
+    return b"".join((line if i == number else good) + b"\n" for i, good in enumerate(LINES))
+
+
+def corrupt_page(path: Path) -> None:
+    """Overwrites bytes in the middle of the text of the second row group."""
+    write_parquet(path, compression="snappy", use_dictionary=False, data_page_size=500)
+    column = pq.read_metadata(path).row_group(1).column(0)
+    content = bytearray(path.read_bytes())
+    middle = column.data_page_offset + column.total_compressed_size // 2
+    content[middle : middle + 64] = b"\xff" * 64
+    path.write_bytes(content)
+
+
+def run(capfd: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:
+    """Exit code and stderr, of which the last line must be the one sentence."""
+    capfd.readouterr()
+    code = main([str(argument) for argument in arguments])
+    err = capfd.readouterr().err
+    assert "Traceback" not in err
+    if code:
+        assert re.match(r"fineshards: .+\.$", err.splitlines()[-1]), err
+    return code, err
+
+
+def fails(capfd: pytest.CaptureFixture[str], code: int, *arguments: object) -> str:
+    """The sentence of a command that must fail with `code`."""
+    found, err = run(capfd, *arguments)
+    assert found == code, err
+    return err.splitlines()[-1]
+
+
+FILES = [
+    ("cut.parquet", lambda p: (write_parquet(p), os.truncate(p, 3000)), [], 1, "not a readable"),
+    ("page.parquet", corrupt_page, [], 1, "row group 1: cannot be decoded"),
+    ("no.parquet", lambda p: p.write_text("text\n" * 99), [], 1, "not a readable parquet"),
+    ("empty.parquet", lambda p: p.touch(), [], 1, "not a readable parquet file of 0 bytes"),
+    ("a.parquet", lambda p: write_parquet(p, {"body": TEXTS}), [], 1, "no column 'text'; its co"),
+    ("b.parquet", lambda p: write_parquet(p, {"text": [1, 2]}), [], 1, "int64, expected strings"),
+    ("c.parquet", lambda p: write_parquet(p, {"text": [["a"]]}), [], 1, "expected strings"),
+    ("d.parquet", write_parquet, ["--id_column=key"], 1, "no column 'key'"),
+    (
+        "e.parquet",
+        lambda p: write_parquet(p, {"text": ["a"], "id": [["b"]]}),
+        ["--id_column=id"],
+        1,
+        "expected strings or numbers",
+    ),
+    (
+        "twice.parquet",
+        lambda p: pq.write_table(pa.table([["a"], ["b"]], names=["text", "text"]), p),
+        [],
+        1,
+        "has several columns 'text'",
+    ),
+    ("f.parquet", lambda p: write_parquet(p, {"text": invalid(150)}), [], 1, "group 1, row 150"),
+    (
+        "g.parquet",
+        lambda p: write_parquet(p, {"text": TEXTS, "language": invalid(7)}),
+        [],
+        1,
+        "row 7: its 'language' is not valid UTF-8",
+    ),
+    (
+        "h.parquet",
+        lambda p: write_parquet(p, {"text": TEXTS, "id": invalid(299)}),
+        [],
+        1,
+        "group 2, row 299: its 'id' is not valid UTF-8",
+    ),
+    ("none.parquet", lambda p: write_parquet(p, {"text": pa.array([], "string")}), [], 1, "0 rows"),
+    (
+        "nulls.parquet",
+        lambda p: write_parquet(p, {"text": pa.array([None] * 5, "string")}),
+        [],
+        1,
+        "has no documents: 5 rows",
+    ),
+    ("empty.jsonl", lambda p: p.touch(), [], 1, "the input has no documents: 0 rows"),
+    ("empty.jsonl.gz", lambda p: p.touch(), [], 1, "is not gzip compressed"),
+    ("empty.jsonl.zst", lambda p: p.touch(), [], 1, "is not zstd compressed"),
+    ("plain.jsonl.gz", lambda p: p.write_bytes(JSONL), [], 1, "is not gzip compressed"),
+    ("plain.jsonl.zst", lambda p: p.write_bytes(JSONL), [], 1, "is not zstd compressed"),
+    ("cut.jsonl.gz", lambda p: p.write_bytes(gzip.compress(JSONL)[:-9]), [], 1, "cut short"),
+    ("cut.jsonl.zst", lambda p: p.write_bytes(zstd(JSONL)[:-9]), [], 1, "cut short"),
+    ("end.jsonl.zst", lambda p: p.write_bytes(zstd(JSONL)[:-1]), [], 1, "cut short"),
+    (
+        "frame.jsonl.zst",
+        lambda p: p.write_bytes(zstd(JSONL) * 2 + b"(\xb5/\xfd"),
+        [],
+        1,
+        "cut short",
+    ),
+    ("tail.jsonl.gz", lambda p: p.write_bytes(gzip.compress(JSONL) + b"tail"), [], 1, "damaged"),
+    ("a.jsonl", lambda p: p.write_bytes(with_line(150, b'{"text":')), [], 1, "line 151, row 150"),
+    ("b.jsonl", lambda p: p.write_bytes(with_line(0, b"{")), [], 1, "line 1, row 0: is not valid"),
+    ("c.jsonl", lambda p: p.write_bytes(with_line(9, b"17")), [], 1, "row 9: holds a JSON int"),
+    ("d.jsonl", lambda p: p.write_bytes(with_line(9, b'{"text":7}')), [], 1, "is a int, not a"),
+    ("e.jsonl", lambda p: p.write_bytes(with_line(9, b'{"a":7}')), [], 1, "row 9: has no field"),
+    ("f.jsonl", lambda p: p.write_bytes(with_line(9, b'{"text":"\xff"}')), [], 1, "line 10, row 9"),
+    ("g.jsonl", lambda p: p.write_bytes(b'{"body":"a"}\n'), [], 1, "has no field 'text'; its"),
+    ("h.jsonl", lambda p: p.write_bytes(JSONL), ["--id_column=key"], 1, "has no field 'key'"),
+    ("a.jsonl.bz2", lambda p: p.touch(), [], 2, "cannot read a file named"),
+    ("a.jsonl.xz", lambda p: p.touch(), [], 2, "cannot read a file named"),
+    ("a.csv", lambda p: p.touch(), [], 2, "cannot read a file named"),
+    ("a.parquet.gz", lambda p: p.touch(), [], 2, "cannot read a file named"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "flags", "code", "said"), FILES, ids=[case[0] for case in FILES]
+)
+def test_a_bad_file_is_named_with_the_place_and_what_was_expected(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    name: str,
+    write: Write,
+    flags: list[str],
+    code: int,
+    said: str,
+) -> None:
+    write(tmp_path / name)
+    output = tmp_path / "out"
+    sentence = fails(
+        capfd, code, "build", f"--input={tmp_path / name}", f"--output={output}", *flags
+    )
+    assert said in sentence
+    assert str(tmp_path / name) in sentence or "has no documents" in sentence
+    assert not (output / MANIFEST).exists()
+    assert shards_in(output) == {}
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--shard_tokens=0",
+        "--shard_tokens=-1",
+        "--shard_tokens=abc",
+        "--test_fraction=2",
+        "--test_fraction=nan",
+        "--test_fraction=abc",
+        "--block_bytes=0",
+        "--test_fraction=0.1 --test_shards=1",
+        "--max_bad_rows=-1",
+        "--dataset=some/where",
+        "--dataset_config=main",
+        "--no_such_flag=1",
+        "--direct_num_worker=2",
+        "--overwrite=perhaps",
+        "--direct_num_workers=many",
+        "--tokenizer=cl100k",
+        "--input=nothing*.parquet",
+        "--input=s3://bucket/*.parquet",
+        "--output=gs://bucket/folder",
+        "word",
+    ],
+)
+def test_a_wrong_flag_is_a_usage_error_that_names_it(
+    sample: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], flags: str
+) -> None:
+    given = [f"--input={sample}", f"--output={tmp_path / 'out'}", *flags.split()]
+    sentence = fails(capfd, 2, "build", *given)
+    last = flags.split()[-1]
+    assert last.split("=")[0] in sentence or last.split("=")[-1] in sentence
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_input_and_output_must_be_given_once(
+    sample: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert "--input or --dataset" in fails(capfd, 2, "build", f"--output={tmp_path}")
+    assert "--output" in fails(capfd, 2, "build", f"--input={sample}")
+    link = tmp_path / "same.parquet"
+    link.symlink_to(sample)
+    flags = [f"--input={sample}", f"--input={link}", f"--output={tmp_path / 'out'}"]
+    assert f"{link} is matched twice" in fails(capfd, 2, "build", *flags)
+
+
+def test_a_vocabulary_that_cannot_be_had_is_a_usage_error(
+    fineshards: Callable[..., Any], sample: Path, tmp_path: Path
+) -> None:
+    """A proxy that refuses connections stands for a machine that is offline."""
+    offline = {"TIKTOKEN_CACHE_DIR": str(tmp_path), "HTTPS_PROXY": "http://127.0.0.1:9"}
+    flags = ["--tokenizer=o200k_base", f"--input={sample}", f"--output={tmp_path / 'out'}"]
+    done = fineshards("build", *flags, env=os.environ | offline)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith(
+        "fineshards: --tokenizer o200k_base: its vocabulary cannot be had"
+    )
+
+
+@pytest.mark.parametrize("mode", ["in_memory", "multi_threading", "multi_processing"])
+def test_the_sentence_is_the_same_in_every_running_mode(
+    fineshards: Callable[..., Any], tmp_path: Path, mode: str
+) -> None:
+    source = tmp_path / "a.jsonl"
+    source.write_bytes(with_line(150, b"{}"))
+    flags = [f"--direct_running_mode={mode}", "--direct_num_workers=2"]
+    done = fineshards("build", f"--input={source}", f"--output={tmp_path / 'out'}", *flags)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1] == (
+        f"fineshards: {source}, line 151, row 150: has no field 'text'; its fields are . "
+        "Mend the row, or let such rows be set aside with a higher --max_bad_rows."
+    )
+
+
+@pytest.mark.parametrize("flags", [[], ["--overwrite"]], ids=["new", "overwrite"])
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/fineshards/out"])
+def test_an_output_that_cannot_be_written_is_named(
+    sample: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], place: str, flags: list[str]
+) -> None:
+    (tmp_path / "file").write_text("precious")
+    output = tmp_path / place
+    given = [f"--input={sample}", f"--output={output}", *flags]
+    assert f"{output}/" in fails(capfd, 1, "build", *given)
+    assert (tmp_path / "file").read_text() == "precious"
+    assert "holds no finished dataset" in fails(capfd, 1, "verify", output)
+    assert "holds no fineshards job" in fails(capfd, 1, "status", output)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "train/notes.txt",
+        "train/train_1.npy",
+        "test/sub/test_0000.npy",
+        "train_old/x",
+        "testing.txt",
+        "checkpoints/model.pt",
+    ],
+)
+@pytest.mark.parametrize("flags", [[], ["--overwrite"]], ids=["new", "overwrite"])
+def test_a_foreign_file_among_the_output_is_refused_and_kept(
+    sample: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, flags: list[str]
+) -> None:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("precious")
+    sentence = fails(capfd, 2, "build", f"--input={sample}", f"--output={tmp_path}", *flags)
+    assert str(tmp_path / name.split("/")[0]) in sentence
+    assert "Move it away" in sentence
+    assert (tmp_path / name).read_text() == "precious"
+    assert not (tmp_path / "metadata").exists()
+
+
+def test_a_finished_dataset_survives_every_refusal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, output = tmp_path / "a.parquet", tmp_path / "out"
+    write_parquet(source)
+    given = [f"--input={source}", f"--output={output}"]
+    assert run(capfd, "build", *given, "--shard_tokens=500")[0] == 0
+    expected = oracle(TEXTS, 500, test_shards=1)
+    assert shards_in(output) == expected
+    sentence = fails(capfd, 2, "build", *given, "--shard_tokens=600")
+    assert "--shard_tokens: was 500, now 600" in sentence
+    os.utime(source, ns=(1, 1))
+    assert f"{source} changed" in fails(capfd, 2, "build", *given, "--shard_tokens=500")
+    (output / "metadata/job.json").unlink()
+    assert "no record of the job" in fails(capfd, 2, "build", *given)
+    assert shards_in(output) == expected
+
+
+def test_a_source_that_changed_while_the_job_was_interrupted_is_noticed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    good, bad, output = tmp_path / "a.jsonl", tmp_path / "b.jsonl", tmp_path / "out"
+    good.write_bytes(JSONL)
+    bad.write_bytes(with_line(5, b"{"))
+    given = ["build", f"--input={tmp_path / '*.jsonl'}", f"--output={output}"]
+    assert f"{bad}, line 6, row 5" in fails(capfd, 1, *given)
+    good.write_bytes(JSONL + LINES[0])
+    assert f"{good} changed: it had {len(JSONL)} bytes" in fails(capfd, 2, *given)
+    assert run(capfd, *given, "--overwrite", "--max_bad_rows=1")[0] == 0
+    assert run(capfd, "verify", output, "--sample=100")[0] == 0
+
+
+def test_allowed_bad_rows_are_set_aside_and_counted(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Five bad rows: two in blocks of their own of one file, three in another."""
+    parquet, jsonl, output = tmp_path / "a.parquet", tmp_path / "b.jsonl", tmp_path / "out"
+    write_parquet(parquet, {"text": invalid(0, 150)})
+    bad_lines = {0: b"{", 7: b'{"text":1}', 299: b"[]"}
+    jsonl.write_bytes(b"".join(bad_lines.get(i, good) + b"\n" for i, good in enumerate(LINES)))
+    given = ["build", f"--input={parquet}", f"--input={jsonl}", f"--output={output}"]
+    given += ["--block_bytes=1", "--shard_tokens=700"]
+    sentence = fails(capfd, 1, *given, "--max_bad_rows=4")
+    assert sentence.startswith("fineshards: 5 rows cannot be encoded, 4 are allowed")
+    assert not (output / MANIFEST).exists()
+    assert run(capfd, *given, "--max_bad_rows=5")[0] == 0
+    kept = [text for i, text in enumerate(TEXTS) if i not in (0, 150)]
+    kept += [text for i, text in enumerate(TEXTS) if i not in bad_lines]
+    windows = len(shards_in(output))
+    assert shards_in(output) == oracle(kept, 700, test_shards=max(1, windows // 10))
+
+    rejected = sorted((output / "metadata/rejected").iterdir())
+    rows = [json.loads(line) for path in rejected for line in path.read_text().splitlines()]
+    places = [(row["file"], row["row"]) for row in rows]
+    assert places == [(str(parquet), 0), (str(parquet), 150)] + [(str(jsonl), i) for i in bad_lines]
+    assert all(row["reason"] for row in rows)
+    manifest = json.loads((output / MANIFEST).read_text())
+    counts = [(f["rows"], f["documents"], f["nulls"], f["rejected"]) for f in manifest["files"]]
+    assert counts == [(300, 298, 0, 2), (300, 297, 0, 3)]
+    assert run(capfd, "verify", output, "--sample=100")[0] == 0
+
+    rejected[0].unlink()
+    assert main(["verify", str(output)]) == 1
+
+
+def test_columns_that_are_of_no_use_are_left_alone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody asked for these ids and labels, so their types are no error."""
+    lists, numbers = pa.array([["a"]] * 300), pa.array(range(300))
+    table = pa.table(
+        [TEXTS, lists, numbers, lists, numbers], names=["text", "id", "dump", "language", "x"]
+    )
+    doubled = pa.table([TEXTS, TEXTS, TEXTS], names=["text", "id", "id"])
+    binary = pa.table({"text": pa.array(TEXTS).dictionary_encode(), "id": numbers.cast("string")})
+    binary = binary.set_column(1, "id", binary["id"].cast(pa.binary()))
+    for number, content in enumerate((table, doubled, binary)):
+        pq.write_table(content, tmp_path / f"{number}.parquet")
+    given = [f"--input={tmp_path / '*.parquet'}", f"--output={tmp_path / 'out'}"]
+    assert run(capfd, "build", *given, "--test_shards=0")[0] == 0
+    assert shards_in(tmp_path / "out") == oracle(TEXTS * 3, 10**8, test_shards=0)
+    assert run(capfd, "verify", tmp_path / "out", "--sample=100")[0] == 0
+
+
+def test_a_page_with_a_checksum_is_checked(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "a.parquet"
+    write_parquet(source, compression="none", use_dictionary=False, write_page_checksum=True)
+    flip_bit(source, source.read_bytes().index(b"text number 123") + 5)
+    sentence = fails(capfd, 1, "build", f"--input={source}", f"--output={tmp_path / 'out'}")
+    assert f"{source}, row group 1: cannot be decoded" in sentence

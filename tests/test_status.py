@@ -1,0 +1,97 @@
+"""Status: what is done of how much, at every stage, from the folder alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from encoders.loading import load_encoder
+from pipeline.cli import main
+from pipeline.launch import prepare
+from pipeline.options import Parser, add_build_flags, parse_build_flags
+from shards.assembly import write_shard
+from shards.plan import plan_pieces, plan_stream, report_file
+from transforms.commit import commit
+from transforms.discover import discover_file
+from transforms.tokenize import tokenize_block
+
+
+def status(capsys: pytest.CaptureFixture[str], folder: Path) -> tuple[dict[str, Any], str]:
+    """As JSON and in words."""
+    capsys.readouterr()
+    assert main(["status", str(folder), "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert main(["status", str(folder)]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith(content["stage"])
+    return content, told
+
+
+def test_a_folder_without_a_job_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", str(tmp_path), "--json"]) == 1
+    printed = capsys.readouterr()
+    assert printed.err.startswith(f"fineshards: {tmp_path} holds no fineshards job")
+    assert printed.out == ""
+
+
+def test_every_stage_of_a_job_is_told(
+    sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The steps' own functions, one after the other, as a job runs them."""
+    flags = ["--shard_tokens=60000", "--block_bytes=1"]
+    given = [f"--input={sample}", f"--output={tmp_path}", *flags]
+    parser = Parser()
+    add_build_flags(parser)
+    launch = prepare(parse_build_flags(parser, given))
+    job, checkpoints = launch.job, launch.checkpoints
+    now, _ = status(capsys, tmp_path)
+    assert (now["stage"], now["files"], now["files_total"]) == ("discovering", 0, 1)
+    assert (now["blocks_total"], now["shards_total"]) == (None, None)
+
+    (file,) = job.files
+    blocks = discover_file(file, checkpoints, job.settings)
+    now, told = status(capsys, tmp_path)
+    assert (now["stage"], now["files"], now["blocks_total"]) == ("tokenizing", 1, len(blocks))
+    assert (now["blocks"], now["tokens"], now["shards_total"]) == (0, 0, None)
+    assert f"blocks  0 of {len(blocks)}, 0 tokens" in told
+
+    encoder = load_encoder(job.settings.tokenizer, checkpoints.storage)
+    summaries = []
+    for number, block in enumerate(blocks, start=1):
+        columns = job.settings.columns
+        summaries.append(tokenize_block(file, block, columns, encoder, checkpoints, 0))
+        now, told = status(capsys, tmp_path)
+        assert (now["stage"], now["blocks"]) == ("tokenizing", number)
+        assert now["tokens"] == sum(summary.tokens for summary in summaries)
+        assert now["text_bytes"] == sum(block.bytes for block in blocks[:number])
+        assert now["shards_estimated"]
+        assert "about" in told
+    assert now["text_bytes"] == now["text_bytes_total"]
+
+    report = report_file(summaries)
+    plan = plan_stream([report], 1, job.settings.shard_tokens, job.settings.split)
+    checkpoints.write_layout(plan.layout)
+    now, _ = status(capsys, tmp_path)
+    assert (now["stage"], now["shards"]) == ("writing", 0)
+    assert (now["shards_total"], now["shards_estimated"]) == (plan.layout.windows, False)
+
+    pieces = list(plan_pieces(summaries, plan))
+    records = []
+    for number, key in enumerate(plan.layout.shard_keys(), start=1):
+        mine = [piece for owner, piece in pieces if owner == key]
+        records.append(write_shard(key, mine, plan.layout, checkpoints, [file.path]))
+        now, told = status(capsys, tmp_path)
+        assert (now["stage"], now["shards"]) == ("writing", number)
+        assert f"shards  {number} of {plan.layout.windows}" in told
+
+    commit(records, [report], plan, checkpoints, keep_checkpoints=False)
+    now, told = status(capsys, tmp_path)
+    assert (now["stage"], now["shards"]) == ("finished", plan.layout.windows)
+    assert (now["tokens"], now["seconds_left"]) == (plan.layout.tokens, 0)
+    assert told.startswith(f"finished: {plan.layout.tokens:,} tokens in {plan.layout.windows} ")
+    assert main(["verify", str(tmp_path)]) == 0

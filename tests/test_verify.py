@@ -1,0 +1,401 @@
+"""Verify: a whole dataset passes; every single way to harm one is found and named."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from damage import (
+    MANIFEST,
+    change_total,
+    edit_manifest,
+    edit_table,
+    entry_of,
+    flip_bit,
+    load,
+    save_consistently,
+    table_of,
+)
+from oracle import ENCODING, EOT, read_texts
+
+from pipeline.cli import main
+
+SHARD_TOKENS = 60_000
+SHARD = "train/train_0003.npy"  # in the middle of the stream
+TABLE = "metadata/documents/train_0003.parquet"
+Damage = Callable[[Path], object]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, sample: Path) -> Path:
+    folder = tmp_path_factory.mktemp("verify") / "dataset"
+    flags = [f"--shard_tokens={SHARD_TOKENS}", "--block_bytes=300000"]
+    assert main(["build", "--input", str(sample), "--output", str(folder), *flags]) == 0
+    return folder
+
+
+@pytest.fixture
+def dataset(whole: Path, tmp_path: Path) -> Path:
+    """A copy to harm."""
+    return Path(shutil.copytree(whole, tmp_path / "copy"))
+
+
+def problems_of(
+    folder: Path, capsys: pytest.CaptureFixture[str], *flags: str, code: int = 1
+) -> list[str]:
+    """What verify finds; in JSON and in words alike."""
+    capsys.readouterr()
+    assert main(["verify", str(folder), "--json", *flags]) == code
+    printed = capsys.readouterr()
+    verdict = json.loads(printed.out)
+    assert (verdict["ok"], printed.err) == (code == 0, "")
+    assert main(["verify", str(folder), *flags]) == code
+    told = capsys.readouterr().out
+    assert all(f"  {problem}\n" in told for problem in verdict["problems"])
+    return verdict["problems"]
+
+
+def test_a_whole_dataset_passes_with_its_counts(
+    whole: Path, sample: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = read_texts(sample)
+    tokens = sum(1 + len(ENCODING.encode_ordinary(text)) for text in texts)
+    shards = -(-tokens // SHARD_TOKENS)
+    capsys.readouterr()
+    assert main(["verify", str(whole), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "ok": True,
+        "problems": [],
+        "shards": shards,
+        "tokens": tokens,
+        "documents": len(texts),
+        "sampled": 0,
+    }
+    assert main(["verify", str(whole)]) == 0
+    told = capsys.readouterr().out
+    assert told == f"verified: {shards} shards, {tokens:,} tokens, {len(texts):,} documents\n"
+
+
+def _truncate(name: str, size: int) -> Damage:
+    def change(folder: Path) -> None:
+        os.truncate(folder / name, size if size >= 0 else (folder / name).stat().st_size + size)
+
+    return change
+
+
+def _save(array: Any) -> Damage:
+    return lambda folder: np.save(folder / SHARD, array(load(folder, SHARD)))
+
+
+def _npy_version_2(folder: Path) -> None:
+    tokens, file = load(folder, SHARD), BytesIO()
+    np.lib.format.write_array(file, tokens, version=(2, 0))
+    (folder / SHARD).write_bytes(file.getvalue())
+
+
+def _header(old: bytes, new: bytes) -> Damage:
+    """Replaces a part of the header and keeps its length."""
+
+    def change(folder: Path) -> None:
+        content = (folder / SHARD).read_bytes()
+        assert old in content[:128]
+        head = content[:128].replace(old, new)
+        head = head[:127].ljust(127)[:127] + b"\n"
+        (folder / SHARD).write_bytes(head + content[128:])
+
+    return change
+
+
+def _swap(first: str, second: str) -> Damage:
+    def change(folder: Path) -> None:
+        (folder / first).rename(folder / "aside")
+        (folder / second).rename(folder / first)
+        (folder / "aside").rename(folder / second)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("damage", "named", "complaint"),
+    [
+        pytest.param(lambda f: (f / SHARD).unlink(), SHARD, "is missing", id="gone"),
+        pytest.param(_truncate(SHARD, -1000), SHARD, "bytes, the manifest says", id="cut short"),
+        pytest.param(_truncate(SHARD, -4), SHARD, "bytes, the manifest says", id="a token less"),
+        pytest.param(_truncate(SHARD, 128), SHARD, "has 128 bytes", id="header only"),
+        pytest.param(_truncate(SHARD, 60), SHARD, "fewer than the header", id="half a header"),
+        pytest.param(_truncate(SHARD, 0), SHARD, "fewer than the header", id="empty file"),
+        pytest.param(lambda f: flip_bit(f / SHARD, 4711), SHARD, "has crc32c", id="one bit"),
+        pytest.param(lambda f: flip_bit(f / SHARD, -1), SHARD, "has crc32c", id="the last bit"),
+        pytest.param(lambda f: flip_bit(f / SHARD, 3), SHARD, "is not a .npy file", id="magic"),
+        pytest.param(_save(lambda a: a.astype("<u2")), SHARD, "holds dtype '<u2'", id="uint16"),
+        pytest.param(_save(lambda a: a.astype("<i4")), SHARD, "holds dtype '<i4'", id="int32"),
+        pytest.param(_save(lambda a: a.astype(">u4")), SHARD, "holds dtype '>u4'", id="big end"),
+        pytest.param(_save(lambda a: a.reshape(2, -1)), SHARD, "has the header", id="two axes"),
+        pytest.param(_save(lambda a: a[:0]), SHARD, "header says 0 tokens", id="no tokens"),
+        pytest.param(_save(lambda a: a[0]), SHARD, "has the header", id="no axis"),
+        pytest.param(_npy_version_2, SHARD, "is .npy version (2, 0)", id="version 2"),
+        pytest.param(_header(b"False", b"True "), SHARD, "has the header", id="fortran order"),
+        pytest.param(_header(b"60000", b"59999"), SHARD, "header says 59999", id="short shape"),
+        pytest.param(_header(b"(60000", b"(-1   "), SHARD, "has the header", id="negative shape"),
+        pytest.param(_swap(SHARD, "train/train_0004.npy"), SHARD, "has crc32c", id="swapped"),
+        pytest.param(
+            _swap("test/test_0000.npy", "train/train_0000.npy"),
+            "test/test_0000.npy",
+            "has crc32c",
+            id="swapped between splits",
+        ),
+    ],
+)
+def test_a_harmed_shard_is_found(
+    dataset: Path, capsys: pytest.CaptureFixture[str], damage: Damage, named: str, complaint: str
+) -> None:
+    damage(dataset)
+    found = problems_of(dataset, capsys)
+    assert any(named in problem and complaint in problem for problem in found), found
+
+
+def test_an_id_beyond_the_vocabulary_is_found_by_that_alone(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokens = load(dataset, SHARD)
+    (place,) = np.flatnonzero(tokens != EOT)[40_000:40_001]
+    tokens[place] = 100_277
+    save_consistently(dataset, SHARD, tokens)
+    (problem,) = problems_of(dataset, capsys)
+    assert problem.startswith(f"{SHARD}, token {place}: id 100277 is not below")
+
+
+def _move_eot(tokens: np.ndarray) -> int:
+    place = np.flatnonzero(tokens == EOT)[2]
+    tokens[[place, place + 1]] = tokens[[place + 1, place]]
+    return 0
+
+
+def _add_eot(tokens: np.ndarray) -> int:
+    tokens[np.flatnonzero(tokens == EOT)[2] + 2] = EOT
+    return 1
+
+
+def _remove_eot(tokens: np.ndarray) -> int:
+    tokens[np.flatnonzero(tokens == EOT)[2]] = 1
+    return -1
+
+
+@pytest.mark.parametrize("change", [_move_eot, _add_eot, _remove_eot])
+def test_a_misplaced_eot_is_found_by_that_alone(
+    dataset: Path, capsys: pytest.CaptureFixture[str], change: Callable[[np.ndarray], int]
+) -> None:
+    tokens = load(dataset, SHARD)
+    more = change(tokens)
+    save_consistently(dataset, SHARD, tokens)
+
+    def pretend(content: dict[str, Any]) -> None:
+        entry_of(content, SHARD)["documents"] += more
+        change_total(content, "documents", more)
+        change_total(content, "rows", more)
+
+    edit_manifest(dataset, pretend)
+    found = problems_of(dataset, capsys)
+    assert f"{SHARD}: its EOT tokens are not where its documents begin" in found
+    if more == 0:
+        assert len(found) == 1
+
+
+def _rewrite_table(change: Callable[[pa.Table], pa.Table]) -> Damage:
+    def damage(folder: Path) -> None:
+        path = table_of(folder, SHARD)
+        pq.write_table(change(pq.read_table(path)), path)
+
+    return damage
+
+
+def _cell(column: str, row: int, by: int) -> Damage:
+    """Adds to one value of the table."""
+
+    def change(columns: dict[str, list[Any]]) -> None:
+        columns[column][row] += by
+
+    return lambda folder: edit_table(folder, SHARD, change)
+
+
+def _swap_values(*names: str) -> Damage:
+    def change(columns: dict[str, list[Any]]) -> None:
+        for name in names or columns:
+            values = columns[name]
+            values[10], values[11] = values[11], values[10]
+
+    return lambda folder: edit_table(folder, SHARD, change)
+
+
+def _set_column(name: str, value: object) -> Damage:
+    def change(columns: dict[str, list[Any]]) -> None:
+        columns[name] = [value] * len(columns[name])
+
+    return lambda folder: edit_table(folder, SHARD, change)
+
+
+def _shift_border(folder: Path) -> None:
+    """One document a token longer, the next a token shorter: no gap, no overlap."""
+    _cell("length", 10, 1)(folder)
+    _cell("offset", 11, 1)(folder)
+    _cell("length", 11, -1)(folder)
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        pytest.param(lambda f: (f / TABLE).unlink(), "is missing", id="gone"),
+        pytest.param(_truncate(TABLE, -100), "cannot be read", id="cut short"),
+        pytest.param(_truncate(TABLE, 0), "cannot be read", id="empty file"),
+        pytest.param(lambda f: flip_bit(f / TABLE, 300), "cannot be read", id="one bit"),
+        pytest.param(lambda f: (f / TABLE).write_text("{}" * 99), "cannot be read", id="no table"),
+        pytest.param(
+            _rewrite_table(lambda t: t.drop_columns(["row"])), "has the columns", id="no row"
+        ),
+        pytest.param(
+            _rewrite_table(lambda t: t.append_column("more", t["row"])),
+            "has the columns",
+            id="more",
+        ),
+        pytest.param(
+            _rewrite_table(lambda t: t.set_column(2, "length", t["length"].cast("int32"))),
+            "has the columns",
+            id="other type",
+        ),
+        pytest.param(_rewrite_table(lambda t: t.slice(0, 0)), "has 0 rows", id="no rows"),
+        pytest.param(
+            _rewrite_table(lambda t: t.slice(1)), "rows, the manifest says", id="row less"
+        ),
+        pytest.param(_rewrite_table(lambda t: t[:-1]), "does not cover", id="last row less"),
+        pytest.param(
+            _rewrite_table(lambda t: pa.concat_tables([t, t[-1:]])),
+            "does not cover",
+            id="row twice",
+        ),
+        pytest.param(_swap_values(), "does not cover", id="two rows swapped"),
+        pytest.param(_swap_values("document"), "not consecutive", id="two documents swapped"),
+        pytest.param(_swap_values("row"), "not in the order of", id="two source rows swapped"),
+        pytest.param(_cell("offset", 10, 1), "does not cover", id="gap"),
+        pytest.param(_cell("offset", 10, -1), "does not cover", id="overlap"),
+        pytest.param(_cell("offset", 0, 1), "does not cover", id="late begin"),
+        pytest.param(_cell("length", -1, -1), "does not cover", id="early end"),
+        pytest.param(_cell("document", 10, 1), "not consecutive", id="document skipped"),
+        pytest.param(_cell("start", 10, 1), "without start", id="start inside"),
+        pytest.param(_cell("start", 0, 1), "ended in document", id="other start"),
+        pytest.param(_cell("start", 0, -(10**9)), "without start", id="negative start"),
+        pytest.param(_cell("row", 0, 1), "the shard before ended in row", id="other row goes on"),
+        pytest.param(_set_column("file", "elsewhere"), "not in the manifest", id="other file"),
+    ],
+)
+def test_a_harmed_document_table_is_found(
+    dataset: Path, capsys: pytest.CaptureFixture[str], damage: Damage, complaint: str
+) -> None:
+    damage(dataset)
+    found = problems_of(dataset, capsys)
+    assert any(complaint in problem for problem in found), found
+    assert any(Path(TABLE).stem in problem for problem in found), found
+
+
+def test_a_document_border_moved_in_the_table_alone_is_found(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _shift_border(dataset)
+    assert problems_of(dataset, capsys) == [
+        f"{SHARD}: its EOT tokens are not where its documents begin"
+    ]
+
+
+def _set(change: Callable[[dict[str, Any]], object]) -> Damage:
+    return lambda folder: edit_manifest(folder, change)
+
+
+def _add(what: str, by: int) -> Damage:
+    return _set(lambda c: c["files"][0].update({what: c["files"][0][what] + by}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        pytest.param(_add("tokens", 1), "the files have", id="tokens of a file"),
+        pytest.param(_add("documents", 1), "the files have", id="documents of a file"),
+        pytest.param(_add("rows", 1), "do not balance", id="rows of a file"),
+        pytest.param(_add("rejected", 1), "metadata/rejected/ lists 0 rows", id="rejected"),
+        pytest.param(_add("size", 1), "its fingerprint is", id="size of a file"),
+        pytest.param(_set(lambda c: c["totals"].update(rows=1)), "'totals'", id="totals"),
+        pytest.param(_set(lambda c: c["totals"].pop("tokens")), "'totals'", id="no total"),
+        pytest.param(_set(lambda c: c["labels"].clear()), "'labels'", id="labels"),
+        pytest.param(_set(lambda c: c.update(more=1)), "'more'", id="more"),
+        pytest.param(_set(lambda c: c["shards"].pop(5)), "11 shards, expected 12", id="one less"),
+        pytest.param(
+            _set(lambda c: c["shards"].append(c["shards"][5])),
+            "13 shards, expected",
+            id="one twice",
+        ),
+        pytest.param(_set(lambda c: c["shards"].reverse()), "names of the shards", id="reversed"),
+        pytest.param(
+            _set(lambda c: entry_of(c, SHARD).update(documents=1)), f"{SHARD} has", id="documents"
+        ),
+        pytest.param(
+            _set(lambda c: entry_of(c, SHARD).update(tokens=59_999)), f"{SHARD} has", id="tokens"
+        ),
+        pytest.param(_set(lambda c: entry_of(c, SHARD).update(pieces=1)), "rows", id="pieces"),
+        pytest.param(
+            _set(lambda c: entry_of(c, SHARD).update(first_document=1)), "begins with", id="first"
+        ),
+        pytest.param(_set(lambda c: c["layout"].update(tokens=10**15)), "expected 16", id="layout"),
+        pytest.param(
+            _set(lambda c: c["layout"].update(test_windows=2)), "names of the shards", id="split"
+        ),
+        pytest.param(_set(lambda c: c["layout"].update(dtype="<u2")), "'layout'", id="dtype"),
+        pytest.param(
+            _set(lambda c: c["settings"].update(shard_tokens=7)), "fingerprint is", id="settings"
+        ),
+        pytest.param(_set(lambda c: c.update(fingerprint="0")), "fingerprint is 0", id="print"),
+        pytest.param(
+            _set(lambda c: c["files"].append(c["files"][0])), "its fingerprint is", id="file twice"
+        ),
+    ],
+)
+def test_an_edited_manifest_is_found(
+    dataset: Path, capsys: pytest.CaptureFixture[str], damage: Damage, complaint: str
+) -> None:
+    damage(dataset)
+    found = problems_of(dataset, capsys)
+    assert any(complaint in problem for problem in found), found
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda f: (f / MANIFEST).write_text("not JSON"), id="no JSON"),
+        pytest.param(lambda f: (f / MANIFEST).write_bytes(b"\xff" * 9), id="no text"),
+        pytest.param(lambda f: (f / MANIFEST).write_text("[1, 2]"), id="a list"),
+        pytest.param(_truncate(MANIFEST, 0), id="empty"),
+        pytest.param(_truncate(MANIFEST, -50), id="cut short"),
+        pytest.param(_set(lambda c: c.update(version=2)), id="another version"),
+        pytest.param(_set(lambda c: c.update(format="other")), id="another format"),
+        pytest.param(_set(lambda c: c.pop("shards")), id="no shards"),
+        pytest.param(_set(lambda c: c["shards"].clear()), id="empty shards"),
+        pytest.param(_set(lambda c: c.update(origin=[])), id="origin is a list"),
+        pytest.param(_set(lambda c: c["files"][0].update(labels=[])), id="labels are a list"),
+        pytest.param(_set(lambda c: entry_of(c, SHARD).update(tokens="9")), id="text for number"),
+        pytest.param(_set(lambda c: c["layout"].update(shard_tokens=0)), id="shards of nothing"),
+    ],
+)
+def test_a_manifest_that_cannot_be_understood_is_named(
+    dataset: Path, capsys: pytest.CaptureFixture[str], damage: Damage
+) -> None:
+    damage(dataset)
+    assert main(["verify", str(dataset)]) == 1
+    printed = capsys.readouterr()
+    assert printed.err.startswith(f"fineshards: {dataset / MANIFEST} is not a manifest of version")
+    assert (printed.out, printed.err.count("\n")) == ("", 1)

@@ -1,0 +1,217 @@
+"""Verify: what lies in the folders that should not, and comparison with the sources."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from damage import change_total, edit_manifest, edit_table, load, save_consistently
+from oracle import EOT
+
+from pipeline.cli import main
+
+FLAGS = ["--shard_tokens=1000", "--keep_checkpoints"]
+TEXTS = [f"The {number}th of four hundred documents." for number in range(400)]
+SHARD = "train/train_0001.npy"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sample")
+    lines = [json.dumps({"text": text, "id": f"n{i}"}) for i, text in enumerate(TEXTS)]
+    (folder / "source.jsonl").write_text("\n".join(lines))
+    given = [f"--input={folder / 'source.jsonl'}", f"--output={folder / 'out'}", *FLAGS]
+    assert main(["build", *given]) == 0
+    return folder
+
+
+@pytest.fixture
+def dataset(whole: Path, tmp_path: Path) -> Path:
+    """A copy to harm; its source is the one of all."""
+    return Path(shutil.copytree(whole / "out", tmp_path / "out"))
+
+
+@pytest.fixture
+def source(whole: Path) -> Path:
+    """The source, to harm; it is put back."""
+    path = whole / "source.jsonl"
+    content, state = path.read_bytes(), path.stat()
+    yield path
+    path.write_bytes(content)
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+
+def check(capsys: pytest.CaptureFixture[str], folder: Path, *flags: str) -> tuple[int, list[str]]:
+    """The number of documents compared, and the problems."""
+    capsys.readouterr()
+    code = main(["verify", str(folder), "--json", *flags])
+    verdict = json.loads(capsys.readouterr().out)
+    assert code == (1 if verdict["problems"] else 0)
+    return verdict["sampled"], verdict["problems"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "test/notes.txt",
+        "train/train_9999.npy",
+        "train/deep/train_0000.npy",
+        "metadata/notes.txt",
+        "metadata/documents/train_9999.parquet",
+        "training.txt",
+        "test_old/test_0000.npy",
+        "checkpoints/model.pt",
+        f"checkpoints/{'0' * 64}/plan.json",
+    ],
+)
+def test_what_does_not_belong_is_named(
+    dataset: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (dataset / name).parent.mkdir(parents=True, exist_ok=True)
+    (dataset / name).touch()
+    _, problems = check(capsys, dataset)
+    assert problems
+    for problem in problems:
+        assert name.startswith(problem.split(" ")[0])
+        assert "does not belong to the dataset" in problem
+
+
+def test_a_folder_or_a_dangling_link_among_shards_is_named(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (dataset / "train/empty").mkdir()
+    (dataset / "test/link.npy").symlink_to("nowhere")
+    named = {problem.split(" ")[0] for problem in check(capsys, dataset)[1]}
+    assert named == {"train/empty", "test/link.npy"}
+
+
+def test_what_the_job_leaves_beside_the_dataset_is_no_problem(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its own checkpoints, and what a job killed just after its manifest did not finish."""
+    assert any((dataset / "checkpoints").iterdir())
+    (dataset / "checkpoints/unfinished").mkdir()
+    (dataset / "checkpoints/unfinished/x.tokens.1").touch()
+    (dataset / "README.md").write_text("a person's own note")
+    assert check(capsys, dataset) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("metadata/job.json", b"{}"),
+        ("metadata/vocabulary.tiktoken", b""),
+        ("metadata/rejected/00000-00000.jsonl", b'{"file": "elsewhere"}\n'),
+        ("metadata/rejected/00000-00000.jsonl", b"no JSON"),
+    ],
+)
+def test_a_harmed_record_is_named(
+    dataset: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes
+) -> None:
+    (dataset / name).parent.mkdir(exist_ok=True)
+    (dataset / name).write_bytes(content)
+    (problem,) = check(capsys, dataset)[1]
+    assert name in problem
+
+
+def test_sampling_compares_every_document_and_agrees(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check(capsys, dataset, "--sample=100") == (len(TEXTS), [])
+
+
+def test_a_sample_is_about_as_large_as_asked_and_always_the_same(
+    dataset: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With every source text changed, each compared document is a problem: that names the set."""
+    state = source.stat()
+    source.write_bytes(source.read_bytes().replace(b"The", b"Teh"))
+    os.utime(source, ns=(state.st_atime_ns, state.st_mtime_ns))
+    first, second = (check(capsys, dataset, "--sample=30") for _ in range(2))
+    assert first == second
+    sampled, problems = first
+    assert sampled == len(set(problems))
+    # Seven standard deviations: a wrong rate fails, a sound one does not.
+    assert abs(sampled - 120) < 7 * (400 * 0.3 * 0.7) ** 0.5
+    more = set(check(capsys, dataset, "--sample=60")[1])
+    assert more > set(problems)
+
+
+def test_other_valid_tokens_are_found_by_sampling_alone(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokens = load(dataset, SHARD)
+    begin, end = np.flatnonzero(tokens == EOT)[5:7]
+    tokens[begin + 1 : end] = tokens[begin + 1 : end][::-1]
+    save_consistently(dataset, SHARD, tokens)
+    assert check(capsys, dataset) == (0, [])
+    (problem,) = check(capsys, dataset, "--sample=100")[1]
+    assert problem.startswith(SHARD)
+    assert "its tokens are not those of" in problem
+
+
+def test_another_id_in_the_document_table_is_found_by_sampling(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit_table(dataset, SHARD, lambda columns: columns["id"].__setitem__(5, "other"))
+    (problem,) = check(capsys, dataset, "--sample=100")[1]
+    assert "with the id other" in problem
+
+
+def test_counts_that_balance_and_are_wrong_are_found_by_sampling(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def change(content: dict) -> None:
+        for what in ("rows", "nulls", "text_bytes"):
+            change_total(content, what, 1)
+
+    edit_manifest(dataset, change)
+    assert check(capsys, dataset) == (0, [])
+    problems = check(capsys, dataset, "--sample=1")[1]
+    assert ["nulls" in problem or "text_bytes" in problem for problem in problems] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda path: os.utime(path, ns=(1, 1)), "changed since"),
+        (lambda path: path.write_bytes(path.read_bytes() + b"\n"), "changed since"),
+        (lambda path: path.unlink(), "cannot be read"),
+    ],
+    ids=["time", "size", "gone"],
+)
+def test_a_changed_source_is_named_when_sampled_and_not_read_otherwise(
+    dataset: Path,
+    source: Path,
+    capsys: pytest.CaptureFixture[str],
+    change: Callable[[Path], object],
+    complaint: str,
+) -> None:
+    change(source)
+    (problem,) = check(capsys, dataset, "--sample=1")[1]
+    assert str(source) in problem
+    assert complaint in problem
+    assert check(capsys, dataset, "--sample=0") == (0, [])
+
+
+def test_one_edited_document_of_a_source_is_named_with_its_row(
+    dataset: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = source.stat()
+    source.write_bytes(source.read_bytes().replace(b"The 250th", b"The 205th"))
+    os.utime(source, ns=(state.st_atime_ns, state.st_mtime_ns))
+    (problem,) = check(capsys, dataset, "--sample=100")[1]
+    assert problem.endswith(f"its tokens are not those of {source}, row 250")
+
+
+@pytest.mark.parametrize("percent", ["-1", "101", "nan", "many"])
+def test_a_sample_that_is_no_percentage_is_a_usage_error(
+    dataset: Path, capsys: pytest.CaptureFixture[str], percent: str
+) -> None:
+    assert main(["verify", str(dataset), f"--sample={percent}"]) == 2
+    assert "--sample" in capsys.readouterr().err
