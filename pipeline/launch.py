@@ -55,16 +55,20 @@ def prepare(options: BuildOptions) -> Launch:
     if options.overwrite:
         _clear(storage)
     existing = Job.load(storage)
+    if existing is not None and existing.fingerprint() != job.fingerprint():
+        if _has_results(storage, existing):
+            differences = "; ".join(existing.differences(job))
+            raise UsageError(
+                f"{storage.root} holds another job: {differences}. Choose another --output, "
+                "or delete what is there with --overwrite."
+            )
+        # A first try that failed at once, say by a misspelt column, is not worth a flag.
+        _clear(storage)
+        existing = None
     if existing is None:
         _refuse_shards_without_job(storage)
         storage.write(VOCABULARY_NAME, ranks)
         job.save(storage)
-    elif existing.fingerprint() != job.fingerprint():
-        differences = "; ".join(existing.differences(job))
-        raise UsageError(
-            f"{storage.root} holds another job: {differences}. Choose another --output, "
-            "or delete what is there with --overwrite."
-        )
     manifest = Manifest.load(storage)
     if manifest is not None and not options.keep_checkpoints:
         # A job that was killed just after its manifest leaves them behind.
@@ -121,6 +125,12 @@ def _refuse_foreign_files(storage: Storage) -> None:
                 f"{storage.path(entry.name)} is of no fineshards job, and {CHECKPOINTS}/ is "
                 "deleted at the end. Move it away, or choose another --output."
             )
+
+
+def _has_results(storage: Storage, job: Job) -> bool:
+    """Whether a job has finished anything that took work."""
+    shards = any(True for split in SPLITS for _ in storage.entries(split))
+    return shards or bool(Checkpoints(storage, job.fingerprint()).finished_blocks())
 
 
 def _refuse_shards_without_job(storage: Storage) -> None:

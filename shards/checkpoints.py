@@ -25,6 +25,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from shards import npy
+from shards.errors import OutputError
+from shards.job import Job
 from shards.layout import Layout, shard_stem, table_name
 from shards.records import Block, BlockSummary, LabelCount, ShardRecord
 from shards.storage import Storage
@@ -81,6 +83,21 @@ class Checkpoints:
     def __init__(self, storage: Storage, fingerprint: str) -> None:
         self.storage = storage
         self.folder = f"{FOLDER}/{fingerprint}"
+        self._fingerprint = fingerprint
+
+    def job(self) -> Job:
+        """The job that these checkpoints belong to.
+
+        Raises OutputError if the output folder belongs to another one by now: workers of a job
+        that was replaced must stop before they write among the shards of its successor.
+        """
+        job = Job.load(self.storage)
+        if job is None or job.fingerprint() != self._fingerprint:
+            raise OutputError(
+                f"{self.storage.root} was taken over by another job (--overwrite), so this one "
+                "ends. Let one job finish before the next one is started on its output."
+            )
+        return job
 
     # -- discovered files
 

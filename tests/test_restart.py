@@ -12,10 +12,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import apache_beam as beam
 import pyarrow.parquet as pq
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 from conftest import ROOT
 from oracle import oracle, read_texts, shards_in
+
+from pipeline.graph import build_pipeline
+from shards.checkpoints import Checkpoints
+from shards.errors import OutputError
+from shards.job import Job
+from shards.storage import Storage
 
 Build = Callable[..., int]
 
@@ -165,6 +173,33 @@ def test_another_input_is_refused_with_the_difference_named(
     for what, rebuild in changed.items():
         assert rebuild() == 2
         assert expected[what] in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_mistake_in_the_first_try_is_corrected_without_a_flag(
+    build: Build, small: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    assert build(small / "*.parquet", output, "--text_column=body") == 1
+    assert build(small / "*.parquet", output, "--shard_tokens=10000") == 0
+    texts = read_texts(small / "a.parquet", small / "b.parquet")
+    assert shards_in(output) == oracle(texts, 10_000, test_shards=1)
+
+
+def test_a_job_whose_output_was_taken_over_stops_before_it_writes(
+    build: Build, small: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    assert build(small / "a.parquet", output, "--keep_checkpoints") == 0
+    old = Checkpoints(Storage(str(output)), Job.load(Storage(str(output))).fingerprint())
+    assert build(small / "b.parquet", output, "--overwrite") == 0
+    before = files_in(output)
+    with pytest.raises(OutputError, match="was taken over by another job"):
+        old.job()
+    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
+    build_pipeline(pipeline, old, Job.load(old.storage).settings, files=1)
+    with pytest.raises(OutputError, match="was taken over by another job"):
+        pipeline.run()
+    assert files_in(output) == before
 
 
 def test_overwrite_starts_anew(build: Build, small: Path, tmp_path: Path) -> None:

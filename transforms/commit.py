@@ -11,7 +11,6 @@ import logging
 import apache_beam as beam
 
 from shards.checkpoints import FOLDER, Checkpoints
-from shards.job import Job
 from shards.manifest import Manifest
 from shards.plan import StreamPlan
 from shards.records import FileReport, ShardRecord
@@ -66,9 +65,7 @@ def commit(
     Raises FineshardsError, and writes nothing, if the records do not add up.
     """
     storage = checkpoints.storage
-    job = Job.load(storage)
-    assert job is not None, "the job record is written before the graph runs"
-    manifest = Manifest.of(job, plan.layout, records, reports)
+    manifest = Manifest.of(checkpoints.job(), plan.layout, records, reports)
     name = manifest.save(storage)
     storage.delete_folder(TEMPORARY if keep_checkpoints else FOLDER)
     METRICS.count(shards_in=len(records), tokens_in=plan.layout.tokens)

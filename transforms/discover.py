@@ -7,10 +7,8 @@ from collections.abc import Iterator
 import apache_beam as beam
 
 from shards.checkpoints import Checkpoints
-from shards.errors import OutputError
-from shards.job import Job, Settings
+from shards.job import Settings
 from shards.records import Block, SourceFile
-from shards.storage import Storage
 from sources.reading import discover_blocks
 from transforms.metrics import StepMetrics
 
@@ -34,9 +32,8 @@ class Discover(beam.PTransform):
         """Builds the step."""
         return (
             root
-            | "Job" >> beam.Create([0])
-            | "Files"
-            >> beam.FlatMap(lambda _, storage: load_files(storage), self._checkpoints.storage)
+            | "Job" >> beam.Create([self._checkpoints])
+            | "Files" >> beam.FlatMap(lambda checkpoints: checkpoints.job().files)
             | "Spread" >> beam.Reshuffle()
             | "Blocks" >> beam.ParDo(_DiscoverFile(self._checkpoints, self._settings))
         )
@@ -53,14 +50,6 @@ class _DiscoverFile(beam.DoFn):
         METRICS.count(files_in=1, blocks_out=len(blocks))
         for block in blocks:
             yield file, block
-
-
-def load_files(storage: Storage) -> tuple[SourceFile, ...]:
-    """The files of the job that an output folder belongs to, in order."""
-    job = Job.load(storage)
-    if job is None:
-        raise OutputError(f"{storage.root} holds no job record; run fineshards build again.")
-    return job.files
 
 
 def discover_file(file: SourceFile, checkpoints: Checkpoints, settings: Settings) -> list[Block]:

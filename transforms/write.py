@@ -12,7 +12,6 @@ from shards.checkpoints import Checkpoints
 from shards.layout import ShardKey
 from shards.plan import StreamPlan
 from shards.records import Piece, ShardRecord
-from transforms.discover import load_files
 from transforms.metrics import StepMetrics
 
 METRICS = StepMetrics("write")
@@ -42,7 +41,7 @@ class _WriteShard(beam.DoFn):
         self._checkpoints = checkpoints
 
     def setup(self) -> None:
-        self._paths = [file.path for file in load_files(self._checkpoints.storage)]
+        self._paths = [file.path for file in self._checkpoints.job().files]
 
     def process(
         self, group: tuple[tuple[str, int], Iterable[Piece]], plan: StreamPlan
