@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -18,6 +19,10 @@ from pipeline.options import (
 )
 from pipeline.terminal import hold_back_stderr, report_errors, set_up_logging
 from shards.manifest import Manifest
+from shards.storage import Storage
+
+if TYPE_CHECKING:
+    from apache_beam import Pipeline
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def build(options: BuildOptions) -> None:
     """Builds a dataset, or continues, or finds it finished. Raises FineshardsError."""
     # Beam and the tokenizer are imported late, so that --help and mistakes are quick.
-    from pipeline.launch import clear_checkpoints, prepare
+    from pipeline.launch import prepare
 
     began = time.monotonic()
     launch = prepare(options)
@@ -44,7 +49,6 @@ def build(options: BuildOptions) -> None:
     from apache_beam.options.pipeline_options import PipelineOptions
 
     from pipeline.graph import build_pipeline
-    from pipeline.progress import watch
 
     beam_args, local = beam_arguments(options)
     set_up_logging(Console(stderr=True), local)
@@ -57,29 +61,44 @@ def build(options: BuildOptions) -> None:
         options.max_bad_rows,
         options.keep_checkpoints,
     )
-    if not local:
+    speed = ""
+    if local:
+        new_bytes = _run_here(pipeline, storage, options.keep_checkpoints)
+        if new_bytes:
+            rate = new_bytes / 1e6 / (time.monotonic() - began)
+            speed = f" at {rate:,.1f} MB of text a second"
+    else:
         pipeline.run().wait_until_finish()
+    manifest = Manifest.load(storage)
+    if manifest is None:
+        print(f"handed over to the runner; see fineshards status {storage.root}")
         return
+    seconds = time.monotonic() - began
+    print(f"finished in {seconds:,.1f} s{speed}: {_outcome(manifest)} in {storage.root}")
+
+
+def _run_here(pipeline: Pipeline, storage: Storage, keep_checkpoints: bool) -> int:
+    """Runs the job on this machine; returns the bytes of text if it did all of the work itself."""
+    from pipeline.launch import clear_checkpoints
+    from pipeline.progress import watch
+
     # Beam speaks gRPC with its own workers on this machine; gRPC would send even that to the proxy
     # that the environment names, where it fails after a minute.
     os.environ.setdefault("no_grpc_proxy", "localhost,127.0.0.1")
     try:
         with hold_back_stderr() as console, watch(storage, console) as start:
-            set_up_logging(console, local)
+            set_up_logging(console, local=True)
             pipeline.run().wait_until_finish()
     except Exception:
         # A second launch of this very job may have finished it and cleared the checkpoints that
         # this one was reading.
         if Manifest.load(storage) is None:
             raise
-        if not options.keep_checkpoints:
+        if not keep_checkpoints:
             clear_checkpoints(storage)
     manifest = Manifest.load(storage)
     assert manifest is not None, "the graph ended without an error"
-    seconds = time.monotonic() - began
-    read = manifest.totals()["text_bytes"] if start.blocks == 0 else None
-    speed = f" at {read / 1e6 / seconds:,.1f} MB of text a second" if read else ""
-    print(f"finished in {seconds:,.1f} s{speed}: {_outcome(manifest)} in {storage.root}")
+    return 0 if start.blocks else manifest.totals()["text_bytes"]
 
 
 def _outcome(manifest: Manifest) -> str:

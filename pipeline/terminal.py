@@ -88,7 +88,9 @@ def set_up_logging(console: Console, local: bool) -> None:
     """
     handler: logging.Handler
     if console.is_terminal:
-        handler = RichHandler(console=console, show_path=False, show_level=False)
+        handler = RichHandler(
+            console=console, show_path=False, show_level=False, log_time_format="%H:%M:%S"
+        )
         handler.setFormatter(logging.Formatter("%(message)s"))
     else:
         handler = logging.StreamHandler(console.file)
