@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import logging
 import pickle
 import tempfile
 from collections.abc import Callable
@@ -14,7 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from apache_beam import typehints
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracle import ENCODING, EOT, cut, oracle, read_texts, shards_in
@@ -50,6 +53,7 @@ def tokens_long(count: int) -> str:
         ["--direct_running_mode=multi_processing", "--direct_num_workers=2"],
         ["--direct_running_mode=in_memory", "--direct_runner_bundle_repeat=2"],
         ["--runner=DirectRunner", "--direct_num_workers=1"],
+        ["--runner=BundleBasedDirectRunner"],
         ["--block_bytes=1"],
         ["--block_bytes=1000000000"],
     ],
@@ -255,6 +259,29 @@ def test_steps_count_what_goes_in_and_out(sample: Path, tmp_path: Path) -> None:
     assert counters["commit", "shards_in"] == shards
     for step in ("discover", "tokenize", "write"):
         assert (step, "milliseconds") in counters
+
+
+def test_keys_are_plain_and_beam_has_nothing_to_say_about_the_graph(
+    sample: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Beam takes unknown types for Any, with a log line, and pickles their keys."""
+    parser = Parser()
+    add_build_flags(parser)
+    launch = prepare(parse_build_flags(parser, [f"--input={sample}", f"--output={tmp_path}"]))
+    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
+    with caplog.at_level(logging.INFO), caplog.at_level(logging.INFO, "apache_beam"):
+        build_pipeline(pipeline, launch.checkpoints, launch.job.settings, files=1)
+    assert caplog.messages == []
+    keys = {}
+
+    class Visitor(PipelineVisitor):
+        def visit_transform(self, node: AppliedPTransform) -> None:
+            if isinstance(node.transform, beam.GroupByKey) and "Group" in node.full_label:
+                keys[node.full_label] = node.inputs[0].element_type.tuple_types[0]
+
+    pipeline.visit(Visitor())
+    assert keys["Plan/GroupFiles"] is int
+    assert keys["Write/GroupShards"] == typehints.Tuple[str, int]
 
 
 def test_elements_of_the_shuffles_are_small() -> None:

@@ -4,8 +4,6 @@ The only commit point. It is part of the graph, because in a Flex Template launc
 follows `pipeline.run()` is executed where the job is.
 """
 
-from __future__ import annotations
-
 import logging
 
 import apache_beam as beam

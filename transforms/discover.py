@@ -1,8 +1,6 @@
 """Discover: the job's files, their footers, their blocks. Reads metadata only."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
 
@@ -33,10 +31,14 @@ class Discover(beam.PTransform):
         return (
             root
             | "Job" >> beam.Create([self._checkpoints])
-            | "Files" >> beam.FlatMap(lambda checkpoints: checkpoints.job().files)
+            | "Files" >> beam.FlatMap(_files)
             | "Spread" >> beam.Reshuffle()
             | "Blocks" >> beam.ParDo(_DiscoverFile(self._checkpoints, self._settings))
         )
+
+
+def _files(checkpoints: Checkpoints) -> Iterable[SourceFile]:
+    return checkpoints.job().files
 
 
 class _DiscoverFile(beam.DoFn):

@@ -3,8 +3,6 @@
 They count attempts, retries included; the totals of the dataset come from the data records.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,9 +1,12 @@
-"""Plan: how many tokens each block has decides which tokens go where."""
+"""Plan: how many tokens each block has decides which tokens go where.
 
-from __future__ import annotations
+Modules of this room do without `from __future__ import annotations`: Beam reads the annotations of
+functions to choose coders, and takes one that is text for Any.
+"""
 
 import logging
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import apache_beam as beam
 
@@ -21,7 +24,7 @@ _log = logging.getLogger("fineshards.worker")
 class Plan(beam.PTransform):
     """From block summaries to pieces keyed by (split, index), the plan, and a report a file.
 
-    Returns a dict: `pieces`, `plan` (one element) and `reports`.
+    Returns a dict of collections: `pieces`, `plan` (one element) and `reports`.
     """
 
     def __init__(
@@ -30,17 +33,17 @@ class Plan(beam.PTransform):
         super().__init__()
         self._arguments = (checkpoints, settings, files, max_bad_rows)
 
-    def expand(self, summaries: beam.PCollection) -> dict[str, beam.PCollection]:
-        """Builds the step."""
+    def expand(self, summaries: beam.PCollection) -> Any:
+        """Builds the step. Beam has no type hint for several outputs."""
         # A file's summaries are at most a few thousand small elements, so that a list of them may
         # be one element; they are used twice, and some runners let a group be read only once.
         by_file = (
             summaries
-            | "ByFile" >> beam.Map(lambda summary: (summary.file, summary))
+            | "ByFile" >> beam.Map(_by_file)
             | "GroupFiles" >> beam.GroupByKey()
-            | "Complete" >> beam.Map(lambda group: complete_file(group[1]))
+            | "Complete" >> beam.Map(_complete)
         )
-        reports = by_file | "Report" >> beam.Map(report_file)
+        reports = by_file | "Report" >> beam.Map(_report)
         plan = (
             reports
             | "AllReports" >> beam.combiners.ToList()
@@ -48,6 +51,18 @@ class Plan(beam.PTransform):
         )
         pieces = by_file | "Pieces" >> beam.FlatMap(_keyed_pieces, beam.pvalue.AsSingleton(plan))
         return {"pieces": pieces, "plan": plan, "reports": reports}
+
+
+def _by_file(summary: BlockSummary) -> tuple[int, BlockSummary]:
+    return summary.file, summary
+
+
+def _complete(group: tuple[int, Iterable[BlockSummary]]) -> list[BlockSummary]:
+    return complete_file(group[1])
+
+
+def _report(summaries: list[BlockSummary]) -> FileReport:
+    return report_file(summaries)
 
 
 def _plan_and_check(

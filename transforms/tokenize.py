@@ -1,7 +1,5 @@
 """Tokenize: a block's text becomes a token block in `checkpoints/`, and a summary of it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Write: the pieces of a shard become the shard and its document table."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Iterator
 
