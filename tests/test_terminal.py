@@ -46,7 +46,7 @@ def slow_input(tmp_path: Path, sample: Path) -> Path:
     """Enough blocks and text for the bar to be seen between polls."""
     table = pq.read_table(sample, columns=["text"])
     path = tmp_path / "in.parquet"
-    pq.write_table(pa.concat_tables([table] * 8), path, row_group_size=500)
+    pq.write_table(pa.concat_tables([table] * 24), path, row_group_size=1000)
     return path
 
 
@@ -59,7 +59,7 @@ def test_a_terminal_shows_a_bar_with_blocks_rate_and_time_left(
     )
     assert re.search(r"\d+/\d+ blocks, \d+\.\d\dM tokens/s, \d+ s left", output)
     assert "━" in output
-    assert re.search(r"finished in [\d.]+ s at [\d.]+ MB of text a second: 8,504 documents", output)
+    assert re.search(r"finished in [\d.]+ s at [\d.]+ MB of text a second: 25,512 documents", output)
 
 
 def test_elsewhere_there_are_only_lines_one_for_each_stage(
