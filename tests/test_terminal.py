@@ -59,7 +59,7 @@ def test_a_terminal_shows_a_bar_with_blocks_rate_and_time_left(
     )
     assert re.search(r"\d+/\d+ blocks, \d+\.\d\dM tokens/s, \d+ s left", output)
     assert "━" in output
-    assert re.search(r"finished in [\d.]+ s at [\d.]+ MB of text a second: 25,512 documents", output)
+    assert re.search(r"finished in [\d.]+ s at [\d.]+ MB of text a second: 25,512 doc", output)
 
 
 def test_elsewhere_there_are_only_lines_one_for_each_stage(
