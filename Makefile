@@ -6,9 +6,10 @@ SAMPLE := samples/debian_text.parquet
 .PHONY: demo test lint types clean
 
 .venv/installed: requirements.txt setup.py pyproject.toml
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
-	touch $@
+	@echo "preparing .venv: a minute or two"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
 
 demo: .venv/installed
 	$(BIN)/fineshards build --input $(SAMPLE) --output demo --shard_tokens 100000 --overwrite

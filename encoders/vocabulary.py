@@ -52,7 +52,7 @@ class Vocabulary:
         return dict(self.special_tokens)[_EOT_TEXT]
 
     def encoding(self) -> tiktoken.Encoding:
-        """The encoding that this vocabulary defines, built by tiktoken; takes a few 100 ms."""
+        """The encoding that this vocabulary defines, built by tiktoken; slow to build."""
         ranks = {}
         for line in self.ranks.splitlines():
             token, rank = line.split()

@@ -6,6 +6,7 @@ JSON list with what was seen after each crash.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -96,6 +97,16 @@ def finished_work(output: Path) -> tuple[int, dict[str, int]]:
     return documents, shards
 
 
+def split_folders(output: Path) -> dict[str, str]:
+    """Whatever a reader that lists the split folders finds, with a hash of its content."""
+    return {
+        path.relative_to(output).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for split in ("test", "train")
+        for path in (output / split).glob("**/*")
+        if path.is_file()
+    }
+
+
 def crash_and_resume(output: Path, flags: list[str], number: int) -> dict[str, Any] | None:
     """Kills a build before operation `number` and builds again; None if it had fewer."""
     command = ["build", "--output", str(output), "--direct_running_mode=in_memory", *flags]
@@ -109,6 +120,7 @@ def crash_and_resume(output: Path, flags: list[str], number: int) -> dict[str, A
         return None
     assert status == -signal.SIGKILL, f"the build ended with {status}"
     documents, shards = finished_work(output)
+    visible = split_folders(output)
     log = output.parent / "encoded"
     log.unlink(missing_ok=True)
 
@@ -123,6 +135,7 @@ def crash_and_resume(output: Path, flags: list[str], number: int) -> dict[str, A
         "status": status,
         "documents_finished": documents,
         "documents_encoded": sum(map(int, lines)),
+        "not_shards": sorted(visible.items() - split_folders(output).items()),
         "shards_rewritten": [
             name for name, inode in shards.items() if os.stat(output / name).st_ino != inode
         ],

@@ -70,6 +70,8 @@ def test_restart_after_a_kill_before_any_file_operation(
         assert crash["status"] == 0, crash
         assert shards_in(output) == expected, crash
         assert crash["shards_rewritten"] == [], crash
+        # At the moment of the crash too the split folders held whole shards and nothing else.
+        assert crash["not_shards"] == [], crash
         assert crash["documents_encoded"] == len(texts) - crash["documents_finished"], crash
         assert not (output / "checkpoints").exists(), crash
         assert set(files_in(output)) == expected_names(expected), crash
