@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import version
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,12 @@ class TiktokenEncoder:
         self._encoding = vocabulary.encoding()
         self._pattern = regex.compile(vocabulary.pattern)
         self._eot = np.array([vocabulary.eot], dtype=np.uint32)
+        self.name = f"tiktoken {version('tiktoken')}"
+
+    @property
+    def reference(self) -> TiktokenEncoder:
+        """See `Encoder.reference`."""
+        return self
 
     def encode(self, texts: pa.Array) -> TokenBatch:
         """See `Encoder.encode`."""
@@ -36,7 +43,8 @@ class TiktokenEncoder:
             parts += [self._eot, tokens]
             offsets[number + 1] = 1 + len(tokens)
         np.cumsum(offsets, out=offsets)
-        return TokenBatch(np.concatenate(parts) if parts else np.empty(0, np.uint32), offsets)
+        tokens = np.concatenate(parts) if parts else np.empty(0, np.uint32)
+        return TokenBatch(tokens, offsets, by_reference=len(texts))
 
     def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
         """See `Encoder.decode`."""

@@ -18,6 +18,7 @@ def build_pipeline(
     checkpoints: Checkpoints,
     settings: Settings,
     files: int,
+    engine: str = "auto",
     max_bad_rows: int = 0,
     keep_checkpoints: bool = False,
 ) -> beam.PCollection:
@@ -29,7 +30,7 @@ def build_pipeline(
     summaries = (
         root
         | "Discover" >> Discover(checkpoints, settings)
-        | "Tokenize" >> Tokenize(checkpoints, settings, max_bad_rows)
+        | "Tokenize" >> Tokenize(checkpoints, settings, engine, max_bad_rows)
     )
     planned = summaries | "Plan" >> Plan(checkpoints, settings, files, max_bad_rows)
     records = planned["pieces"] | "Write" >> Write(checkpoints, planned["plan"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from encoders.loading import load_encoder
+from encoders.loading import load_reference
 from shards.dataset import Dataset
 from shards.errors import UsageError
 
@@ -46,7 +46,7 @@ def describe_document(
         _check_range("--document", index, len(table), shard.name)
     piece = table.piece(index)
     whole = dataset.document(piece.document)
-    encoder = load_encoder(dataset.manifest.settings.tokenizer, dataset.storage)
+    encoder = load_reference(dataset.manifest.settings.tokenizer, dataset.storage)
     end = piece.offset + piece.length
     lines = [
         f"{shard.name}, document {index} of {len(table):,}, number {whole.number:,} of the stream",

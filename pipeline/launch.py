@@ -42,7 +42,7 @@ def prepare(options: BuildOptions) -> Launch:
     """
     storage = Storage(options.output)
     files, origin = _find_input(options)
-    tokenizer, ranks = describe_tokenizer(options.tokenizer)
+    tokenizer, ranks = describe_tokenizer(options.tokenizer, options.engine)
     settings = Settings(
         columns=Columns(options.text_column, options.id_column or "id", bool(options.id_column)),
         tokenizer=tokenizer,

@@ -58,6 +58,7 @@ def build(options: BuildOptions) -> None:
         launch.checkpoints,
         launch.job.settings,
         len(launch.job.files),
+        options.engine,
         options.max_bad_rows,
         options.keep_checkpoints,
     )

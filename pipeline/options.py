@@ -19,6 +19,8 @@ DEFAULT_TEST_FRACTION = "1/10"
 # Seconds of work for the reference encoder on one core, so little is lost when a worker dies; and
 # FineWeb as a whole, tens of terabytes of text, still has no more than about a million blocks.
 DEFAULT_BLOCK_BYTES = 64 << 20
+# All give the same tokens; auto is gigatoken where it may be (encoders/loading.py).
+_ENGINES = ("auto", "gigatoken", "tiktoken")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class BuildOptions:
     text_column: str
     id_column: str | None
     tokenizer: str
+    engine: str
     shard_tokens: int
     split: SplitRule
     block_bytes: int
@@ -115,6 +118,13 @@ def add_build_flags(parser: argparse.ArgumentParser) -> None:
     )
     work = parser.add_argument_group("work")
     work.add_argument(
+        "--tokenizer_engine",
+        choices=_ENGINES,
+        default="auto",
+        help="the library that does it; all give the same tokens. default: auto, the fastest that "
+        "is known to",
+    )
+    work.add_argument(
         "--block_bytes",
         type=_positive,
         metavar="N",
@@ -168,6 +178,7 @@ def parse_build_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> B
         text_column=args.text_column,
         id_column=args.id_column,
         tokenizer=args.tokenizer,
+        engine=args.tokenizer_engine,
         shard_tokens=args.shard_tokens,
         split=SplitRule(fraction, args.test_shards),
         block_bytes=args.block_bytes,

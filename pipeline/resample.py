@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from encoders.encoder import Encoder
-from encoders.loading import load_encoder
+from encoders.loading import load_reference
 from shards.dataset import Dataset
 from shards.errors import FineshardsError
 from shards.job import Settings
 from shards.records import SourceFile
+from shards.sample import sampled
 from sources.reading import discover_blocks, read_block
 from sources.rows import Rows
 
@@ -27,7 +28,7 @@ def compare_with_sources(dataset: Dataset, percent: float) -> tuple[int, list[st
     or cannot be read, a document whose tokens, row or number differ.
     """
     settings = dataset.manifest.settings
-    encoder = load_encoder(settings.tokenizer, dataset.storage)
+    encoder = load_reference(settings.tokenizer, dataset.storage)
     compared, problems = 0, []
     document = 0
     for file, report in zip(dataset.manifest.files, dataset.manifest.reports, strict=True):
@@ -36,7 +37,8 @@ def compare_with_sources(dataset: Dataset, percent: float) -> tuple[int, list[st
             counts = Counter[str]()
             for batch in _batches(file, settings):
                 rows = batch.with_text()
-                chosen = sampled(number, len(rows.numbers), percent)
+                numbers = np.arange(number, number + len(rows.numbers))
+                chosen = sampled(numbers, percent / 100)
                 problems += _compare(dataset, file, rows, number, chosen, encoder)
                 compared += int(chosen.sum())
                 number += len(rows.numbers)
@@ -52,20 +54,6 @@ def compare_with_sources(dataset: Dataset, percent: float) -> tuple[int, list[st
             problems.append(str(error))
         document += report.documents
     return compared, problems
-
-
-def sampled(first: int, count: int, percent: float) -> npt.NDArray[np.bool_]:
-    """Which of the documents `first` to `first + count` are in a sample of `percent` percent.
-
-    Decided for each number by itself, by splitmix64 (Steele, Lea, Flood 2014), so that the sample
-    is the same in every run and for every shard size.
-    """
-    z = np.arange(first, first + count, dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z ^= z >> np.uint64(31)
-    chosen: npt.NDArray[np.bool_] = (z >> np.uint64(11)) < percent / 100 * 2.0**53
-    return chosen
 
 
 def _batches(file: SourceFile, settings: Settings) -> Iterator[Rows]:
@@ -84,7 +72,7 @@ def _compare(
     problems = []
     batch = encoder.encode(rows.texts.filter(pa.array(chosen)))
     for index, place in enumerate(np.flatnonzero(chosen).tolist()):
-        expected = batch.tokens[batch.offsets[index] : batch.offsets[index + 1]]
+        expected = batch.document(index)
         row, id_ = int(rows.numbers[place]), rows.ids[place].as_py()
         try:
             document = dataset.document(first + place)

@@ -29,6 +29,7 @@ _LIBRARIES = (
     "fineshards",
     "apache-beam",
     "datasets",
+    "gigatoken",
     "numpy",
     "orjson",
     "pyarrow",
@@ -71,7 +72,7 @@ class Manifest:
             settings=job.settings,
             files=job.files,
             reports=tuple(
-                by_file.get(file.index, FileReport(file.index, 0, 0, 0, 0, 0, 0, 0, ()))
+                by_file.get(file.index, FileReport(file.index, 0, 0, 0, 0, 0, 0, 0, 0, 0, ()))
                 for file in job.files
             ),
             layout=layout,
@@ -116,7 +117,8 @@ class Manifest:
 
     def totals(self) -> dict[str, int]:
         """Sums over all files."""
-        names = ("blocks", "rows", "documents", "nulls", "rejected", "tokens", "text_bytes")
+        names = ["blocks", "rows", "documents", "nulls", "rejected", "tokens", "text_bytes"]
+        names += ["by_reference", "compared"]
         return {name: sum(getattr(report, name) for report in self.reports) for name in names}
 
     def to_json(self) -> dict[str, Any]:

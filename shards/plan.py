@@ -53,6 +53,8 @@ def report_file(summaries: list[BlockSummary]) -> FileReport:
         rejected=sum(summary.rejected for summary in summaries),
         tokens=sum(summary.tokens for summary in summaries),
         text_bytes=sum(summary.text_bytes for summary in summaries),
+        by_reference=sum(summary.by_reference for summary in summaries),
+        compared=sum(summary.compared for summary in summaries),
         labels=sum_labels(label for summary in summaries for label in summary.labels),
     )
     if report.rows != report.documents + report.nulls + report.rejected:

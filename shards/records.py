@@ -83,6 +83,8 @@ class BlockSummary:
     """What became of a block: rows = documents + nulls + rejected.
 
     text_bytes: UTF-8 bytes of the documents' text. tokens: with one EOT a document.
+    by_reference: documents whose tokens are the reference encoder's own.
+    compared: documents that the reference encoded as well, with the same tokens.
     """
 
     file: int
@@ -94,6 +96,8 @@ class BlockSummary:
     rejected: int
     tokens: int
     text_bytes: int
+    by_reference: int
+    compared: int
     labels: tuple[LabelCount, ...]
 
 
@@ -146,4 +150,6 @@ class FileReport:
     rejected: int
     tokens: int
     text_bytes: int
+    by_reference: int
+    compared: int
     labels: tuple[LabelCount, ...]

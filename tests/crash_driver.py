@@ -19,9 +19,9 @@ from typing import Any
 import apache_beam  # noqa: F401  (imported before the forks)
 
 import pipeline.graph  # noqa: F401
+from encoders.exact import ExactEncoder
 from encoders.golden import GOLDEN_TEXTS
 from encoders.loading import describe_tokenizer
-from encoders.tiktoken_encoder import TiktokenEncoder
 from pipeline.cli import main
 from shards.checkpoints import Checkpoints
 from shards.job import Job
@@ -61,15 +61,15 @@ def kill_before_operation(number: int) -> None:
 
 def count_encoded_documents(log: Path) -> None:
     """Makes the encoder append the number of documents of each call, golden texts apart."""
-    encode = TiktokenEncoder.encode
+    encode = ExactEncoder.encode
 
-    def counted(self: TiktokenEncoder, texts: Any) -> Any:
+    def counted(self: ExactEncoder, texts: Any) -> Any:
         if tuple(texts.to_pylist()) != GOLDEN_TEXTS:
             with log.open("a") as file:
                 file.write(f"{len(texts)}\n")
         return encode(self, texts)
 
-    TiktokenEncoder.encode = counted  # type: ignore[method-assign]
+    ExactEncoder.encode = counted  # type: ignore[method-assign]
 
 
 def finished_work(output: Path) -> tuple[int, dict[str, int]]:
@@ -143,7 +143,7 @@ def crash_and_resume(output: Path, flags: list[str], number: int) -> dict[str, A
 
 
 def run(scratch: Path, first: int, step: int, flags: list[str]) -> None:
-    describe_tokenizer("cl100k_base")  # every child inherits the encoder
+    describe_tokenizer("cl100k_base", "auto")  # every child inherits the encoder
     results = []
     number = first
     while True:

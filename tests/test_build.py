@@ -291,7 +291,7 @@ def test_elements_of_the_shuffles_are_small() -> None:
     elements = [
         Piece(big, big, big, big, big, big),
         Block(big, big, big, big, big, big, big),
-        BlockSummary(big, big, big, big, big, big, big, big, big, (label,)),
+        BlockSummary(*[big] * 11, (label,)),
         ShardRecord("train/train_0000.npy", "train", big, big, big, "AAAAAA==", big, big, big),
     ]
     for element in elements:

@@ -54,6 +54,8 @@ def write_block(
             1,
             writer.tokens,
             17,
+            4,
+            5,
             (LabelCount("dump", "CC-1", 1, 2), LabelCount("language", "en", 3, 4)),
         )
         writer.finish(summary)

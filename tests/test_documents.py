@@ -72,7 +72,7 @@ def write_blocks(checkpoints: Checkpoints, files: Files) -> list[list[BlockSumma
                 writer.append(tokens, offsets, rows, pa.array(ids, pa.string()))
                 count = len(lengths)
                 summary = BlockSummary(
-                    number, index, len(blocks), count, count, 0, 0, len(tokens), 0, ()
+                    number, index, len(blocks), count, count, 0, 0, len(tokens), 0, 0, 0, ()
                 )
                 writer.finish(summary)
             of_file.append(summary)

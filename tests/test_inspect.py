@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from encoders.loading import load_encoder
+from encoders.loading import load_reference
 from pipeline.cli import main
 from shards.dataset import Dataset
 from shards.storage import Storage
@@ -45,7 +45,7 @@ def test_every_text_of_the_sample_comes_back(
     given = [f"--input={sample}", f"--output={output}", "--shard_tokens=5000"]
     assert main(["build", *given]) == 0
     opened = Dataset.open(Storage(str(output)))
-    encoder = load_encoder(opened.manifest.settings.tokenizer, opened.storage)
+    encoder = load_reference(opened.manifest.settings.tokenizer, opened.storage)
     for row, fields in enumerate(pq.read_table(sample, columns=["text", "id"]).to_pylist()):
         document = opened.document(row)
         assert encoder.decode(document.tokens) == fields["text"]

@@ -70,6 +70,8 @@ def test_totals_are_those_of_the_input(
         "rejected": 0,
         "tokens": sum(len(row["tokens"]) for row in documents),
         "text_bytes": sum(len(row["text"].encode()) for row in documents),
+        "by_reference": 0,
+        "compared": manifest["totals"]["compared"],
     }
     for column in ("dump", "language"):
         tokens: Counter[str] = Counter()

@@ -30,7 +30,9 @@ Files = list[list[tuple[int, int]]]
 def summaries_of(files: Files) -> list[list[BlockSummary]]:
     return [
         [
-            BlockSummary(number, index, len(blocks), documents, documents, 0, 0, tokens, 0, ())
+            BlockSummary(
+                number, index, len(blocks), documents, documents, 0, 0, tokens, 0, 0, 0, ()
+            )
             for index, (documents, tokens) in enumerate(blocks)
         ]
         for number, blocks in enumerate(files)
@@ -206,8 +208,8 @@ def test_a_missing_or_doubled_block_is_an_error_that_names_the_blocks(
 
 @pytest.mark.parametrize("lost", ["rows", "documents", "nulls", "rejected"])
 def test_rows_that_do_not_balance_are_an_error_with_all_numbers(lost: str) -> None:
-    whole = BlockSummary(4, 0, 2, 10, 5, 3, 2, 50, 0, ())
-    other = BlockSummary(4, 1, 2, 7, 7, 0, 0, 70, 0, ())
+    whole = BlockSummary(4, 0, 2, 10, 5, 3, 2, 50, 0, 1, 2, ())
+    other = BlockSummary(4, 1, 2, 7, 7, 0, 0, 70, 0, 3, 4, ())
     report = report_file([whole, other])
     assert (report.rows, report.documents, report.nulls, report.rejected) == (17, 12, 3, 2)
     assert report.tokens == 120
@@ -240,8 +242,8 @@ def test_labels_are_summed_by_column_and_value_and_sorted() -> None:
 
 
 def test_a_file_report_sums_the_labels_of_its_blocks() -> None:
-    first = BlockSummary(0, 0, 2, 1, 1, 0, 0, 4, 9, (LabelCount("dump", "x", 1, 4),))
-    second = BlockSummary(0, 1, 2, 2, 2, 0, 0, 6, 2, (LabelCount("dump", "x", 2, 6),))
+    first = BlockSummary(0, 0, 2, 1, 1, 0, 0, 4, 9, 1, 5, (LabelCount("dump", "x", 1, 4),))
+    second = BlockSummary(0, 1, 2, 2, 2, 0, 0, 6, 2, 2, 7, (LabelCount("dump", "x", 2, 6),))
     report = report_file([first, second])
     assert report.labels == (LabelCount("dump", "x", 3, 10),)
-    assert report.text_bytes == 11
+    assert (report.text_bytes, report.by_reference, report.compared) == (11, 3, 12)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from encoders.loading import load_encoder
+from encoders.loading import load_reference
 from pipeline.cli import main
 from pipeline.launch import prepare
 from pipeline.options import Parser, add_build_flags, parse_build_flags
@@ -60,7 +60,7 @@ def test_every_stage_of_a_job_is_told(
     assert (now["blocks"], now["tokens"], now["shards_total"]) == (0, 0, None)
     assert f"blocks  0 of {len(blocks)}, 0 tokens" in told
 
-    encoder = load_encoder(job.settings.tokenizer, checkpoints.storage)
+    encoder = load_reference(job.settings.tokenizer, checkpoints.storage)
     summaries = []
     for number, block in enumerate(blocks, start=1):
         columns = job.settings.columns

@@ -28,7 +28,7 @@ PUBLISHED_URL = "https://openaipublic.blob.core.windows.net/encodings/cl100k_bas
 
 @lru_cache
 def described() -> tuple[Tokenizer, bytes]:
-    return describe_tokenizer("cl100k_base")
+    return describe_tokenizer("cl100k_base", "auto")
 
 
 @pytest.fixture
@@ -117,25 +117,25 @@ def test_golden_hash_is_the_same_for_the_same_vocabulary() -> None:
 
 def test_the_stored_vocabulary_loads_into_an_encoder(storage: Storage) -> None:
     record, _ = described()
-    encoder = load_encoder(record, storage)
+    encoder = load_encoder(record, storage, "auto")
     batch = encoder.encode(pa.array(GOLDEN_TEXTS, pa.large_string()))
     assert encoder.decode(batch.tokens) == "".join(GOLDEN_TEXTS)
-    assert load_encoder(record, storage) is encoder, "one per process"
+    assert load_encoder(record, storage, "auto") is encoder, "one per process"
 
 
 def test_a_changed_vocabulary_file_is_refused(storage: Storage) -> None:
     record, ranks = described()
-    load_encoder(record, storage)
+    load_encoder(record, storage, "auto")
     storage.write(VOCABULARY_NAME, ranks.replace(b"SGVsbG8= 9906\n", b"SGVsbG8h 9906\n"))
     changed = hashlib.sha256(storage.read(VOCABULARY_NAME)).hexdigest()
     with pytest.raises(FineshardsError, match=rf"{VOCABULARY_NAME} has sha256 {changed}.*223921b"):
-        load_encoder(record, storage)
+        load_encoder(record, storage, "auto")
 
 
 def test_a_missing_vocabulary_file_is_refused(storage: Storage) -> None:
     storage.delete(VOCABULARY_NAME)
     with pytest.raises(OutputError, match=rf"{VOCABULARY_NAME} cannot be read"):
-        load_encoder(described()[0], storage)
+        load_encoder(described()[0], storage, "auto")
 
 
 def test_other_tokens_for_the_golden_texts_are_refused(storage: Storage) -> None:
@@ -143,4 +143,4 @@ def test_other_tokens_for_the_golden_texts_are_refused(storage: Storage) -> None
     with pytest.raises(
         FineshardsError, match=rf"golden texts \(sha256 {record.golden_sha256}\).*0{{64}}"
     ):
-        load_encoder(replace(record, golden_sha256="0" * 64), storage)
+        load_encoder(replace(record, golden_sha256="0" * 64), storage, "auto")

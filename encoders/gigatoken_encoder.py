@@ -1,0 +1,123 @@
+"""The fast tokenizer: gigatoken, whole Arrow batches at a time.
+
+It is exact where `encoders/exact.py` lets it be; by itself it is not, see there.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+
+import awkward as ak
+import gigatoken
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from encoders.differences import string_buffers
+from encoders.encoder import TokenBatch
+
+# gigatoken 0.10 remembers every piece of text it has seen (its issue 36), so it is built anew after
+# so many tokens. Measured: web text slows down by 5 % against never; random letters, the worst
+# case, cost 0.7 GB of memory, and twice that after twice as many tokens.
+REBUILD_TOKENS = 32_000_000
+
+# One binary_join takes 2**31 bytes; four a token.
+_JOIN_TOKENS = 1 << 28
+
+
+class GigatokenTokenizer:
+    """gigatoken with bounded memory, for any number of threads.
+
+    Two calls on one of gigatoken's tokenizers wait for each other, so every concurrent call gets
+    one of its own; as many as there are cores, for more would only take memory.
+    """
+
+    def __init__(self, ranks: bytes, scheme: str, eot: int) -> None:
+        self._ranks = ranks
+        self._scheme = scheme
+        self._eot = np.array([eot], dtype=np.uint32)
+        self.name = f"gigatoken {version('gigatoken')}"
+        self._idle: list[_Tokenizer] = []
+        self._free = threading.BoundedSemaphore(os.cpu_count() or 1)
+
+    def encode(self, texts: pa.Array) -> TokenBatch:
+        """Documents of strings without nulls (large_string), EOT first."""
+        offsets, data = string_buffers(texts)
+        strings = ak.contents.ListOffsetArray(
+            ak.index.Index64(offsets),
+            ak.contents.NumpyArray(data, parameters={"__array__": "char"}),
+            parameters={"__array__": "string"},
+        )
+        with self._tokenizer() as tokenizer:
+            layout = tokenizer.encode(ak.Array(strings))
+        ends = np.asarray(layout.offsets)
+        tokens = with_eot(np.asarray(layout.content.data), ends, self._eot)
+        return TokenBatch(tokens, ends + np.arange(len(ends)), by_reference=0)
+
+    @contextmanager
+    def _tokenizer(self) -> Iterator[_Tokenizer]:
+        with self._free:
+            tokenizer = self._idle.pop() if self._idle else _Tokenizer(self._ranks, self._scheme)
+            yield tokenizer
+            if tokenizer.tokens < REBUILD_TOKENS:
+                self._idle.append(tokenizer)
+
+
+class _Tokenizer:
+    """One of gigatoken's tokenizers, and how many tokens it has made."""
+
+    def __init__(self, ranks: bytes, scheme: str) -> None:
+        with tempfile.NamedTemporaryFile(suffix=".tiktoken") as file:
+            file.write(ranks)
+            file.flush()
+            # No special tokens: gigatoken would find them in the text.
+            self._tokenizer = gigatoken.Tokenizer.from_tiktoken(file.name, scheme, {})
+        self.tokens = 0
+
+    def encode(self, texts: ak.Array) -> ak.contents.ListOffsetArray:
+        layout = self._tokenizer.encode_batch(texts, parallel=False).layout
+        self.tokens += len(layout.content)
+        return layout
+
+
+def with_eot(
+    tokens: npt.NDArray[np.uint32], offsets: npt.NDArray[np.int64], eot: npt.NDArray[np.uint32]
+) -> npt.NDArray[np.uint32]:
+    """The documents `tokens[offsets[i]:offsets[i + 1]]` one after the other, `eot` before each.
+
+    Arrow's binary_join does it at the speed of a memory copy: documents are byte strings, joined
+    by the bytes of the EOT.
+    """
+    parts = []
+    first, documents = 0, len(offsets) - 1
+    while first < documents:
+        stop = int(np.searchsorted(offsets, offsets[first] + _JOIN_TOKENS, side="right")) - 1
+        if stop > first:
+            parts.append(_join(tokens, offsets[first : stop + 1], eot))
+        else:
+            stop = first + 1
+            parts += [eot, tokens[offsets[first] : offsets[stop]]]
+        first = stop
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if parts else np.empty(0, np.uint32)
+
+
+def _join(
+    tokens: npt.NDArray[np.uint32], offsets: npt.NDArray[np.int64], eot: npt.NDArray[np.uint32]
+) -> npt.NDArray[np.uint32]:
+    size, documents = tokens.itemsize, len(offsets) - 1
+    # An empty string before the first document puts an EOT before it as well.
+    ends = np.zeros(documents + 2, np.int32)
+    ends[1:] = (offsets - offsets[0]) * size
+    content = pa.py_buffer(tokens[offsets[0] : offsets[-1]])
+    strings = pa.Array.from_buffers(pa.binary(), documents + 1, [None, pa.py_buffer(ends), content])
+    row = pa.ListArray.from_arrays(pa.array([0, documents + 1], pa.int32()), strings)
+    joined = pc.binary_join(row, pa.scalar(eot.tobytes(), pa.binary()))
+    return np.frombuffer(joined.buffers()[2], np.uint32, count=ends[-1] // size + documents)
