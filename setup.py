@@ -20,6 +20,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11,<3.13",
     packages=["encoders", "pipeline", "shards", "sources", "transforms"],
+    package_data={"encoders": ["differences.json"]},
     install_requires=REQUIREMENTS,
     extras_require={
         "dev": [
