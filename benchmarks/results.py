@@ -97,7 +97,8 @@ class Result:
             f"{contents.files} files, {self.tokens:,} tokens",
             caption=f"medians of {len(self.loads)}; {machine['cores']} cores of "
             f"{machine['cpu']}, {machine['memory_bytes'] / 2**30:.0f} GiB, "
-            f"{machine['file_system']}; fineshards {self.commit}",
+            f"{machine['file_system']}; fineshards {self.commit}\n"
+            "peak memory: all processes together (PSS, sampled); of one process: resident set",
         )
         first = self.entries[0].name
         table.add_column("")
