@@ -75,5 +75,7 @@ def _summary(file: int, index: int, blocks: int, tokens: int) -> BlockSummary:
         rejected=0,
         tokens=tokens,
         text_bytes=int(tokens * TOKEN_BYTES),
+        by_reference=0,
+        compared=documents // 1000,
         labels=labels,
     )

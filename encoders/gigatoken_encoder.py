@@ -16,21 +16,16 @@ from importlib.metadata import version
 import awkward as ak
 import gigatoken
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from encoders.differences import string_buffers
 from encoders.encoder import TokenBatch
 
 # gigatoken 0.10 remembers every piece of text that it has seen (its issue 36), so it is built anew
 # from time to time. What it has not seen costs it both memory and time, what it has seen neither;
-# so time, of the processor, is what bounds the memory. Measured: in four seconds random letters, the
-# worst that was found, cost 0.7 GB, and web text 0.2 GB; building takes a tenth of a second.
+# so time, of the processor, is what bounds the memory. Measured: in four seconds random letters,
+# the worst that was found, cost 0.7 GB, and web text 0.2 GB; building takes a tenth of a second.
 REBUILD_SECONDS = 4.0
-
-# One binary_join takes 2**31 bytes; four a token.
-_JOIN_TOKENS = 1 << 28
 
 
 class GigatokenTokenizer:
@@ -43,7 +38,7 @@ class GigatokenTokenizer:
     def __init__(self, ranks: bytes, scheme: str, eot: int) -> None:
         self._ranks = ranks
         self._scheme = scheme
-        self._eot = np.array([eot], dtype=np.uint32)
+        self._eot = np.uint32(eot)
         self.name = f"gigatoken {version('gigatoken')}"
         self._idle: list[_Tokenizer] = []
         self._free = threading.BoundedSemaphore(os.cpu_count() or 1)
@@ -59,7 +54,7 @@ class GigatokenTokenizer:
         with self._tokenizer() as tokenizer:
             layout = tokenizer.encode(ak.Array(strings))
         ends = np.asarray(layout.offsets)
-        tokens = with_eot(np.asarray(layout.content.data), ends, self._eot)
+        tokens = np.insert(np.asarray(layout.content.data), ends[:-1], self._eot)
         return TokenBatch(tokens, ends + np.arange(len(ends)), by_reference=0)
 
     @contextmanager
@@ -87,40 +82,3 @@ class _Tokenizer:
         layout = self._tokenizer.encode_batch(texts, parallel=False).layout
         self.seconds += time.thread_time() - began
         return layout
-
-
-def with_eot(
-    tokens: npt.NDArray[np.uint32], offsets: npt.NDArray[np.int64], eot: npt.NDArray[np.uint32]
-) -> npt.NDArray[np.uint32]:
-    """The documents `tokens[offsets[i]:offsets[i + 1]]` one after the other, `eot` before each.
-
-    Arrow's binary_join does it at the speed of a memory copy: documents are byte strings, joined
-    by the bytes of the EOT.
-    """
-    parts = []
-    first, documents = 0, len(offsets) - 1
-    while first < documents:
-        stop = int(np.searchsorted(offsets, offsets[first] + _JOIN_TOKENS, side="right")) - 1
-        if stop > first:
-            parts.append(_join(tokens, offsets[first : stop + 1], eot))
-        else:
-            stop = first + 1
-            parts += [eot, tokens[offsets[first] : offsets[stop]]]
-        first = stop
-    if len(parts) == 1:
-        return parts[0]
-    return np.concatenate(parts) if parts else np.empty(0, np.uint32)
-
-
-def _join(
-    tokens: npt.NDArray[np.uint32], offsets: npt.NDArray[np.int64], eot: npt.NDArray[np.uint32]
-) -> npt.NDArray[np.uint32]:
-    size, documents = tokens.itemsize, len(offsets) - 1
-    # An empty string before the first document puts an EOT before it as well.
-    ends = np.zeros(documents + 2, np.int32)
-    ends[1:] = (offsets - offsets[0]) * size
-    content = pa.py_buffer(tokens[offsets[0] : offsets[-1]])
-    strings = pa.Array.from_buffers(pa.binary(), documents + 1, [None, pa.py_buffer(ends), content])
-    row = pa.ListArray.from_arrays(pa.array([0, documents + 1], pa.int32()), strings)
-    joined = pc.binary_join(row, pa.scalar(eot.tobytes(), pa.binary()))
-    return np.frombuffer(joined.buffers()[2], np.uint32, count=ends[-1] // size + documents)

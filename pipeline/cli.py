@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from pipeline.options import Parser, add_build_flags, parse_build_flags
+from pipeline.startup import leave_out_optional_modules
 from pipeline.terminal import report_errors
 from shards.errors import UsageError
 from shards.storage import Storage
@@ -17,6 +18,8 @@ from shards.storage import Storage
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code: 0, 1 (failed) or 2 (used wrongly)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if argv is None and _builds_files_here(arguments):
+        leave_out_optional_modules()
     return report_errors(lambda: _run(arguments))
 
 
@@ -50,6 +53,12 @@ def _run(arguments: list[str]) -> int:
         return 0
     args = parser.parse_args(arguments)
     return {"status": _status, "verify": _verify, "inspect": _inspect}[args.command](args)
+
+
+def _builds_files_here(arguments: list[str]) -> bool:
+    """Whether this process has nothing to do but to build from files, on this machine."""
+    elsewhere = ("--runner", "--dataset")
+    return arguments[:1] == ["build"] and not any(arg.startswith(elsewhere) for arg in arguments)
 
 
 def _status(args: argparse.Namespace) -> int:

@@ -19,21 +19,22 @@ def build_pipeline(
     settings: Settings,
     files: int,
     engine: str = "auto",
+    threads: int = 1,
     max_bad_rows: int = 0,
     keep_checkpoints: bool = False,
 ) -> beam.PCollection:
     """Adds the job to a pipeline; returns the collection of the one manifest name.
 
     The job record and the vocabulary must be in storage (`pipeline.launch`) when it runs.
-    files: their number in the job record.
+    files: their number in the job record. threads: at work at once in each worker of the runner.
     """
     summaries = (
         root
-        | "Discover" >> Discover(checkpoints, settings)
-        | "Tokenize" >> Tokenize(checkpoints, settings, engine, max_bad_rows)
+        | "Discover" >> Discover(checkpoints, settings, threads)
+        | "Tokenize" >> Tokenize(checkpoints, settings, engine, max_bad_rows, threads)
     )
     planned = summaries | "Plan" >> Plan(checkpoints, settings, files, max_bad_rows)
-    records = planned["pieces"] | "Write" >> Write(checkpoints, planned["plan"])
+    records = planned["pieces"] | "Write" >> Write(checkpoints, planned["plan"], threads)
     return records | "Commit" >> Commit(
         checkpoints, planned["reports"], planned["plan"], keep_checkpoints
     )

@@ -13,16 +13,20 @@ from rich.console import Console
 from pipeline.options import (
     BuildOptions,
     Parser,
+    RunnerChoice,
     add_build_flags,
-    beam_arguments,
+    choose_runner,
     parse_build_flags,
 )
+from pipeline.startup import without_garbage_collection
 from pipeline.terminal import hold_back_stderr, report_errors, set_up_logging
 from shards.manifest import Manifest
 from shards.storage import Storage
 
 if TYPE_CHECKING:
     from apache_beam import Pipeline
+
+    from pipeline.launch import Launch
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,35 +39,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build(options: BuildOptions) -> None:
     """Builds a dataset, or continues, or finds it finished. Raises FineshardsError."""
-    # Beam and the tokenizer are imported late, so that --help and mistakes are quick.
-    from pipeline.launch import prepare
-
     began = time.monotonic()
-    launch = prepare(options)
+    with without_garbage_collection():
+        # Imported late, as Beam is, so that --help and mistakes are quick.
+        from pipeline.launch import prepare
+
+        launch = prepare(options)
     storage = launch.checkpoints.storage
     if launch.manifest is not None:
         print(f"already finished, nothing to do: {_outcome(launch.manifest)} in {storage.root}")
         return
 
-    import apache_beam as beam
-    from apache_beam.options.pipeline_options import PipelineOptions
-
-    from pipeline.graph import build_pipeline
-
-    beam_args, local = beam_arguments(options)
-    set_up_logging(Console(stderr=True), local)
-    pipeline = beam.Pipeline(options=PipelineOptions(beam_args))
-    build_pipeline(
-        pipeline,
-        launch.checkpoints,
-        launch.job.settings,
-        len(launch.job.files),
-        options.engine,
-        options.max_bad_rows,
-        options.keep_checkpoints,
-    )
+    with without_garbage_collection():
+        pipeline, runner = _pipeline(launch, options)
     speed = ""
-    if local:
+    if runner.local:
         new_bytes = _run_here(pipeline, storage, options.keep_checkpoints)
         if new_bytes:
             rate = new_bytes / 1e6 / (time.monotonic() - began)
@@ -78,14 +68,35 @@ def build(options: BuildOptions) -> None:
     print(f"finished in {seconds:,.1f} s{speed}: {_outcome(manifest)} in {storage.root}")
 
 
+def _pipeline(launch: Launch, options: BuildOptions) -> tuple[Pipeline, RunnerChoice]:
+    """The job as a pipeline that is ready to run."""
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    from pipeline.graph import build_pipeline
+
+    runner = choose_runner(options)
+    set_up_logging(Console(stderr=True), runner.local)
+    pipeline = beam.Pipeline(options=PipelineOptions(list(runner.beam_args)))
+    build_pipeline(
+        pipeline,
+        launch.checkpoints,
+        launch.job.settings,
+        len(launch.job.files),
+        options.engine,
+        runner.threads,
+        options.max_bad_rows,
+        options.keep_checkpoints,
+    )
+    return pipeline, runner
+
+
 def _run_here(pipeline: Pipeline, storage: Storage, keep_checkpoints: bool) -> int:
     """Runs the job on this machine; returns the bytes of text if it did all of the work itself."""
     from pipeline.launch import clear_checkpoints
     from pipeline.progress import watch
 
-    # Beam speaks gRPC with its own workers on this machine; gRPC would send even that to the proxy
-    # that the environment names, where it fails after a minute.
-    os.environ.setdefault("no_grpc_proxy", "localhost,127.0.0.1")
+    _mend_local_workers()
     try:
         with hold_back_stderr() as console, watch(storage, console) as start:
             set_up_logging(console, local=True)
@@ -100,6 +111,19 @@ def _run_here(pipeline: Pipeline, storage: Storage, keep_checkpoints: bool) -> i
     manifest = Manifest.load(storage)
     assert manifest is not None, "the graph ended without an error"
     return 0 if start.blocks else manifest.totals()["text_bytes"]
+
+
+def _mend_local_workers() -> None:
+    """What Beam's local workers need when a person asks for them; ours has no use for gRPC."""
+    from apache_beam.runners.portability.fn_api_runner import worker_handlers
+
+    # gRPC would send even what stays on this machine to the proxy that the environment names, where
+    # it fails after a minute.
+    os.environ.setdefault("no_grpc_proxy", "localhost,127.0.0.1")
+    # A thread of Beam 2.77 flushes buffers that another one is writing to, without a lock
+    # (TimeBasedBufferingClosableOutputStream): with it elements were cut in two or jobs hung in our
+    # measurements; without it, never. Buffers are then flushed by size and at the end.
+    worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = 0
 
 
 def _outcome(manifest: Manifest) -> str:

@@ -205,27 +205,39 @@ def refuse_unknown(beam_args: Sequence[str]) -> None:
         )
 
 
-def beam_arguments(options: BuildOptions) -> tuple[list[str], bool]:
-    """The arguments for Beam, and whether the job runs on this machine.
+@dataclass(frozen=True, slots=True)
+class RunnerChoice:
+    """Where the job runs: Beam's arguments, whether that is this machine, and threads a worker."""
+
+    beam_args: tuple[str, ...]
+    local: bool
+    threads: int
+
+
+def choose_runner(options: BuildOptions) -> RunnerChoice:
+    """How to call Beam.
 
     Beam's DirectRunner is a switch that takes Prism where its binary is at hand or can be fetched,
     and the Python runner elsewhere; here it always means the Python runner, so that local runs
-    behave alike with and without a network. Unless told otherwise it uses a thread a core.
+    behave alike with and without a network. Unless another mode is asked for it has one worker, in
+    this process, and `--direct_num_workers` is the number of threads of the steps: a core each by
+    default (transforms/parallel.py).
     """
     from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
 
-    args = list(options.beam_args)
-    runner = PipelineOptions(args).view_as(StandardOptions).runner
+    args = options.beam_args
+    given = PipelineOptions(list(args))
+    runner = given.view_as(StandardOptions).runner
     if runner is not None and runner.rpartition(".")[2] not in ("DirectRunner", "FnApiRunner"):
-        return args, False
-    args.append("--runner=FnApiRunner")
-    given = {arg.split("=")[0] for arg in args}
-    if "--direct_running_mode" not in given:
-        args.append("--direct_running_mode=multi_threading")
-    mode = PipelineOptions(args).view_as(DirectOptions).direct_running_mode
-    if mode != "in_memory" and "--direct_num_workers" not in given:
-        args.append(f"--direct_num_workers={os.cpu_count()}")
-    return args, True
+        return RunnerChoice(args, False, 1)
+    args = (*args, "--runner=FnApiRunner")
+    cores = os.cpu_count() or 1
+    # Beam's own default is one worker, and 0 means all cores.
+    asked = any(arg.split("=")[0] == "--direct_num_workers" for arg in args)
+    workers = (given.view_as(DirectOptions).direct_num_workers if asked else 0) or cores
+    if given.view_as(DirectOptions).direct_running_mode == "in_memory":
+        return RunnerChoice((*args, "--direct_num_workers=1"), True, workers)
+    return RunnerChoice((*args, f"--direct_num_workers={workers}"), True, 1)
 
 
 def _positive(text: str) -> int:

@@ -109,7 +109,7 @@ def split_folders(output: Path) -> dict[str, str]:
 
 def crash_and_resume(output: Path, flags: list[str], number: int) -> dict[str, Any] | None:
     """Kills a build before operation `number` and builds again; None if it had fewer."""
-    command = ["build", "--output", str(output), "--direct_running_mode=in_memory", *flags]
+    command = ["build", "--output", str(output), "--direct_num_workers=1", *flags]
 
     def crash() -> int:
         kill_before_operation(number)

@@ -9,6 +9,7 @@ from shards.job import Settings
 from shards.records import Block, SourceFile
 from sources.reading import discover_blocks
 from transforms.metrics import StepMetrics
+from transforms.parallel import ParallelDoFn
 
 METRICS = StepMetrics("discover")
 
@@ -21,10 +22,10 @@ class Discover(beam.PTransform):
     because the next step reshuffles, which is a barrier in batch.
     """
 
-    def __init__(self, checkpoints: Checkpoints, settings: Settings) -> None:
+    def __init__(self, checkpoints: Checkpoints, settings: Settings, threads: int) -> None:
         super().__init__()
         self._checkpoints = checkpoints
-        self._settings = settings
+        self._do = _DiscoverFile(checkpoints, settings, threads)
 
     def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection:
         """Builds the step."""
@@ -33,7 +34,8 @@ class Discover(beam.PTransform):
             | "Job" >> beam.Create([self._checkpoints])
             | "Files" >> beam.FlatMap(_files)
             | "Spread" >> beam.Reshuffle()
-            | "Blocks" >> beam.ParDo(_DiscoverFile(self._checkpoints, self._settings))
+            | "Footers" >> beam.ParDo(self._do)
+            | "Blocks" >> beam.FlatMap(_pairs)
         )
 
 
@@ -41,17 +43,22 @@ def _files(checkpoints: Checkpoints) -> Iterable[SourceFile]:
     return checkpoints.job().files
 
 
-class _DiscoverFile(beam.DoFn):
-    def __init__(self, checkpoints: Checkpoints, settings: Settings) -> None:
+def _pairs(found: tuple[SourceFile, list[Block]]) -> Iterator[tuple[SourceFile, Block]]:
+    file, blocks = found
+    return ((file, block) for block in blocks)
+
+
+class _DiscoverFile(ParallelDoFn):
+    def __init__(self, checkpoints: Checkpoints, settings: Settings, threads: int) -> None:
+        super().__init__(METRICS, threads)
         self._checkpoints = checkpoints
         self._settings = settings
 
-    def process(self, file: SourceFile) -> Iterator[tuple[SourceFile, Block]]:
-        with METRICS.timed():
-            blocks = discover_file(file, self._checkpoints, self._settings)
-        METRICS.count(files_in=1, blocks_out=len(blocks))
-        for block in blocks:
-            yield file, block
+    def work(self, file: SourceFile) -> tuple[SourceFile, list[Block]]:
+        return file, discover_file(file, self._checkpoints, self._settings)
+
+    def counts(self, file: SourceFile, result: tuple[SourceFile, list[Block]]) -> dict[str, int]:
+        return {"files_in": 1, "blocks_out": len(result[1])}
 
 
 def discover_file(file: SourceFile, checkpoints: Checkpoints, settings: Settings) -> list[Block]:

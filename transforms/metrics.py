@@ -3,10 +3,6 @@
 They count attempts, retries included; the totals of the dataset come from the data records.
 """
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from apache_beam.metrics import Metrics
 
 
@@ -20,12 +16,3 @@ class StepMetrics:
         """Adds to counters, such as `count(blocks_in=1, tokens_out=4711)`."""
         for name, amount in amounts.items():
             Metrics.counter(self._namespace, name).inc(amount)
-
-    @contextmanager
-    def timed(self) -> Iterator[None]:
-        """Adds the body's wall time to the counter `milliseconds`, also when it fails."""
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            self.count(milliseconds=round((time.monotonic() - start) * 1000))

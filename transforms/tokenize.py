@@ -22,6 +22,7 @@ from shards.storage import Storage
 from sources.reading import read_block
 from sources.rows import BadRow, Rows
 from transforms.metrics import StepMetrics
+from transforms.parallel import ParallelDoFn
 
 METRICS = StepMetrics("tokenize")
 
@@ -35,20 +36,36 @@ class Tokenize(beam.PTransform):
     """From (file, block) pairs to block summaries. All of the CPU work; every block on its own."""
 
     def __init__(
-        self, checkpoints: Checkpoints, settings: Settings, engine: str, max_bad_rows: int
+        self,
+        checkpoints: Checkpoints,
+        settings: Settings,
+        engine: str,
+        max_bad_rows: int,
+        threads: int,
     ) -> None:
         super().__init__()
-        self._do = _TokenizeBlock(checkpoints, settings, engine, max_bad_rows)
+        self._do = _TokenizeBlock(checkpoints, settings, engine, max_bad_rows, threads)
 
     def expand(self, blocks: beam.PCollection) -> beam.PCollection:
         """Builds the step."""
-        return blocks | "Spread" >> beam.Reshuffle() | "Encode" >> beam.ParDo(self._do)
+        return (
+            blocks
+            | "Spread" >> beam.Reshuffle()
+            | "Encode" >> beam.ParDo(self._do)
+            | "Summary" >> beam.Map(_summary)
+        )
 
 
-class _TokenizeBlock(beam.DoFn):
+class _TokenizeBlock(ParallelDoFn):
     def __init__(
-        self, checkpoints: Checkpoints, settings: Settings, engine: str, max_bad_rows: int
+        self,
+        checkpoints: Checkpoints,
+        settings: Settings,
+        engine: str,
+        max_bad_rows: int,
+        threads: int,
     ) -> None:
+        super().__init__(METRICS, threads)
         self._checkpoints = checkpoints
         self._settings = settings
         self._engine = engine
@@ -59,27 +76,38 @@ class _TokenizeBlock(beam.DoFn):
             self._settings.tokenizer, self._checkpoints.storage, self._engine
         )
 
-    def process(self, element: tuple[SourceFile, Block]) -> Iterator[BlockSummary]:
+    def work(self, element: tuple[SourceFile, Block]) -> tuple[BlockSummary, bool]:
         file, block = element
-        summary = self._checkpoints.read_summary(block)
-        METRICS.count(blocks_in=1, blocks_reused=int(summary is not None))
-        if summary is None:
-            with METRICS.timed():
-                summary = tokenize_block(
-                    file,
-                    block,
-                    self._settings.columns,
-                    self._encoder,
-                    self._checkpoints,
-                    self._max_bad_rows,
-                )
-            METRICS.count(
-                rows_in=summary.rows,
-                bytes_in=summary.text_bytes,
-                documents_out=summary.documents,
-                tokens_out=summary.tokens,
-            )
-        yield summary
+        finished = self._checkpoints.read_summary(block)
+        if finished is not None:
+            return finished, True
+        summary = tokenize_block(
+            file,
+            block,
+            self._settings.columns,
+            self._encoder,
+            self._checkpoints,
+            self._max_bad_rows,
+        )
+        return summary, False
+
+    def counts(
+        self, element: tuple[SourceFile, Block], result: tuple[BlockSummary, bool]
+    ) -> dict[str, int]:
+        summary, reused = result
+        if reused:
+            return {"blocks_in": 1, "blocks_reused": 1}
+        return {
+            "blocks_in": 1,
+            "rows_in": summary.rows,
+            "bytes_in": summary.text_bytes,
+            "documents_out": summary.documents,
+            "tokens_out": summary.tokens,
+        }
+
+
+def _summary(result: tuple[BlockSummary, bool]) -> BlockSummary:
+    return result[0]
 
 
 def tokenize_block(

@@ -1,7 +1,7 @@
 """Write: the pieces of a shard become the shard and its document table."""
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import apache_beam as beam
 
@@ -11,6 +11,7 @@ from shards.layout import ShardKey
 from shards.plan import StreamPlan
 from shards.records import Piece, ShardRecord
 from transforms.metrics import StepMetrics
+from transforms.parallel import ParallelDoFn
 
 METRICS = StepMetrics("write")
 _log = logging.getLogger("fineshards.worker")
@@ -19,9 +20,9 @@ _log = logging.getLogger("fineshards.worker")
 class Write(beam.PTransform):
     """From pieces keyed by (split, index) to shard records. Only references are shuffled."""
 
-    def __init__(self, checkpoints: Checkpoints, plan: beam.PCollection) -> None:
+    def __init__(self, checkpoints: Checkpoints, plan: beam.PCollection, threads: int) -> None:
         super().__init__()
-        self._checkpoints = checkpoints
+        self._do = _WriteShard(checkpoints, threads)
         self._plan = plan
 
     def expand(self, pieces: beam.PCollection) -> beam.PCollection:
@@ -29,26 +30,36 @@ class Write(beam.PTransform):
         return (
             pieces
             | "GroupShards" >> beam.GroupByKey()
-            | "Assemble"
-            >> beam.ParDo(_WriteShard(self._checkpoints), beam.pvalue.AsSingleton(self._plan))
+            | "Listed" >> beam.MapTuple(_listed)
+            | "Assemble" >> beam.ParDo(self._do, beam.pvalue.AsSingleton(self._plan))
         )
 
 
-class _WriteShard(beam.DoFn):
-    def __init__(self, checkpoints: Checkpoints) -> None:
+def _listed(key: tuple[str, int], pieces: Iterable[Piece]) -> tuple[tuple[str, int], list[Piece]]:
+    # Some runners let a group be read only once, and only where it arrived.
+    return key, list(pieces)
+
+
+class _WriteShard(ParallelDoFn):
+    def __init__(self, checkpoints: Checkpoints, threads: int) -> None:
+        super().__init__(METRICS, threads)
         self._checkpoints = checkpoints
 
     def setup(self) -> None:
         self._paths = [file.path for file in self._checkpoints.job().files]
 
-    def process(
-        self, group: tuple[tuple[str, int], Iterable[Piece]], plan: StreamPlan
-    ) -> Iterator[ShardRecord]:
-        key, pieces = ShardKey(*group[0]), list(group[1])
-        with METRICS.timed():
-            record = write_shard(key, pieces, plan.layout, self._checkpoints, self._paths)
-        METRICS.count(
-            pieces_in=len(pieces), tokens_out=record.tokens, bytes_out=record.bytes, shards_out=1
+    def work(self, group: tuple[tuple[str, int], list[Piece]], plan: StreamPlan) -> ShardRecord:
+        return write_shard(
+            ShardKey(*group[0]), group[1], plan.layout, self._checkpoints, self._paths
         )
+
+    def counts(
+        self, group: tuple[tuple[str, int], list[Piece]], record: ShardRecord
+    ) -> dict[str, int]:
         _log.debug("write: %s, %d tokens", record.name, record.tokens)
-        yield record
+        return {
+            "pieces_in": len(group[1]),
+            "tokens_out": record.tokens,
+            "bytes_out": record.bytes,
+            "shards_out": 1,
+        }
