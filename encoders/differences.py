@@ -42,19 +42,14 @@ class Scheme:
         hits = []
         for start in range(int(offsets[0]), int(offsets[-1]), _CHUNK):
             chunk = data[start : min(start + _CHUNK, int(offsets[-1]))]
-            places = np.flatnonzero(self._may_begin(chunk)) + start
+            # Two passes over all bytes; what follows is for few of them in most text.
+            places = np.flatnonzero(chunk >= self._lowest_lead)
+            places = places[self._is_lead[chunk[places]]] + start
             if places.size:
                 hits.append(places[self._holds(_code_points(data, places))])
         if not hits:
             return np.empty(0, np.int64)
         return np.unique(np.searchsorted(offsets, np.concatenate(hits), side="right") - 1)
-
-    def _may_begin(self, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-        """Which bytes begin a character as those of the table begin."""
-        found = np.zeros(len(data), np.bool_)
-        for lead in self._leads:
-            found |= data == lead
-        return found
 
     def _holds(self, code_points: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         first, last = self._bounds
@@ -63,14 +58,16 @@ class Scheme:
         return inside
 
     @cached_property
-    def _leads(self) -> list[int]:
-        return sorted(
-            {
-                lead
-                for first, last in self.ranges
-                for lead in range(chr(first).encode()[0], chr(last).encode()[0] + 1)
-            }
-        )
+    def _is_lead(self) -> npt.NDArray[np.bool_]:
+        """For each byte, whether a character of the table begins with it."""
+        leads = np.zeros(256, np.bool_)
+        for first, last in self.ranges:
+            leads[chr(first).encode()[0] : chr(last).encode()[0] + 1] = True
+        return leads
+
+    @cached_property
+    def _lowest_lead(self) -> np.uint8:
+        return np.uint8(np.flatnonzero(self._is_lead)[0])
 
     @cached_property
     def _bounds(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
