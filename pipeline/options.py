@@ -20,7 +20,7 @@ DEFAULT_TEST_FRACTION = "1/10"
 # FineWeb as a whole, tens of terabytes of text, still has no more than about a million blocks.
 DEFAULT_BLOCK_BYTES = 64 << 20
 # All give the same tokens; auto is gigatoken where it may be (encoders/loading.py).
-_ENGINES = ("auto", "gigatoken", "tiktoken")
+_ENGINES = ("auto", "gigatoken", "tiktoken", "tokenizers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class BuildOptions:
     """What to build. Either `inputs` or `dataset` is given; `beam_args` are passed on to Beam.
 
     id_column: None when the user did not name one; then `id` is read where a file has it.
+    tokenizer: a tiktoken encoding, or the path of a tokenizer.json. eot_token: None for the usual.
     """
 
     inputs: tuple[str, ...]
@@ -39,6 +40,7 @@ class BuildOptions:
     text_column: str
     id_column: str | None
     tokenizer: str
+    eot_token: str | None
     engine: str
     shard_tokens: int
     split: SplitRule
@@ -87,9 +89,15 @@ def add_build_flags(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--output", required=True, metavar="FOLDER", help="where the shards go")
     output.add_argument(
         "--tokenizer",
-        metavar="NAME",
+        metavar="NAME_OR_FILE",
         default="cl100k_base",
-        help="a tiktoken encoding; default: cl100k_base",
+        help="a tiktoken encoding, or a tokenizer.json of Hugging Face's tokenizers library; "
+        "default: cl100k_base",
+    )
+    output.add_argument(
+        "--eot_token",
+        metavar="TEXT",
+        help="the special token that begins documents; default: <|endoftext|>, if there is one",
     )
     output.add_argument(
         "--shard_tokens",
@@ -178,6 +186,7 @@ def parse_build_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> B
         text_column=args.text_column,
         id_column=args.id_column,
         tokenizer=args.tokenizer,
+        eot_token=args.eot_token,
         engine=args.tokenizer_engine,
         shard_tokens=args.shard_tokens,
         split=SplitRule(fraction, args.test_shards),

@@ -1,0 +1,180 @@
+"""Tokenizers of Hugging Face's `tokenizers` library: what a `tokenizer.json` says.
+
+The library's own reading of the file is the truth about ids; what is read from the JSON here is
+only what the library does not tell.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from encoders.vocabulary import eot_among
+from shards.errors import FineshardsError, UsageError
+from shards.job import HUGGINGFACE
+
+# Steps that change no id: what comes around the text, and what counts characters.
+_WITHOUT_PART = ("post_processor", "truncation", "padding")
+
+
+@dataclass(frozen=True)
+class TokenizerJson:
+    """A tokenizer.json and the special token that begins documents.
+
+    data: the file as the user has it, byte for byte.
+    """
+
+    name: str
+    data: bytes
+    eot_text: str
+
+    kind = HUGGINGFACE
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the file, as hex."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """The file without what has no part in turning text into ids."""
+        return _content(self.data)
+
+    @property
+    def library(self) -> Any:
+        """The tokenizers.Tokenizer of it, to which special tokens in a text are ordinary text.
+
+        Raises FineshardsError if the library cannot read it.
+        """
+        return _library(self.data)
+
+    @cached_property
+    def special_tokens(self) -> tuple[tuple[str, int], ...]:
+        """Sorted (text, id) pairs."""
+        added = self.library.get_added_tokens_decoder().items()
+        return tuple(sorted((token.content, id_) for id_, token in added if token.special))
+
+    @property
+    def size(self) -> int:
+        """One more than the largest id."""
+        ids: dict[str, int] = self.library.get_vocab(with_added_tokens=True)
+        return 1 + max(ids.values())
+
+    @property
+    def eot(self) -> int:
+        """The id that begins documents."""
+        return dict(self.special_tokens)[self.eot_text]
+
+    @cached_property
+    def pattern(self) -> str:
+        """What decides where text is split, as JSON that is the same for the same splitting.
+
+        Without the vocabulary and its merges, and without `ignore_merges`, which changes tokens
+        within a piece only.
+        """
+        model = self.content["model"]
+        deciding = {
+            "normalizer": _canonical(self.content.get("normalizer")),
+            "pre_tokenizer": _canonical(self.content.get("pre_tokenizer")),
+            "model": {
+                "type": model.get("type", "BPE"),
+                "byte_fallback": bool(model.get("byte_fallback")),
+                "fuse_unk": bool(model.get("fuse_unk")),
+                "continuing_subword_prefix": model.get("continuing_subword_prefix") or "",
+                "end_of_word_suffix": model.get("end_of_word_suffix") or "",
+            },
+        }
+        return json.dumps(deciding, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def names_tokenizer_json(name: str) -> bool:
+    """Whether `--tokenizer` names a file, and not one of tiktoken's encodings."""
+    return name.endswith(".json") or Path(name).is_file()
+
+
+def read_tokenizer_json(path: str, eot_token: str | None) -> TokenizerJson:
+    """The tokenizer of a file; its name is the file's, without folders.
+
+    Raises UsageError for a file that cannot be read or that `tokenizers` does not take, for a
+    tokenizer that gives other tokens each time, and for an EOT that it does not have.
+    """
+    flag = f"--tokenizer {path}"
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{flag}: cannot be read ({error.strerror or error}).") from error
+    tokenizer = TokenizerJson(Path(path).name, data, "")
+    try:
+        model = tokenizer.content.get("model")
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UsageError(f"{flag}: is no tokenizer.json ({error}).") from error
+    if not isinstance(model, dict):
+        raise UsageError(f"{flag}: is no tokenizer.json (it has no model).")
+    if model.get("dropout"):
+        raise UsageError(
+            f"{flag}: its model has dropout {model['dropout']}, so that a text has other tokens "
+            "each time; a dataset could be neither continued nor verified. Set it to null."
+        )
+    try:
+        specials = dict(tokenizer.special_tokens)
+    except FineshardsError as error:
+        raise UsageError(f"{flag}: {error}.") from error
+    eot_text = eot_among(specials, eot_token, path)
+    chosen = TokenizerJson(tokenizer.name, data, eot_text)
+    if chosen.eot in chosen.library.encode(eot_text, add_special_tokens=False).ids:
+        raise UsageError(
+            f"--eot_token {eot_text}: to this tokenizer it is ordinary text as well, so that "
+            "documents could not be told apart. Name another special token."
+        )
+    return chosen
+
+
+@lru_cache(maxsize=2)
+def _content(data: bytes) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(data)
+    return content | dict.fromkeys(_WITHOUT_PART)
+
+
+@lru_cache(maxsize=2)
+def _library(data: bytes) -> Any:
+    # Before the import: threads of its own would fight with ours for the cores.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    import tokenizers
+
+    try:
+        tokenizer = tokenizers.Tokenizer.from_str(json.dumps(_content(data)))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    # Rust's panics are no Exceptions.
+    except BaseException as error:
+        raise FineshardsError(f"the tokenizers library cannot read it ({error})") from error
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def _canonical(step: Any) -> Any:
+    """A normalizer or pre-tokenizer without what decides nothing, defaults written out."""
+    if not isinstance(step, dict):
+        return step
+    kind = step.get("type")
+    if kind == "Sequence":
+        inner = _steps(step.get("normalizers") or step.get("pretokenizers") or ())
+        return {"type": kind, "steps": inner} if inner else None
+    if kind == "ByteLevel":
+        # trim_offsets is about places in the text only.
+        defaults = {"add_prefix_space": True, "use_regex": True}
+        return {"type": kind} | {name: step.get(name, value) for name, value in defaults.items()}
+    if kind == "Precompiled":
+        charsmap = str(step.get("precompiled_charsmap")).encode()
+        return {"type": kind, "sha256": hashlib.sha256(charsmap).hexdigest()}
+    return step
+
+
+def _steps(steps: Iterable[Any]) -> list[Any]:
+    return [canonical for step in steps if (canonical := _canonical(step)) is not None]
