@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -125,14 +125,7 @@ def read_tokenizer_json(path: str, eot_token: str | None) -> TokenizerJson:
         specials = dict(tokenizer.special_tokens)
     except FineshardsError as error:
         raise UsageError(f"{flag}: {error}.") from error
-    eot_text = eot_among(specials, eot_token, path)
-    chosen = TokenizerJson(tokenizer.name, data, eot_text)
-    if chosen.eot in chosen.library.encode(eot_text, add_special_tokens=False).ids:
-        raise UsageError(
-            f"--eot_token {eot_text}: to this tokenizer it is ordinary text as well, so that "
-            "documents could not be told apart. Name another special token."
-        )
-    return chosen
+    return replace(tokenizer, eot_text=eot_among(specials, eot_token, path))
 
 
 @lru_cache(maxsize=2)
