@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 SAMPLE := samples/debian_text.parquet
 
-.PHONY: demo test lint types clean
+.PHONY: demo test lint types bench bench-scale clean
 
 .venv/installed: requirements.txt setup.py pyproject.toml
 	@echo "preparing .venv: a minute or two"
@@ -28,5 +28,20 @@ lint: .venv/installed
 types: .venv/installed
 	$(BIN)/mypy
 
+# The peers have an environment of their own, so that the job's stays what is shipped.
+.bench-venv/installed: benchmarks/requirements.txt
+	@echo "preparing .bench-venv, for the peers: a minute or two"
+	@$(PYTHON) -m venv .bench-venv
+	@.bench-venv/bin/pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
+	@touch $@
+
+# INPUT='a*.parquet b.parquet' ROUNDS=5 REPEAT=10 NAME=large; python -m benchmarks.run --help has more.
+bench: .venv/installed .bench-venv/installed
+	$(BIN)/python -m benchmarks.run $(foreach pattern,$(INPUT),--input '$(pattern)') \
+	    $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(REPEAT),--repeat $(REPEAT)) $(if $(NAME),--name $(NAME))
+
+bench-scale: .venv/installed
+	$(BIN)/python -m benchmarks.run --scale $(if $(NAME),--name $(NAME))
+
 clean:
-	rm -rf .venv demo build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .bench-venv demo build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

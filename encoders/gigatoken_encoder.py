@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -22,10 +23,11 @@ import pyarrow.compute as pc
 from encoders.differences import string_buffers
 from encoders.encoder import TokenBatch
 
-# gigatoken 0.10 remembers every piece of text it has seen (its issue 36), so it is built anew after
-# so many tokens. Measured: web text slows down by 5 % against never; random letters, the worst
-# case, cost 0.7 GB of memory, and twice that after twice as many tokens.
-REBUILD_TOKENS = 32_000_000
+# gigatoken 0.10 remembers every piece of text that it has seen (its issue 36), so it is built anew
+# from time to time. What it has not seen costs it both memory and time, what it has seen neither;
+# so time, of the processor, is what bounds the memory. Measured: in four seconds random letters,
+# the worst that was found, cost 0.7 GB, and web text 0.2 GB; building takes a tenth of a second.
+REBUILD_SECONDS = 4.0
 
 # One binary_join takes 2**31 bytes; four a token.
 _JOIN_TOKENS = 1 << 28
@@ -79,20 +81,21 @@ class GigatokenTokenizer:
         with self._free:
             tokenizer = self._idle.pop() if self._idle else _Tokenizer(self._make())
             yield tokenizer
-            if tokenizer.tokens < REBUILD_TOKENS:
+            if tokenizer.seconds < REBUILD_SECONDS:
                 self._idle.append(tokenizer)
 
 
 class _Tokenizer:
-    """One of gigatoken's tokenizers, and how many tokens it has made."""
+    """One of gigatoken's tokenizers, and how many seconds of processor time it has worked."""
 
     def __init__(self, tokenizer: gigatoken.Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self.tokens = 0
+        self.seconds = 0.0
 
     def encode(self, texts: ak.Array) -> ak.contents.ListOffsetArray:
+        began = time.thread_time()
         layout = self._tokenizer.encode_batch(texts, parallel=False).layout
-        self.tokens += len(layout.content)
+        self.seconds += time.thread_time() - began
         return layout
 
 

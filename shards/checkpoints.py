@@ -16,7 +16,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,9 @@ from shards.storage import Storage
 
 FOLDER = "checkpoints"
 _SUMMARY_KEY = b"fineshards.summary"
+
+# Documents whose rows are kept in memory before they become a row group: some megabytes.
+_GROUP_DOCUMENTS = 1 << 16
 
 # document: number within the block. [offset, end): its tokens within the block, EOT included.
 # row: number within the source file. id: the source's own name for it, null where it has none.
@@ -53,6 +56,7 @@ class BlockWriter:
     def __init__(self, tokens: Any, documents: pq.ParquetWriter) -> None:
         self._tokens_file = tokens
         self._documents_file = documents
+        self._waiting: list[pa.Table] = []
         self.tokens = 0
         self.documents = 0
 
@@ -68,13 +72,22 @@ class BlockWriter:
         shifted = offsets + self.tokens
         numbers = np.arange(self.documents, self.documents + len(rows), dtype=np.int64)
         columns = [numbers, shifted[:-1], shifted[1:], rows, ids]
-        self._documents_file.write_table(pa.table(columns, schema=DOCUMENTS_SCHEMA))
+        self._waiting.append(pa.table(columns, schema=DOCUMENTS_SCHEMA))
         self.tokens += len(tokens)
         self.documents += len(rows)
+        if sum(map(len, self._waiting)) >= _GROUP_DOCUMENTS:
+            self._write_waiting()
 
     def finish(self, summary: BlockSummary) -> None:
         """Stores the block's summary with its documents."""
+        self._write_waiting()
         self._documents_file.add_key_value_metadata({_SUMMARY_KEY: json.dumps(asdict(summary))})
+
+    def _write_waiting(self) -> None:
+        if self._waiting:
+            table = pa.concat_tables(self._waiting)
+            self._documents_file.write_table(table, row_group_size=_GROUP_DOCUMENTS)
+            self._waiting = []
 
 
 class Checkpoints:
@@ -124,7 +137,7 @@ class Checkpoints:
         """
         with (
             self.storage.create(self.documents_name(block.file, block.index)) as documents_file,
-            pq.ParquetWriter(documents_file, DOCUMENTS_SCHEMA, compression="zstd") as documents,
+            _documents_writer(documents_file) as documents,
             self.storage.create(self.tokens_name(block.file, block.index)) as tokens_file,
         ):
             yield BlockWriter(tokens_file, documents)
@@ -211,3 +224,15 @@ class Checkpoints:
 
     def _shard_name(self, shard_name: str) -> str:
         return f"{self.folder}/shards/{shard_stem(shard_name)}.json"
+
+
+def _documents_writer(opened: BinaryIO) -> pq.ParquetWriter:
+    # Written once and read once or twice, soon: quick matters more than small. Statistics are for
+    # `read_documents`, which skips row groups by them.
+    return pq.ParquetWriter(
+        opened,
+        DOCUMENTS_SCHEMA,
+        compression="lz4",
+        use_dictionary=False,
+        write_statistics=["offset", "end"],
+    )

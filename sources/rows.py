@@ -14,7 +14,7 @@ LABEL_COLUMNS = ("dump", "language")
 # Text decoded at a time. Large enough that per-batch costs vanish, small enough for any worker. The
 # number of rows is chosen by the average row, so its limit is what bounds a batch of long ones.
 BATCH_BYTES = 8 << 20
-BATCH_ROWS = 512
+BATCH_ROWS = 2048
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,11 +161,15 @@ def _count_labels(rows: Rows, lengths: npt.NDArray[np.int64]) -> list[LabelCount
 
 
 def _count(column: str, values: pa.Array, lengths: npt.NDArray[np.int64]) -> Iterator[LabelCount]:
-    table = pa.table({"value": values, "tokens": lengths})
-    sums = table.group_by("value").aggregate([("tokens", "count"), ("tokens", "sum")])
-    for row in sums.to_pylist():
-        if row["value"] is not None:
-            yield LabelCount(column, row["value"], row["tokens_count"], row["tokens_sum"])
+    # Arrow's group_by does the same, but takes two milliseconds to begin.
+    known = values.is_valid().to_numpy(zero_copy_only=False)
+    coded = values.filter(pa.array(known)).dictionary_encode()
+    number = coded.indices.to_numpy()
+    documents = np.bincount(number, minlength=len(coded.dictionary))
+    # Sums in float64 are exact here: a batch has far fewer than 2**53 tokens.
+    tokens = np.bincount(number, weights=lengths[known], minlength=len(coded.dictionary))
+    for index, value in enumerate(coded.dictionary.to_pylist()):
+        yield LabelCount(column, value, int(documents[index]), int(tokens[index]))
 
 
 def _bad_row_error(file: SourceFile, bad: BadRow, max_bad_rows: int) -> InputError:

@@ -1,0 +1,118 @@
+"""The input of a benchmark: which files, laid out in one folder, and how much text is in them.
+
+Run as `python -m benchmarks.inputs FOLDER` it prints the contents as JSON. That is a process of its
+own because the memory of the process that starts the contestants would be a floor of theirs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from shards.errors import FineshardsError, InputError, UsageError
+from sources.files import match_patterns
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """files: their number. bytes: their size. documents: rows with text. text_bytes: UTF-8.
+
+    empty: documents whose text is empty; some contestants leave them out.
+    """
+
+    files: int
+    bytes: int
+    documents: int
+    text_bytes: int
+    empty: int
+
+
+def lay_out(patterns: Sequence[str], repeat: int, folder: Path) -> list[str]:
+    """Puts all files that match, `repeat` times, under new names into a folder; returns the names.
+
+    Names sort in the order of the input. Files are hard links where possible, else copies. Raises
+    UsageError if nothing matches, or something that is not parquet, which is all that peers read.
+    """
+    paths = match_patterns(patterns)
+    for path in paths:
+        if not path.endswith(".parquet"):
+            raise UsageError(
+                f"{path}: only .parquet files can be measured; the peers read no other."
+            )
+    folder.mkdir()
+    names = []
+    for number, path in enumerate(paths * repeat):
+        names.append(f"{number:05d}-{os.path.basename(path)}")
+        _link_or_copy(path, folder / names[-1])
+    return names
+
+
+def _link_or_copy(source: str, target: Path) -> None:
+    try:
+        os.link(os.path.realpath(source), target)
+    except OSError:
+        # Another file system, or a file of somebody else's.
+        try:
+            shutil.copyfile(source, target)
+        except OSError as error:
+            raise FineshardsError(f"cannot copy {source}: {error.strerror}.") from error
+
+
+def read_contents(folder: Path) -> Contents:
+    """Counts what is in the parquet files of a folder, by reading them once.
+
+    After that they are in the page cache, as far as they have room. Raises InputError for a file
+    that is damaged or has no column `text`.
+    """
+    paths = sorted(folder.glob("*.parquet"))
+    # A repeated file is one file under many names.
+    by_file: dict[int, Contents] = {}
+    for path in paths:
+        if path.stat().st_ino not in by_file:
+            by_file[path.stat().st_ino] = _read_file(path)
+    read = [by_file[path.stat().st_ino] for path in paths]
+    return Contents(
+        files=len(read),
+        bytes=sum(file.bytes for file in read),
+        documents=sum(file.documents for file in read),
+        text_bytes=sum(file.text_bytes for file in read),
+        empty=sum(file.empty for file in read),
+    )
+
+
+def _read_file(path: Path) -> Contents:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    # All of it, for contestants that read more than the text.
+    with path.open("rb") as whole, open(os.devnull, "wb") as nowhere:
+        shutil.copyfileobj(whole, nowhere, 16 << 20)
+    documents = text_bytes = empty = 0
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(columns=["text"]):
+                lengths = pc.binary_length(batch.column("text").drop_null())
+                documents += len(lengths)
+                text_bytes += pc.sum(lengths).as_py() or 0
+                empty += pc.sum(pc.equal(lengths, 0)).as_py() or 0
+    except (KeyError, pa.ArrowException) as error:
+        raise InputError(f"{path.name}: no parquet file with a column text ({error}).") from error
+    return Contents(1, path.stat().st_size, documents, text_bytes, empty)
+
+
+def main(folder: Path) -> None:
+    """Prints the contents of a folder; ends with a sentence if they cannot be read."""
+    try:
+        print(json.dumps(asdict(read_contents(folder))))
+    except FineshardsError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

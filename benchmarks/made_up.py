@@ -1,0 +1,81 @@
+"""Block summaries of a dataset that does not exist: counts as large as wished, and no text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from shards.records import BlockSummary, LabelCount
+
+# About those of FineWeb.
+DOCUMENT_TOKENS = 650
+TOKEN_BYTES = 4.4
+CRAWLS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How large a dataset is. Blocks are spread evenly over the files, tokens unevenly."""
+
+    tokens: int
+    blocks: int
+    files: int
+    shard_tokens: int
+
+    def shrunk(self, factor: int) -> Size:
+        """The same with a `factor`-th of the tokens, blocks and files; at least one of each."""
+        return Size(
+            max(self.tokens // factor, 1),
+            max(self.blocks // factor, 1),
+            max(self.files // factor, 1),
+            self.shard_tokens,
+        )
+
+
+FINEWEB = Size(tokens=15_000_000_000_000, blocks=1_000_000, files=50_000, shard_tokens=100_000_000)
+
+
+@lru_cache(maxsize=1)
+def block_borders(size: Size) -> npt.NDArray[np.int64]:
+    """Where each block begins in the stream: int64, shape (blocks + 1,), from 0 to `tokens`.
+
+    The longest block is three times the shortest; always the same for a size.
+    """
+    ends = np.cumsum(np.random.default_rng(0).uniform(0.5, 1.5, size.blocks))
+    borders = np.zeros(size.blocks + 1, dtype=np.int64)
+    borders[1:] = np.rint(ends / ends[-1] * size.tokens)
+    return borders
+
+
+def file_summaries(size: Size, file: int) -> list[BlockSummary]:
+    """A file's summaries, last block first, as a shuffle may bring them."""
+    first, stop = (number * size.blocks // size.files for number in (file, file + 1))
+    tokens = np.diff(block_borders(size)[first : stop + 1]).tolist()
+    return [_summary(file, index, stop - first, tokens[index]) for index in range(stop - first)][
+        ::-1
+    ]
+
+
+def _summary(file: int, index: int, blocks: int, tokens: int) -> BlockSummary:
+    documents = -(-tokens // DOCUMENT_TOKENS)
+    labels = (
+        LabelCount("dump", f"CC-MAIN-{file % CRAWLS:02d}", documents, tokens),
+        LabelCount("language", "en", documents, tokens),
+    )
+    return BlockSummary(
+        file=file,
+        index=index,
+        blocks=blocks,
+        rows=documents,
+        documents=documents,
+        nulls=0,
+        rejected=0,
+        tokens=tokens,
+        text_bytes=int(tokens * TOKEN_BYTES),
+        by_reference=0,
+        compared=0,
+        labels=labels,
+    )

@@ -1,0 +1,257 @@
+"""`python -m benchmarks.run`: the job beside its peers, in turn, so that drift hits all alike.
+
+Each run is a whole command in a process of its own, start-up included, into a fresh folder that is
+deleted afterwards. All must give the same number of tokens, or the benchmark fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.chart import draw
+from benchmarks.contestants import (
+    CONTESTANTS,
+    PEERS_PYTHON,
+    ROOT,
+    Contestant,
+    choose,
+    count_tokens,
+    interpreter,
+)
+from benchmarks.inputs import Contents, lay_out
+from benchmarks.machine import describe_commit, describe_machine, describe_versions
+from benchmarks.made_up import FINEWEB
+from benchmarks.measure import Measurement, measure
+from benchmarks.results import Entry, Result, free_path, save
+from pipeline.options import Parser
+from shards.errors import FineshardsError, UsageError
+
+RESULTS = ROOT / "benchmarks/results"
+# The first that exists is the input when none is named.
+DEFAULT_INPUTS = (ROOT.parent / "shared/corpus", ROOT / "samples")
+
+
+class Race:
+    """Contestants over one input, round by round.
+
+    source: folder of parquet files, with these contents. work: folder for everything else, which
+    may become large. pythons: the interpreter of each contestant.
+    """
+
+    def __init__(
+        self,
+        contestants: Sequence[Contestant],
+        source: Path,
+        contents: Contents,
+        work: Path,
+        pythons: dict[str, str],
+        console: Console,
+    ) -> None:
+        self._contestants = contestants
+        self._source = source
+        self._contents = contents
+        self._work = work
+        self._pythons = pythons
+        self._console = console
+        self._totals: dict[str, int] = {}
+
+    def prepare(self) -> None:
+        """What contestants need and would have at hand; not measured."""
+        for contestant in self._contestants:
+            if contestant.prepare:
+                self._measure(contestant, contestant.prepare, self._work)
+
+    def run_round(self, title: str) -> dict[str, Measurement]:
+        """One run of each, in order; raises FineshardsError if one fails or gives other tokens."""
+        measured = {}
+        for contestant in self._contestants:
+            output = self._work / "output"
+            # So that nobody waits for what others have written.
+            os.sync()
+            measurement = self._measure(contestant, contestant.module, output)
+            self._check(contestant, count_tokens(output))
+            for left in self._work.glob("output*"):
+                shutil.rmtree(left)
+            self._console.print(
+                f"{title}: {contestant.name:<12}{measurement.wall:8.2f} s", highlight=False
+            )
+            measured[contestant.name] = measurement
+        return measured
+
+    @property
+    def tokens(self) -> int:
+        """The total of all contestants, after a round."""
+        return next(iter(self._totals.values()))
+
+    def entry(self, contestant: Contestant, runs: Sequence[Measurement]) -> Entry:
+        """A contestant's part of the result."""
+        command = " ".join(["python", "-m", *contestant.module])
+        return Entry(
+            name=contestant.name,
+            what=contestant.what,
+            command=command.format(input="INPUT", output="OUTPUT", work="WORK"),
+            versions=describe_versions(self._pythons[contestant.name], contestant.packages),
+            runs=tuple(runs),
+        )
+
+    def _measure(
+        self, contestant: Contestant, module: tuple[str, ...], output: Path
+    ) -> Measurement:
+        filled = [
+            part.format(input=self._source, output=output, work=self._work) for part in module
+        ]
+        command = [self._pythons[contestant.name], "-m", *filled]
+        try:
+            return measure(command, self._work / f"{contestant.name}.log", cwd=ROOT)
+        except FineshardsError as error:
+            raise FineshardsError(f"{contestant.name} failed: {error}") from error
+
+    def _check(self, contestant: Contestant, tokens: int) -> None:
+        # A document without text is one token, EOT.
+        self._totals[contestant.name] = tokens + (
+            self._contents.empty if contestant.skips_empty else 0
+        )
+        if len(set(self._totals.values())) > 1:
+            totals = ", ".join(f"{name} {total:,}" for name, total in self._totals.items())
+            raise FineshardsError(
+                f"the contestants give different numbers of tokens: {totals}. Nothing is measured "
+                "before they do the same work."
+            )
+
+
+def bench(
+    args: argparse.Namespace, console: Console, known: Sequence[Contestant] = CONTESTANTS
+) -> Path:
+    """Measures, prints and saves; returns the path of the JSON. Raises FineshardsError."""
+    contestants = choose(args.only, known)
+    # Contestants run in another folder. The link of an environment's Python must not be followed.
+    peers_python = Path(os.path.abspath(args.peers))
+    pythons = {each.name: interpreter(each, peers_python) for each in contestants}
+    patterns = args.input or [default_input(console)]
+    began = datetime.now(UTC).isoformat(timespec="seconds")
+    parent = os.path.abspath(args.work) if args.work is not None else None
+    if parent is not None:
+        os.makedirs(parent, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=parent) as folder:
+        work = Path(folder)
+        source = work / "input"
+        names = lay_out(patterns, args.repeat, source)
+        contents = read_apart(source)
+        race = Race(contestants, source, contents, work, pythons, console)
+        race.prepare()
+        rounds, loads = [], []
+        for number in range(1, args.rounds + 1):
+            loads.append(os.getloadavg()[0])
+            rounds.append(race.run_round(f"round {number} of {args.rounds}"))
+        result = Result(
+            name=args.name or "bench",
+            date=began,
+            commit=describe_commit(ROOT),
+            machine=describe_machine(work),
+            files=tuple(names),
+            contents=contents,
+            repeat=args.repeat,
+            tokens=race.tokens,
+            loads=tuple(loads),
+            entries=tuple(
+                race.entry(each, [measured[each.name] for measured in rounds])
+                for each in contestants
+            ),
+        )
+    path = free_path(Path(args.results), result.date, result.name)
+    save(result.to_json(), path)
+    path.with_name(path.name.removesuffix(".json") + ".svg").write_text(draw(result))
+    console.print(result.table())
+    console.print(f"written to {os.path.relpath(path)}, and a chart beside it", highlight=False)
+    return path
+
+
+def default_input(console: Console) -> str:
+    """The pattern to measure on when none is given; says so if it is only the sample."""
+    folder = next(folder for folder in DEFAULT_INPUTS if any(folder.glob("*.parquet")))
+    if folder == DEFAULT_INPUTS[-1]:
+        console.print(
+            "there is no ../shared/corpus; measuring on the sample, 2 MB, which shows little but "
+            "start-up. Name larger files with INPUT='data/*.parquet', or --repeat 100.",
+            highlight=False,
+        )
+    return str(folder / "*.parquet")
+
+
+def read_apart(source: Path) -> Contents:
+    """`inputs.read_contents`, in another process; raises FineshardsError."""
+    command = [sys.executable, "-m", "benchmarks.inputs", str(source)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise FineshardsError(done.stderr.strip().splitlines()[-1])
+    contents = Contents(**json.loads(done.stdout))
+    if contents.documents == 0:
+        raise FineshardsError("the input has no documents; there is nothing to measure.")
+    return contents
+
+
+def positive(text: str) -> int:
+    """An argument that is a whole number from 1 on."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 on, got {text!r}")
+    return int(text)
+
+
+def flags() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = Parser(prog="python -m benchmarks.run", description=__doc__)
+    parser.add_argument("--input", action="append", metavar="PATTERN", help="parquet; repeatable")
+    parser.add_argument("--repeat", type=positive, default=1, metavar="N", help="input N times")
+    parser.add_argument("--rounds", type=positive, default=3, metavar="N", help="default: 3")
+    parser.add_argument("--only", metavar="A,B", help="contestants; the first is compared with")
+    parser.add_argument("--name", help="part of the result's file name")
+    parser.add_argument("--work", metavar="FOLDER", help="where outputs go and are deleted again")
+    parser.add_argument("--results", default=str(RESULTS), metavar="FOLDER")
+    parser.add_argument("--peers", default=str(PEERS_PYTHON), metavar="PYTHON")
+    parser.add_argument("--scale", action="store_true", help="the plan at FineWeb's size instead")
+    parser.add_argument(
+        "--shrink", type=positive, default=1, metavar="N", help="… at an N-th of it"
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the benchmark; returns the exit code."""
+    try:
+        args = flags().parse_args(argv)
+        if args.name is not None and args.name != os.path.basename(args.name):
+            raise UsageError(f"--name {args.name}: is part of a file name, and no path.")
+        console = Console(width=None if sys.stdout.isatty() else 120)
+        if args.scale:
+            # Beam takes a second to import, and memory that would be a floor of the contestants'.
+            from benchmarks.scale import bench_scale
+
+            size = FINEWEB.shrunk(args.shrink)
+            bench_scale(size, Path(args.results), args.name or "scale", console)
+        else:
+            bench(args, console)
+    except FineshardsError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("bench: interrupted; nothing is kept.", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    # A plain kill also ends what was started, and deletes the work folder.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""The step Plan and the shuffle after it in a real Beam run, with made-up counts.
+
+Run as `python -m benchmarks.scale_beam TOKENS BLOCKS FILES SHARD_TOKENS` it fails unless each shard
+gets its pieces: the whole of its tokens, once. As the modules of `transforms/` it does without
+`from __future__ import annotations`.
+"""
+
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from benchmarks.made_up import Size, file_summaries
+from benchmarks.scale import RULE
+from shards.checkpoints import Checkpoints
+from shards.errors import FineshardsError
+from shards.job import Columns, Settings, Tokenizer
+from shards.layout import ShardKey
+from shards.plan import StreamPlan
+from shards.records import BlockSummary, Piece
+from shards.storage import Storage
+from transforms.plan import Plan
+
+
+def run(size: Size) -> None:
+    """Runs the pipeline; raises FineshardsError, wrapped by Beam, if a shard is not whole."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        # The plan needs of them how long shards are and which are test, and where to leave a note.
+        checkpoints = Checkpoints(Storage(folder), "0" * 64)
+        tokenizer = Tokenizer("tiktoken", "none", "", "", (), 0, 0, "")
+        settings = Settings(Columns("text", "id", False), tokenizer, size.shard_tokens, RULE, 1)
+        # One worker, in_memory. With multi_threading data goes over gRPC, and Beam flushes each
+        # output once a second from another thread, also in the midst of an element; with so many
+        # small ones that ended in "Invalid PaneInfoEncoding" in one of three runs.
+        with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) as root:
+            summaries = (
+                root
+                | "Files" >> beam.Create(range(size.files), reshuffle=False)
+                | "Summaries" >> beam.FlatMap(_summaries, size)
+            )
+            planned = summaries | "Plan" >> Plan(checkpoints, settings, size.files, 0)
+            _ = (
+                planned["pieces"]
+                | "GroupShards" >> beam.GroupByKey()
+                | "Whole" >> beam.Map(_check_shard, beam.pvalue.AsSingleton(planned["plan"]))
+                | "Count" >> beam.combiners.Count.Globally()
+                | "All" >> beam.Map(_check_count, beam.pvalue.AsSingleton(planned["plan"]))
+            )
+
+
+def _summaries(file: int, size: Size) -> Iterator[BlockSummary]:
+    yield from file_summaries(size, file)
+
+
+def _check_shard(group: tuple[tuple[str, int], Iterable[Piece]], plan: StreamPlan) -> str:
+    key = ShardKey(*group[0])
+    name, at = plan.layout.shard_name(key), 0
+    for piece in sorted(group[1], key=lambda piece: piece.at):
+        if piece.at != at:
+            raise FineshardsError(f"{name}: a piece stands at {piece.at}, expected {at}.")
+        at += piece.stop - piece.start
+    if at != plan.layout.shard_length(key):
+        raise FineshardsError(f"{name}: its pieces end at {at}.")
+    return name
+
+
+def _check_count(shards: int, plan: StreamPlan) -> None:
+    if shards != plan.layout.windows:
+        raise FineshardsError(f"{shards} shards got pieces, expected {plan.layout.windows}.")
+
+
+if __name__ == "__main__":
+    run(Size(*map(int, sys.argv[1:5])))
