@@ -17,7 +17,7 @@ import base64
 import os
 import sys
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from importlib.metadata import version
@@ -67,6 +67,12 @@ CONTEXTS = (
 # More for normal forms: marks of four combining classes beside `_` show which class it has.
 NORMAL_CONTEXTS = "~q\u0301_ q_\u0323 q_\u0334 q\u0345_ a_\u0301 e\u0323_\u0301~_\u0301\u0323_"
 
+# From here on there are only planes of private and of unassigned characters, but for some tags.
+# These contexts tell whether a library gives one of them a class; many go into one text.
+HIGH_PLANES = 0x40000
+HIGH_CONTEXTS = "a_a A_a A_A 1_1 !_! '_e  _ q\u0301_ q_\u0323\n"
+_TOGETHER = 50
+
 # More code points than a newer Unicode gives another class.
 LIMIT = 20_000
 
@@ -105,10 +111,11 @@ def revealing_ranks() -> bytes:
     return b"".join(base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens))
 
 
-def derive(names: Iterable[str]) -> Table:
-    """Compares the libraries on every code point in every context; takes minutes a scheme."""
-    versions = {name: version(name) for name in ("gigatoken", "tiktoken", "tokenizers")}
-    schemes = {}
+def derive(names: Iterable[str]) -> Iterator[tuple[str, Scheme | None]]:
+    """Compares the libraries on every code point in every context; takes a minute a scheme.
+
+    None for a scheme that has no fast path.
+    """
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         for name in names:
             starts = range(0, len(code_points()), _CHUNK)
@@ -118,18 +125,20 @@ def derive(names: Iterable[str]) -> Table:
                 starts = range(0, len(compositions()), _CHUNK)
                 sequences = pool.map(_differing_compositions, [name] * len(starts), starts)
                 found = _with_compositions(found, [x for chunk in sequences for x in chunk])
-            count = f"{name}: {len(found):,} code points differ"
+            print(f"{name}: {len(found):,} code points differ, {found[:3]} first", flush=True)
             if len(found) > LIMIT or any(code < 128 for code in found):
-                print(f"{count}, {found[:5]} first: no fast path")
-                continue
-            print(count, flush=True)
-            reference, fast, pattern = _described(name)
-            schemes[name] = Scheme(reference, fast, pattern, tuple(_runs(found)))
-    return Table(versions, schemes)
+                yield name, None
+            else:
+                reference, fast, pattern = _described(name)
+                yield name, Scheme(reference, fast, pattern, tuple(_runs(found)))
 
 
 def _differing(name: str, start: int) -> list[int]:
     codes = code_points()[start : start + _CHUNK]
+    if codes[0] >= HIGH_PLANES:
+        together = [codes[first : first + _TOGETHER] for first in range(0, len(codes), _TOGETHER)]
+        joined = ["".join(HIGH_CONTEXTS.replace("_", chr(x)) for x in some) for some in together]
+        codes = [code for index in _unlike(name, joined) for code in together[index]]
     contexts = CONTEXTS + NORMAL_CONTEXTS if _normalizes(name) else CONTEXTS
     texts = [contexts.replace("_", chr(code)) for code in codes]
     return [codes[index] for index in _unlike(name, texts)]
@@ -196,12 +205,19 @@ def _runs(codes: Iterable[int]) -> list[tuple[int, int]]:
     return runs
 
 
+def main(names: list[str]) -> None:
+    """Derives the schemes of these names, or all, and writes the table after each."""
+    versions = {name: version(name) for name in ("gigatoken", "tiktoken", "tokenizers")}
+    table = load_table()
+    if not names:
+        table = Table(versions, {})
+    elif table.versions != versions:
+        sys.exit(f"the table is of {table.versions}: derive all schemes")
+    for name, scheme in derive(names or [*SCHEMES, *PIPELINES]):
+        others = {x: table.schemes[x] for x in table.schemes if x != name}
+        table = Table(versions, others | ({name: scheme} if scheme else {}))
+        table.save()
+
+
 if __name__ == "__main__":
-    wanted = sys.argv[1:]
-    derived = derive(wanted or [*SCHEMES, *PIPELINES])
-    # Schemes that were not asked for stay, unless they are of other versions.
-    kept = load_table() if wanted else Table(derived.versions, {})
-    if kept.versions != derived.versions:
-        sys.exit(f"the table is of {kept.versions}: derive all schemes")
-    others = {name: kept.schemes[name] for name in kept.schemes if name not in wanted}
-    Table(derived.versions, others | derived.schemes).save()
+    main(sys.argv[1:])

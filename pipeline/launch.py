@@ -16,7 +16,7 @@ from pipeline.options import BuildOptions
 from shards.checkpoints import FOLDER as CHECKPOINTS
 from shards.checkpoints import Checkpoints
 from shards.errors import UsageError
-from shards.job import JOB_NAME, REJECTED_FOLDER, TOKENIZER_FILES, Columns, Job, Settings
+from shards.job import JOB_NAME, REJECTED_FOLDER, TOKENIZER_FILES, Columns, Job, Settings, Tokenizer
 from shards.layout import SPLITS
 from shards.manifest import MANIFEST_NAME, Manifest
 from shards.records import SourceFile
@@ -50,6 +50,7 @@ def prepare(options: BuildOptions) -> Launch:
         shard_tokens=options.shard_tokens,
         split=options.split,
         block_bytes=options.block_bytes or default_block_bytes(files),
+        dtype=_resolve_dtype(options.dtype, tokenizer),
     )
     job = Job(settings, tuple(files), origin)
     _refuse_foreign_files(storage)
@@ -74,7 +75,8 @@ def prepare(options: BuildOptions) -> Launch:
     if manifest is not None and not options.keep_checkpoints:
         # A job that was killed just after its manifest leaves them behind.
         clear_checkpoints(storage)
-    return Launch(job, Checkpoints(storage, job.fingerprint()), manifest)
+    checkpoints = Checkpoints(storage, job.fingerprint(), settings.token_dtype)
+    return Launch(job, checkpoints, manifest)
 
 
 def default_block_bytes(files: Sequence[SourceFile]) -> int:
@@ -91,6 +93,19 @@ def default_block_bytes(files: Sequence[SourceFile]) -> int:
 def clear_checkpoints(storage: Storage) -> None:
     """Deletes what only an unfinished job needs."""
     storage.delete_folder(CHECKPOINTS)
+
+
+def _resolve_dtype(wanted: str, tokenizer: Tokenizer) -> str:
+    """The dtype in effect; raises UsageError for one that cannot hold every id."""
+    fits = tokenizer.size <= 1 << 16
+    if wanted == "auto":
+        return "uint16" if fits else "uint32"
+    if wanted == "uint16" and not fits:
+        raise UsageError(
+            f"--dtype uint16: the ids of {tokenizer.name} go up to {tokenizer.size - 1:,}, and 16 "
+            "bits hold none above 65,535. Use --dtype uint32, or auto."
+        )
+    return wanted
 
 
 def _find_input(options: BuildOptions) -> tuple[list[SourceFile], tuple[tuple[str, str], ...]]:

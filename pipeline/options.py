@@ -41,6 +41,7 @@ class BuildOptions:
     eot_token: str | None
     engine: str
     shard_tokens: int
+    dtype: str
     split: SplitRule
     block_bytes: int | None
     max_bad_rows: int
@@ -103,6 +104,13 @@ def add_build_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         default=DEFAULT_SHARD_TOKENS,
         help=f"tokens a shard; default: {DEFAULT_SHARD_TOKENS:,}",
+    )
+    output.add_argument(
+        "--dtype",
+        choices=("auto", "uint16", "uint32"),
+        default="uint32",
+        help="of the tokens in the shards; auto is uint16 where every id of the tokenizer fits. "
+        "default: uint32",
     )
     output.add_argument(
         "--test_fraction",
@@ -186,6 +194,7 @@ def parse_build_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> B
         eot_token=args.eot_token,
         engine=args.tokenizer_engine,
         shard_tokens=args.shard_tokens,
+        dtype=args.dtype,
         split=SplitRule(fraction, args.test_shards),
         block_bytes=args.block_bytes,
         max_bad_rows=args.max_bad_rows,

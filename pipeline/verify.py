@@ -214,12 +214,13 @@ def _check_tokens(
 ) -> None:
     """Size, header, checksum, ids, and an EOT where a document begins and nowhere else."""
     tokenizer = dataset.manifest.settings.tokenizer
+    dtype = dataset.manifest.settings.token_dtype
     size = dataset.storage.size(shard.name)
     if size != shard.bytes:
         facts.problems.append(f"{shard.name} has {size} bytes, the manifest says {shard.bytes}")
     with dataset.storage.open(shard.name) as opened:
         try:
-            tokens = npy.parse_header(opened.read(npy.HEADER_BYTES))
+            tokens = npy.parse_header(opened.read(npy.HEADER_BYTES), dtype)
         except ValueError as error:
             facts.problems.append(f"{shard.name} {error}")
             return
@@ -229,7 +230,7 @@ def _check_tokens(
         facts.problems.append(f"{shard.name} has crc32c {checksum}, expected {shard.crc32c}")
     if tokens != shard.tokens:
         facts.problems.append(f"{shard.name}: header says {tokens} tokens, not {shard.tokens}")
-    if size != npy.file_bytes(tokens):
+    if size != npy.file_bytes(tokens, dtype):
         return
     begins = table.offset[table.start == 0]
     position = 0

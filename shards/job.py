@@ -12,8 +12,11 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from shards.errors import OutputError
 from shards.layout import SplitRule
+from shards.npy import DTYPES
 from shards.records import SourceFile, from_fields
 from shards.storage import Storage
 
@@ -75,6 +78,7 @@ class Settings:
     """The options that decide the bytes, in the form in which the steps use them.
 
     shard_tokens: tokens a shard. block_bytes: bytes of text after which a block ends.
+    dtype: `uint32`, or `uint16` where every id fits.
     """
 
     columns: Columns
@@ -82,6 +86,12 @@ class Settings:
     shard_tokens: int
     split: SplitRule
     block_bytes: int
+    dtype: str = "uint32"
+
+    @property
+    def token_dtype(self) -> np.dtype[np.unsignedinteger]:
+        """What tokens are stored as."""
+        return DTYPES[self.dtype]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +177,8 @@ def settings_from_json(fields: dict[str, Any]) -> Settings:
     specials = fields["tokenizer"]["special_tokens"]
     if fields["tokenizer"]["kind"] not in TOKENIZER_FILES:
         raise ValueError(f"unknown kind of tokenizer {fields['tokenizer']['kind']!r}")
+    if fields["dtype"] not in DTYPES:
+        raise ValueError(f"unknown dtype {fields['dtype']!r}")
     return from_fields(
         Settings,
         fields,
@@ -199,4 +211,5 @@ def _flat(settings: Settings) -> list[tuple[str, object]]:
         ("--test_fraction", split.test_fraction),
         ("--test_shards", split.test_shards),
         ("--block_bytes", settings.block_bytes),
+        ("--dtype", settings.dtype),
     ]

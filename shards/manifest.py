@@ -103,7 +103,7 @@ class Manifest:
                 length = self.layout.shard_length(key)
                 if shard.tokens != length:
                     found.append(f"{shard.name} has {shard.tokens} tokens, expected {length}")
-                if shard.bytes != npy.file_bytes(shard.tokens):
+                if shard.bytes != npy.file_bytes(shard.tokens, self.settings.token_dtype):
                     found.append(f"{shard.name} has {shard.bytes} bytes for {shard.tokens} tokens")
         for report, file in zip(self.reports, self.files, strict=True):
             if report.rows != report.documents + report.nulls + report.rejected:
@@ -134,7 +134,7 @@ class Manifest:
             "settings": asdict(self.settings),
             "layout": asdict(layout)
             | {
-                "dtype": npy.TOKEN_DTYPE.str,
+                "dtype": self.settings.token_dtype.str,
                 "header_bytes": npy.HEADER_BYTES,
                 "index_width": layout.index_width,
                 "splits": {
