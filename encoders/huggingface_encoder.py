@@ -32,7 +32,7 @@ class HuggingFaceEncoder:
     def encode(self, texts: pa.Array) -> TokenBatch:
         """See `Encoder.encode`; raises FineshardsError for a text that the tokenizer cannot take.
 
-        Such as a character without a token in a vocabulary without an unknown token.
+        Such as a character without a token in a vocabulary without an unknown token, or the EOT.
         """
         parts = []
         offsets = np.zeros(len(texts) + 1, dtype=np.int64)
@@ -64,4 +64,11 @@ class HuggingFaceEncoder:
                 f"{self.name} cannot encode a document ({error}); the tokenizer does not fit "
                 "this text."
             ) from error
-        return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
+        found = [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
+        for text, ids in zip(texts, found, strict=True):
+            if (ids == self._eot).any():
+                raise FineshardsError(
+                    f"the token that begins documents stands in one, as this tokenizer finds it in "
+                    f"text: {text[:200]!r}. Name another --eot_token, or leave the document out."
+                )
+        return found

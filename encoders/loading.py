@@ -6,9 +6,6 @@ import logging
 import threading
 from functools import lru_cache
 
-import numpy as np
-import pyarrow as pa
-
 from encoders.differences import Scheme, load_table
 from encoders.encoder import Encoder
 from encoders.golden import golden_sha256
@@ -38,12 +35,6 @@ def describe_tokenizer(
     else:
         vocabulary = resolve_vocabulary(name, eot_token)
     reference = _encoder(vocabulary, engine).reference
-    alone = reference.encode(pa.array([vocabulary.eot_text], pa.large_string()))
-    if np.count_nonzero(alone.tokens == vocabulary.eot) > 1:
-        raise UsageError(
-            f"--eot_token {vocabulary.eot_text}: to {vocabulary.name} this text is the token "
-            "itself, so that documents could not be told apart. Name another special token."
-        )
     record = Tokenizer(
         kind=vocabulary.kind,
         name=vocabulary.name,

@@ -22,6 +22,9 @@ from shards.job import HUGGINGFACE
 # Steps that change no id: what comes around the text, and what counts characters.
 _WITHOUT_PART = ("post_processor", "truncation", "padding")
 
+# Begins the pieces that no text may hold; noncharacters, which are for use within a program.
+_HIDDEN = "\ufffe\uffff"
+
 
 @dataclass(frozen=True)
 class TokenizerJson:
@@ -58,7 +61,11 @@ class TokenizerJson:
     def special_tokens(self) -> tuple[tuple[str, int], ...]:
         """Sorted (text, id) pairs."""
         added = self.library.get_added_tokens_decoder().items()
-        return tuple(sorted((token.content, id_) for id_, token in added if token.special))
+        found = {token.content: id_ for id_, token in added if token.special}
+        for piece, id_ in self.library.get_vocab(with_added_tokens=False).items():
+            if piece.startswith(_HIDDEN):
+                found[piece.removeprefix(_HIDDEN)] = id_
+        return tuple(sorted(found.items()))
 
     @property
     def size(self) -> int:
@@ -112,7 +119,7 @@ def read_tokenizer_json(path: str, eot_token: str | None) -> TokenizerJson:
     tokenizer = TokenizerJson(Path(path).name, data, "")
     try:
         model = tokenizer.content.get("model")
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise UsageError(f"{flag}: is no tokenizer.json ({error}).") from error
     if not isinstance(model, dict):
         raise UsageError(f"{flag}: is no tokenizer.json (it has no model).")
@@ -131,7 +138,24 @@ def read_tokenizer_json(path: str, eot_token: str | None) -> TokenizerJson:
 @lru_cache(maxsize=2)
 def _content(data: bytes) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(data)
-    return content | dict.fromkeys(_WITHOUT_PART)
+    return _with_hidden_pieces(content | dict.fromkeys(_WITHOUT_PART))
+
+
+def _with_hidden_pieces(content: dict[str, Any]) -> dict[str, Any]:
+    """Hides special tokens from Unigram models, which find all of their pieces in any text.
+
+    Others do not: a byte-pair encoding has no merges that lead to one.
+    """
+    model, added = content.get("model"), content.get("added_tokens") or []
+    if not isinstance(model, dict) or model.get("type") != "Unigram":
+        return content
+    specials = {token["content"] for token in added if token["special"]}
+    vocab = [
+        [_HIDDEN + piece if piece in specials else piece, score] for piece, score in model["vocab"]
+    ]
+    pieces = {piece for piece, _ in model["vocab"]}
+    left = [token for token in added if token["content"] not in specials & pieces]
+    return content | {"added_tokens": left, "model": model | {"vocab": vocab}}
 
 
 @lru_cache(maxsize=2)

@@ -19,7 +19,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from oracle import read_texts
 from tokenizer_files import ADDED, EOT, SPECIALS, STYLES, oracle_documents, save, train
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from encoders import derive
 from encoders.differences import Table, load_table
@@ -452,3 +452,46 @@ def test_another_eot_of_a_tiktoken_encoding() -> None:
     record, _ = describe_tokenizer("cl100k_base", "auto", "<|fim_prefix|>")
     assert record.eot == 100_258
     assert record.golden_sha256 != describe_tokenizer("cl100k_base", "auto")[0].golden_sha256
+
+
+def unigram(tmp_path: Path) -> Path:
+    """As T5's: special tokens are pieces of the vocabulary, in the first places."""
+    pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -2.0), ("▁the", -3.0)]
+    pieces += [(character, -5.0) for character in "abcdefghijklmnopqrstuvwxyz.</>"]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=2))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.add_special_tokens(["<pad>", "</s>", "<unk>", "<extra>"])
+    return save(tokenizer, tmp_path / "spiece.json")
+
+
+def test_unigram_models_do_not_find_special_tokens_in_text(tmp_path: Path) -> None:
+    path = unigram(tmp_path)
+    record, data = describe_tokenizer(str(path), "auto", "</s>")
+    assert dict(record.special_tokens) == {"<pad>": 0, "</s>": 1, "<unk>": 2, "<extra>": 35}
+    assert (record.eot, record.size, record.special_tokens[0]) == (1, 36, ("</s>", 1))
+    storage = Storage(str(tmp_path / "out"))
+    storage.write(TOKENIZER_JSON_NAME, data)
+    encoder = load_encoder(record, storage, "auto")
+    texts = ["the end.", "A </s> b<pad><extra>", ""]
+    batch = encoder.encode(arrow(texts))
+    for index in (0, 2):
+        assert [batch.document(index).tolist()] == oracle_documents(path, "</s>", [texts[index]])
+    tokens = batch.document(1).tolist()
+    assert tokens[0] == 1
+    assert not {0, 1, 35} & set(tokens[1:])
+    assert encoder.decode(batch.document(0)) == "the end."
+
+
+def test_the_token_that_begins_documents_never_stands_in_one(tmp_path: Path) -> None:
+    """A word-level model knows its tokens by their texts; no setting changes that."""
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, "end": 1, "a": 2}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(["end"])
+    record, data = describe_tokenizer(str(save(tokenizer, tmp_path / "t.json")), "auto", "end")
+    storage = Storage(str(tmp_path / "out"))
+    storage.write(TOKENIZER_JSON_NAME, data)
+    encoder = load_encoder(record, storage, "auto")
+    assert encoder.encode(arrow(["a b"])).tokens.tolist() == [1, 2, 0]
+    with pytest.raises(FineshardsError, match=r"stands in one, as .* text: 'a end'\. Name another"):
+        encoder.encode(arrow(["a end"]))
