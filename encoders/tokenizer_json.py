@@ -132,7 +132,16 @@ def read_tokenizer_json(path: str, eot_token: str | None) -> TokenizerJson:
         specials = dict(tokenizer.special_tokens)
     except FineshardsError as error:
         raise UsageError(f"{flag}: {error}.") from error
-    return replace(tokenizer, eot_text=eot_among(specials, eot_token, path))
+    chosen = replace(tokenizer, eot_text=eot_among(specials, eot_token, path))
+    for text, id_ in chosen.library.get_vocab(with_added_tokens=False).items():
+        if id_ == chosen.eot and text.removeprefix(_HIDDEN) != chosen.eot_text:
+            # The library numbers added tokens from the number of tokens on, whatever the ids are.
+            raise UsageError(
+                f"--eot_token {chosen.eot_text}: the tokenizers library gives it the id {id_}, "
+                f"which {text!r} has as well, since ids are missing from the vocabulary of {path}. "
+                "Name another special token."
+            )
+    return chosen
 
 
 @lru_cache(maxsize=2)

@@ -152,7 +152,8 @@ def _parts_of(name: str) -> dict[str, Any]:
     known = sorted(list_encoding_names())
     if name not in known:
         raise UsageError(
-            f"--tokenizer {name}: unknown encoding; tiktoken knows {', '.join(known)}."
+            f"--tokenizer {name}: unknown encoding; tiktoken knows {', '.join(known)}. Or name a "
+            "tokenizer.json file."
         )
     try:
         encoding = get_encoding(name)

@@ -249,10 +249,8 @@ def reference_only(path: Path, caplog: pytest.LogCaptureFixture, reason: str) ->
 
 def added(content: str = "<extra>", **flags: bool) -> dict[str, object]:
     """A token beside those of the trained file."""
-    flags = (
-        dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False) | flags
-    )
-    return {"id": 3_000, "content": "<extra>"} | flags
+    names = ("single_word", "lstrip", "rstrip", "normalized", "special")
+    return {"id": 3_000, "content": content} | dict.fromkeys(names, False) | flags
 
 
 @pytest.mark.parametrize(
@@ -290,7 +288,7 @@ def test_merges_in_another_order_than_the_ids(
 
 def test_a_vocabulary_without_some_bytes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = json.loads(path_of("gpt2").read_text())["model"]
-    vocab = {text: id_ for text, id_ in model["vocab"].items() if "Ď" not in text}
+    vocab = {text.replace("Ď", "一"): id_ for text, id_ in model["vocab"].items()}
     path = save(trained("gpt2"), tmp_path / "t.json", model={"vocab": vocab})
     reference_only(path, caplog, "1 of the 256 bytes have no token")
 
@@ -446,6 +444,17 @@ def test_mistakes_in_the_command(tmp_path: Path) -> None:
     none = save(trained("gpt2"), tmp_path / "n.json", added_tokens=[])
     with pytest.raises(UsageError, match=r"--eot_token; it has no special tokens"):
         describe_tokenizer(str(none), "auto")
+
+
+def test_an_eot_with_the_id_of_another_token(tmp_path: Path) -> None:
+    """Where the vocabulary has holes, the library numbers added tokens into it."""
+    vocab = json.loads(path_of("gpt2").read_text())["model"]["vocab"]
+    last = max(vocab, key=lambda text: vocab[text])
+    del vocab["Ď"]
+    path = save(trained("gpt2"), tmp_path / "t.json", model={"vocab": vocab})
+    message = rf"the id {vocab[last]}, which {last!r} has as well, since ids are missing"
+    with pytest.raises(UsageError, match=message):
+        describe_tokenizer(str(path), "auto")
 
 
 def test_another_eot_of_a_tiktoken_encoding() -> None:
