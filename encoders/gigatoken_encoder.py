@@ -5,6 +5,7 @@ It is exact where `encoders/exact.py` lets it be; by itself it is not, see there
 
 from __future__ import annotations
 
+import base64
 import os
 import tempfile
 import threading
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
+from itertools import product
 
 import awkward as ak
 import gigatoken
@@ -33,14 +35,17 @@ class GigatokenTokenizer:
 
     Two calls on one of gigatoken's tokenizers wait for each other, so every concurrent call gets
     one of its own; as many as there are cores, for more would only take memory.
+
+    Raises ValueError if gigatoken cannot load the ranks.
     """
 
     def __init__(self, ranks: bytes, scheme: str, eot: int) -> None:
-        self._ranks = ranks
+        self._ranks = without_holes(ranks)
         self._scheme = scheme
         self._eot = np.uint32(eot)
         self.name = f"gigatoken {version('gigatoken')}"
-        self._idle: list[_Tokenizer] = []
+        # The first one now: what cannot be loaded must show before a job begins.
+        self._idle = [_Tokenizer(self._ranks, scheme)]
         self._free = threading.BoundedSemaphore(os.cpu_count() or 1)
 
     def encode(self, texts: pa.Array) -> TokenBatch:
@@ -73,8 +78,15 @@ class _Tokenizer:
         with tempfile.NamedTemporaryFile(suffix=".tiktoken") as file:
             file.write(ranks)
             file.flush()
-            # No special tokens: gigatoken would find them in the text.
-            self._tokenizer = gigatoken.Tokenizer.from_tiktoken(file.name, scheme, {})
+            try:
+                # No special tokens: gigatoken would find them in the text.
+                self._tokenizer = gigatoken.Tokenizer.from_tiktoken(file.name, scheme, {})
+            except BaseException as error:
+                # A panic of Rust's comes as an exception that is no Exception.
+                if isinstance(error, Exception) or type(error).__module__ == "pyo3_runtime":
+                    reason = str(error).partition("\n")[0]
+                    raise ValueError(f"gigatoken cannot load its ranks ({reason})") from error
+                raise
         self.seconds = 0.0
 
     def encode(self, texts: ak.Array) -> ak.contents.ListOffsetArray:
@@ -82,3 +94,20 @@ class _Tokenizer:
         layout = self._tokenizer.encode_batch(texts, parallel=False).layout
         self.seconds += time.thread_time() - began
         return layout
+
+
+def without_holes(ranks: bytes) -> bytes:
+    """A rank file with a token for every rank that it leaves out, as gigatoken demands.
+
+    p50k_base leaves out that of its EOT. The tokens put in are pairs of bytes that UTF-8 never has,
+    so that no text can contain them.
+    """
+    by_rank = {int(rank): token for token, rank in map(bytes.split, ranks.splitlines())}
+    holes = [rank for rank in range(max(by_rank)) if rank not in by_rank]
+    if not holes:
+        return ranks
+    never = range(0xF5, 0x100)
+    fillers = (base64.b64encode(bytes(pair)) for pair in product(never, never))
+    taken = set(by_rank.values())
+    by_rank |= zip(holes, (filler for filler in fillers if filler not in taken), strict=False)
+    return b"".join(by_rank[rank] + b" %d\n" % rank for rank in sorted(by_rank))

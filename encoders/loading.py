@@ -89,8 +89,11 @@ def _build(vocabulary: Vocabulary, engine: str) -> Encoder:
         from encoders.exact import ExactEncoder
         from encoders.gigatoken_encoder import GigatokenTokenizer
 
-        fast = GigatokenTokenizer(vocabulary.ranks, scheme.fast, vocabulary.eot)
-        return ExactEncoder(fast, reference, scheme)
+        try:
+            fast = GigatokenTokenizer(vocabulary.ranks, scheme.fast, vocabulary.eot)
+            return ExactEncoder(fast, reference, scheme)
+        except ValueError as error:
+            reasons.append(str(error))
     reason = "; ".join(reasons)
     if engine == "gigatoken":
         raise UsageError(
