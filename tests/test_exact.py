@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 
 import hostile
@@ -214,33 +214,26 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return found
 
 
-def test_tokenizers_are_built_anew_after_so_many_tokens(
+def test_tokenizers_are_built_anew_after_so_much_work(
     built: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A second for every call: the clock is read before and after each.
+    clock = count()
+    monkeypatch.setattr(gigatoken_encoder.time, "thread_time", lambda: float(next(clock)))
+    monkeypatch.setattr(gigatoken_encoder, "REBUILD_SECONDS", 4.0)
     encoder = revealing.__wrapped__("cl100k_base")
-    batches = [hostile.documents(seed, 50, scheme()) for seed in range(20)]
-    once = [encoder.encode(batch) for batch in batches]
-    assert len(built) == 1
-    lengths = [len(encoder._fast.encode(batch).tokens) - len(batch) for batch in batches]
-    bound = sum(lengths) // 5
-    monkeypatch.setattr(gigatoken_encoder, "REBUILD_TOKENS", bound)
-    encoder = revealing.__wrapped__("cl100k_base")
-    rebuilt, made = 0, 0
-    for batch, expected in zip(batches, once, strict=True):
-        again = encoder.encode(batch)
-        assert np.array_equal(again.tokens, expected.tokens)
-        assert np.array_equal(again.offsets, expected.offsets)
-    for length in lengths[:-1]:
-        made += length
-        if made >= bound:
-            rebuilt, made = rebuilt + 1, 0
-    assert rebuilt >= 3
-    assert len(built) == 2 + rebuilt
+    numbers = []
+    for seed in range(14):
+        must_be_exact(encoder, hostile.documents(seed, 50, scheme()))
+        numbers.append(len(built))
+    assert numbers == [1] * 4 + [2] * 4 + [3] * 4 + [4] * 2
+    kept = encoder._fast._idle
+    assert kept == built[-1:], "what is not in use any more is not kept either"
 
 
-@pytest.mark.parametrize("bound", [1, 3_000, gigatoken_encoder.REBUILD_TOKENS])
-def test_threads_get_what_one_gets(monkeypatch: pytest.MonkeyPatch, bound: int) -> None:
-    monkeypatch.setattr(gigatoken_encoder, "REBUILD_TOKENS", bound)
+@pytest.mark.parametrize("bound", [0.0, 0.002, gigatoken_encoder.REBUILD_SECONDS])
+def test_threads_get_what_one_gets(monkeypatch: pytest.MonkeyPatch, bound: float) -> None:
+    monkeypatch.setattr(gigatoken_encoder, "REBUILD_SECONDS", bound)
     encoder = revealing.__wrapped__("cl100k_base")
     threads, rounds = 8, 4
     batches = [hostile.documents(seed, 300, scheme()) for seed in range(threads * rounds)]
