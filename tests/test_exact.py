@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
-from itertools import count, pairwise
+from itertools import count
 from pathlib import Path
 
 import hostile
@@ -39,7 +39,6 @@ from encoders.derive import CONTEXTS, revealing_ranks
 from encoders.differences import load_table
 from encoders.encoder import Encoder
 from encoders.exact import ExactEncoder
-from encoders.gigatoken_encoder import with_eot
 from encoders.golden import GOLDEN_TEXTS
 from encoders.tiktoken_encoder import TiktokenEncoder
 from encoders.vocabulary import Vocabulary, resolve_vocabulary
@@ -171,30 +170,6 @@ def test_a_listed_character_on_the_border_of_two_chunks_is_found(listed: str) ->
         assert scheme().documents(strings(*documents)).tolist() == [2]
         assert scheme().documents(strings(*documents).slice(1)).tolist() == [1]
         assert scheme().documents(strings(*documents).slice(3)).tolist() == []
-
-
-# The EOT before each document.
-
-
-@given(
-    st.lists(st.integers(0, 9), max_size=12),
-    st.integers(0, 3),
-    st.sampled_from([1, 2, 3, 7, 20, 1 << 28]),
-)
-def test_an_eot_stands_before_each_document(
-    lengths: list[int], left_out: int, at_once: int
-) -> None:
-    tokens = np.arange(left_out + sum(lengths) + 2, dtype=np.uint32)
-    offsets = np.cumsum([left_out, *lengths], dtype=np.int64)
-    expected: list[int] = []
-    for start, stop in pairwise(offsets.tolist()):
-        expected += [EOT, *tokens[start:stop].tolist()]
-    with pytest.MonkeyPatch.context() as patch:
-        # Documents longer than this are what documents of more than 2**28 tokens are.
-        patch.setattr(gigatoken_encoder, "_JOIN_TOKENS", at_once)
-        joined = with_eot(tokens, offsets, np.array([EOT], np.uint32))
-    assert joined.tolist() == expected
-    assert joined.dtype == np.uint32
 
 
 # Memory and threads.
