@@ -140,7 +140,11 @@ def _fast(
 
     if isinstance(vocabulary, Vocabulary):
         ranks, name = vocabulary.ranks, scheme.fast
-        fast = GigatokenTokenizer(lambda: from_ranks(ranks, name), vocabulary.eot)
+        try:
+            fast = GigatokenTokenizer(lambda: from_ranks(ranks, name), vocabulary.eot)
+        except ValueError as error:
+            reasons.append(str(error))
+            return None
         return ExactEncoder(fast, reference, scheme)
 
     from encoders.gigatoken_json import gigatoken_json, obstacles, trial
