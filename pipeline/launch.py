@@ -42,10 +42,10 @@ def prepare(options: BuildOptions) -> Launch:
     Raises UsageError if the input cannot be found or the output belongs to another job.
     """
     storage = Storage(options.output)
-    files, origin = _find_input(options)
+    files, origin = find_input(options)
     tokenizer, ranks = describe_tokenizer(options.tokenizer, options.engine)
     settings = Settings(
-        columns=Columns(options.text_column, options.id_column or "id", bool(options.id_column)),
+        columns=columns_of(options),
         tokenizer=tokenizer,
         shard_tokens=options.shard_tokens,
         split=options.split,
@@ -77,6 +77,11 @@ def prepare(options: BuildOptions) -> Launch:
     return Launch(job, Checkpoints(storage, job.fingerprint()), manifest)
 
 
+def columns_of(options: BuildOptions) -> Columns:
+    """The columns to read."""
+    return Columns(options.text_column, options.id_column or "id", bool(options.id_column))
+
+
 def default_block_bytes(files: Sequence[SourceFile]) -> int:
     """Bytes of text a block, from the files' sizes alone, so that every launch finds the same.
 
@@ -93,8 +98,11 @@ def clear_checkpoints(storage: Storage) -> None:
     storage.delete_folder(CHECKPOINTS)
 
 
-def _find_input(options: BuildOptions) -> tuple[list[SourceFile], tuple[tuple[str, str], ...]]:
-    """The ordered files, and how the user named them, for the manifest."""
+def find_input(options: BuildOptions) -> tuple[list[SourceFile], tuple[tuple[str, str], ...]]:
+    """The ordered files, and how the user named them, for the manifest.
+
+    Raises UsageError or InputError if there are none.
+    """
     if options.dataset is None:
         files = describe_files(match_patterns(options.inputs))
         return files, (("input", " ".join(options.inputs)),)
