@@ -34,6 +34,12 @@ class Expectation:
     output_bytes: int
     free_bytes: int
 
+    @classmethod
+    def of_build(cls, text_bytes: int, tokens: int, seconds: float) -> Expectation:
+        """The expectation of another build like one that took `seconds`."""
+        shards = tokens * TOKEN_DTYPE.itemsize
+        return cls(text_bytes, tokens, seconds, output_bytes=shards, free_bytes=2 * shards)
+
 
 @dataclass(frozen=True, slots=True)
 class Costs:
@@ -65,11 +71,4 @@ def expect(totals: Mapping[str, int], seen: Mapping[str, Seen], costs: Costs) ->
         # A worker reads, then encodes; they do not wait for each other.
         one_worker += sum(totals.values()) / costs.reading
     work = one_worker * max(1 / costs.workers, costs.largest)
-    shards = tokens * TOKEN_DTYPE.itemsize
-    return Expectation(
-        text_bytes=text_bytes,
-        tokens=tokens,
-        seconds=costs.start_up + costs.discovery + work,
-        output_bytes=shards,
-        free_bytes=2 * shards,
-    )
+    return Expectation.of_build(text_bytes, tokens, costs.start_up + costs.discovery + work)

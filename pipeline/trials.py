@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shards.checkpoints import Checkpoints
-from shards.errors import FineshardsError, InputError
+from shards.errors import FineshardsError, InputError, UsageError
 from shards.job import Job
 from shards.manifest import MANIFEST_NAME, Manifest
 from shards.storage import Storage
@@ -81,7 +81,7 @@ def run_trial(flags: Sequence[str], output: str, workers: int, deadline: float) 
         if peak is None:
             return None
         if process.returncode != 0:
-            raise _failure(log)
+            raise _failure(log, process.returncode)
         return _read_trial(output, wall, workers, peak)
     finally:
         shutil.rmtree(output, ignore_errors=True)
@@ -135,10 +135,16 @@ def _proportional_bytes(process: str) -> int:
     return 0
 
 
-def _failure(log: Path) -> FineshardsError:
-    lines = log.read_text(errors="replace").splitlines() or ["it said nothing"]
-    last = lines[-1].removeprefix("fineshards: ")
-    return InputError(f"a build of a sample failed: {last}")
+def _failure(log: Path, exit_code: int) -> FineshardsError:
+    """What the build itself said last, which is its error in one sentence."""
+    lines = log.read_text(errors="replace").splitlines()
+    if lines and lines[-1].startswith("fineshards: "):
+        kind = UsageError if exit_code == UsageError.exit_code else InputError
+        return kind(lines[-1].removeprefix("fineshards: "))
+    end = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
+    return FineshardsError(
+        f"a build of a sample ended with {end}" + (f": {lines[-1]}" if lines else ".")
+    )
 
 
 def _read_trial(output: str, wall: float, workers: int, peak: int) -> Trial:

@@ -112,11 +112,17 @@ class Part:
 
 @dataclass
 class Sample:
-    """What was copied, and the seconds that it took."""
+    """What was copied, from which files by index, and the seconds that it took."""
 
     parts: list[Part] = field(default_factory=list)
+    sources: set[int] = field(default_factory=set)
     documents: int = 0
     seconds: float = 0.0
+
+    @property
+    def files(self) -> int:
+        """Of how many of the input's files something was copied."""
+        return len(self.sources)
 
     @property
     def bytes(self) -> int:
@@ -196,6 +202,7 @@ def _copy_parquet(
             writer = pq.ParquetWriter(path, table.schema, compression=compression)
         # Files may lack ids or labels that others have.
         writer.write_table(_like(table, writer.schema), row_group_size=max(len(table), 1))
+        sample.sources.add(block.file)
         sample.documents += len(table) - table.column(columns.text).null_count
         written += share
         left -= share
@@ -279,6 +286,7 @@ def _copy_lines(
         path = os.path.join(folder, f"part-{len(sample.parts):05d}.jsonl{ending}")
         with explain_failures(file):
             documents, read = _copy_head(file, columns, path, size // len(chosen), wish)
+        sample.sources.add(file.index)
         sample.documents += documents
         sample.parts.append(Part(path, "jsonl", read))
         if time.monotonic() > deadline:
