@@ -38,8 +38,12 @@ _COPY_SHARE = 0.2
 # Inputs that are built in no time: so small, or with so little work besides the start-up.
 _SMALL_BYTES = 8 << 20
 _SMALL_SECONDS = 2.0
-# A build of the sample should work for so long: less drowns in noise, more leaves fewer builds.
-_LEAST_WORK = 1.5
+# A build of the sample should work for so many seconds. Less would not only drown in noise: an
+# encoder that begins is slow until it has seen the common words (gigatoken begins anew every four
+# seconds), so that a short build favours few workers and tells nothing of a long one.
+_LEAST_WORK = 4.0
+# How much quicker than at its beginning a build becomes, about.
+_WARMING = 1.5
 _MOST_WORK = 20.0
 _TINY_BYTES = 64 << 10
 # A worker's part of the first build with a rate.
@@ -87,6 +91,12 @@ class _Tuning:
 
     def advise(self) -> Advice:
         """Does all of it."""
+        load = os.getloadavg()[0]
+        if load > self.cores / 2:
+            self.notes.append(
+                f"the machine does other work too (load {load:.1f} on {self.cores} cores), which "
+                "makes rates lower and less certain"
+            )
         files, _ = find_input(self.options.build)
         self.default_block = default_block_bytes(files)
         self.survey = survey(
@@ -113,11 +123,11 @@ class _Tuning:
         if self.total / rate < _SMALL_SECONDS:
             return self._small()
         left = self._left() - self.options.seconds * _COPY_SHARE
-        if left < 2 * trial.wall:
+        if left < self.nothing.wall + _LEAST_WORK:
             self.trials[Setting()] = [trial]
             self.notes.append(
-                f"{self.options.seconds:.0f} seconds are enough for a rough measurement of the "
-                "defaults only; with a larger --seconds other settings are tried"
+                f"{self.options.seconds:.0f} seconds were enough for a rough measurement of the "
+                "defaults only, and of the slow beginning; a larger --seconds tells more"
             )
             return self._advice(probe, Setting(), small=False)
         return self._search(rate, left)
@@ -138,26 +148,33 @@ class _Tuning:
         builds = 3 + len(room.worker_counts()) + len(room.block_sizes(self.cores))
         work = min(max(left / builds - self.nothing.wall, _LEAST_WORK), _MOST_WORK)
         self.tell("copying a sample …")
+        # A block for every worker at least, and for twice as many unless that takes too long.
+        blocks = self.cores * self.default_block
+        size = max(round(rate * _WARMING * work), blocks * 5 // 4)
+        if blocks * 9 // 4 < 3 * size // 2:
+            size = max(size, blocks * 9 // 4)
         sample = self._copy(
-            "sample",
-            min(round(rate * work), self._room_on_disk()),
-            self.options.seconds * _COPY_SHARE,
+            "sample", min(size, self._room_on_disk()), self.options.seconds * _COPY_SHARE
         )
         rates = search(room, partial(self._measure, sample))
-        if len(rates) < builds - 2:
-            self.notes.append("there was not time for all settings; a larger --seconds has more")
         return self._advice(sample, advise(rates), small=False)
 
     def _measure(self, sample: Sample, setting: Setting, runs: int) -> float | None:
         """Builds the sample with a setting; see `search.Measure`."""
         first = not self.trials
-        workers = self._workers(setting)
         what = describe(setting, self.cores, self.default_block)
         deadline = float("inf")
         if not first:
             deadline = self.began + self.options.seconds
             usual = max(trial.wall for trial in self.trials[Setting()])
             if usual * runs > self._left():
+                self._note_time()
+                return None
+            if self._sample_blocks(sample, setting) < self._useful_workers(setting):
+                self.notes.append(
+                    f"not tried: {what}, for which the sample of {sample.bytes / 1e6:,.0f} MB has "
+                    "too few blocks; a larger --seconds makes it larger"
+                )
                 return None
         self.tell(f"trying {what} …")
         try:
@@ -168,12 +185,12 @@ class _Tuning:
             self.notes.append(f"{what}: {error}")
             return None
         if trial is None:
+            self._note_time()
             return None
-        size = setting.block_bytes or self.default_block
-        if trial.blocks < min(workers, self.survey.blocks(size)):
+        if trial.blocks < self._useful_workers(setting):
             self.notes.append(
-                f"{what}: the sample of {trial.text_bytes / 1e6:,.0f} MB kept only {trial.blocks} "
-                "workers busy; a larger --seconds makes it larger"
+                f"{what}: the sample of {sample.bytes / 1e6:,.0f} MB had only {trial.blocks} "
+                f"blocks to work on; a larger --seconds makes it larger"
             )
             if not first:
                 return None
@@ -223,6 +240,20 @@ class _Tuning:
 
     def _workers(self, setting: Setting) -> int:
         return setting.workers or self.cores
+
+    def _useful_workers(self, setting: Setting) -> int:
+        """Workers that the whole input keeps busy."""
+        blocks = self.survey.blocks(setting.block_bytes or self.default_block)
+        return min(self._workers(setting), blocks)
+
+    def _sample_blocks(self, sample: Sample, setting: Setting) -> int:
+        """Blocks of the sample, about."""
+        size = setting.block_bytes or self.default_block
+        in_parquet = sum(part.bytes for part in sample.parts if part.format == "parquet")
+        return -(-in_parquet // size) + sum(part.format == "jsonl" for part in sample.parts)
+
+    def _note_time(self) -> None:
+        self.notes.append("there was not time for all settings; a larger --seconds has more")
 
     def _left(self) -> float:
         """Seconds left to try."""
