@@ -60,9 +60,10 @@ def _run(arguments: list[str]) -> int:
         run_build(parse_build_flags(build, arguments[1:]))
         return 0
     if arguments[:1] == ["tune"]:
+        options = parse_tune_flags(tune, arguments[1:])
         from pipeline.tune import tune as run_tune
 
-        return run_tune(parse_tune_flags(tune, arguments[1:]))
+        return run_tune(options)
     args = parser.parse_args(arguments)
     return {"status": _status, "verify": _verify, "inspect": _inspect}[args.command](args)
 

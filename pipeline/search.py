@@ -113,10 +113,10 @@ def search(room: Room, measure: Measure) -> dict[Setting, list[float]]:
         _add(rates, setting, measure(setting, 3))
     while (best := choose(rates)) != default and len(rates[best]) < 2:
         # The default again too: what slowed it down may be over.
-        again = {setting: measure(setting, 2) for setting in (default, best)}
-        if None in again.values():
-            break
-        for setting, rate in again.items():
+        for setting, runs in ((default, 2), (best, 1)):
+            rate = measure(setting, runs)
+            if rate is None:
+                return rates
             _add(rates, setting, rate)
     return rates
 
