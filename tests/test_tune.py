@@ -25,7 +25,8 @@ from pipeline.cli import main
 from pipeline.estimates import Costs, Seen, expect
 from pipeline.options import Parser, add_build_flags, parse_build_flags
 from pipeline.search import BLOCK_SIZES, MARGIN, Room, Setting, advise, choose, search
-from pipeline.trials import work_seconds
+from pipeline.trials import run_trial, work_seconds
+from shards.errors import UsageError
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -113,6 +114,19 @@ def test_an_interruption_leaves_nothing_behind(how: int, sample: Path, work: Pat
     _, errors = job.communicate()
     assert job.returncode == 130
     assert errors.splitlines()[-1] == "fineshards: interrupted; what was tried is removed."
+    assert list(work.iterdir()) == []
+
+
+def test_a_build_that_takes_too_long_is_given_up(sample: Path, work: Path) -> None:
+    flags = [f"--input={sample}"]
+    assert run_trial(flags, f"{work}/out", workers=1, deadline=time.monotonic()) is None
+    assert list(work.iterdir()) == []
+
+
+def test_a_build_that_fails_says_why_in_its_own_words(sample: Path, work: Path) -> None:
+    flags = [f"--input={sample}", "--block_bytes=none"]
+    with pytest.raises(UsageError, match="--block_bytes: must be a whole number, got 'none'"):
+        run_trial(flags, f"{work}/out", workers=1, deadline=float("inf"))
     assert list(work.iterdir()) == []
 
 
