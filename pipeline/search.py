@@ -40,6 +40,17 @@ class Setting:
             flags.append(f"--block_bytes={self.block_bytes}")
         return flags
 
+    def describe(self, cores: int, default_block: int | None) -> str:
+        """The setting in words; default_block: bytes, None where block sizes mean nothing."""
+        count = self.workers or cores
+        kind = "process" if self.processes else "worker"
+        plural = "" if count == 1 else "es" if self.processes else "s"
+        words = f"{count} {kind}{plural}" + ("" if self.workers else " (default)")
+        if default_block is None:
+            return words
+        size = (self.block_bytes or default_block) / (1 << 20)
+        return f"{words}, blocks of {size:.3g} MiB" + ("" if self.block_bytes else " (default)")
+
 
 @dataclass(frozen=True, slots=True)
 class Room:

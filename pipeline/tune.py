@@ -162,7 +162,7 @@ class _Tuning:
     def _measure(self, sample: Sample, setting: Setting, runs: int) -> float | None:
         """Builds the sample with a setting; see `search.Measure`."""
         first = not self.trials
-        what = describe(setting, self.cores, self.default_block)
+        what = self._describe(setting)
         deadline = float("inf")
         if not first:
             deadline = self.began + self.options.seconds
@@ -241,6 +241,11 @@ class _Tuning:
     def _workers(self, setting: Setting) -> int:
         return setting.workers or self.cores
 
+    def _describe(self, setting: Setting) -> str:
+        # Files of JSON lines are not divided, whatever the block size.
+        divided = "parquet" in self.totals
+        return setting.describe(self.cores, self.default_block if divided else None)
+
     def _useful_workers(self, setting: Setting) -> int:
         """Workers that the whole input keeps busy."""
         blocks = self.survey.blocks(setting.block_bytes or self.default_block)
@@ -287,7 +292,7 @@ class _Tuning:
             flags=tuple(flags),
             tried=tuple(
                 Tried(
-                    what=describe(tried, self.cores, self.default_block),
+                    what=self._describe(tried),
                     flags=tuple(tried.flags()),
                     advised=tried == setting,
                     tokens_per_second=tuple(self._rate(run) for run in runs),
@@ -343,16 +348,6 @@ class _Tuning:
             largest=min(largest / max(self.total, 1), 1.0),
         )
         return expect(self.totals, seen, costs)
-
-
-def describe(setting: Setting, cores: int, default_block: int) -> str:
-    """A setting in words."""
-    kind = "processes" if setting.processes else "workers"
-    workers = f"{setting.workers} {kind}" if setting.workers else f"{cores} workers (default)"
-    workers = workers.replace("1 workers", "1 worker") if setting.workers == 1 else workers
-    size = setting.block_bytes or default_block
-    blocks = f"blocks of {size / (1 << 20):.3g} MiB"
-    return f"{workers}, {blocks}" + ("" if setting.block_bytes else " (default)")
 
 
 @contextmanager
