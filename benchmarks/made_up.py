@@ -76,6 +76,6 @@ def _summary(file: int, index: int, blocks: int, tokens: int) -> BlockSummary:
         tokens=tokens,
         text_bytes=int(tokens * TOKEN_BYTES),
         by_reference=0,
-        compared=documents // 1000,
+        compared=0,
         labels=labels,
     )

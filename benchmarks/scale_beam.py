@@ -29,7 +29,7 @@ def run(size: Size) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         # The plan needs of them how long shards are and which are test, and where to leave a note.
         checkpoints = Checkpoints(Storage(folder), "0" * 64)
-        tokenizer = Tokenizer("none", "", "", (), 0, 0, "")
+        tokenizer = Tokenizer("tiktoken", "none", "", "", (), 0, 0, "")
         settings = Settings(Columns("text", "id", False), tokenizer, size.shard_tokens, RULE, 1)
         # One worker, in_memory. With multi_threading data goes over gRPC, and Beam flushes each
         # output once a second from another thread, also in the midst of an element; with so many

@@ -3,7 +3,7 @@
 Both follow Unicode, but not the same version of it: what is unassigned in one may be a letter in
 the other. `python -m encoders.derive` finds these code points by asking both libraries about all
 of them, and writes `differences.json` with the libraries' versions. A pattern that is not in the
-table, or other versions, have no fast path.
+table, or other versions of gigatoken or of the reference at hand, have no fast path.
 """
 
 from __future__ import annotations
@@ -28,10 +28,13 @@ _CHUNK = 1 << 18
 class Scheme:
     """A way of splitting text that both libraries have.
 
-    fast: gigatoken's name for it. pattern: the reference's regular expression.
+    reference: the library that defines it, `tiktoken` or `tokenizers`.
+    fast: gigatoken's name for it, `tokenizer.json` where it reads the pattern itself.
+    pattern: tiktoken's regular expression, or `TokenizerJson.pattern`.
     ranges: first and last of each run of code points that the two do not treat alike, in order.
     """
 
+    reference: str
     fast: str
     pattern: str
     ranges: tuple[tuple[int, int], ...]
@@ -42,19 +45,14 @@ class Scheme:
         hits = []
         for start in range(int(offsets[0]), int(offsets[-1]), _CHUNK):
             chunk = data[start : min(start + _CHUNK, int(offsets[-1]))]
-            places = np.flatnonzero(self._may_begin(chunk)) + start
+            # Two passes over all bytes; what follows is for few of them in most text.
+            places = np.flatnonzero(chunk >= self._lowest_lead)
+            places = places[self._is_lead[chunk[places]]] + start
             if places.size:
                 hits.append(places[self._holds(_code_points(data, places))])
         if not hits:
             return np.empty(0, np.int64)
         return np.unique(np.searchsorted(offsets, np.concatenate(hits), side="right") - 1)
-
-    def _may_begin(self, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-        """Which bytes begin a character as those of the table begin."""
-        found = np.zeros(len(data), np.bool_)
-        for lead in self._leads:
-            found |= data == lead
-        return found
 
     def _holds(self, code_points: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         first, last = self._bounds
@@ -63,14 +61,16 @@ class Scheme:
         return inside
 
     @cached_property
-    def _leads(self) -> list[int]:
-        return sorted(
-            {
-                lead
-                for first, last in self.ranges
-                for lead in range(chr(first).encode()[0], chr(last).encode()[0] + 1)
-            }
-        )
+    def _is_lead(self) -> npt.NDArray[np.bool_]:
+        """For each byte, whether a character of the table begins with it."""
+        leads = np.zeros(256, np.bool_)
+        for first, last in self.ranges:
+            leads[chr(first).encode()[0] : chr(last).encode()[0] + 1] = True
+        return leads
+
+    @cached_property
+    def _lowest_lead(self) -> np.uint8:
+        return np.uint8(np.flatnonzero(self._is_lead)[0])
 
     @cached_property
     def _bounds(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -88,22 +88,27 @@ class Table:
     versions: dict[str, str]
     schemes: dict[str, Scheme]
 
-    def scheme(self, pattern: str) -> Scheme | None:
-        """The scheme with this regular expression, or None."""
-        return next((x for x in self.schemes.values() if x.pattern == pattern), None)
+    def scheme(self, reference: str, pattern: str) -> Scheme | None:
+        """The scheme of this library with this pattern, or None."""
+        wanted = (reference, pattern)
+        return next((x for x in self.schemes.values() if (x.reference, x.pattern) == wanted), None)
 
-    def other_versions(self) -> list[str]:
-        """What is installed otherwise than the table needs it, in words; empty if nothing is."""
+    def other_versions(self, reference: str) -> list[str]:
+        """What of gigatoken and a reference is installed otherwise than it should be, in words.
+
+        Empty if nothing is.
+        """
         return [
-            f"{package} is {_installed(package)}, not {wanted}"
-            for package, wanted in self.versions.items()
-            if _installed(package) != wanted
+            f"{package} is {_installed(package)}, not {self.versions[package]}"
+            for package in ("gigatoken", reference)
+            if _installed(package) != self.versions[package]
         ]
 
     def save(self) -> None:
         """Writes the table into the package."""
         schemes = {
             name: {
+                "reference": scheme.reference,
                 "fast": scheme.fast,
                 "pattern": scheme.pattern,
                 "ranges": [" ".join(f"U+{end:04X}" for end in pair) for pair in scheme.ranges],
@@ -111,18 +116,21 @@ class Table:
             for name, scheme in self.schemes.items()
         }
         content = {"versions": self.versions, "schemes": schemes}
-        TABLE.write_text(json.dumps(content, indent=1) + "\n")
+        TABLE.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
 @lru_cache(maxsize=1)
 def load_table() -> Table:
     """The table as it is stored in the package."""
-    content = json.loads(TABLE.read_text())
+    content = json.loads(TABLE.read_text("utf-8"))
     return Table(
         content["versions"],
         {
             name: Scheme(
-                fields["fast"], fields["pattern"], tuple(_range(x) for x in fields["ranges"])
+                fields["reference"],
+                fields["fast"],
+                fields["pattern"],
+                tuple(_range(x) for x in fields["ranges"]),
             )
             for name, fields in content["schemes"].items()
         },

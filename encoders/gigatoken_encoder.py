@@ -9,7 +9,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 
@@ -28,6 +28,20 @@ from encoders.encoder import TokenBatch
 REBUILD_SECONDS = 4.0
 
 
+def from_ranks(ranks: bytes, scheme: str) -> gigatoken.Tokenizer:
+    """gigatoken's tokenizer of a rank file; scheme is its name for the splitting."""
+    with tempfile.NamedTemporaryFile(suffix=".tiktoken") as file:
+        file.write(ranks)
+        file.flush()
+        # No special tokens: gigatoken would find them in the text.
+        return gigatoken.Tokenizer.from_tiktoken(file.name, scheme, {})
+
+
+def from_json(data: bytes) -> gigatoken.Tokenizer:
+    """gigatoken's tokenizer of a tokenizer.json; raises RuntimeError for one it does not take."""
+    return gigatoken.Tokenizer.from_json(data)
+
+
 class GigatokenTokenizer:
     """gigatoken with bounded memory, for any number of threads.
 
@@ -35,9 +49,9 @@ class GigatokenTokenizer:
     one of its own; as many as there are cores, for more would only take memory.
     """
 
-    def __init__(self, ranks: bytes, scheme: str, eot: int) -> None:
-        self._ranks = ranks
-        self._scheme = scheme
+    def __init__(self, make: Callable[[], gigatoken.Tokenizer], eot: int) -> None:
+        """`make` builds one of gigatoken's tokenizers; it is called again and again."""
+        self._make = make
         self._eot = np.uint32(eot)
         self.name = f"gigatoken {version('gigatoken')}"
         self._idle: list[_Tokenizer] = []
@@ -60,7 +74,7 @@ class GigatokenTokenizer:
     @contextmanager
     def _tokenizer(self) -> Iterator[_Tokenizer]:
         with self._free:
-            tokenizer = self._idle.pop() if self._idle else _Tokenizer(self._ranks, self._scheme)
+            tokenizer = self._idle.pop() if self._idle else _Tokenizer(self._make())
             yield tokenizer
             if tokenizer.seconds < REBUILD_SECONDS:
                 self._idle.append(tokenizer)
@@ -69,12 +83,8 @@ class GigatokenTokenizer:
 class _Tokenizer:
     """One of gigatoken's tokenizers, and how many seconds of processor time it has worked."""
 
-    def __init__(self, ranks: bytes, scheme: str) -> None:
-        with tempfile.NamedTemporaryFile(suffix=".tiktoken") as file:
-            file.write(ranks)
-            file.flush()
-            # No special tokens: gigatoken would find them in the text.
-            self._tokenizer = gigatoken.Tokenizer.from_tiktoken(file.name, scheme, {})
+    def __init__(self, tokenizer: gigatoken.Tokenizer) -> None:
+        self._tokenizer = tokenizer
         self.seconds = 0.0
 
     def encode(self, texts: ak.Array) -> ak.contents.ListOffsetArray:

@@ -6,37 +6,46 @@ import logging
 import threading
 from functools import lru_cache
 
-from encoders.differences import load_table
+from encoders.differences import Scheme, load_table
 from encoders.encoder import Encoder
 from encoders.golden import golden_sha256
-from encoders.tiktoken_encoder import TiktokenEncoder
+from encoders.tokenizer_json import TokenizerJson, names_tokenizer_json, read_tokenizer_json
 from encoders.vocabulary import Vocabulary, resolve_vocabulary
 from shards.errors import FineshardsError, UsageError
-from shards.job import VOCABULARY_NAME, Tokenizer
+from shards.job import HUGGINGFACE, TIKTOKEN, Tokenizer
 from shards.storage import Storage
 
-_REFERENCE = "tiktoken"
+# The library that defines what is correct, by kind of tokenizer.
+_REFERENCES = {TIKTOKEN: "tiktoken", HUGGINGFACE: "tokenizers"}
 
 _building = threading.Lock()
 _log = logging.getLogger("fineshards.worker")
 
 
-def describe_tokenizer(name: str, engine: str) -> tuple[Tokenizer, bytes]:
-    """The record of a tokenizer and its rank file.
+def describe_tokenizer(
+    name: str, engine: str, eot_token: str | None = None
+) -> tuple[Tokenizer, bytes]:
+    """The record of a tokenizer, and the file that holds its vocabulary.
 
     Raises UsageError if it cannot be had, or not by this engine.
     """
-    vocabulary = resolve_vocabulary(name)
+    vocabulary: Vocabulary | TokenizerJson
+    if names_tokenizer_json(name):
+        vocabulary = read_tokenizer_json(name, eot_token)
+    else:
+        vocabulary = resolve_vocabulary(name, eot_token)
+    reference = _encoder(vocabulary, engine).reference
     record = Tokenizer(
-        name=name,
+        kind=vocabulary.kind,
+        name=vocabulary.name,
         vocabulary_sha256=vocabulary.sha256,
         pattern=vocabulary.pattern,
         special_tokens=vocabulary.special_tokens,
         eot=vocabulary.eot,
         size=vocabulary.size,
-        golden_sha256=golden_sha256(_encoder(vocabulary, engine).reference),
+        golden_sha256=golden_sha256(reference),
     )
-    return record, vocabulary.ranks
+    return record, vocabulary.data
 
 
 def load_encoder(tokenizer: Tokenizer, storage: Storage, engine: str) -> Encoder:
@@ -45,11 +54,10 @@ def load_encoder(tokenizer: Tokenizer, storage: Storage, engine: str) -> Encoder
     One per process and tokenizer, shared by its threads. Raises FineshardsError if the vocabulary
     file is not the one recorded, or if the golden texts come out as other tokens here.
     """
-    ranks = storage.read(VOCABULARY_NAME)
-    vocabulary = Vocabulary(tokenizer.name, ranks, tokenizer.pattern, tokenizer.special_tokens)
+    vocabulary = _recorded(tokenizer, storage.read(tokenizer.file))
     if vocabulary.sha256 != tokenizer.vocabulary_sha256:
         raise FineshardsError(
-            f"{VOCABULARY_NAME} has sha256 {vocabulary.sha256}, the dataset was begun with "
+            f"{tokenizer.file} has sha256 {vocabulary.sha256}, the dataset was begun with "
             f"{tokenizer.vocabulary_sha256}; put the right file back or start with --overwrite."
         )
     encoder = _encoder(vocabulary, engine)
@@ -65,37 +73,91 @@ def load_encoder(tokenizer: Tokenizer, storage: Storage, engine: str) -> Encoder
 
 def load_reference(tokenizer: Tokenizer, storage: Storage) -> Encoder:
     """The encoder that defines what is correct, for commands that check or decode."""
-    return load_encoder(tokenizer, storage, _REFERENCE)
+    return load_encoder(tokenizer, storage, _REFERENCES[tokenizer.kind])
 
 
-def _encoder(vocabulary: Vocabulary, engine: str) -> Encoder:
+def _recorded(tokenizer: Tokenizer, data: bytes) -> Vocabulary | TokenizerJson:
+    eot_text = {id_: text for text, id_ in tokenizer.special_tokens}[tokenizer.eot]
+    if tokenizer.kind == HUGGINGFACE:
+        return TokenizerJson(tokenizer.name, data, eot_text)
+    return Vocabulary(tokenizer.name, data, tokenizer.pattern, tokenizer.special_tokens, eot_text)
+
+
+def _encoder(vocabulary: Vocabulary | TokenizerJson, engine: str) -> Encoder:
     # Without the lock every thread that starts at the same time would build one of its own.
     with _building:
         return _build(vocabulary, engine)
 
 
 @lru_cache(maxsize=2)
-def _build(vocabulary: Vocabulary, engine: str) -> Encoder:
-    reference = TiktokenEncoder(vocabulary)
-    if engine == _REFERENCE:
+def _build(vocabulary: Vocabulary | TokenizerJson, engine: str) -> Encoder:
+    library = _REFERENCES[vocabulary.kind]
+    if engine in _REFERENCES.values() and engine != library:
+        raise UsageError(
+            f"--tokenizer_engine {engine}: not for {vocabulary.name}, which the {library} library "
+            f"defines; give {library}, or leave the choice to auto."
+        )
+    reference = _reference(vocabulary)
+    if engine == library:
         return reference
     table = load_table()
-    scheme = table.scheme(vocabulary.pattern)
-    reasons = table.other_versions()
+    scheme = table.scheme(library, vocabulary.pattern)
+    reasons = table.other_versions(library)
     if scheme is None:
         reasons.append("its way of splitting text was never compared with gigatoken's")
-    if scheme is not None and not reasons:
-        # Not imported where it may not be installed.
-        from encoders.exact import ExactEncoder
-        from encoders.gigatoken_encoder import GigatokenTokenizer
-
-        fast = GigatokenTokenizer(vocabulary.ranks, scheme.fast, vocabulary.eot)
-        return ExactEncoder(fast, reference, scheme)
+    elif not reasons:
+        fast = _fast(vocabulary, scheme, reference, reasons)
+        if fast is not None:
+            return fast
     reason = "; ".join(reasons)
     if engine == "gigatoken":
         raise UsageError(
             f"--tokenizer_engine gigatoken: not for {vocabulary.name} here, since {reason}. "
             "Install the pinned requirements, or leave the choice to --tokenizer_engine auto."
         )
-    _log.warning("%s is encoded by tiktoken alone, slowly: %s", vocabulary.name, reason)
+    _log.warning("%s is encoded by %s alone, slowly: %s", vocabulary.name, library, reason)
     return reference
+
+
+def _reference(vocabulary: Vocabulary | TokenizerJson) -> Encoder:
+    # Each library is imported only where it is needed.
+    if isinstance(vocabulary, TokenizerJson):
+        from encoders.huggingface_encoder import HuggingFaceEncoder
+
+        return HuggingFaceEncoder(vocabulary)
+    from encoders.tiktoken_encoder import TiktokenEncoder
+
+    return TiktokenEncoder(vocabulary)
+
+
+def _fast(
+    vocabulary: Vocabulary | TokenizerJson, scheme: Scheme, reference: Encoder, reasons: list[str]
+) -> Encoder | None:
+    """The fast encoder; or None, with what speaks against it added to `reasons`."""
+    # Not imported where it may not be installed.
+    from encoders.exact import ExactEncoder
+    from encoders.gigatoken_encoder import GigatokenTokenizer, from_json, from_ranks
+
+    if isinstance(vocabulary, Vocabulary):
+        ranks, name = vocabulary.ranks, scheme.fast
+        fast = GigatokenTokenizer(lambda: from_ranks(ranks, name), vocabulary.eot)
+        return ExactEncoder(fast, reference, scheme)
+
+    from encoders.gigatoken_json import gigatoken_json, obstacles, trial
+
+    reasons += obstacles(vocabulary)
+    if reasons:
+        return None
+    data = gigatoken_json(vocabulary)
+    encoder = ExactEncoder(
+        GigatokenTokenizer(lambda: from_json(data), vocabulary.eot), reference, scheme
+    )
+    try:
+        different = trial(vocabulary, encoder, reference)
+    except RuntimeError as error:
+        reasons.append(f"gigatoken cannot read it ({str(error).splitlines()[0]})")
+        return None
+    if different is not None:
+        reasons.append(f"gigatoken makes other tokens of {different!r}")
+        return None
+    return encoder

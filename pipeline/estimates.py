@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shards.npy import TOKEN_DTYPE
-
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -35,9 +33,11 @@ class Expectation:
     free_bytes: int
 
     @classmethod
-    def of_build(cls, text_bytes: int, tokens: int, seconds: float) -> Expectation:
+    def of_build(
+        cls, text_bytes: int, tokens: int, token_bytes: int, seconds: float
+    ) -> Expectation:
         """The expectation of another build like one that took `seconds`."""
-        shards = tokens * TOKEN_DTYPE.itemsize
+        shards = tokens * token_bytes
         return cls(text_bytes, tokens, seconds, output_bytes=shards, free_bytes=2 * shards)
 
 
@@ -59,8 +59,13 @@ class Costs:
     largest: float
 
 
-def expect(totals: Mapping[str, int], seen: Mapping[str, Seen], costs: Costs) -> Expectation:
-    """The expectation for `totals`, bytes by format, from what was seen of each format."""
+def expect(
+    totals: Mapping[str, int], seen: Mapping[str, Seen], costs: Costs, token_bytes: int
+) -> Expectation:
+    """The expectation for `totals`, bytes by format, from what was seen of each format.
+
+    token_bytes: of a token on the disk.
+    """
     text_bytes = tokens = 0
     for name, total in totals.items():
         if total and (sample := seen.get(name)) and sample.bytes:
@@ -71,4 +76,5 @@ def expect(totals: Mapping[str, int], seen: Mapping[str, Seen], costs: Costs) ->
         # A worker reads, then encodes; they do not wait for each other.
         one_worker += sum(totals.values()) / costs.reading
     work = one_worker * max(1 / costs.workers, costs.largest)
-    return Expectation.of_build(text_bytes, tokens, costs.start_up + costs.discovery + work)
+    seconds = costs.start_up + costs.discovery + work
+    return Expectation.of_build(text_bytes, tokens, token_bytes, seconds)

@@ -22,3 +22,8 @@ def explain(error: BaseException) -> FineshardsError | None:
         explained: FineshardsError = kind(_STEP_LABEL.sub("", message))
         return explained
     return None
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether a person stopped the job: Beam makes a RuntimeError of a KeyboardInterrupt."""
+    return isinstance(error, KeyboardInterrupt) or str(error).startswith("KeyboardInterrupt [")

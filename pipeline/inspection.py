@@ -13,12 +13,12 @@ def describe_dataset(dataset: Dataset) -> str:
     layout, totals = manifest.layout, manifest.totals()
     tokenizer = manifest.settings.tokenizer
     train = layout.windows - layout.test_windows
+    ids = f"{manifest.settings.dtype}, {tokenizer.name} with {tokenizer.size:,} ids"
     lines = [
         f"{dataset.storage.root}",
         f"  shards     {layout.test_windows:,} test, {train:,} train, "
         f"{layout.shard_tokens:,} tokens each (the last {manifest.shards[-1].tokens:,})",
-        f"  tokens     {totals['tokens']:,}, uint32, {tokenizer.name} with {tokenizer.size:,} ids, "
-        f"{tokenizer.eot} before each document",
+        f"  tokens     {totals['tokens']:,}, {ids}, {tokenizer.eot} before each document",
         f"  documents  {totals['documents']:,} ({totals['nulls']:,} rows without text, "
         f"{totals['rejected']:,} rejected)",
         f"  text       {totals['text_bytes'] / 1e6:,.1f} MB from {len(manifest.files):,} files",

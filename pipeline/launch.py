@@ -16,7 +16,7 @@ from pipeline.options import BuildOptions
 from shards.checkpoints import FOLDER as CHECKPOINTS
 from shards.checkpoints import Checkpoints
 from shards.errors import UsageError
-from shards.job import JOB_NAME, REJECTED_FOLDER, VOCABULARY_NAME, Columns, Job, Settings
+from shards.job import JOB_NAME, REJECTED_FOLDER, TOKENIZER_FILES, Columns, Job, Settings, Tokenizer
 from shards.layout import SPLITS
 from shards.manifest import MANIFEST_NAME, Manifest
 from shards.records import SourceFile
@@ -43,13 +43,14 @@ def prepare(options: BuildOptions) -> Launch:
     """
     storage = Storage(options.output)
     files, origin = find_input(options)
-    tokenizer, ranks = describe_tokenizer(options.tokenizer, options.engine)
+    tokenizer, vocabulary = describe_tokenizer(options.tokenizer, options.engine, options.eot_token)
     settings = Settings(
         columns=columns_of(options),
         tokenizer=tokenizer,
         shard_tokens=options.shard_tokens,
         split=options.split,
         block_bytes=options.block_bytes or default_block_bytes(files),
+        dtype=_resolve_dtype(options.dtype, tokenizer),
     )
     job = Job(settings, tuple(files), origin)
     _refuse_foreign_files(storage)
@@ -68,13 +69,14 @@ def prepare(options: BuildOptions) -> Launch:
         existing = None
     if existing is None:
         _refuse_shards_without_job(storage)
-        storage.write(VOCABULARY_NAME, ranks)
+        storage.write(tokenizer.file, vocabulary)
         job.save(storage)
     manifest = Manifest.load(storage)
     if manifest is not None and not options.keep_checkpoints:
         # A job that was killed just after its manifest leaves them behind.
         clear_checkpoints(storage)
-    return Launch(job, Checkpoints(storage, job.fingerprint()), manifest)
+    checkpoints = Checkpoints(storage, job.fingerprint(), settings.token_dtype)
+    return Launch(job, checkpoints, manifest)
 
 
 def columns_of(options: BuildOptions) -> Columns:
@@ -96,6 +98,19 @@ def default_block_bytes(files: Sequence[SourceFile]) -> int:
 def clear_checkpoints(storage: Storage) -> None:
     """Deletes what only an unfinished job needs."""
     storage.delete_folder(CHECKPOINTS)
+
+
+def _resolve_dtype(wanted: str, tokenizer: Tokenizer) -> str:
+    """The dtype in effect; raises UsageError for one that cannot hold every id."""
+    fits = tokenizer.size <= 1 << 16
+    if wanted == "auto":
+        return "uint16" if fits else "uint32"
+    if wanted == "uint16" and not fits:
+        raise UsageError(
+            f"--dtype uint16: the ids of {tokenizer.name} go up to {tokenizer.size - 1:,}, and 16 "
+            "bits hold none above 65,535. Use --dtype uint32, or auto."
+        )
+    return wanted
 
 
 def find_input(options: BuildOptions) -> tuple[list[SourceFile], tuple[tuple[str, str], ...]]:
@@ -169,5 +184,6 @@ def _clear(storage: Storage) -> None:
     storage.delete(MANIFEST_NAME)
     for folder in (*SPLITS, CHECKPOINTS, "metadata/documents", REJECTED_FOLDER):
         storage.delete_folder(folder)
-    storage.delete(VOCABULARY_NAME)
+    for name in TOKENIZER_FILES.values():
+        storage.delete(name)
     storage.delete(JOB_NAME)

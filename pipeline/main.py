@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from pipeline.failures import is_interrupt
 from pipeline.options import (
     BuildOptions,
     Parser,
@@ -100,7 +101,12 @@ def _run_here(pipeline: Pipeline, storage: Storage, keep_checkpoints: bool) -> i
     try:
         with hold_back_stderr() as console, watch(storage, console) as start:
             set_up_logging(console, local=True)
-            pipeline.run().wait_until_finish()
+            try:
+                pipeline.run().wait_until_finish()
+            except RuntimeError as error:
+                if is_interrupt(error):
+                    raise KeyboardInterrupt from None
+                raise
     except Exception:
         # A second launch of this very job may have finished it and cleared the checkpoints that
         # this one was reading.

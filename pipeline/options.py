@@ -17,7 +17,7 @@ DEFAULT_SHARD_TOKENS = 100_000_000
 # One tenth of the windows, unless the seed's rule (--test_shards) is asked for.
 DEFAULT_TEST_FRACTION = "1/10"
 # All give the same tokens; auto is gigatoken where it may be (encoders/loading.py).
-_ENGINES = ("auto", "gigatoken", "tiktoken")
+_ENGINES = ("auto", "gigatoken", "tiktoken", "tokenizers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,7 @@ class BuildOptions:
     """What to build. Either `inputs` or `dataset` is given; `beam_args` are passed on to Beam.
 
     id_column: None when the user did not name one; then `id` is read where a file has it.
+    tokenizer: a tiktoken encoding, or the path of a tokenizer.json. eot_token: None for the usual.
     block_bytes: None to go by the size of the input.
     """
 
@@ -37,8 +38,10 @@ class BuildOptions:
     text_column: str
     id_column: str | None
     tokenizer: str
+    eot_token: str | None
     engine: str
     shard_tokens: int
+    dtype: str
     split: SplitRule
     block_bytes: int | None
     max_bad_rows: int
@@ -78,7 +81,7 @@ def add_build_flags(parser: argparse.ArgumentParser) -> None:
     _add_input_flags(parser)
     output = parser.add_argument_group("output")
     output.add_argument("--output", required=True, metavar="FOLDER", help="where the shards go")
-    _add_tokenizer_flag(output)
+    _add_tokenizer_flags(output)
     output.add_argument(
         "--shard_tokens",
         type=_positive,
@@ -132,7 +135,7 @@ def add_tune_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `tune`: those of `build` that decide the work, and its own."""
     _add_input_flags(parser)
     work = parser.add_argument_group("work")
-    _add_tokenizer_flag(work)
+    _add_tokenizer_flags(work)
     _add_engine_flag(work)
     _add_bad_rows_flag(work)
     tuning = parser.add_argument_group("tuning")
@@ -176,12 +179,25 @@ def _add_input_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_tokenizer_flag(group: argparse._ArgumentGroup) -> None:
+def _add_tokenizer_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--tokenizer",
-        metavar="NAME",
+        metavar="NAME_OR_FILE",
         default="cl100k_base",
-        help="a tiktoken encoding; default: cl100k_base",
+        help="a tiktoken encoding, or a tokenizer.json of Hugging Face's tokenizers library; "
+        "default: cl100k_base",
+    )
+    group.add_argument(
+        "--eot_token",
+        metavar="TEXT",
+        help="the special token that begins documents; default: <|endoftext|>, if there is one",
+    )
+    group.add_argument(
+        "--dtype",
+        choices=("auto", "uint16", "uint32"),
+        default="uint32",
+        help="of the tokens in the shards; auto is uint16 where every id of the tokenizer fits. "
+        "default: uint32",
     )
 
 
@@ -254,8 +270,10 @@ def _build_options(args: argparse.Namespace, beam_args: list[str]) -> BuildOptio
         text_column=args.text_column,
         id_column=args.id_column,
         tokenizer=args.tokenizer,
+        eot_token=args.eot_token,
         engine=args.tokenizer_engine,
         shard_tokens=args.shard_tokens,
+        dtype=args.dtype,
         split=SplitRule(fraction, args.test_shards),
         block_bytes=args.block_bytes,
         max_bad_rows=args.max_bad_rows,

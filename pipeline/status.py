@@ -55,7 +55,7 @@ class StatusReader:
             )
         self._job = job
         self._storage = storage
-        self._checkpoints = Checkpoints(storage, job.fingerprint())
+        self._checkpoints = Checkpoints(storage, job.fingerprint(), job.settings.token_dtype)
         self._blocks: dict[int, list[Block]] = {}
         self._layout: Layout | None = None
 

@@ -34,7 +34,7 @@ class Trial:
 
     wall: seconds, from outside. work: seconds from the end of discovery to the manifest, as if
     all workers had been busy until all blocks were tokenized (see `work_seconds`).
-    by_file: (bytes of text, tokens) of each input file. peak_bytes: memory of all processes.
+    token_bytes: bytes a token takes on disk. by_file: (bytes of text, tokens) of each input file. peak_bytes: memory of all processes.
     """
 
     wall: float
@@ -42,6 +42,7 @@ class Trial:
     blocks: int
     text_bytes: int
     tokens: int
+    token_bytes: int
     by_file: dict[str, tuple[int, int]]
     peak_bytes: int
 
@@ -163,6 +164,7 @@ def _read_trial(output: str, wall: float, workers: int, peak: int) -> Trial:
         blocks=len(finished),
         text_bytes=totals["text_bytes"],
         tokens=totals["tokens"],
+        token_bytes=job.settings.token_dtype.itemsize,
         by_file={
             file.path: (report.text_bytes, report.tokens)
             for file, report in zip(manifest.files, manifest.reports, strict=True)

@@ -280,7 +280,7 @@ class _Tuning:
         best = self.trials[setting]
         trial = best[0]
         expected = (
-            Expectation.of_build(trial.text_bytes, trial.tokens, trial.wall)
+            Expectation.of_build(trial.text_bytes, trial.tokens, trial.token_bytes, trial.wall)
             if sample is None
             else self._expect(sample, setting, best)
         )
@@ -347,7 +347,7 @@ class _Tuning:
             reading=reading,
             largest=min(largest / max(self.total, 1), 1.0),
         )
-        return expect(self.totals, seen, costs)
+        return expect(self.totals, seen, costs, trial.token_bytes)
 
 
 @contextmanager

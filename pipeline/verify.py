@@ -23,7 +23,7 @@ from shards.checkpoints import Checkpoints
 from shards.dataset import Dataset
 from shards.documents import DocumentPiece, DocumentTable
 from shards.errors import FineshardsError, OutputError
-from shards.job import JOB_NAME, REJECTED_FOLDER, VOCABULARY_NAME, Job
+from shards.job import JOB_NAME, REJECTED_FOLDER, Job
 from shards.layout import SPLITS, table_name
 from shards.manifest import MANIFEST_NAME, Manifest
 from shards.records import ShardRecord
@@ -107,7 +107,7 @@ def _check_folders(storage: Storage, manifest: Manifest) -> Iterator[str]:
     """Everything is there and nothing else."""
     expected = {shard.name for shard in manifest.shards}
     expected |= {table_name(shard.name) for shard in manifest.shards}
-    expected |= {MANIFEST_NAME, JOB_NAME, VOCABULARY_NAME}
+    expected |= {MANIFEST_NAME, JOB_NAME, manifest.settings.tokenizer.file}
     found = {entry.name for folder in (*SPLITS, "metadata") for entry in storage.entries(folder)}
     rejected = {name for name in found if name.startswith(f"{REJECTED_FOLDER}/")}
     for name in sorted(expected - found):
@@ -162,11 +162,12 @@ def _check_records(storage: Storage, manifest: Manifest) -> Iterator[str]:
             yield f"{JOB_NAME} tells of another job than {MANIFEST_NAME}"
     except OutputError as error:
         yield str(error)
-    expected = manifest.settings.tokenizer.vocabulary_sha256
-    if storage.size(VOCABULARY_NAME) is not None:
-        found = hashlib.sha256(storage.read(VOCABULARY_NAME)).hexdigest()
-        if found != expected:
-            yield f"{VOCABULARY_NAME} has sha256 {found}, the manifest says {expected}"
+    tokenizer = manifest.settings.tokenizer
+    if storage.size(tokenizer.file) is not None:
+        found = hashlib.sha256(storage.read(tokenizer.file)).hexdigest()
+        if found != tokenizer.vocabulary_sha256:
+            expected = tokenizer.vocabulary_sha256
+            yield f"{tokenizer.file} has sha256 {found}, the manifest says {expected}"
 
 
 def _check_shard(dataset: Dataset, position: int, numbers: dict[str, int]) -> _ShardFacts:
@@ -213,12 +214,13 @@ def _check_tokens(
 ) -> None:
     """Size, header, checksum, ids, and an EOT where a document begins and nowhere else."""
     tokenizer = dataset.manifest.settings.tokenizer
+    dtype = dataset.manifest.settings.token_dtype
     size = dataset.storage.size(shard.name)
     if size != shard.bytes:
         facts.problems.append(f"{shard.name} has {size} bytes, the manifest says {shard.bytes}")
     with dataset.storage.open(shard.name) as opened:
         try:
-            tokens = npy.parse_header(opened.read(npy.HEADER_BYTES))
+            tokens = npy.parse_header(opened.read(npy.HEADER_BYTES), dtype)
         except ValueError as error:
             facts.problems.append(f"{shard.name} {error}")
             return
@@ -228,7 +230,7 @@ def _check_tokens(
         facts.problems.append(f"{shard.name} has crc32c {checksum}, expected {shard.crc32c}")
     if tokens != shard.tokens:
         facts.problems.append(f"{shard.name}: header says {tokens} tokens, not {shard.tokens}")
-    if size != npy.file_bytes(tokens):
+    if size != npy.file_bytes(tokens, dtype):
         return
     begins = table.offset[table.start == 0]
     position = 0

@@ -55,19 +55,21 @@ def write_shard(
     with storage.create(table_name(name)) as opened:
         DocumentTable.write(table, opened)
     with storage.create(name) as shard:
-        header = npy.header(tokens)
+        header = npy.header(tokens, checkpoints.dtype)
         shard.write(header)
         checksum: int = google_crc32c.value(header)
         buffer = np.empty(_COPY_BYTES, np.uint8)
         for piece in ordered:
             with storage.open(checkpoints.tokens_name(piece.file, piece.block)) as block:
-                checksum = _copy_tokens(name, piece, block, shard, buffer, checksum)
+                checksum = _copy_tokens(
+                    name, piece, checkpoints.dtype, block, shard, buffer, checksum
+                )
     record = ShardRecord(
         name=name,
         split=key.split,
         index=key.index,
         tokens=tokens,
-        bytes=npy.file_bytes(tokens),
+        bytes=npy.file_bytes(tokens, checkpoints.dtype),
         crc32c=_printed(checksum),
         pieces=table.num_rows,
         documents=table["start"].to_numpy().tolist().count(0),
@@ -105,6 +107,7 @@ def _check_cover(name: str, ordered: list[Piece], tokens: int) -> None:
 def _copy_tokens(
     name: str,
     piece: Piece,
+    dtype: np.dtype[np.unsignedinteger],
     block: BinaryIO,
     shard: BinaryIO,
     buffer: npt.NDArray[np.uint8],
@@ -115,7 +118,7 @@ def _copy_tokens(
     Bytes go through one small buffer. `copy_file_range` would save nothing: the header makes the
     ranges unaligned, so no file system can share them, and the checksum needs the bytes anyway.
     """
-    size = npy.TOKEN_DTYPE.itemsize
+    size = dtype.itemsize
     block.seek(piece.start * size)
     left = (piece.stop - piece.start) * size
     while left:

@@ -1,7 +1,7 @@
 """What a job leaves in `checkpoints/<fingerprint>/` so that a restart finds what is finished.
 
     files/00003.json               the blocks of a file (Discover)
-    blocks/00003-00012.tokens      a token block: raw little-endian uint32, nothing else
+    blocks/00003-00012.tokens      a token block: raw tokens as in the shards, nothing else
     blocks/00003-00012.parquet     its documents, and its summary; written after the tokens
     plan.json                      the layout of the shards (Plan)
     shards/train_0017.json         the record of a finished shard; written after the shard
@@ -53,8 +53,11 @@ DOCUMENTS_SCHEMA = pa.schema(
 class BlockWriter:
     """Appends documents to a token block that is being written."""
 
-    def __init__(self, tokens: Any, documents: pq.ParquetWriter) -> None:
+    def __init__(
+        self, tokens: Any, documents: pq.ParquetWriter, dtype: np.dtype[np.unsignedinteger]
+    ) -> None:
         self._tokens_file = tokens
+        self._dtype = dtype
         self._documents_file = documents
         self._waiting: list[pa.Table] = []
         self.tokens = 0
@@ -67,8 +70,18 @@ class BlockWriter:
         rows: npt.NDArray[np.int64],
         ids: pa.Array,
     ) -> None:
-        """Appends n documents: their flat tokens, n+1 offsets into them, n row numbers, n ids."""
-        self._tokens_file.write(np.ascontiguousarray(tokens, dtype="<u4").data)
+        """Appends n documents: their flat tokens, n+1 offsets into them, n row numbers, n ids.
+
+        Raises OutputError for a token that the dtype cannot hold.
+        """
+        if self._dtype.itemsize < tokens.itemsize and len(tokens):
+            highest = int(tokens.max())
+            if highest > np.iinfo(self._dtype).max:
+                raise OutputError(
+                    f"the tokenizer gave the id {highest}, which {self._dtype.name} cannot hold, "
+                    "though its vocabulary should. Please report it; --dtype uint32 holds it."
+                )
+        self._tokens_file.write(np.ascontiguousarray(tokens, dtype=self._dtype).data)
         shifted = offsets + self.tokens
         numbers = np.arange(self.documents, self.documents + len(rows), dtype=np.int64)
         columns = [numbers, shifted[:-1], shifted[1:], rows, ids]
@@ -91,10 +104,16 @@ class BlockWriter:
 
 
 class Checkpoints:
-    """Names, readers and writers of one job's checkpoints."""
+    """Names, readers and writers of one job's checkpoints; dtype is that of its tokens."""
 
-    def __init__(self, storage: Storage, fingerprint: str) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        fingerprint: str,
+        dtype: np.dtype[np.unsignedinteger] = npy.TOKEN_DTYPE,
+    ) -> None:
         self.storage = storage
+        self.dtype = dtype
         self.folder = f"{FOLDER}/{fingerprint}"
         self._fingerprint = fingerprint
 
@@ -140,7 +159,7 @@ class Checkpoints:
             _documents_writer(documents_file) as documents,
             self.storage.create(self.tokens_name(block.file, block.index)) as tokens_file,
         ):
-            yield BlockWriter(tokens_file, documents)
+            yield BlockWriter(tokens_file, documents, self.dtype)
 
     def read_summary(self, block: Block) -> BlockSummary | None:
         """The summary of a finished block, or None if it is still to be done."""
@@ -152,7 +171,7 @@ class Checkpoints:
         labels = tuple(LabelCount(**label) for label in fields.pop("labels"))
         summary = BlockSummary(**fields, labels=labels)
         size = self.storage.size(self.tokens_name(block.file, block.index))
-        return summary if size == summary.tokens * npy.TOKEN_DTYPE.itemsize else None
+        return summary if size == summary.tokens * self.dtype.itemsize else None
 
     def read_documents(self, file: int, index: int, start: int, stop: int) -> pa.Table:
         """The documents of a block that have tokens in `[start, stop)`; schema DOCUMENTS_SCHEMA.
@@ -182,7 +201,7 @@ class Checkpoints:
             else:
                 times[int(file), int(index)] = entry.modified
         return {
-            key: (sizes[key] // npy.TOKEN_DTYPE.itemsize, time)
+            key: (sizes[key] // self.dtype.itemsize, time)
             for key, time in times.items()
             if key in sizes
         }

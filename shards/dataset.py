@@ -59,7 +59,8 @@ class Dataset:
 
     def tokens(self, shard: ShardRecord, start: int, stop: int) -> npt.NDArray[np.uint32]:
         """Tokens `[start, stop)` of a shard; raises OutputError if the file ends too early."""
-        size = npy.TOKEN_DTYPE.itemsize
+        dtype = self.manifest.settings.token_dtype
+        size = dtype.itemsize
         with self.storage.open(shard.name) as opened:
             opened.seek(npy.HEADER_BYTES + start * size)
             content = opened.read((stop - start) * size)
@@ -68,7 +69,7 @@ class Dataset:
                 f"{self.storage.path(shard.name)} ends before token {stop}; it should hold "
                 f"{shard.tokens}. Build the dataset again with --overwrite."
             )
-        return np.frombuffer(content, dtype=npy.TOKEN_DTYPE)
+        return np.frombuffer(content, dtype).astype(np.uint32, copy=False)
 
     def document(self, number: int) -> Document:
         """Document `number` of the stream, put together across shards.

@@ -12,14 +12,23 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from shards.errors import OutputError
 from shards.layout import SplitRule
+from shards.npy import DTYPES
 from shards.records import SourceFile, from_fields
 from shards.storage import Storage
 
 JOB_NAME = "metadata/job.json"
 VOCABULARY_NAME = "metadata/vocabulary.tiktoken"
+TOKENIZER_JSON_NAME = "metadata/tokenizer.json"
 REJECTED_FOLDER = "metadata/rejected"
+
+# Kinds of tokenizers, and the file of each that is stored with a dataset.
+TIKTOKEN = "tiktoken"
+HUGGINGFACE = "huggingface"
+TOKENIZER_FILES = {TIKTOKEN: VOCABULARY_NAME, HUGGINGFACE: TOKENIZER_JSON_NAME}
 
 # Raised when the same input and options would give other bytes, blocks or checkpoints.
 FORMAT_VERSION = 1
@@ -39,13 +48,17 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """A tokenizer without its ranks, which lie in `metadata/vocabulary.tiktoken`.
+    """A tokenizer without its vocabulary, which lies in `file`.
 
-    vocabulary_sha256: of that file. pattern: the regular expression that splits text.
+    kind: `tiktoken` (an encoding of tiktoken, a rank file) or `huggingface` (a tokenizer.json).
+    name: of the encoding, or of the file that the user gave, without folders.
+    vocabulary_sha256: of the stored file. pattern: the regular expression that splits text, or
+    the parts of a tokenizer.json that do.
     special_tokens: sorted (text, id) pairs. eot: id that starts every document.
     size: one more than the largest id. golden_sha256: of the tokens of the golden texts.
     """
 
+    kind: str
     name: str
     vocabulary_sha256: str
     pattern: str
@@ -54,12 +67,18 @@ class Tokenizer:
     size: int
     golden_sha256: str
 
+    @property
+    def file(self) -> str:
+        """Where the vocabulary lies, below the output folder."""
+        return TOKENIZER_FILES[self.kind]
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The options that decide the bytes, in the form in which the steps use them.
 
     shard_tokens: tokens a shard. block_bytes: bytes of text after which a block ends.
+    dtype: `uint32`, or `uint16` where every id fits.
     """
 
     columns: Columns
@@ -67,6 +86,12 @@ class Settings:
     shard_tokens: int
     split: SplitRule
     block_bytes: int
+    dtype: str = "uint32"
+
+    @property
+    def token_dtype(self) -> np.dtype[np.unsignedinteger]:
+        """What tokens are stored as."""
+        return DTYPES[self.dtype]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +172,13 @@ class Job:
 
 
 def settings_from_json(fields: dict[str, Any]) -> Settings:
-    """The inverse of `asdict` on settings; raises KeyError or TypeError for other content."""
+    """The inverse of `asdict` on settings; raises KeyError, TypeError or ValueError for other
+    content."""
     specials = fields["tokenizer"]["special_tokens"]
+    if fields["tokenizer"]["kind"] not in TOKENIZER_FILES:
+        raise ValueError(f"unknown kind of tokenizer {fields['tokenizer']['kind']!r}")
+    if fields["dtype"] not in DTYPES:
+        raise ValueError(f"unknown dtype {fields['dtype']!r}")
     return from_fields(
         Settings,
         fields,
@@ -169,6 +199,7 @@ def _flat(settings: Settings) -> list[tuple[str, object]]:
         ("--text_column", columns.text),
         ("--id_column", columns.id),
         ("--id_column given", columns.id_required),
+        ("kind of tokenizer", tokenizer.kind),
         ("--tokenizer", tokenizer.name),
         ("vocabulary sha256", tokenizer.vocabulary_sha256),
         ("tokenizer's pattern", tokenizer.pattern),
@@ -180,4 +211,5 @@ def _flat(settings: Settings) -> list[tuple[str, object]]:
         ("--test_fraction", split.test_fraction),
         ("--test_shards", split.test_shards),
         ("--block_bytes", settings.block_bytes),
+        ("--dtype", settings.dtype),
     ]

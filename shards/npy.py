@@ -1,4 +1,4 @@
-"""Shards as `.npy` files: NumPy format 1.0, `<u4`, C order, shape `(n,)`, a 128-byte header.
+"""Shards as `.npy` files: NumPy format 1.0, `<u4` or `<u2`, shape `(n,)`, a 128-byte header.
 
 The format is NumPy's own (numpy.lib.format, NEP 1); `numpy.save` writes the same bytes. The header
 is made here from the token count alone, so that a shard can be put together from pieces without
@@ -13,19 +13,24 @@ import struct
 
 import numpy as np
 
-TOKEN_DTYPE = np.dtype("<u4")
+# What tokens are stored as, by the name that `--dtype` gives it.
+DTYPES: dict[str, np.dtype[np.unsignedinteger]] = {
+    "uint16": np.dtype("<u2"),
+    "uint32": np.dtype("<u4"),
+}
+TOKEN_DTYPE = DTYPES["uint32"]
 HEADER_BYTES = 128
 _MAGIC = b"\x93NUMPY\x01\x00"
 
 
-def header(tokens: int) -> bytes:
+def header(tokens: int, dtype: np.dtype[np.unsignedinteger] = TOKEN_DTYPE) -> bytes:
     """The first 128 bytes of a shard of `tokens` tokens."""
-    text = f"{{'descr': '<u4', 'fortran_order': False, 'shape': ({int(tokens)},), }}"
+    text = f"{{'descr': '{dtype.str}', 'fortran_order': False, 'shape': ({int(tokens)},), }}"
     length = HEADER_BYTES - len(_MAGIC) - 2
     return _MAGIC + struct.pack("<H", length) + text.ljust(length - 1).encode("latin1") + b"\n"
 
 
-def parse_header(first_bytes: bytes) -> int:
+def parse_header(first_bytes: bytes, dtype: np.dtype[np.unsignedinteger] = TOKEN_DTYPE) -> int:
     """The token count that a shard's first 128 bytes promise; raises ValueError for any other file.
 
     The message says what was found, for the caller to put the file's name before it.
@@ -41,15 +46,15 @@ def parse_header(first_bytes: bytes) -> int:
         descr, shape = fields["descr"], fields["shape"]
     except (ValueError, SyntaxError, KeyError, TypeError):
         raise ValueError(f"has an unreadable .npy header: {first_bytes[10:]!r}") from None
-    if descr != "<u4":
-        raise ValueError(f"holds dtype {descr!r}, expected '<u4'")
+    if descr != dtype.str:
+        raise ValueError(f"holds dtype {descr!r}, expected {dtype.str!r}")
     is_flat = isinstance(shape, tuple) and len(shape) == 1 and isinstance(shape[0], int)
     tokens: int = shape[0] if is_flat else -1
-    if tokens < 0 or first_bytes != header(tokens):
+    if tokens < 0 or first_bytes != header(tokens, dtype):
         raise ValueError(f"has the header {fields}, expected that of a flat C-ordered array")
     return tokens
 
 
-def file_bytes(tokens: int) -> int:
+def file_bytes(tokens: int, dtype: np.dtype[np.unsignedinteger] = TOKEN_DTYPE) -> int:
     """The size of a shard file of `tokens` tokens."""
-    return HEADER_BYTES + tokens * TOKEN_DTYPE.itemsize
+    return HEADER_BYTES + tokens * dtype.itemsize

@@ -27,20 +27,23 @@ def oracle(texts: Iterable[str | None], shard_tokens: int, test_shards: int) -> 
     return cut(stream, shard_tokens, test_shards)
 
 
-def cut(stream: list[int], shard_tokens: int, test_shards: int) -> dict[str, bytes]:
+def cut(
+    stream: list[int], shard_tokens: int, test_shards: int, dtype: str = "<u4"
+) -> dict[str, bytes]:
     shards = {}
     for window, start in enumerate(range(0, len(stream), shard_tokens)):
         split = "test" if window < test_shards else "train"
         index = window if split == "test" else window - test_shards
-        shards[f"{split}/{split}_{index:04d}.npy"] = npy_bytes(stream[start : start + shard_tokens])
+        tokens = stream[start : start + shard_tokens]
+        shards[f"{split}/{split}_{index:04d}.npy"] = npy_bytes(tokens, dtype)
     return shards
 
 
-def npy_bytes(tokens: list[int]) -> bytes:
+def npy_bytes(tokens: list[int], dtype: str = "<u4") -> bytes:
     from io import BytesIO
 
     file = BytesIO()
-    np.save(file, np.array(tokens, dtype="<u4"))
+    np.save(file, np.array(tokens, dtype=dtype))
     return file.getvalue()
 
 

@@ -282,22 +282,22 @@ def test_twice_the_input_is_twice_the_work(
     costs = Costs(
         start_up=3, discovery=0, rate=1e6, workers=workers, reading=None, largest=1 / workers
     )
-    once, twice = (expect({"parquet": 1000 * n}, seen, costs) for n in (total, 2 * total))
+    once, twice = (expect({"parquet": 1000 * n}, seen, costs, 2) for n in (total, 2 * total))
     assert (once.text_bytes, once.tokens) == (text_bytes * total, tokens * total)
     assert twice.tokens == 2 * once.tokens
     assert twice.seconds - 3 == pytest.approx(2 * (once.seconds - 3))
     assert once.seconds == pytest.approx(3 + once.tokens / 1e6)
-    assert once.free_bytes == 2 * once.output_bytes == 8 * once.tokens
+    assert once.free_bytes == 2 * once.output_bytes == 4 * once.tokens
 
 
 def test_one_file_of_json_lines_keeps_one_worker_busy() -> None:
     seen = {"jsonl": Seen(100, 90, 20)}
     costs = Costs(start_up=0, discovery=0, rate=100.0, workers=4, reading=None, largest=1.0)
-    assert expect({"jsonl": 100_000}, seen, costs).seconds == pytest.approx(20_000 / 25)
+    assert expect({"jsonl": 100_000}, seen, costs, 4).seconds == pytest.approx(20_000 / 25)
 
 
 def test_reading_from_the_hub_adds_to_each_workers_work() -> None:
     seen = {"parquet": Seen(100, 100, 25)}
     costs = Costs(start_up=0, discovery=5, rate=100.0, workers=4, reading=50.0, largest=0.0)
     # 25,000 tokens at 25 a worker, and 100,000 bytes at 50: 1,000 s and 2,000 s, by four.
-    assert expect({"parquet": 100_000}, seen, costs).seconds == pytest.approx(5 + 3000 / 4)
+    assert expect({"parquet": 100_000}, seen, costs, 4).seconds == pytest.approx(5 + 3000 / 4)

@@ -176,8 +176,8 @@ def _compare_sample(file: SourceFile, rows: Rows, encoded: TokenBatch, encoder: 
                 f"{file.path}, row {rows.numbers[place]}: {encoder.name} makes "
                 f"{len(encoded.document(place)) - 1} tokens of this document that differ from the "
                 f"{len(expected.document(number)) - 1} of {encoder.reference.name}, which are the "
-                "right ones. Please report the document; --tokenizer_engine tiktoken with "
-                "--overwrite encodes all of them that way."
+                "right ones. Please report the document; --tokenizer_engine "
+                f"{encoder.reference.name.split()[0]} with --overwrite encodes all of them so."
             )
     return len(places)
 

@@ -1,0 +1,176 @@
+"""A whole job with a tokenizer.json: the bytes of the oracle, and every command on them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import jsonschema
+import pytest
+from oracle import cut, read_texts, shards_in
+from tokenizer_files import EOT, STYLES, oracle_documents, save, train
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from pipeline.cli import main
+from shards.job import Job
+from shards.manifest import Manifest
+from shards.storage import Storage
+
+Run = Callable[..., CompletedProcess[str]]
+
+SCHEMA = json.loads((Path(__file__).parent.parent / "docs/manifest.schema.json").read_text())
+SHARD_TOKENS = 200_000
+
+
+def build(source: Path, output: Path, tokenizer: Path, *flags: str) -> int:
+    command = ["build", f"--input={source}", f"--output={output}", f"--tokenizer={tokenizer}"]
+    return main([*command, f"--shard_tokens={SHARD_TOKENS}", "--block_bytes=700000", *flags])
+
+
+def expected(source: Path, tokenizer: Path, eot: str = EOT) -> dict[str, bytes]:
+    documents = oracle_documents(tokenizer, eot, read_texts(source))
+    stream = [token for document in documents for token in document]
+    windows = -(-len(stream) // SHARD_TOKENS)
+    return cut(stream, SHARD_TOKENS, max(1, windows // 10))
+
+
+@pytest.fixture(scope="module", params=STYLES)
+def tokenizer(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, sample: Path
+) -> Path:
+    trained = train(request.param, read_texts(sample)[::4])
+    return save(trained, tmp_path_factory.mktemp("tokenizer") / "mine.json")
+
+
+@pytest.fixture(scope="module")
+def dataset(tokenizer: Path, sample: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("dataset") / "out"
+    # What is named on the way in must not be needed afterwards.
+    moved = save(Tokenizer.from_file(str(tokenizer)), output.parent / "before/mine.json")
+    assert build(sample, output, moved, "--tokenizer_engine=gigatoken") == 0
+    moved.unlink()
+    return output
+
+
+def test_the_bytes_are_the_oracle_s(dataset: Path, tokenizer: Path, sample: Path) -> None:
+    shards = shards_in(dataset)
+    assert len(shards) > 3
+    assert shards == expected(sample, tokenizer)
+
+
+def test_verify_and_inspect_need_only_the_dataset(
+    dataset: Path, sample: Path, fineshards: Run
+) -> None:
+    for arguments in (["verify"], ["verify", "--sample", "20"]):
+        done = fineshards(*arguments, dataset)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stdout.startswith("verified: ")
+    shown = fineshards("inspect", dataset, "--shard", "test/0", "--document", "0")
+    assert shown.returncode == 0, shown.stderr
+    text = Tokenizer.from_file(str(dataset / "metadata/tokenizer.json")).normalizer
+    first = read_texts(sample)[0]
+    assert shown.stdout.rstrip("\n").endswith(
+        (text.normalize_str(first) if text else first).rstrip("\n")
+    )
+    assert "mine.json" in fineshards("inspect", dataset).stdout
+    assert "finished" in fineshards("status", dataset).stdout
+
+
+def test_what_is_recorded(dataset: Path, tokenizer: Path) -> None:
+    manifest = json.loads((dataset / "metadata/manifest.json").read_text())
+    jsonschema.validate(manifest, SCHEMA)
+    record = manifest["settings"]["tokenizer"]
+    assert (record["kind"], record["name"]) == ("huggingface", "mine.json")
+    assert record["eot"] == Tokenizer.from_file(str(tokenizer)).token_to_id(EOT)
+    assert (dataset / "metadata/tokenizer.json").read_bytes() == tokenizer.read_bytes()
+    assert not (dataset / "metadata/vocabulary.tiktoken").exists()
+    assert "before" not in json.dumps(manifest["settings"])
+    assert manifest["totals"]["compared"] >= 1
+    assert manifest["totals"]["by_reference"] < 10
+    storage = Storage(str(dataset))
+    loaded, job = Manifest.load(storage), Job.load(storage)
+    assert loaded is not None
+    assert job is not None
+    assert job.settings == loaded.settings
+    assert job.fingerprint() == manifest["fingerprint"]
+
+
+def test_the_same_job_goes_on_and_another_is_refused(
+    dataset: Path, tokenizer: Path, sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out"
+    shutil.copytree(dataset, output)
+    # From another folder, and by the other engine: the same bytes, so the same job.
+    assert build(sample, output, tokenizer, "--tokenizer_engine=tokenizers") == 0
+    assert "already finished" in capsys.readouterr().out
+    (output / "metadata/manifest.json").unlink()
+    (output / "train/train_0001.npy").unlink()
+    assert build(sample, output, tokenizer, "--tokenizer_engine=tokenizers") == 0
+    assert shards_in(output) == shards_in(dataset)
+    capsys.readouterr()
+    assert build(sample, output, tokenizer, "--eot_token=<|im_end|>") == 2
+    assert "another job: end-of-text token: was " in capsys.readouterr().err
+    assert main(["build", f"--input={sample}", f"--output={output}"]) == 2
+    assert "kind of tokenizer: was 'huggingface', now 'tiktoken'" in capsys.readouterr().err
+    content = json.loads(tokenizer.read_text())
+    other = tmp_path / "mine.json"
+    other.write_text(json.dumps(content, indent=2))
+    assert build(sample, output, other) == 2
+    assert "another job: vocabulary sha256: was " in capsys.readouterr().err
+
+
+def test_verify_finds_another_tokenizer(dataset: Path, tmp_path: Path, fineshards: Run) -> None:
+    output = tmp_path / "out"
+    shutil.copytree(dataset, output)
+    path = output / "metadata/tokenizer.json"
+    path.write_bytes(path.read_bytes() + b"\n")
+    (output / "metadata/vocabulary.tiktoken").write_bytes(b"")
+    done = fineshards("verify", output)
+    assert done.returncode == 1
+    assert "metadata/tokenizer.json has sha256" in done.stdout
+    assert "metadata/vocabulary.tiktoken does not belong to the dataset" in done.stdout
+    path.unlink()
+    assert "metadata/tokenizer.json is missing" in fineshards("verify", output).stdout
+
+
+def test_a_model_of_another_type_is_built_by_its_library(
+    sample: Path, tmp_path: Path, fineshards: Run
+) -> None:
+    words = {word for text in read_texts(sample) for word in text.split()}
+    vocab = {word: id_ for id_, word in enumerate(["[UNK]", "<s>", *sorted(words)[::3]])}
+    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(["[SEP]"])
+    path = save(tokenizer, tmp_path / "words.json")
+    output = tmp_path / "out"
+    flags = ["--input", sample, "--output", output, "--tokenizer", path]
+    missing = fineshards("build", *flags)
+    assert missing.returncode == 2
+    assert "--eot_token; its special tokens are [SEP]." in missing.stderr
+    assert "Traceback" not in missing.stderr
+    flags += ["--eot_token", "[SEP]", f"--shard_tokens={SHARD_TOKENS}"]
+    done = fineshards("build", *flags)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("words.json is encoded by tokenizers alone, slowly") == 1
+    assert shards_in(output) == expected(sample, path, "[SEP]")
+    assert fineshards("verify", output, "--sample", "5").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--tokenizer=missing.json"], "--tokenizer missing.json: cannot be read"),
+        (["--tokenizer=cl100k_base", "--eot_token=x"], "--eot_token x: no special token of cl100k"),
+        (["--tokenizer_engine=tokenizers"], "--tokenizer_engine tokenizers: not for cl100k_base"),
+    ],
+)
+def test_mistakes_are_sentences(
+    sample: Path, tmp_path: Path, fineshards: Run, flags: list[str], message: str
+) -> None:
+    done = fineshards("build", "--input", sample, "--output", tmp_path / "out", *flags)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
