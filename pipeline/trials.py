@@ -34,7 +34,8 @@ class Trial:
 
     wall: seconds, from outside. work: seconds from the end of discovery to the manifest, as if
     all workers had been busy until all blocks were tokenized (see `work_seconds`).
-    token_bytes: bytes a token takes on disk. by_file: (bytes of text, tokens) of each input file. peak_bytes: memory of all processes.
+    token_bytes: bytes that a token takes on the disk. by_file: (bytes of text, tokens) of each
+    input file. peak_bytes: memory of all processes.
     """
 
     wall: float
