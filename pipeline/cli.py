@@ -1,4 +1,4 @@
-"""The command line: `fineshards build | status | verify | inspect`."""
+"""The command line: `fineshards build | status | verify | inspect | tune`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from pipeline.options import Parser, add_build_flags, parse_build_flags
+from pipeline.options import (
+    Parser,
+    add_build_flags,
+    add_tune_flags,
+    parse_build_flags,
+    parse_tune_flags,
+)
 from pipeline.startup import leave_out_optional_modules
 from pipeline.terminal import report_errors
 from shards.errors import UsageError
@@ -31,6 +37,8 @@ def _run(arguments: list[str]) -> int:
     status = commands.add_parser("status", help="how far a job is, from its output folder")
     verify = commands.add_parser("verify", help="prove that a dataset is complete and unharmed")
     inspect = commands.add_parser("inspect", help="show a dataset, or a document of it")
+    tune = commands.add_parser("tune", help="try which flags make a build the quickest here")
+    add_tune_flags(tune)
     for command in (status, verify, inspect):
         command.add_argument("output", metavar="FOLDER", help="the dataset's folder")
     for command in (status, verify):
@@ -51,6 +59,11 @@ def _run(arguments: list[str]) -> int:
 
         run_build(parse_build_flags(build, arguments[1:]))
         return 0
+    if arguments[:1] == ["tune"]:
+        options = parse_tune_flags(tune, arguments[1:])
+        from pipeline.tune import tune as run_tune
+
+        return run_tune(options)
     args = parser.parse_args(arguments)
     return {"status": _status, "verify": _verify, "inspect": _inspect}[args.command](args)
 

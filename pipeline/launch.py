@@ -42,10 +42,10 @@ def prepare(options: BuildOptions) -> Launch:
     Raises UsageError if the input cannot be found or the output belongs to another job.
     """
     storage = Storage(options.output)
-    files, origin = _find_input(options)
+    files, origin = find_input(options)
     tokenizer, vocabulary = describe_tokenizer(options.tokenizer, options.engine, options.eot_token)
     settings = Settings(
-        columns=Columns(options.text_column, options.id_column or "id", bool(options.id_column)),
+        columns=columns_of(options),
         tokenizer=tokenizer,
         shard_tokens=options.shard_tokens,
         split=options.split,
@@ -79,6 +79,11 @@ def prepare(options: BuildOptions) -> Launch:
     return Launch(job, checkpoints, manifest)
 
 
+def columns_of(options: BuildOptions) -> Columns:
+    """The columns to read."""
+    return Columns(options.text_column, options.id_column or "id", bool(options.id_column))
+
+
 def default_block_bytes(files: Sequence[SourceFile]) -> int:
     """Bytes of text a block, from the files' sizes alone, so that every launch finds the same.
 
@@ -108,8 +113,11 @@ def _resolve_dtype(wanted: str, tokenizer: Tokenizer) -> str:
     return wanted
 
 
-def _find_input(options: BuildOptions) -> tuple[list[SourceFile], tuple[tuple[str, str], ...]]:
-    """The ordered files, and how the user named them, for the manifest."""
+def find_input(options: BuildOptions) -> tuple[list[SourceFile], tuple[tuple[str, str], ...]]:
+    """The ordered files, and how the user named them, for the manifest.
+
+    Raises UsageError or InputError if there are none.
+    """
     if options.dataset is None:
         files = describe_files(match_patterns(options.inputs))
         return files, (("input", " ".join(options.inputs)),)

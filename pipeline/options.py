@@ -61,8 +61,101 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}. See {self.prog} --help.")
 
 
+@dataclass(frozen=True, slots=True)
+class TuneOptions:
+    """What to tune: `build` as it would be with the defaults.
+
+    seconds: how long to try. work: folder for the sample, None for the system's temporary one.
+    given: the flags of `build` that the user gave, to be given to it again.
+    """
+
+    build: BuildOptions
+    given: tuple[str, ...]
+    seconds: float
+    work: str | None
+    json: bool
+
+
 def add_build_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `build`; every value may be given as `--flag=value`, as templates do."""
+    _add_input_flags(parser)
+    output = parser.add_argument_group("output")
+    output.add_argument("--output", required=True, metavar="FOLDER", help="where the shards go")
+    _add_tokenizer_flags(output)
+    output.add_argument(
+        "--shard_tokens",
+        type=_positive,
+        metavar="N",
+        default=DEFAULT_SHARD_TOKENS,
+        help=f"tokens a shard; default: {DEFAULT_SHARD_TOKENS:,}",
+    )
+    output.add_argument(
+        "--test_fraction",
+        type=_fraction,
+        metavar="F",
+        help="share of the shards that are test shards, the first ones; default: 0.1",
+    )
+    output.add_argument(
+        "--test_shards", type=_not_negative, metavar="N", help="number of test shards instead"
+    )
+    output.add_argument(
+        "--overwrite",
+        type=_boolean,
+        nargs="?",
+        const=True,
+        default=False,
+        metavar="BOOL",
+        help="delete what the output folder holds of another job, and start anew",
+    )
+    work = parser.add_argument_group("work")
+    _add_engine_flag(work)
+    work.add_argument(
+        "--block_bytes",
+        type=_positive,
+        metavar="N",
+        help="bytes of text a unit of work; default: 16 to 64 MiB, by the size of the input",
+    )
+    _add_bad_rows_flag(work)
+    work.add_argument(
+        "--keep_checkpoints",
+        type=_boolean,
+        nargs="?",
+        const=True,
+        default=False,
+        metavar="BOOL",
+        help="do not delete the token blocks at the end",
+    )
+    parser.epilog = (
+        "Every option of Apache Beam is taken too, such as --runner=DataflowRunner --region=… "
+        "or --direct_num_workers=8. Without --runner the job runs on this machine."
+    )
+
+
+def add_tune_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of `tune`: those of `build` that decide the work, and its own."""
+    _add_input_flags(parser)
+    work = parser.add_argument_group("work")
+    _add_tokenizer_flags(work)
+    _add_engine_flag(work)
+    _add_bad_rows_flag(work)
+    tuning = parser.add_argument_group("tuning")
+    tuning.add_argument(
+        "--seconds",
+        type=_positive,
+        metavar="N",
+        default=60,
+        help="how long to try, about; default: 60",
+    )
+    tuning.add_argument(
+        "--work",
+        metavar="FOLDER",
+        help="where a sample and what is built of it are put meanwhile, best on the disk of the "
+        "later output; default: the system's temporary folder",
+    )
+    tuning.add_argument("--json", action="store_true", help="for machines")
+
+
+def _add_input_flags(parser: argparse.ArgumentParser) -> None:
     source = parser.add_argument_group("input (--input or --dataset)")
     source.add_argument(
         "--input",
@@ -84,91 +177,79 @@ def add_build_flags(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--id_column", metavar="NAME", help="names documents in the index; default: id, if present"
     )
-    output = parser.add_argument_group("output")
-    output.add_argument("--output", required=True, metavar="FOLDER", help="where the shards go")
-    output.add_argument(
+
+
+def _add_tokenizer_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
         "--tokenizer",
         metavar="NAME_OR_FILE",
         default="cl100k_base",
         help="a tiktoken encoding, or a tokenizer.json of Hugging Face's tokenizers library; "
         "default: cl100k_base",
     )
-    output.add_argument(
+    group.add_argument(
         "--eot_token",
         metavar="TEXT",
         help="the special token that begins documents; default: <|endoftext|>, if there is one",
     )
-    output.add_argument(
-        "--shard_tokens",
-        type=_positive,
-        metavar="N",
-        default=DEFAULT_SHARD_TOKENS,
-        help=f"tokens a shard; default: {DEFAULT_SHARD_TOKENS:,}",
-    )
-    output.add_argument(
+    group.add_argument(
         "--dtype",
         choices=("auto", "uint16", "uint32"),
         default="uint32",
         help="of the tokens in the shards; auto is uint16 where every id of the tokenizer fits. "
         "default: uint32",
     )
-    output.add_argument(
-        "--test_fraction",
-        type=_fraction,
-        metavar="F",
-        help="share of the shards that are test shards, the first ones; default: 0.1",
-    )
-    output.add_argument(
-        "--test_shards", type=_not_negative, metavar="N", help="number of test shards instead"
-    )
-    output.add_argument(
-        "--overwrite",
-        type=_boolean,
-        nargs="?",
-        const=True,
-        default=False,
-        metavar="BOOL",
-        help="delete what the output folder holds of another job, and start anew",
-    )
-    work = parser.add_argument_group("work")
-    work.add_argument(
+
+
+def _add_engine_flag(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
         "--tokenizer_engine",
         choices=_ENGINES,
         default="auto",
         help="the library that does it; all give the same tokens. default: auto, the fastest that "
         "is known to",
     )
-    work.add_argument(
-        "--block_bytes",
-        type=_positive,
-        metavar="N",
-        help="bytes of text a unit of work; default: 16 to 64 MiB, by the size of the input",
-    )
-    work.add_argument(
+
+
+def _add_bad_rows_flag(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
         "--max_bad_rows",
         type=_not_negative,
         metavar="N",
         default=0,
         help="rows that may be unreadable; they are set aside in metadata/rejected/. Default: 0",
     )
-    work.add_argument(
-        "--keep_checkpoints",
-        type=_boolean,
-        nargs="?",
-        const=True,
-        default=False,
-        metavar="BOOL",
-        help="do not delete the token blocks at the end",
-    )
-    parser.epilog = (
-        "Every option of Apache Beam is taken too, such as --runner=DataflowRunner --region=… "
-        "or --direct_num_workers=8. Without --runner the job runs on this machine."
-    )
 
 
 def parse_build_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> BuildOptions:
     """The options of a command line; raises UsageError for what is wrong or contradicts itself."""
     args, beam_args = parser.parse_known_args(list(argv))
+    options = _build_options(args, beam_args)
+    if beam_args:
+        refuse_unknown(beam_args)
+    return options
+
+
+def parse_tune_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> TuneOptions:
+    """The options of a `tune` command; raises UsageError for what is wrong."""
+    args = parser.parse_args(list(argv))
+    own = {"seconds", "work", "json"}
+    given = []
+    for name, value in vars(args).items():
+        if name not in own and value != parser.get_default(name):
+            values = value if isinstance(value, list) else [value]
+            given += [f"--{name}={one}" for one in values]
+    # What `build` takes and `tune` does not, as it is when it is left out.
+    others = argparse.ArgumentParser()
+    add_build_flags(others)
+    for name, value in vars(others.parse_args(["--output=out"])).items():
+        if not hasattr(args, name):
+            setattr(args, name, value)
+    options = _build_options(args, [])
+    return TuneOptions(options, tuple(given), args.seconds, args.work, args.json)
+
+
+def _build_options(args: argparse.Namespace, beam_args: list[str]) -> BuildOptions:
     if bool(args.input) == bool(args.dataset):
         raise UsageError("give either --input or --dataset, one of them: it names what to read.")
     if args.test_fraction is not None and args.test_shards is not None:
@@ -179,8 +260,6 @@ def parse_build_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> B
     fraction = args.test_fraction
     if args.test_shards is None and fraction is None:
         fraction = DEFAULT_TEST_FRACTION
-    if beam_args:
-        refuse_unknown(beam_args)
     return BuildOptions(
         inputs=tuple(args.input),
         dataset=args.dataset,

@@ -36,7 +36,7 @@ def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: 
     wanted = [("--text_column", columns.text)]
     if columns.id_required:
         wanted.append(("--id_column", columns.id))
-    for line_number, line in _lines(file, opened):
+    for line_number, line in lines(file, opened):
         try:
             record = _parse(line)
         except ValueError:
@@ -58,9 +58,9 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
     """
     batch = _Batch(columns)
     row = block.first_row
-    for line_number, line in _lines(file, opened):
+    for line_number, line in lines(file, opened):
         try:
-            batch.add(row, _check_text(_parse(line), columns), len(line))
+            batch.add(row, parse_row(line, columns), len(line))
         except ValueError as error:
             batch.bad.append(BadRow(row, f"line {line_number}, ", str(error)))
         row += 1
@@ -105,6 +105,11 @@ class _Batch:
         return pa.array(texts, kind)
 
 
+def parse_row(line: bytes, columns: Columns) -> dict[str, Any]:
+    """A line's object; raises ValueError with the reason if it has no text to encode."""
+    return _check_text(_parse(line), columns)
+
+
 def _parse(line: bytes) -> dict[str, Any]:
     """A line's object; raises ValueError with the reason if it holds none."""
     try:
@@ -126,7 +131,7 @@ def _check_text(record: dict[str, Any], columns: Columns) -> dict[str, Any]:
     return record
 
 
-def _lines(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]]:
+def lines(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Line numbers from 1 and lines, blank ones left out."""
     first_bytes = opened.read(4)
     opened.seek(0)

@@ -20,7 +20,7 @@ _FORMATS: dict[str, ModuleType] = {"parquet": parquet, "jsonl": jsonl}
 def discover_blocks(file: SourceFile, columns: Columns, block_bytes: int) -> list[Block]:
     """The blocks of a file, from its metadata; raises InputError if it cannot be used."""
     check_unchanged(file)
-    with _explain_failures(file), open_file(file) as opened:
+    with explain_failures(file), open_file(file) as opened:
         blocks: list[Block] = _FORMATS[file.format].discover(file, opened, columns, block_bytes)
     return blocks
 
@@ -28,13 +28,13 @@ def discover_blocks(file: SourceFile, columns: Columns, block_bytes: int) -> lis
 def read_block(file: SourceFile, columns: Columns, block: Block) -> Iterator[Rows]:
     """The rows of a block in order; raises InputError if the file is damaged or has changed."""
     check_unchanged(file)
-    with _explain_failures(file), open_file(file) as opened:
+    with explain_failures(file), open_file(file) as opened:
         yield from _FORMATS[file.format].read(file, opened, columns, block)
     check_unchanged(file)
 
 
 @contextmanager
-def _explain_failures(file: SourceFile) -> Iterator[None]:
+def explain_failures(file: SourceFile) -> Iterator[None]:
     """Reading can fail at any time: a disk, or a connection, with errors of several libraries."""
     try:
         yield

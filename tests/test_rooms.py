@@ -88,7 +88,9 @@ def test_a_room_without_beam_does_not_import_it_by_any_way(room: str) -> None:
     assert loaded.isdisjoint({"apache_beam", "pipeline", "transforms"})
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["build", "--help"], ["verify", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["build", "--help"], ["verify", "--help"], ["tune", "--help"]]
+)
 def test_help_imports_nothing_slow(arguments: list[str]) -> None:
     loaded = modules_after(
         "from pipeline.cli import main\n"
