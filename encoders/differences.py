@@ -41,6 +41,8 @@ class Scheme:
 
     def documents(self, texts: pa.Array) -> npt.NDArray[np.int64]:
         """Indices of the strings (large_string, without nulls) with such a code point, in order."""
+        if not self.ranges:
+            return np.empty(0, np.int64)
         offsets, data = string_buffers(texts)
         hits = []
         for start in range(int(offsets[0]), int(offsets[-1]), _CHUNK):

@@ -5,6 +5,7 @@ It is exact where `encoders/exact.py` lets it be; by itself it is not, see there
 
 from __future__ import annotations
 
+import base64
 import os
 import tempfile
 import threading
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
+from itertools import product
 
 import awkward as ak
 import gigatoken
@@ -29,8 +31,11 @@ REBUILD_SECONDS = 4.0
 
 
 def from_ranks(ranks: bytes, scheme: str) -> gigatoken.Tokenizer:
-    """gigatoken's tokenizer of a rank file; scheme is its name for the splitting."""
-    with tempfile.NamedTemporaryFile(suffix=".tiktoken") as file:
+    """gigatoken's tokenizer of a rank file without holes; scheme is its name for the splitting.
+
+    Raises RuntimeError for ranks that it does not take.
+    """
+    with _no_panic(), tempfile.NamedTemporaryFile(suffix=".tiktoken") as file:
         file.write(ranks)
         file.flush()
         # No special tokens: gigatoken would find them in the text.
@@ -39,7 +44,36 @@ def from_ranks(ranks: bytes, scheme: str) -> gigatoken.Tokenizer:
 
 def from_json(data: bytes) -> gigatoken.Tokenizer:
     """gigatoken's tokenizer of a tokenizer.json; raises RuntimeError for one it does not take."""
-    return gigatoken.Tokenizer.from_json(data)
+    with _no_panic():
+        return gigatoken.Tokenizer.from_json(data)
+
+
+@contextmanager
+def _no_panic() -> Iterator[None]:
+    """Makes a RuntimeError of Rust's panics, whose exception is no Exception."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__module__ != "pyo3_runtime":
+            raise
+        raise RuntimeError(str(error)) from error
+
+
+def without_holes(ranks: bytes) -> bytes:
+    """A rank file with a token for every rank that it leaves out, as gigatoken demands.
+
+    p50k_base leaves out that of its EOT. The tokens put in are pairs of bytes that UTF-8 never has,
+    so that no text can contain them.
+    """
+    by_rank = {int(rank): token for token, rank in map(bytes.split, ranks.splitlines())}
+    holes = [rank for rank in range(max(by_rank)) if rank not in by_rank]
+    if not holes:
+        return ranks
+    never = range(0xF5, 0x100)
+    fillers = (base64.b64encode(bytes(pair)) for pair in product(never, never))
+    taken = set(by_rank.values())
+    by_rank |= zip(holes, (filler for filler in fillers if filler not in taken), strict=False)
+    return b"".join(by_rank[rank] + b" %d\n" % rank for rank in sorted(by_rank))
 
 
 class GigatokenTokenizer:
@@ -50,11 +84,14 @@ class GigatokenTokenizer:
     """
 
     def __init__(self, make: Callable[[], gigatoken.Tokenizer], eot: int) -> None:
-        """`make` builds one of gigatoken's tokenizers; it is called again and again."""
+        """`make` builds one of gigatoken's tokenizers; it is called again and again.
+
+        The first time now: what cannot be built must show before a job begins.
+        """
         self._make = make
         self._eot = np.uint32(eot)
         self.name = f"gigatoken {version('gigatoken')}"
-        self._idle: list[_Tokenizer] = []
+        self._idle = [_Tokenizer(make())]
         self._free = threading.BoundedSemaphore(os.cpu_count() or 1)
 
     def encode(self, texts: pa.Array) -> TokenBatch:
