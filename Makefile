@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 SAMPLE := samples/debian_text.parquet
 
-.PHONY: demo test lint types bench bench-scale clean
+.PHONY: demo test encoders lint types bench bench-scale clean
 
 .venv/installed: requirements.txt setup.py pyproject.toml
 	@echo "preparing .venv: a minute or two"
@@ -20,6 +20,10 @@ demo: .venv/installed
 
 test: .venv/installed
 	$(BIN)/pytest
+
+# Minutes: all of Unicode, a million documents and more, the text in ../shared/corpus.
+encoders: .venv/installed
+	$(BIN)/pytest -m heavy -rs --durations=0 --durations-min=1
 
 lint: .venv/installed
 	$(BIN)/ruff check .
@@ -44,4 +48,4 @@ bench-scale: .venv/installed
 	$(BIN)/python -m benchmarks.run --scale $(if $(NAME),--name $(NAME))
 
 clean:
-	rm -rf .venv .bench-venv demo build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .bench-venv demo build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .ranks

@@ -1,0 +1,68 @@
+"""Pairs of encoders, the fast one and its reference, and how they are compared."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from encoders.derive import revealing_ranks
+from encoders.differences import Scheme, load_table
+from encoders.exact import ExactEncoder
+from encoders.gigatoken_encoder import GigatokenTokenizer, from_ranks, without_holes
+from encoders.tiktoken_encoder import TiktokenEncoder
+from encoders.vocabulary import Vocabulary, resolve_vocabulary
+
+SCHEMES = [name for name, x in load_table().schemes.items() if x.reference == "tiktoken"]
+
+
+def scheme(name: str = "cl100k_base") -> Scheme:
+    return load_table().schemes[name]
+
+
+def pair(vocabulary: Vocabulary) -> ExactEncoder:
+    """The exact encoder of a vocabulary; its reference is tiktoken."""
+    found = load_table().scheme("tiktoken", vocabulary.pattern)
+    assert found is not None
+    ranks, name = without_holes(vocabulary.ranks), found.fast
+    fast = GigatokenTokenizer(lambda: from_ranks(ranks, name), vocabulary.eot)
+    return ExactEncoder(fast, TiktokenEncoder(vocabulary), found)
+
+
+@lru_cache
+def cl100k() -> ExactEncoder:
+    return pair(resolve_vocabulary("cl100k_base"))
+
+
+@lru_cache
+def revealing(name: str) -> ExactEncoder:
+    """A scheme's pattern over ranks in whose tokens every border of two pieces shows."""
+    special = (("<|endoftext|>", 1 << 17),)
+    return pair(Vocabulary(name, revealing_ranks(), scheme(name).pattern, special))
+
+
+def strings(*texts: str) -> pa.Array:
+    return pa.array(texts, pa.large_string())
+
+
+def must_be_exact(encoder: ExactEncoder, texts: pa.Array) -> int:
+    """Compares with the reference, document by document; returns how many gigatoken made."""
+    ours, theirs = encoder.encode(texts), encoder.reference.encode(texts)
+    if np.array_equal(ours.tokens, theirs.tokens) and np.array_equal(ours.offsets, theirs.offsets):
+        return len(texts) - ours.by_reference
+    assert len(ours.offsets) == len(theirs.offsets)
+    wrong = [
+        text
+        for number, text in enumerate(texts.to_pylist())
+        if not np.array_equal(ours.document(number), theirs.document(number))
+    ]
+    shortest = sorted(wrong, key=len)[:10]
+    raise AssertionError(f"{len(wrong)} documents of {len(texts)} differ, such as {shortest!a}")
+
+
+def documents_with(codes: set[int], texts: list[str]) -> npt.NDArray[np.int64]:
+    """Indices of the texts with a code point of `codes`: a plain scan."""
+    found = [number for number, text in enumerate(texts) if any(ord(c) in codes for c in text)]
+    return np.array(found, dtype=np.int64)

@@ -1,0 +1,133 @@
+"""What a job makes sure of by itself: a sample of its documents is encoded by tiktoken as well."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import hostile
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import ROOT
+from encoding import scheme
+from oracle import oracle, shards_in
+
+from encoders.golden import GOLDEN_TEXTS
+
+ROWS = 4_000
+MARK = "the spoiled one"
+SHARD_TOKENS = 10_000
+FLAGS = [f"--shard_tokens={SHARD_TOKENS}", "--test_shards=1"]
+
+
+def in_sample(file: int, row: int) -> bool:
+    """One row of a thousand, by splitmix64 as Steele, Lea and Flood give it, in plain Python."""
+
+    def mixed(z: int) -> int:
+        z = (z + 0x9E3779B97F4A7C15) % 2**64
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+        return z ^ (z >> 31)
+
+    return (mixed((row + mixed(file)) % 2**64) >> 11) * 1000 < 2**53
+
+
+def write(path: Path, texts: list[str | None]) -> Path:
+    table = pa.table({"text": pa.array(texts, pa.string())})
+    pq.write_table(table, path, row_group_size=600)
+    return path
+
+
+def build_with_wrong_encoder(
+    mark: str, source: Path, output: Path, *flags: str
+) -> subprocess.CompletedProcess[str]:
+    arguments = ["build", f"--input={source}", f"--output={output}", *FLAGS, *flags]
+    return subprocess.run(
+        [sys.executable, ROOT / "tests/wrong_encoder_driver.py", mark, *arguments],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def with_marked_row(path: Path, row: int) -> tuple[Path, list[str | None]]:
+    texts: list[str | None] = [f"document {number}" for number in range(ROWS)]
+    texts[row] = f"{MARK} {row}"
+    return write(path, texts), texts
+
+
+def test_one_wrong_document_of_the_sample_fails_the_job_and_is_named(tmp_path: Path) -> None:
+    # The last one, in a block of its own far from the first.
+    row = max(row for row in range(ROWS) if in_sample(0, row))
+    source, texts = with_marked_row(tmp_path / "in.parquet", row)
+    build = build_with_wrong_encoder(MARK, source, tmp_path / "out", "--block_bytes=1")
+    assert build.returncode == 1
+    assert f"{source}, row {row}: gigatoken" in build.stderr
+    assert "Traceback" not in build.stderr
+    assert "--tokenizer_engine tiktoken with --overwrite" in build.stderr
+    assert not (tmp_path / "out/metadata/manifest.json").exists()
+    advised = ["--tokenizer_engine=tiktoken", "--overwrite"]
+    again = build_with_wrong_encoder(MARK, source, tmp_path / "out", *advised)
+    assert again.returncode == 0, again.stderr
+    assert shards_in(tmp_path / "out") == oracle(texts, SHARD_TOKENS, test_shards=1)
+
+
+def test_a_wrong_document_outside_the_sample_is_found_by_verify(
+    fineshards: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    """That a job fails is the sample's doing alone, and only of a sampled row."""
+    row = next(row for row in range(1000, ROWS) if not in_sample(0, row))
+    source, texts = with_marked_row(tmp_path / "in.parquet", row)
+    build = build_with_wrong_encoder(MARK, source, tmp_path / "out")
+    assert build.returncode == 0, build.stderr
+    assert shards_in(tmp_path / "out") != oracle(texts, SHARD_TOKENS, test_shards=1)
+    assert fineshards("verify", tmp_path / "out").returncode == 0
+    sampled = fineshards("verify", tmp_path / "out", "--sample=100")
+    assert sampled.returncode == 1
+    assert f"row {row}" in sampled.stdout + sampled.stderr
+
+
+def test_wrong_golden_texts_stop_the_job(tmp_path: Path) -> None:
+    source = write(tmp_path / "in.parquet", ["no golden text"])
+    build = build_with_wrong_encoder(GOLDEN_TEXTS[2], source, tmp_path / "out")
+    assert build.returncode == 1
+    assert "golden texts" in build.stderr
+    assert not (tmp_path / "out/metadata/manifest.json").exists()
+
+
+@pytest.mark.parametrize("engine", ["auto", "tiktoken"])
+def test_the_manifest_counts_what_the_reference_did(
+    build: Callable[..., int], tmp_path: Path, engine: str
+) -> None:
+    listed = hostile.listed_codes(scheme())
+    files: list[list[str | None]] = [
+        hostile.documents(seed, 5_000 * seed, scheme()).to_pylist() for seed in (1, 2)
+    ]
+    for index, texts in enumerate(files):
+        texts[::7] = [None] * len(texts[::7])
+        write(tmp_path / f"{index}.parquet", texts)
+    flags = [f"--tokenizer_engine={engine}", "--block_bytes=100000", *FLAGS]
+    assert build(f"{tmp_path}/*.parquet", tmp_path / "out", *flags) == 0
+    assert shards_in(tmp_path / "out") == oracle(
+        [*files[0], *files[1]], SHARD_TOKENS, test_shards=1
+    )
+    manifest = json.loads((tmp_path / "out/metadata/manifest.json").read_text())
+    for index, texts in enumerate(files):
+        there = {row: text for row, text in enumerate(texts) if text is not None}
+        if engine == "auto":
+            hard = sum(any(ord(c) in listed for c in text) for text in there.values())
+            compared = sum(in_sample(index, row) for row in there)
+            assert hard > 0
+            assert compared > 0
+        else:
+            hard, compared = len(there), 0
+        found = manifest["files"][index]
+        assert (found["by_reference"], found["compared"]) == (hard, compared)
+    for name in ("by_reference", "compared"):
+        assert manifest["totals"][name] == sum(file[name] for file in manifest["files"])

@@ -1,0 +1,335 @@
+"""The fast path: tiktoken's tokens and nothing else, from gigatoken where it can be trusted.
+
+What takes minutes is in test_proofs.py.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.metadata import version
+from itertools import count
+from pathlib import Path
+
+import hostile
+import numpy as np
+import pyarrow as pa
+import pytest
+from conftest import ROOT
+from encoding import (
+    SCHEMES,
+    cl100k,
+    documents_with,
+    must_be_exact,
+    pair,
+    revealing,
+    scheme,
+    strings,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import ENCODING, EOT, read_texts
+from test_encoders import HOSTILE
+
+from encoders import differences, gigatoken_encoder, loading
+from encoders.derive import CONTEXTS, revealing_ranks
+from encoders.differences import Table, load_table
+from encoders.encoder import Encoder
+from encoders.exact import ExactEncoder
+from encoders.golden import GOLDEN_TEXTS
+from encoders.tiktoken_encoder import TiktokenEncoder
+from encoders.vocabulary import Vocabulary, resolve_vocabulary
+from shards.errors import UsageError
+
+LISTED = hostile.listed_codes(scheme())
+
+# Of each range its ends and the code points beside them, which may be ordinary.
+BORDERS = sorted(
+    {chr(end + step) for pair_ in scheme().ranges for end in pair_ for step in (-1, 0, 1)}
+)
+FRAGMENTS = sorted({x for family in hostile.FAMILIES for x in family})
+
+
+def check(texts: list[str], batch: pa.Array | None = None) -> None:
+    """Against tiktoken itself, and how many documents it had to make."""
+    encoded = cl100k().encode(strings(*texts) if batch is None else batch)
+    expected = [[EOT, *ENCODING.encode_ordinary(text)] for text in texts]
+    assert [encoded.document(number).tolist() for number in range(len(texts))] == expected
+    assert encoded.offsets.tolist() == np.cumsum([0, *map(len, expected)]).tolist()
+    assert encoded.tokens.dtype == np.uint32
+    assert encoded.offsets.dtype == np.int64
+    assert encoded.by_reference == len(documents_with(LISTED, texts))
+
+
+def test_sample_and_golden_texts(sample: Path) -> None:
+    check([*read_texts(sample), *GOLDEN_TEXTS, *HOSTILE.values()])
+
+
+def texts(most: int = 40) -> st.SearchStrategy[str]:
+    fragments = st.one_of(
+        st.sampled_from(FRAGMENTS),
+        st.sampled_from(BORDERS),
+        st.sampled_from(sorted(map(chr, LISTED))),
+        st.characters(exclude_categories=["Cs"]),
+        # Runs: of spaces, digits, letters, marks.
+        st.tuples(st.sampled_from(FRAGMENTS), st.integers(2, 40)).map(lambda run: run[0] * run[1]),
+    )
+    return st.lists(fragments, max_size=most).map("".join)
+
+
+@given(st.lists(st.just("") | texts(), max_size=8))
+def test_any_documents(documents: list[str]) -> None:
+    check(documents)
+
+
+@given(st.lists(st.just("") | texts(6), max_size=12), st.integers(0, 12), st.integers(0, 12))
+def test_batches_cut_from_larger_ones(documents: list[str], first: int, count: int) -> None:
+    whole = strings("before", *documents, "after")
+    check(["before", *documents, "after"][first : first + count], whole.slice(first, count))
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_every_border_of_pieces_is_tiktokens(name: str) -> None:
+    encoder = revealing(name)
+    generated = hostile.documents(17, 20_000, scheme(name))
+    fast = must_be_exact(encoder, generated)
+    by_scan = documents_with(hostile.listed_codes(scheme(name)), generated.to_pylist())
+    assert fast == len(generated) - len(by_scan)
+    assert 0.9 * len(generated) < fast < len(generated), "both ways are taken"
+    assert must_be_exact(encoder, strings(*HOSTILE.values())) > 0
+
+
+def test_gigatoken_alone_is_not_exact() -> None:
+    """Else the table would be for nothing, and the tests of it could not fail."""
+    for name in SCHEMES:
+        encoder = revealing(name)
+        for first, last in scheme(name).ranges:
+            documents = strings(*(CONTEXTS.replace("_", chr(code)) for code in (first, last)))
+            fast = encoder._fast.encode(documents)
+            right = encoder.reference.encode(documents)
+            for number in range(2):
+                assert not np.array_equal(fast.document(number), right.document(number))
+            assert encoder.encode(documents).by_reference == 2
+
+
+@pytest.mark.parametrize(
+    "documents",
+    [
+        [],
+        [""],
+        ["", "a", "", ""],
+        [""] * 10_000,
+        ["\u088f"],
+        ["\u088f"] * 300,
+        ["", "\u088f", "", "\u088fb", "c\u088f", "", "d"],
+        ["<|endoftext|>\u088f", "<|endoftext|>", "<|fim_prefix|><|endofprompt|>"],
+        ["\U000323b0\u088f\ua7ce", "\u088f\u0301", "\u0301\u088f"],
+        ["x" * 70_000, " " * 70_000 + "x", "7" * 70_000, "\u088f" * 70_000, "中\n" * 30_000],
+    ],
+    ids=lambda documents: f"{len(documents)} {''.join(documents)[:12]!a}",
+)
+def test_batches_of_few_kinds(documents: list[str]) -> None:
+    check(documents)
+
+
+def test_texts_that_tiktoken_cannot_split_are_exact_too() -> None:
+    # A million spaces before a letter: see test_encoders.py.
+    documents = ["before", " " * 1_200_000 + "a", " " * 1_200_000 + "a\u088f", "after"]
+    assert must_be_exact(cl100k(), strings(*documents)) == 3
+
+
+# The table's scan.
+
+
+@given(
+    st.lists(st.lists(st.sampled_from([*BORDERS, *"aé中👩"]), max_size=6).map("".join), max_size=8),
+    st.integers(1, 9),
+    st.integers(0, 8),
+    st.sampled_from(SCHEMES),
+)
+def test_the_scan_finds_what_a_plain_one_finds(
+    documents: list[str], chunk: int, first: int, name: str
+) -> None:
+    found_by_scan = documents_with(hostile.listed_codes(scheme(name)), documents[first:])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(differences, "_CHUNK", chunk)
+        found = scheme(name).documents(strings(*documents).slice(first))
+    assert found.tolist() == found_by_scan.tolist()
+
+
+@pytest.mark.parametrize("listed", ["\u088f", "\u0c5c", "\ua7d2", "\U00010940", "\U00033479"])
+def test_a_listed_character_on_the_border_of_two_chunks_is_found(listed: str) -> None:
+    for place in range(differences._CHUNK - 5, differences._CHUNK + 2):
+        documents = ["", "x" * place + listed + "y", "z"]
+        assert scheme().documents(strings(*documents)).tolist() == [1]
+        before = place - 5
+        documents = ["x" * 5, "x" * before, listed, "x" * before, "é"]
+        assert scheme().documents(strings(*documents)).tolist() == [2]
+        assert scheme().documents(strings(*documents).slice(1)).tolist() == [1]
+        assert scheme().documents(strings(*documents).slice(3)).tolist() == []
+
+
+def test_a_table_without_code_points_finds_nothing() -> None:
+    """Two libraries of one Unicode version, for which nothing differs."""
+    nothing = replace(scheme(), ranges=())
+    assert nothing.documents(strings("", "\u088f\U00033479\U0010ffff")).tolist() == []
+
+
+# Memory and threads.
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Every tokenizer of gigatoken's that is built."""
+    found: list[object] = []
+
+    class Counted(gigatoken_encoder._Tokenizer):
+        def __init__(self, *arguments: object) -> None:
+            super().__init__(*arguments)  # type: ignore[arg-type]
+            found.append(self)
+
+    monkeypatch.setattr(gigatoken_encoder, "_Tokenizer", Counted)
+    return found
+
+
+def test_tokenizers_are_built_anew_after_so_much_work(
+    built: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A second for every call: the clock is read before and after each.
+    clock = count()
+    monkeypatch.setattr(gigatoken_encoder.time, "thread_time", lambda: float(next(clock)))
+    monkeypatch.setattr(gigatoken_encoder, "REBUILD_SECONDS", 4.0)
+    encoder = revealing.__wrapped__("cl100k_base")
+    numbers = []
+    for seed in range(14):
+        must_be_exact(encoder, hostile.documents(seed, 50, scheme()))
+        numbers.append(len(built))
+    assert numbers == [1] * 4 + [2] * 4 + [3] * 4 + [4] * 2
+    kept = encoder._fast._idle
+    assert kept == built[-1:], "what is not in use any more is not kept either"
+
+
+@pytest.mark.parametrize("bound", [0.0, 0.002, gigatoken_encoder.REBUILD_SECONDS])
+def test_threads_get_what_one_gets(monkeypatch: pytest.MonkeyPatch, bound: float) -> None:
+    monkeypatch.setattr(gigatoken_encoder, "REBUILD_SECONDS", bound)
+    encoder = revealing.__wrapped__("cl100k_base")
+    threads, rounds = 8, 4
+    batches = [hostile.documents(seed, 300, scheme()) for seed in range(threads * rounds)]
+    encoded: list[object] = [None] * len(batches)
+    together = threading.Barrier(threads)
+
+    def work(thread: int) -> None:
+        together.wait()
+        for number in range(thread, len(batches), threads):
+            encoded[number] = encoder.encode(batches[number])
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    for batch, found in zip(batches, encoded, strict=True):
+        expected = encoder.reference.encode(batch)
+        assert np.array_equal(found.tokens, expected.tokens)  # type: ignore[attr-defined]
+        assert np.array_equal(found.offsets, expected.offsets)  # type: ignore[attr-defined]
+
+
+# Which vocabularies, and which versions of the libraries, have a fast path.
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """No encoder that was built before, and none is left."""
+    loading._build.cache_clear()
+    yield
+    loading._build.cache_clear()
+
+
+def refused(vocabulary: Vocabulary, reason: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Auto warns and takes tiktoken, gigatoken is a mistake of the user's; both say why."""
+    with pytest.raises(UsageError, match=f"--tokenizer_engine gigatoken.*{reason}"):
+        loading._encoder(vocabulary, "gigatoken")
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "fineshards.worker"):
+        encoder = loading._encoder(vocabulary, "auto")
+    assert isinstance(encoder, TiktokenEncoder)
+    (record,) = caplog.records
+    assert reason in record.getMessage()
+    assert "slowly" in record.getMessage()
+
+
+def test_the_stored_table_is_for_what_is_pinned_and_installed() -> None:
+    pinned = dict(
+        line.split("==")
+        for line in (ROOT / "requirements.txt").read_text().splitlines()
+        if "==" in line
+    )
+    assert set(load_table().versions) == {"gigatoken", "tiktoken", "tokenizers"}
+    for package, wanted in load_table().versions.items():
+        assert wanted == pinned[package] == version(package)
+    assert load_table().other_versions("tiktoken") == []
+
+
+@pytest.mark.usefixtures("fresh")
+def test_engines() -> None:
+    vocabulary = resolve_vocabulary("cl100k_base")
+    engines: dict[str, type[Encoder]] = {"auto": ExactEncoder, "gigatoken": ExactEncoder}
+    for engine, kind in (engines | {"tiktoken": TiktokenEncoder}).items():
+        encoder = loading._encoder(vocabulary, engine)
+        assert isinstance(encoder, kind)
+        assert isinstance(encoder.reference, TiktokenEncoder)
+
+
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.parametrize("package", ["gigatoken", "tiktoken"])
+def test_a_table_for_other_versions_is_refused(
+    package: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = load_table()
+    other = replace(table, versions=table.versions | {package: "0.1.2"})
+    monkeypatch.setattr(loading, "load_table", lambda: other)
+    reason = f"{package} is {version(package)}, not 0.1.2"
+    refused(resolve_vocabulary("cl100k_base"), reason, caplog)
+
+
+def test_a_library_that_is_missing_is_another_version() -> None:
+    table = Table({"gigatoken": version("gigatoken"), "no-such-package": "1.0"}, {})
+    assert table.other_versions("no-such-package") == ["no-such-package is not installed, not 1.0"]
+
+
+@pytest.mark.usefixtures("fresh")
+def test_a_pattern_that_is_not_in_the_table_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    vocabulary = resolve_vocabulary("cl100k_base")
+    other = replace(vocabulary, pattern=vocabulary.pattern.replace("{1,3}", "{1,2}"))
+    refused(other, "was never compared with gigatoken's", caplog)
+
+
+def revealing_vocabulary(ranks: bytes, eot: int = 1 << 17) -> Vocabulary:
+    return Vocabulary("made up", ranks, scheme().pattern, (("<|endoftext|>", eot),))
+
+
+@pytest.mark.usefixtures("fresh")
+def test_ranks_that_gigatoken_cannot_load_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+    # A token of five bytes that no merge of two others makes: gigatoken panics.
+    ranks = revealing_ranks()
+    ranks += base64.b64encode(b"abcde") + b" %d\n" % ranks.count(b"\n")
+    vocabulary = revealing_vocabulary(ranks)
+    assert len(vocabulary.encoding().encode_ordinary("abcde")) == 1
+    refused(vocabulary, "gigatoken cannot read it", caplog)
+
+
+@pytest.mark.parametrize("holes", [[5_000], [300, 301, 302, 9_999], list(range(400, 500))])
+def test_ranks_may_leave_some_free(holes: list[int]) -> None:
+    """As p50k_base does, whose EOT has an id among the ranks."""
+    # The last tokens are pairs of bytes that begin with one that UTF-8 never has.
+    lines = revealing_ranks().splitlines(keepends=True)[: -11 * 128]
+    ranks = b"".join(line for number, line in enumerate(lines) if number not in holes)
+    encoder = pair(revealing_vocabulary(ranks, eot=holes[0]))
+    generated = hostile.documents(5, 5_000, scheme())
+    assert must_be_exact(encoder, generated) > 4_000
+    encoded = encoder.encode(generated)
+    assert np.count_nonzero(encoded.tokens == holes[0]) == len(generated)
+    assert not np.isin(encoded.tokens, holes[1:]).any()
