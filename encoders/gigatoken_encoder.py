@@ -31,27 +31,49 @@ REBUILD_SECONDS = 4.0
 
 
 def from_ranks(ranks: bytes, scheme: str) -> gigatoken.Tokenizer:
-    """gigatoken's tokenizer of a rank file; scheme is its name for the splitting.
+    """gigatoken's tokenizer of a rank file without holes; scheme is its name for the splitting.
 
-    Raises ValueError if gigatoken cannot load the ranks.
+    Raises RuntimeError for ranks that it does not take.
     """
-    with tempfile.NamedTemporaryFile(suffix=".tiktoken") as file:
-        file.write(without_holes(ranks))
+    with _no_panic(), tempfile.NamedTemporaryFile(suffix=".tiktoken") as file:
+        file.write(ranks)
         file.flush()
-        try:
-            # No special tokens: gigatoken would find them in the text.
-            return gigatoken.Tokenizer.from_tiktoken(file.name, scheme, {})
-        except BaseException as error:
-            # A panic of Rust's comes as an exception that is no Exception.
-            if isinstance(error, Exception) or type(error).__module__ == "pyo3_runtime":
-                reason = str(error).partition("\n")[0]
-                raise ValueError(f"gigatoken cannot load its ranks ({reason})") from error
-            raise
+        # No special tokens: gigatoken would find them in the text.
+        return gigatoken.Tokenizer.from_tiktoken(file.name, scheme, {})
 
 
 def from_json(data: bytes) -> gigatoken.Tokenizer:
     """gigatoken's tokenizer of a tokenizer.json; raises RuntimeError for one it does not take."""
-    return gigatoken.Tokenizer.from_json(data)
+    with _no_panic():
+        return gigatoken.Tokenizer.from_json(data)
+
+
+@contextmanager
+def _no_panic() -> Iterator[None]:
+    """Makes a RuntimeError of Rust's panics, whose exception is no Exception."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__module__ != "pyo3_runtime":
+            raise
+        raise RuntimeError(str(error)) from error
+
+
+def without_holes(ranks: bytes) -> bytes:
+    """A rank file with a token for every rank that it leaves out, as gigatoken demands.
+
+    p50k_base leaves out that of its EOT. The tokens put in are pairs of bytes that UTF-8 never has,
+    so that no text can contain them.
+    """
+    by_rank = {int(rank): token for token, rank in map(bytes.split, ranks.splitlines())}
+    holes = [rank for rank in range(max(by_rank)) if rank not in by_rank]
+    if not holes:
+        return ranks
+    never = range(0xF5, 0x100)
+    fillers = (base64.b64encode(bytes(pair)) for pair in product(never, never))
+    taken = set(by_rank.values())
+    by_rank |= zip(holes, (filler for filler in fillers if filler not in taken), strict=False)
+    return b"".join(by_rank[rank] + b" %d\n" % rank for rank in sorted(by_rank))
 
 
 class GigatokenTokenizer:
@@ -59,16 +81,16 @@ class GigatokenTokenizer:
 
     Two calls on one of gigatoken's tokenizers wait for each other, so every concurrent call gets
     one of its own; as many as there are cores, for more would only take memory.
-
-    Raises what `make` raises.
     """
 
     def __init__(self, make: Callable[[], gigatoken.Tokenizer], eot: int) -> None:
-        """`make` builds one of gigatoken's tokenizers; it is called again and again."""
+        """`make` builds one of gigatoken's tokenizers; it is called again and again.
+
+        The first time now: what cannot be built must show before a job begins.
+        """
         self._make = make
         self._eot = np.uint32(eot)
         self.name = f"gigatoken {version('gigatoken')}"
-        # The first one now: what cannot be loaded must show before a job begins.
         self._idle = [_Tokenizer(make())]
         self._free = threading.BoundedSemaphore(os.cpu_count() or 1)
 
@@ -107,20 +129,3 @@ class _Tokenizer:
         layout = self._tokenizer.encode_batch(texts, parallel=False).layout
         self.seconds += time.thread_time() - began
         return layout
-
-
-def without_holes(ranks: bytes) -> bytes:
-    """A rank file with a token for every rank that it leaves out, as gigatoken demands.
-
-    p50k_base leaves out that of its EOT. The tokens put in are pairs of bytes that UTF-8 never has,
-    so that no text can contain them.
-    """
-    if int(ranks.rstrip().rpartition(b" ")[2]) + 1 == ranks.count(b"\n"):
-        return ranks
-    by_rank = {int(rank): token for token, rank in map(bytes.split, ranks.splitlines())}
-    holes = [rank for rank in range(max(by_rank)) if rank not in by_rank]
-    never = range(0xF5, 0x100)
-    fillers = (base64.b64encode(bytes(pair)) for pair in product(never, never))
-    taken = set(by_rank.values())
-    by_rank |= zip(holes, (filler for filler in fillers if filler not in taken), strict=False)
-    return b"".join(by_rank[rank] + b" %d\n" % rank for rank in sorted(by_rank))

@@ -136,14 +136,19 @@ def _fast(
     """The fast encoder; or None, with what speaks against it added to `reasons`."""
     # Not imported where it may not be installed.
     from encoders.exact import ExactEncoder
-    from encoders.gigatoken_encoder import GigatokenTokenizer, from_json, from_ranks
+    from encoders.gigatoken_encoder import (
+        GigatokenTokenizer,
+        from_json,
+        from_ranks,
+        without_holes,
+    )
 
     if isinstance(vocabulary, Vocabulary):
-        ranks, name = vocabulary.ranks, scheme.fast
+        ranks, name = without_holes(vocabulary.ranks), scheme.fast
         try:
             fast = GigatokenTokenizer(lambda: from_ranks(ranks, name), vocabulary.eot)
-        except ValueError as error:
-            reasons.append(str(error))
+        except RuntimeError as error:
+            reasons.append(f"gigatoken cannot read it ({str(error).splitlines()[0]})")
             return None
         return ExactEncoder(fast, reference, scheme)
 
@@ -153,10 +158,10 @@ def _fast(
     if reasons:
         return None
     data = gigatoken_json(vocabulary)
-    encoder = ExactEncoder(
-        GigatokenTokenizer(lambda: from_json(data), vocabulary.eot), reference, scheme
-    )
     try:
+        encoder = ExactEncoder(
+            GigatokenTokenizer(lambda: from_json(data), vocabulary.eot), reference, scheme
+        )
         different = trial(vocabulary, encoder, reference)
     except RuntimeError as error:
         reasons.append(f"gigatoken cannot read it ({str(error).splitlines()[0]})")

@@ -11,14 +11,11 @@ import pyarrow as pa
 from encoders.derive import revealing_ranks
 from encoders.differences import Scheme, load_table
 from encoders.exact import ExactEncoder
-from encoders.gigatoken_encoder import GigatokenTokenizer, from_ranks
+from encoders.gigatoken_encoder import GigatokenTokenizer, from_ranks, without_holes
 from encoders.tiktoken_encoder import TiktokenEncoder
 from encoders.vocabulary import Vocabulary, resolve_vocabulary
 
-# Those of tiktoken.
-SCHEMES = sorted(
-    name for name, scheme in load_table().schemes.items() if scheme.reference == "tiktoken"
-)
+SCHEMES = [name for name, x in load_table().schemes.items() if x.reference == "tiktoken"]
 
 
 def scheme(name: str = "cl100k_base") -> Scheme:
@@ -29,8 +26,8 @@ def pair(vocabulary: Vocabulary) -> ExactEncoder:
     """The exact encoder of a vocabulary; its reference is tiktoken."""
     found = load_table().scheme("tiktoken", vocabulary.pattern)
     assert found is not None
-    name = found.fast
-    fast = GigatokenTokenizer(lambda: from_ranks(vocabulary.ranks, name), vocabulary.eot)
+    ranks, name = without_holes(vocabulary.ranks), found.fast
+    fast = GigatokenTokenizer(lambda: from_ranks(ranks, name), vocabulary.eot)
     return ExactEncoder(fast, TiktokenEncoder(vocabulary), found)
 
 

@@ -36,7 +36,7 @@ from test_encoders import HOSTILE
 
 from encoders import differences, gigatoken_encoder, loading
 from encoders.derive import CONTEXTS, revealing_ranks
-from encoders.differences import load_table
+from encoders.differences import Table, load_table
 from encoders.encoder import Encoder
 from encoders.exact import ExactEncoder
 from encoders.golden import GOLDEN_TEXTS
@@ -172,6 +172,12 @@ def test_a_listed_character_on_the_border_of_two_chunks_is_found(listed: str) ->
         assert scheme().documents(strings(*documents).slice(3)).tolist() == []
 
 
+def test_a_table_without_code_points_finds_nothing() -> None:
+    """Two libraries of one Unicode version, for which nothing differs."""
+    nothing = replace(scheme(), ranges=())
+    assert nothing.documents(strings("", "\u088f\U00033479\U0010ffff")).tolist() == []
+
+
 # Memory and threads.
 
 
@@ -261,7 +267,7 @@ def test_the_stored_table_is_for_what_is_pinned_and_installed() -> None:
         for line in (ROOT / "requirements.txt").read_text().splitlines()
         if "==" in line
     )
-    assert set(load_table().versions) == {"gigatoken", "tiktoken"}
+    assert set(load_table().versions) == {"gigatoken", "tiktoken", "tokenizers"}
     for package, wanted in load_table().versions.items():
         assert wanted == pinned[package] == version(package)
     assert load_table().other_versions("tiktoken") == []
@@ -289,14 +295,9 @@ def test_a_table_for_other_versions_is_refused(
     refused(resolve_vocabulary("cl100k_base"), reason, caplog)
 
 
-@pytest.mark.usefixtures("fresh")
-def test_a_table_for_a_library_that_is_missing_is_refused(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    other = replace(load_table(), versions={"no-such-package": "1.0"})
-    monkeypatch.setattr(loading, "load_table", lambda: other)
-    reason = "no-such-package is not installed, not 1.0"
-    refused(resolve_vocabulary("cl100k_base"), reason, caplog)
+def test_a_library_that_is_missing_is_another_version() -> None:
+    table = Table({"gigatoken": version("gigatoken"), "no-such-package": "1.0"}, {})
+    assert table.other_versions("no-such-package") == ["no-such-package is not installed, not 1.0"]
 
 
 @pytest.mark.usefixtures("fresh")
@@ -317,7 +318,7 @@ def test_ranks_that_gigatoken_cannot_load_are_refused(caplog: pytest.LogCaptureF
     ranks += base64.b64encode(b"abcde") + b" %d\n" % ranks.count(b"\n")
     vocabulary = revealing_vocabulary(ranks)
     assert len(vocabulary.encoding().encode_ordinary("abcde")) == 1
-    refused(vocabulary, "gigatoken cannot load its ranks", caplog)
+    refused(vocabulary, "gigatoken cannot read it", caplog)
 
 
 @pytest.mark.parametrize("holes", [[5_000], [300, 301, 302, 9_999], list(range(400, 500))])
