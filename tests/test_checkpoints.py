@@ -125,7 +125,7 @@ import resource, sys
 import numpy as np, pyarrow as pa
 from shards.checkpoints import Checkpoints
 from shards.errors import OutputError
-from shards.records import Block
+from shards.records import Block, BlockSummary
 from shards.storage import Storage
 checkpoints = Checkpoints(Storage(sys.argv[1]), "f1ng3r")
 ids = pa.array([str(hash(str(n))) * 10 for n in range(2000)], pa.string())
@@ -136,6 +136,7 @@ for limit, length in ((4_000_000, 1000), (40_000, 1)):
             for _ in range(3):
                 tokens = np.zeros(2000 * length, np.uint32)
                 writer.append(tokens, np.arange(2001) * length, np.arange(2000), ids)
+            writer.finish(BlockSummary(3, 12, 13, 6000, 6000, 0, 0, 6000, 0, 0, 0, ()))
     except OutputError as error:
         print(error)
 """
