@@ -89,14 +89,14 @@ class BlockWriter:
         self.tokens += len(tokens)
         self.documents += len(rows)
         if sum(map(len, self._waiting)) >= _GROUP_DOCUMENTS:
-            self._write_waiting()
+            self.write_documents()
 
     def finish(self, summary: BlockSummary) -> None:
         """Stores the block's summary with its documents."""
-        self._write_waiting()
         self._documents_file.add_key_value_metadata({_SUMMARY_KEY: json.dumps(asdict(summary))})
 
-    def _write_waiting(self) -> None:
+    def write_documents(self) -> None:
+        """Writes what is known of the documents and was not written yet."""
         if self._waiting:
             table = pa.concat_tables(self._waiting)
             self._documents_file.write_table(table, row_group_size=_GROUP_DOCUMENTS)
@@ -157,9 +157,11 @@ class Checkpoints:
         with (
             self.storage.create(self.documents_name(block.file, block.index)) as documents_file,
             _documents_writer(documents_file) as documents,
-            self.storage.create(self.tokens_name(block.file, block.index)) as tokens_file,
         ):
-            yield BlockWriter(tokens_file, documents, self.dtype)
+            with self.storage.create(self.tokens_name(block.file, block.index)) as tokens_file:
+                writer = BlockWriter(tokens_file, documents, self.dtype)
+                yield writer
+            writer.write_documents()
 
     def read_summary(self, block: Block) -> BlockSummary | None:
         """The summary of a finished block, or None if it is still to be done."""
