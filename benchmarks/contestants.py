@@ -44,7 +44,7 @@ CONTESTANTS = (
         name="fineshards",
         what="this job, all defaults",
         module=("pipeline", "build", "--input", "{input}/*.parquet", "--output", "{output}"),
-        packages=("apache-beam", "numpy", "pyarrow", "tiktoken"),
+        packages=("apache-beam", "gigatoken", "numpy", "pyarrow", "tiktoken"),
     ),
     Contestant(
         name="seed",
