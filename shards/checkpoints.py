@@ -21,7 +21,6 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from shards import npy
@@ -180,9 +179,20 @@ class Checkpoints:
 
         Row groups without any are not read.
         """
-        overlaps = (pc.field("offset") < stop) & (pc.field("end") > start)
+        # Arrow's own filters would do it, but take a fifth of a second to be imported.
         with self.storage.open(self.documents_name(file, index)) as opened:
-            return pq.read_table(opened, schema=DOCUMENTS_SCHEMA, filters=overlaps)
+            parquet = pq.ParquetFile(opened)
+            groups = [
+                group
+                for group in range(parquet.num_row_groups)
+                if parquet.metadata.row_group(group).num_rows
+                and _minimum(parquet, group, "offset") < stop
+                and _maximum(parquet, group, "end") > start
+            ]
+            table = parquet.read_row_groups(groups, use_threads=False)
+        first = np.searchsorted(table["end"].to_numpy(), start, side="right")
+        last = np.searchsorted(table["offset"].to_numpy(), stop, side="left")
+        return table.slice(first, last - first)
 
     def tokens_name(self, file: int, index: int) -> str:
         """The name of a token block's tokens."""
@@ -245,6 +255,18 @@ class Checkpoints:
 
     def _shard_name(self, shard_name: str) -> str:
         return f"{self.folder}/shards/{shard_stem(shard_name)}.json"
+
+
+def _minimum(parquet: pq.ParquetFile, group: int, column: str) -> int:
+    index = DOCUMENTS_SCHEMA.get_field_index(column)
+    value: int = parquet.metadata.row_group(group).column(index).statistics.min
+    return value
+
+
+def _maximum(parquet: pq.ParquetFile, group: int, column: str) -> int:
+    index = DOCUMENTS_SCHEMA.get_field_index(column)
+    value: int = parquet.metadata.row_group(group).column(index).statistics.max
+    return value
 
 
 def _documents_writer(opened: BinaryIO) -> pq.ParquetWriter:

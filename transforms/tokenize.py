@@ -169,6 +169,8 @@ def _compare_sample(file: SourceFile, rows: Rows, encoded: TokenBatch, encoder: 
     if encoder.reference is encoder:
         return 0
     places = np.flatnonzero(sampled(rows.numbers, COMPARED_SHARE, salt=file.index))
+    if not places.size:
+        return 0
     expected = encoder.reference.encode(rows.texts.take(pa.array(places)))
     for number, place in enumerate(places.tolist()):
         if not np.array_equal(encoded.document(place), expected.document(number)):
