@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -78,7 +77,14 @@ def _pipeline(launch: Launch, options: BuildOptions) -> tuple[Pipeline, RunnerCh
 
     runner = choose_runner(options)
     set_up_logging(Console(stderr=True), runner.local)
-    pipeline = beam.Pipeline(options=PipelineOptions(list(runner.beam_args)))
+    beam_args = list(runner.beam_args)
+    if runner.local:
+        from pipeline.local_runner import CachedOptions, mend_workers
+
+        mend_workers()
+        pipeline = beam.Pipeline(options=CachedOptions(beam_args))
+    else:
+        pipeline = beam.Pipeline(options=PipelineOptions(beam_args))
     build_pipeline(
         pipeline,
         launch.checkpoints,
@@ -97,7 +103,6 @@ def _run_here(pipeline: Pipeline, storage: Storage, keep_checkpoints: bool) -> i
     from pipeline.launch import clear_checkpoints
     from pipeline.progress import watch
 
-    _mend_local_workers()
     try:
         with hold_back_stderr() as console, watch(storage, console) as start:
             set_up_logging(console, local=True)
@@ -117,19 +122,6 @@ def _run_here(pipeline: Pipeline, storage: Storage, keep_checkpoints: bool) -> i
     manifest = Manifest.load(storage)
     assert manifest is not None, "the graph ended without an error"
     return 0 if start.blocks else manifest.totals()["text_bytes"]
-
-
-def _mend_local_workers() -> None:
-    """What Beam's local workers need when a person asks for them; ours has no use for gRPC."""
-    from apache_beam.runners.portability.fn_api_runner import worker_handlers
-
-    # gRPC would send even what stays on this machine to the proxy that the environment names, where
-    # it fails after a minute.
-    os.environ.setdefault("no_grpc_proxy", "localhost,127.0.0.1")
-    # A thread of Beam 2.77 flushes buffers that another one is writing to, without a lock
-    # (TimeBasedBufferingClosableOutputStream): with it elements were cut in two or jobs hung in our
-    # measurements; without it, never. Buffers are then flushed by size and at the end.
-    worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = 0
 
 
 def _outcome(manifest: Manifest) -> str:
