@@ -33,7 +33,7 @@ from encoders.gigatoken_json import gigatoken_json
 from encoders.huggingface_encoder import HuggingFaceEncoder
 from encoders.huggingface_schemes import PIPELINES, revealing_tokenizer
 from encoders.tiktoken_encoder import TiktokenEncoder
-from encoders.vocabulary import Vocabulary
+from encoders.vocabulary import CL100K_PATTERN, Vocabulary
 
 # gigatoken's names for the schemes, and their patterns as in tiktoken_ext/openai_public.py of
 # tiktoken 0.14.
@@ -42,11 +42,7 @@ SCHEMES = {
         "gpt2",
         r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s",
     ),
-    "cl100k_base": (
-        "gpt4",
-        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+|"
-        r" ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s",
-    ),
+    "cl100k_base": ("gpt4", CL100K_PATTERN),
     "o200k_base": (
         "o200k",
         r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"

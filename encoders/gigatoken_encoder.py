@@ -28,7 +28,7 @@ from encoders.encoder import TokenBatch
 # has worked for a while is built anew when the process has grown large. What it has not seen costs
 # it both memory and time, so time, of the processor, bounds the memory. Measured: in four seconds
 # random letters, the worst that was found, cost 0.7 GB. Web text costs 0.2 GB and then hardly more,
-# and what was learned of it is worth keeping: a sixth of the time.
+# and what was learned of it is worth keeping.
 REBUILD_SECONDS = 4.0
 REBUILD_BYTES_A_CORE = 512 << 20
 
