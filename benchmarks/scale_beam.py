@@ -20,7 +20,7 @@ from shards.job import Columns, Settings, Tokenizer
 from shards.layout import ShardKey
 from shards.plan import StreamPlan
 from shards.records import BlockSummary, Piece
-from shards.storage import Storage
+from shards.storage import open_storage
 from transforms.plan import Plan
 
 
@@ -28,7 +28,7 @@ def run(size: Size) -> None:
     """Runs the pipeline; raises FineshardsError, wrapped by Beam, if a shard is not whole."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         # The plan needs of them how long shards are and which are test, and where to leave a note.
-        checkpoints = Checkpoints(Storage(folder), "0" * 64)
+        checkpoints = Checkpoints(open_storage(folder), "0" * 64)
         tokenizer = Tokenizer("tiktoken", "none", "", "", (), 0, 0, "")
         settings = Settings(Columns("text", "id", False), tokenizer, size.shard_tokens, RULE, 1)
         # One worker, in_memory. With multi_threading data goes over gRPC, and Beam flushes each

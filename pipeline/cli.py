@@ -18,7 +18,7 @@ from pipeline.options import (
 from pipeline.startup import leave_out_optional_modules
 from pipeline.terminal import report_errors
 from shards.errors import UsageError
-from shards.storage import Storage
+from shards.storage import open_storage
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,13 +71,15 @@ def _run(arguments: list[str]) -> int:
 def _builds_files_here(arguments: list[str]) -> bool:
     """Whether this process has nothing to do but to build from files, on this machine."""
     elsewhere = ("--runner", "--dataset")
-    return arguments[:1] == ["build"] and not any(arg.startswith(elsewhere) for arg in arguments)
+    return arguments[:1] == ["build"] and not any(
+        arg.startswith(elsewhere) or "://" in arg for arg in arguments
+    )
 
 
 def _status(args: argparse.Namespace) -> int:
     from pipeline.status import StatusReader, describe_status
 
-    status = StatusReader(Storage(args.output)).read()
+    status = StatusReader(open_storage(args.output)).read()
     print(json.dumps(asdict(status)) if args.json else describe_status(status))
     return 0
 
@@ -87,7 +89,7 @@ def _verify(args: argparse.Namespace) -> int:
 
     if not 0 <= args.sample <= 100:
         raise UsageError(f"--sample is a percentage from 0 to 100, got {args.sample}.")
-    verdict = verify(Storage(args.output), args.sample)
+    verdict = verify(open_storage(args.output), args.sample)
     print(json.dumps(asdict(verdict)) if args.json else describe_verdict(verdict))
     return 0 if verdict.ok else 1
 
@@ -96,7 +98,7 @@ def _inspect(args: argparse.Namespace) -> int:
     from pipeline.inspection import describe_dataset, describe_document
     from shards.dataset import Dataset
 
-    dataset = Dataset.open(Storage(args.output))
+    dataset = Dataset.open(open_storage(args.output))
     if args.shard is None:
         if args.document is not None or args.token is not None:
             raise UsageError("--document and --token need --shard, such as --shard train/0.")

@@ -20,7 +20,7 @@ from shards.job import JOB_NAME, REJECTED_FOLDER, TOKENIZER_FILES, Columns, Job,
 from shards.layout import SPLITS
 from shards.manifest import MANIFEST_NAME, Manifest
 from shards.records import SourceFile
-from shards.storage import TEMPORARY, Storage
+from shards.storage import TEMPORARY, Storage, open_storage
 from sources.files import describe_files, match_patterns
 
 _SHARD_NAME = re.compile(r"(test|train)/\1_\d{4,}\.npy")
@@ -41,7 +41,7 @@ def prepare(options: BuildOptions) -> Launch:
 
     Raises UsageError if the input cannot be found or the output belongs to another job.
     """
-    storage = Storage(options.output)
+    storage = open_storage(options.output)
     files, origin = find_input(options)
     tokenizer, vocabulary = describe_tokenizer(options.tokenizer, options.engine, options.eot_token)
     settings = Settings(
@@ -69,6 +69,7 @@ def prepare(options: BuildOptions) -> Launch:
         existing = None
     if existing is None:
         _refuse_shards_without_job(storage)
+        storage.make_folders((*SPLITS, CHECKPOINTS))
         storage.write(tokenizer.file, vocabulary)
         job.save(storage)
     manifest = Manifest.load(storage)

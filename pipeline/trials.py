@@ -21,7 +21,7 @@ from shards.checkpoints import Checkpoints
 from shards.errors import FineshardsError, InputError, UsageError
 from shards.job import Job
 from shards.manifest import MANIFEST_NAME, Manifest
-from shards.storage import Storage
+from shards.storage import open_storage
 
 _POLL_SECONDS = 0.05
 # A look at the memory of all processes costs milliseconds.
@@ -150,7 +150,7 @@ def _failure(log: Path, exit_code: int) -> FineshardsError:
 
 
 def _read_trial(output: str, wall: float, workers: int, peak: int) -> Trial:
-    storage = Storage(output)
+    storage = open_storage(output)
     job, manifest = Job.load(storage), Manifest.load(storage)
     if job is None or manifest is None:
         raise FineshardsError(f"a build of a sample in {output} ended without its manifest.")

@@ -1,24 +1,21 @@
 """The output folder as the job sees it: named files that appear whole or not at all.
 
-Names are relative, with `/` between parts. A file is written under a temporary name inside
-`checkpoints/`, flushed to the disk and then renamed, so a name that is there is complete, and the
-folders `test/` and `train/` never hold anything but shards: readers that list a folder and load
-whatever is in it (the seed's does) stay right while the job runs. Two attempts may write one name
-at the same time; both succeed, and as the job's bytes depend on the name alone, so does the result.
+Names are relative, with `/` between parts; every name follows from a key of the job. Two attempts
+may write one name at the same time; both succeed, and as the job's bytes depend on the name alone,
+so does the result. A name that is there is complete, and the folders `test/` and `train/` never
+hold anything but shards: readers that list a folder and load whatever is in it (the seed's does)
+stay right while the job runs.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-from shards.errors import OutputError, UsageError
+from shards.errors import UsageError
 
 TEMPORARY = "checkpoints/unfinished"
 
@@ -32,137 +29,85 @@ class Entry:
     modified: float
 
 
-class Storage:
-    """A local output folder. Cheap to make and to pickle; opens nothing until it is used."""
+class Storage(ABC):
+    """An output folder. Cheap to make and to pickle; opens nothing until it is used.
 
-    def __init__(self, root: str) -> None:
-        if "://" in root:
-            scheme = root.split("://")[0]
-            raise UsageError(f"{root}: {scheme}:// is not supported; give a local folder.")
-        self.root = os.path.abspath(root)
+    root: the folder as people name it. All methods raise OutputError for what cannot be done.
+    """
 
+    root: str
+
+    @abstractmethod
     def path(self, name: str) -> str:
-        """The local path of a name."""
-        return os.path.join(self.root, name)
+        """The full path of a name, for people and for what opens files itself."""
 
+    @abstractmethod
+    def make_folders(self, folders: tuple[str, ...]) -> None:
+        """Makes folders where readers count on them; those that are there stay."""
+
+    @abstractmethod
     def size(self, name: str) -> int | None:
         """Size in bytes, or None when there is no such file."""
-        try:
-            return os.stat(self.path(name)).st_size
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise self._cannot("read", name, error) from error
 
+    @abstractmethod
     def entries(self, folder: str) -> Iterator[Entry]:
         """All files below a folder, at any depth, in no particular order; none if it is missing.
 
         Files that vanish while the folder is read (another process may be at work) are left out.
         """
-        for parent, _, files in os.walk(self.path(folder)):
-            for file in files:
-                path = os.path.join(parent, file)
-                try:
-                    state = os.stat(path)
-                except FileNotFoundError:
-                    continue
-                name = os.path.relpath(path, self.root).replace(os.sep, "/")
-                yield Entry(name, state.st_size, state.st_mtime)
 
+    @abstractmethod
     def strays(self, folders: tuple[str, ...]) -> Iterator[str]:
         """What a reader that lists `folders` by prefix would stumble over, apart from their files.
 
         That is what lies beside them under a name that begins like theirs, and folders in them.
         """
-        for name in self._names(""):
-            if name.startswith(folders) and name not in folders:
-                yield name
-        for folder in folders:
-            for name in self._names(folder):
-                if not os.path.isfile(self.path(f"{folder}/{name}")):
-                    yield f"{folder}/{name}"
 
-    def _names(self, folder: str) -> list[str]:
-        try:
-            return os.listdir(self.path(folder))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+    @abstractmethod
+    def open(self, name: str, read_ahead: int = 1 << 16) -> BinaryIO:
+        """Opens a file for reading at any place; raises OutputError when it is not there.
 
-    def open(self, name: str) -> BinaryIO:
-        """Opens a file for reading; raises OutputError when it is not there."""
-        try:
-            return open(self.path(name), "rb")
-        except OSError as error:
-            raise self._cannot("read", name, error) from error
+        read_ahead: bytes fetched at least, where fetching has a price; large for reading from
+        front to back.
+        """
+
+    @abstractmethod
+    def create(self, name: str) -> AbstractContextManager[BinaryIO]:
+        """A file to write; it appears under `name` when the block ends without an exception."""
+
+    @abstractmethod
+    def delete(self, name: str) -> None:
+        """Removes a file; one that is already gone is no error."""
+
+    @abstractmethod
+    def delete_folder(self, name: str) -> None:
+        """Removes a folder and all below it; one that is already gone is no error."""
 
     def read(self, name: str) -> bytes:
         """The content of a small file; raises OutputError when it is not there."""
         with self.open(name) as file:
             return file.read()
 
-    @contextmanager
-    def create(self, name: str) -> Iterator[BinaryIO]:
-        """A file to write; it appears under `name` when the block ends without an exception."""
-        target = self.path(name)
-        temporary = None
-        try:
-            os.makedirs(self.path(TEMPORARY), exist_ok=True)
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            temporary = self.path(f"{TEMPORARY}/{os.path.basename(name)}.{uuid.uuid4().hex}")
-            with open(temporary, "xb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, target)
-            _sync_folder(os.path.dirname(target))
-        except OSError as error:
-            raise self._cannot("written", name, error) from error
-        finally:
-            if temporary:
-                Path(temporary).unlink(missing_ok=True)
-
     def write(self, name: str, content: bytes) -> None:
         """Writes a small file."""
         with self.create(name) as file:
             file.write(content)
 
-    def delete(self, name: str) -> None:
-        """Removes a file; one that is already gone is no error."""
-        try:
-            os.unlink(self.path(name))
-        except (FileNotFoundError, NotADirectoryError):
-            pass
-        except OSError as error:
-            raise self._cannot("deleted", name, error) from error
 
-    def delete_folder(self, name: str) -> None:
-        """Removes a folder and all below it; one that is already gone is no error."""
+def open_storage(root: str) -> Storage:
+    """The storage of an output folder: a local path or `gs://bucket/folder`.
 
-        def skip_what_is_gone(_function: object, _path: str, info: Any) -> None:
-            if not isinstance(info[1], FileNotFoundError | NotADirectoryError):
-                raise info[1]
+    Raises UsageError for other schemes.
+    """
+    scheme, separator, _ = root.partition("://")
+    if not separator:
+        from shards.local_storage import LocalStorage
 
-        try:
-            shutil.rmtree(self.path(name), onerror=skip_what_is_gone)
-        except OSError as error:
-            raise self._cannot("deleted", name, error) from error
+        return LocalStorage(root)
+    if scheme == "gs":
+        from shards.gcs_storage import GcsStorage
 
-    def _cannot(self, what: str, name: str, error: OSError) -> OutputError:
-        advice = {
-            "read": "Check that it exists and is yours to read.",
-            "written": "Check that the folder exists, is yours to write and has space; "
-            "then run again.",
-            "deleted": "Check that its folder is yours to write; then run again.",
-        }
-        return OutputError(
-            f"{self.path(name)} cannot be {what}: {error.strerror or error}. {advice[what]}"
-        )
-
-
-def _sync_folder(path: str) -> None:
-    # A rename is on the disk only when the folder is: without this a power cut could undo it.
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        return GcsStorage(root)
+    raise UsageError(
+        f"{root}: {scheme}:// is not supported; give a local folder, or gs://bucket/folder."
+    )

@@ -26,7 +26,7 @@ from pipeline.cli import main
 from shards.checkpoints import Checkpoints
 from shards.job import Job
 from shards.manifest import Manifest
-from shards.storage import Storage
+from shards.storage import open_storage
 
 # A file is written, flushed, renamed, and its folder flushed; folders are removed in the end.
 OPERATIONS = ("fsync", "replace", "rmdir")
@@ -74,7 +74,7 @@ def count_encoded_documents(log: Path) -> None:
 
 def finished_work(output: Path) -> tuple[int, dict[str, int]]:
     """Documents in finished blocks, and inode numbers of finished shards, by name."""
-    storage = Storage(str(output))
+    storage = open_storage(str(output))
     job = Job.load(storage)
     if job is None:
         return 0, {}

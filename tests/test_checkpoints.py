@@ -19,7 +19,7 @@ from shards.errors import OutputError
 from shards.layout import Layout, table_name
 from shards.npy import file_bytes
 from shards.records import Block, BlockSummary, LabelCount, ShardRecord
-from shards.storage import Storage
+from shards.storage import open_storage
 
 ROOT = Path(__file__).parent.parent
 BLOCK = Block(file=3, index=12, blocks=13, first_group=5, stop_group=7, first_row=100, bytes=999)
@@ -28,7 +28,7 @@ RECORD = ShardRecord("train/train_0000.npy", "train", 0, 5, file_bytes(5), "AAAA
 
 @pytest.fixture
 def checkpoints(tmp_path: Path) -> Checkpoints:
-    return Checkpoints(Storage(str(tmp_path / "out")), "f1ng3r")
+    return Checkpoints(open_storage(str(tmp_path / "out")), "f1ng3r")
 
 
 def write_block(
@@ -126,8 +126,8 @@ import numpy as np, pyarrow as pa
 from shards.checkpoints import Checkpoints
 from shards.errors import OutputError
 from shards.records import Block, BlockSummary
-from shards.storage import Storage
-checkpoints = Checkpoints(Storage(sys.argv[1]), "f1ng3r")
+from shards.storage import open_storage
+checkpoints = Checkpoints(open_storage(sys.argv[1]), "f1ng3r")
 ids = pa.array([str(hash(str(n))) * 10 for n in range(2000)], pa.string())
 for limit, length in ((4_000_000, 1000), (40_000, 1)):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, 4_000_000))
@@ -178,7 +178,7 @@ def test_finished_blocks_are_those_with_both_files(checkpoints: Checkpoints) -> 
 def test_read_documents_gives_exactly_the_overlapping_rows(
     tmp_path_factory: pytest.TempPathFactory, batches: list[list[int]], start: int, length: int
 ) -> None:
-    checkpoints = Checkpoints(Storage(str(tmp_path_factory.mktemp("out"))), "f1ng3r")
+    checkpoints = Checkpoints(open_storage(str(tmp_path_factory.mktemp("out"))), "f1ng3r")
     write_block(checkpoints, batches)
     stop = start + length
     expected, offset = [], 0

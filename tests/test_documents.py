@@ -22,7 +22,7 @@ from shards.layout import Layout, ShardKey, SplitRule, table_name
 from shards.npy import header
 from shards.plan import plan_pieces, plan_stream, report_file
 from shards.records import Block, BlockSummary, Piece
-from shards.storage import Storage
+from shards.storage import open_storage
 
 # A file is a list of blocks, a block is a list of lengths of documents.
 Files = list[list[list[int]]]
@@ -87,7 +87,7 @@ def test_tables_of_written_shards_trace_every_token_and_every_document(
     tmp_path_factory: pytest.TempPathFactory, files: Files, shard_tokens: int, data: st.DataObject
 ) -> None:
     stream = model(files)
-    checkpoints = Checkpoints(Storage(str(tmp_path_factory.mktemp("out"))), "f1ng3r")
+    checkpoints = Checkpoints(open_storage(str(tmp_path_factory.mktemp("out"))), "f1ng3r")
     summaries = write_blocks(checkpoints, files)
     plan = plan_stream(map(report_file, summaries), len(files), shard_tokens, SplitRule(None, 1))
     pieces: dict[ShardKey, list[Piece]] = {}
@@ -155,7 +155,7 @@ def check_table(table: DocumentTable, own: list[Token]) -> None:
 def test_one_document_over_three_shards_has_a_row_in_each(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    checkpoints = Checkpoints(Storage(str(tmp_path_factory.mktemp("out"))), "f1ng3r")
+    checkpoints = Checkpoints(open_storage(str(tmp_path_factory.mktemp("out"))), "f1ng3r")
     (summaries,) = write_blocks(checkpoints, [[[2, 25, 1]]])
     plan = plan_stream([report_file(summaries)], 1, 10, SplitRule(None, 0))
     rows = []
@@ -172,7 +172,7 @@ def test_one_document_over_three_shards_has_a_row_in_each(
 
 
 def one_shard(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoints, list[Piece], Layout]:
-    checkpoints = Checkpoints(Storage(str(tmp_path_factory.mktemp("out"))), "f1ng3r")
+    checkpoints = Checkpoints(open_storage(str(tmp_path_factory.mktemp("out"))), "f1ng3r")
     (summaries,) = write_blocks(checkpoints, [[[3, 4], [5]]])
     plan = plan_stream([report_file(summaries)], 1, 100, SplitRule(None, 0))
     return checkpoints, [piece for _, piece in plan_pieces(summaries, plan)], plan.layout

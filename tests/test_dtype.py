@@ -22,7 +22,7 @@ from shards.errors import OutputError
 from shards.job import Job
 from shards.npy import DTYPES, HEADER_BYTES, file_bytes, header, parse_header
 from shards.records import Block
-from shards.storage import Storage
+from shards.storage import open_storage
 
 Run = Callable[..., CompletedProcess[str]]
 
@@ -97,9 +97,11 @@ def test_the_dtype_in_effect_is_recorded(
 def test_a_job_goes_on_from_16_bit_blocks(dataset: Path, tokenizer: Path, sample: Path) -> None:
     output = dataset.parent / "again"
     shutil.copytree(dataset, output)
-    job = Job.load(Storage(str(output)))
+    job = Job.load(open_storage(str(output)))
     assert job is not None
-    checkpoints = Checkpoints(Storage(str(output)), job.fingerprint(), job.settings.token_dtype)
+    checkpoints = Checkpoints(
+        open_storage(str(output)), job.fingerprint(), job.settings.token_dtype
+    )
     blocks = [block for file in job.files for block in checkpoints.read_blocks(file.index) or []]
     assert len(blocks) > 1
     for block in blocks:
@@ -175,7 +177,7 @@ def test_the_header_is_the_one_numpy_writes(tokens: int) -> None:
 
 
 def test_an_id_that_does_not_fit_is_never_cut(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(Storage(str(tmp_path)), "f1ng3r", UINT16)
+    checkpoints = Checkpoints(open_storage(str(tmp_path)), "f1ng3r", UINT16)
     block = Block(0, 0, 1, 0, 0, 0, 0)
 
     def write(*tokens: int) -> None:

@@ -33,7 +33,7 @@ from encoders.tokenizer_json import TokenizerJson, read_tokenizer_json
 from shards.errors import FineshardsError, UsageError
 from shards.job import TOKENIZER_JSON_NAME
 from shards.job import Tokenizer as Record
-from shards.storage import Storage
+from shards.storage import open_storage
 
 ROOT = Path(__file__).parent.parent
 SAMPLE = ROOT / "samples/debian_text.parquet"
@@ -60,7 +60,7 @@ def path_of(style: str) -> Path:
 @lru_cache
 def loaded(style: str) -> tuple[Encoder, Record]:
     record, data = describe_tokenizer(str(path_of(style)), "gigatoken")
-    storage = Storage(str(path_of(style).parent / "out"))
+    storage = open_storage(str(path_of(style).parent / "out"))
     storage.write(TOKENIZER_JSON_NAME, data)
     return load_encoder(record, storage, "gigatoken"), record
 
@@ -183,7 +183,7 @@ def test_ids_are_the_library_s_where_the_file_says_otherwise(tmp_path: Path) -> 
         text: Tokenizer.from_file(str(path)).token_to_id(text) for text in SPECIALS
     }
     record, data = describe_tokenizer(str(path), "gigatoken")
-    storage = Storage(str(tmp_path / "out"))
+    storage = open_storage(str(tmp_path / "out"))
     storage.write(TOKENIZER_JSON_NAME, data)
     texts = ["a<tool_call>b</tool_call><|im_end|>"]
     found = load_encoder(record, storage, "gigatoken").encode(arrow(texts)).tokens.tolist()
@@ -204,7 +204,7 @@ def test_the_record_knows_no_folder_and_the_data_is_the_user_s(tmp_path: Path) -
     other, _ = describe_tokenizer(str(save(trained("gpt2"), tmp_path / "b/mine.json")), "auto")
     assert record.pattern == other.pattern
     assert record.vocabulary_sha256 != other.vocabulary_sha256
-    storage = Storage(str(tmp_path / "out"))
+    storage = open_storage(str(tmp_path / "out"))
     storage.write(TOKENIZER_JSON_NAME, data)
     reference = load_reference(record, storage)
     assert reference.reference is reference
@@ -235,7 +235,7 @@ def reference_only(path: Path, caplog: pytest.LogCaptureFixture, reason: str) ->
     assert "tokenizers alone" in caplog.text
     with pytest.raises(UsageError, match=r"--tokenizer_engine gigatoken: not for .*since"):
         describe_tokenizer(str(path), "gigatoken")
-    storage = Storage(str(path.parent / "out"))
+    storage = open_storage(str(path.parent / "out"))
     storage.write(TOKENIZER_JSON_NAME, data)
     encoder = load_encoder(record, storage, "auto")
     assert encoder.reference is encoder
@@ -479,7 +479,7 @@ def test_unigram_models_do_not_find_special_tokens_in_text(tmp_path: Path) -> No
     record, data = describe_tokenizer(str(path), "auto", "</s>")
     assert dict(record.special_tokens) == {"<pad>": 0, "</s>": 1, "<unk>": 2, "<extra>": 35}
     assert (record.eot, record.size, record.special_tokens[0]) == (1, 36, ("</s>", 1))
-    storage = Storage(str(tmp_path / "out"))
+    storage = open_storage(str(tmp_path / "out"))
     storage.write(TOKENIZER_JSON_NAME, data)
     encoder = load_encoder(record, storage, "auto")
     texts = ["the end.", "A </s> b<pad><extra>", ""]
@@ -498,7 +498,7 @@ def test_the_token_that_begins_documents_never_stands_in_one(tmp_path: Path) -> 
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.add_special_tokens(["end"])
     record, data = describe_tokenizer(str(save(tokenizer, tmp_path / "t.json")), "auto", "end")
-    storage = Storage(str(tmp_path / "out"))
+    storage = open_storage(str(tmp_path / "out"))
     storage.write(TOKENIZER_JSON_NAME, data)
     encoder = load_encoder(record, storage, "auto")
     assert encoder.encode(arrow(["a b"])).tokens.tolist() == [1, 2, 0]

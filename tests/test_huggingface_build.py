@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from pipeline.cli import main
 from shards.job import Job
 from shards.manifest import Manifest
-from shards.storage import Storage
+from shards.storage import open_storage
 
 Run = Callable[..., CompletedProcess[str]]
 
@@ -89,7 +89,7 @@ def test_what_is_recorded(dataset: Path, tokenizer: Path) -> None:
     assert not (dataset / "metadata/vocabulary.tiktoken").exists()
     assert "before" not in json.dumps(manifest["settings"])
     assert manifest["totals"]["by_reference"] < 10
-    storage = Storage(str(dataset))
+    storage = open_storage(str(dataset))
     loaded, job = Manifest.load(storage), Job.load(storage)
     assert loaded is not None
     assert job is not None

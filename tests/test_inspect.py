@@ -10,7 +10,7 @@ import pytest
 from encoders.loading import load_reference
 from pipeline.cli import main
 from shards.dataset import Dataset
-from shards.storage import Storage
+from shards.storage import open_storage
 
 # So few that most documents span several shards.
 SHARD_TOKENS = 300
@@ -44,7 +44,7 @@ def test_every_text_of_the_sample_comes_back(
     output = tmp_path_factory.mktemp("all")
     given = [f"--input={sample}", f"--output={output}", "--shard_tokens=5000"]
     assert main(["build", *given]) == 0
-    opened = Dataset.open(Storage(str(output)))
+    opened = Dataset.open(open_storage(str(output)))
     encoder = load_reference(opened.manifest.settings.tokenizer, opened.storage)
     for row, fields in enumerate(pq.read_table(sample, columns=["text", "id"]).to_pylist()):
         document = opened.document(row)
@@ -58,7 +58,7 @@ def test_a_document_is_found_by_each_of_its_shards(
     dataset: Path, source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = pq.read_table(source, columns=["text", "id"]).to_pylist()
-    opened = Dataset.open(Storage(str(dataset)))
+    opened = Dataset.open(open_storage(str(dataset)))
     spans = 0
     for position, shard in list(enumerate(opened.manifest.shards))[::7]:
         last = len(opened.table(position)) - 1

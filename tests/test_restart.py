@@ -22,7 +22,7 @@ from pipeline.graph import build_pipeline
 from shards.checkpoints import Checkpoints
 from shards.errors import OutputError
 from shards.job import Job
-from shards.storage import Storage
+from shards.storage import open_storage
 
 Build = Callable[..., int]
 
@@ -193,7 +193,7 @@ def test_a_job_whose_output_was_taken_over_stops_before_it_writes(
 ) -> None:
     output = tmp_path / "out"
     assert build(small / "a.parquet", output, "--keep_checkpoints") == 0
-    old = Checkpoints(Storage(str(output)), Job.load(Storage(str(output))).fingerprint())
+    old = Checkpoints(open_storage(str(output)), Job.load(open_storage(str(output))).fingerprint())
     assert build(small / "b.parquet", output, "--overwrite") == 0
     before = files_in(output)
     with pytest.raises(OutputError, match="was taken over by another job"):

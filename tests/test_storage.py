@@ -14,14 +14,14 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from shards.errors import OutputError, UsageError
-from shards.storage import TEMPORARY, Storage
+from shards.storage import TEMPORARY, Storage, open_storage
 
 ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Storage:
-    return Storage(str(tmp_path / "out"))
+    return open_storage(str(tmp_path / "out"))
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ _PREAMBLE = """
 import os, resource, sys, time
 from shards.errors import OutputError
 from shards.storage import Storage
-storage = Storage(sys.argv[1])
+storage = open_storage(sys.argv[1])
 """
 
 
@@ -195,7 +195,7 @@ def test_a_rename_that_fails_is_an_output_error_and_leaves_nothing(storage: Stor
 def test_an_output_below_a_file_is_an_output_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("I am no folder")
     for root in (tmp_path / "file", tmp_path / "file/below"):
-        storage = Storage(str(root))
+        storage = open_storage(str(root))
         assert storage.size("metadata/job.json") is None
         assert list(storage.entries("train")) == []
         with pytest.raises(OutputError, match=r"metadata/job\.json cannot be written: .*irectory"):
@@ -206,7 +206,7 @@ def test_an_output_below_a_file_is_an_output_error(tmp_path: Path) -> None:
 
 
 def test_an_output_of_somebody_else_is_an_output_error(reachable: Path) -> None:
-    storage = Storage(str(reachable))
+    storage = open_storage(str(reachable))
     storage.write("closed/file", b"x")
     os.chmod(storage.path("closed"), 0o700)
     os.chmod(storage.root, 0o755)
@@ -304,4 +304,4 @@ def test_two_may_delete_one_folder_at_the_same_time(storage: Storage) -> None:
 
 def test_addresses_of_other_storages_are_refused() -> None:
     with pytest.raises(UsageError, match=r"s3:// is not supported"):
-        Storage("s3://bucket/out")
+        open_storage("s3://bucket/out")

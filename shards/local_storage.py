@@ -1,0 +1,139 @@
+"""An output folder on a local disk.
+
+A file is written under a temporary name inside `checkpoints/`, flushed to the disk and then
+renamed, so a name that is there is complete, and nothing unfinished is ever seen in `test/` and
+`train/`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from shards.errors import OutputError
+from shards.storage import TEMPORARY, Entry, Storage
+
+
+class LocalStorage(Storage):
+    """A local output folder."""
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.abspath(root)
+
+    def path(self, name: str) -> str:
+        """See Storage."""
+        return os.path.join(self.root, name)
+
+    def make_folders(self, folders: tuple[str, ...]) -> None:
+        """Does nothing: a folder appears with its first file."""
+
+    def size(self, name: str) -> int | None:
+        """See Storage."""
+        try:
+            return os.stat(self.path(name)).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise self._cannot("read", name, error) from error
+
+    def entries(self, folder: str) -> Iterator[Entry]:
+        """See Storage."""
+        for parent, _, files in os.walk(self.path(folder)):
+            for file in files:
+                path = os.path.join(parent, file)
+                try:
+                    state = os.stat(path)
+                except FileNotFoundError:
+                    continue
+                name = os.path.relpath(path, self.root).replace(os.sep, "/")
+                yield Entry(name, state.st_size, state.st_mtime)
+
+    def strays(self, folders: tuple[str, ...]) -> Iterator[str]:
+        """See Storage."""
+        for name in self._names(""):
+            if name.startswith(folders) and name not in folders:
+                yield name
+        for folder in folders:
+            for name in self._names(folder):
+                if not os.path.isfile(self.path(f"{folder}/{name}")):
+                    yield f"{folder}/{name}"
+
+    def _names(self, folder: str) -> list[str]:
+        try:
+            return os.listdir(self.path(folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def open(self, name: str, read_ahead: int = 0) -> BinaryIO:
+        """See Storage."""
+        try:
+            return open(self.path(name), "rb")
+        except OSError as error:
+            raise self._cannot("read", name, error) from error
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[BinaryIO]:
+        """See Storage."""
+        target = self.path(name)
+        temporary = None
+        try:
+            os.makedirs(self.path(TEMPORARY), exist_ok=True)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            temporary = self.path(f"{TEMPORARY}/{os.path.basename(name)}.{uuid.uuid4().hex}")
+            with open(temporary, "xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
+            _sync_folder(os.path.dirname(target))
+        except OSError as error:
+            raise self._cannot("written", name, error) from error
+        finally:
+            if temporary:
+                Path(temporary).unlink(missing_ok=True)
+
+    def delete(self, name: str) -> None:
+        """See Storage."""
+        try:
+            os.unlink(self.path(name))
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:
+            raise self._cannot("deleted", name, error) from error
+
+    def delete_folder(self, name: str) -> None:
+        """See Storage."""
+
+        def skip_what_is_gone(_function: object, _path: str, info: Any) -> None:
+            if not isinstance(info[1], FileNotFoundError | NotADirectoryError):
+                raise info[1]
+
+        try:
+            shutil.rmtree(self.path(name), onerror=skip_what_is_gone)
+        except OSError as error:
+            raise self._cannot("deleted", name, error) from error
+
+    def _cannot(self, what: str, name: str, error: OSError) -> OutputError:
+        advice = {
+            "read": "Check that it exists and is yours to read.",
+            "written": "Check that the folder exists, is yours to write and has space; "
+            "then run again.",
+            "deleted": "Check that its folder is yours to write; then run again.",
+        }
+        return OutputError(
+            f"{self.path(name)} cannot be {what}: {error.strerror or error}. {advice[what]}"
+        )
+
+
+def _sync_folder(path: str) -> None:
+    # A rename is on the disk only when the folder is: without this a power cut could undo it.
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
