@@ -195,7 +195,7 @@ def test_a_bad_file_is_named_with_the_place_and_what_was_expected(
         "--tokenizer=cl100k",
         "--input=nothing*.parquet",
         "--input=s3://bucket/*.parquet",
-        "--output=gs://bucket/folder",
+        "--output=s3://bucket/folder",
         "word",
     ],
 )

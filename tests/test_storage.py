@@ -50,7 +50,7 @@ def start(program: str, *arguments: object) -> subprocess.Popen[str]:
 _PREAMBLE = """
 import os, resource, sys, time
 from shards.errors import OutputError
-from shards.storage import Storage
+from shards.storage import open_storage
 storage = open_storage(sys.argv[1])
 """
 
