@@ -77,8 +77,9 @@ def _find_local(pattern: str) -> list[SourceFile]:
             f"--input {pattern}: only local paths and gs:// can be read by pattern; "
             "for a dataset on the Hugging Face hub use --dataset."
         )
-    # A name may hold brackets, which mean something else in a pattern.
-    named = glob.glob(pattern, recursive=True) or [pattern]
+    # A name may hold brackets, which mean something else in a pattern. A pattern with ** more than
+    # once finds some files more than once.
+    named = set(glob.glob(pattern, recursive=True)) or {pattern}
     return describe_files(os.path.abspath(path) for path in sorted(named) if os.path.isfile(path))
 
 

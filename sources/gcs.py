@@ -83,11 +83,13 @@ def _matches(name: list[str], pattern: list[str]) -> bool:
 
     Both come in the parts between slashes. What begins with a dot must be named with its dot.
     """
-    if not pattern:
-        return not name
+    if pattern == ["**"]:
+        return bool(name) and not any(part.startswith(".") for part in name)
+    if not name or not pattern:
+        return not name and not pattern
     if pattern[0] == "**" and _matches(name, pattern[1:]):
         return True
-    if not name or (name[0].startswith(".") and not pattern[0].startswith(".")):
+    if name[0].startswith(".") and not pattern[0].startswith("."):
         return False
     if pattern[0] == "**":
         return _matches(name[1:], pattern)
