@@ -140,8 +140,9 @@ class _PinnedReader(ObjectReader):
         with explained("read", self._file.path, InputError):
             try:
                 return super().readinto(buffer)
-            except NotFound:
-                check_generation(self._file)
+            except Exception as error:
+                if isinstance(error, NotFound) or isinstance(error.__cause__, NotFound):
+                    check_generation(self._file)
                 raise
 
 

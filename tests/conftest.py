@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from gcs_input import Stored
+    from watching_proxy import WatchingProxy
 
 # The same examples in every run: a failure is a change of the code, not of the dice.
 settings.register_profile("fineshards", derandomize=True, deadline=None)
@@ -46,3 +51,22 @@ def fineshards() -> Callable[..., subprocess.CompletedProcess[str]]:
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def gcs_proxy() -> Iterator[WatchingProxy]:
+    """A storage server for all tests with input on gs://, behind a proxy."""
+    from gcs_server import gcs_server
+    from watching_proxy import WatchingProxy
+
+    with gcs_server() as server, WatchingProxy(server) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def stored(gcs_proxy: WatchingProxy, monkeypatch: pytest.MonkeyPatch) -> Stored:
+    """A new bucket there; this process and those that it starts find it."""
+    from gcs_input import Stored
+
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_proxy.url)
+    return Stored(gcs_proxy)

@@ -18,9 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 from conftest import ROOT
-from gcs_server import gcs_server, make_bucket
-from google.auth.credentials import AnonymousCredentials
-from google.cloud import storage
+from gcs_input import Stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_files import COLUMNS, Read, add
@@ -36,62 +34,6 @@ TEXTS = [f"text number {number}, and some more words" for number in range(3000)]
 LINES = b"".join(
     json.dumps({"text": text, "id": f"n{i}"}).encode() + b"\n" for i, text in enumerate(TEXTS)
 )
-_numbers = count()
-
-
-class Stored:
-    """A bucket of its own behind a proxy; writes go past the proxy."""
-
-    def __init__(self, proxy: WatchingProxy) -> None:
-        self.proxy = proxy
-        server = f"http://{proxy.server}"
-        self.name = f"data-{next(_numbers)}"
-        make_bucket(server, self.name)
-        self.url = f"gs://{self.name}"
-        client = storage.Client(
-            project="test",
-            credentials=AnonymousCredentials(),
-            client_options={"api_endpoint": server},
-        )
-        self.bucket = client.bucket(self.name)
-        proxy.reset()
-
-    def put(self, name: str, content: bytes | Path, encoding: str | None = None) -> str:
-        """Writes an object; returns its address."""
-        blob = self.bucket.blob(name)
-        blob.content_encoding = encoding
-        body = content.read_bytes() if isinstance(content, Path) else content
-        blob.upload_from_string(body, "application/octet-stream")
-        return f"{self.url}/{name}"
-
-    def generation(self, name: str) -> int:
-        generation: int = self.bucket.get_blob(name).generation
-        return generation
-
-    def shards(self, folder: str) -> dict[str, bytes]:
-        """What a dataset's split folders hold, without the empty folder objects."""
-        return {
-            blob.name.removeprefix(f"{folder}/"): blob.download_as_bytes()
-            for split in ("test", "train")
-            for blob in self.bucket.list_blobs(prefix=f"{folder}/{split}/")
-            if not blob.name.endswith("/")
-        }
-
-
-@pytest.fixture(scope="module")
-def proxy() -> Iterator[WatchingProxy]:
-    with (
-        gcs_server() as server,
-        WatchingProxy(server) as proxy,
-        pytest.MonkeyPatch.context() as environment,
-    ):
-        environment.setenv("STORAGE_EMULATOR_HOST", proxy.url)
-        yield proxy
-
-
-@pytest.fixture
-def stored(proxy: WatchingProxy) -> Stored:
-    return Stored(proxy)
 
 
 @pytest.fixture
@@ -127,15 +69,19 @@ ENDS = ["*", "**", "*.jsonl", "a.jsonl", "?.jsonl", "a[1].jsonl", "a[[]1].jsonl"
 
 
 @pytest.fixture(scope="module")
-def same(proxy: WatchingProxy, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def same(
+    gcs_proxy: WatchingProxy, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Path, str]]:
     """The same names in a local folder and in a bucket."""
-    folder, stored = tmp_path_factory.mktemp("same"), Stored(proxy)
+    folder, stored = tmp_path_factory.mktemp("same"), Stored(gcs_proxy)
     for name in NAMES:
         (folder / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "in" / name).touch()
         stored.put(f"in/{name}", b"")
     stored.put("in/a/", b"")  # as consoles make a folder
-    return folder, stored.url
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("STORAGE_EMULATOR_HOST", gcs_proxy.url)
+        yield folder, stored.url
 
 
 @settings(max_examples=300)

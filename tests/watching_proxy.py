@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
@@ -94,6 +95,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_DELETE(self) -> None:
         self._answer()
+
+    def handle(self) -> None:
+        with suppress(ConnectionError):  # clients go as they please
+            super().handle()
 
     def finish(self) -> None:
         super().finish()
