@@ -125,25 +125,24 @@ def open_object(file: SourceFile, read_ahead: int) -> BinaryIO:
 
 
 class _PinnedReader(ObjectReader):
-    """Reads a source; what goes wrong is an InputError that names it."""
+    """Reads the generation of an object that a job was launched with."""
 
     def __init__(self, file: SourceFile) -> None:
         name = split_url(file.path)[1]
         blob = bucket_of(file.path).blob(name, generation=_generation(file))
-        super().__init__(blob, file.size)
+        super().__init__(blob, file.size, InputError)
         self._file = file
 
     def readinto(self, buffer: Any) -> int:
         """See io.RawIOBase; one request."""
-        from google.api_core.exceptions import NotFound
+        try:
+            return super().readinto(buffer)
+        except InputError as error:
+            from google.api_core.exceptions import NotFound
 
-        with explained("read", self._file.path, InputError):
-            try:
-                return super().readinto(buffer)
-            except Exception as error:
-                if isinstance(error, NotFound) or isinstance(error.__cause__, NotFound):
-                    check_generation(self._file)
-                raise
+            if isinstance(error.__cause__, NotFound):
+                check_generation(self._file)
+            raise
 
 
 def _generation(file: SourceFile) -> int:
