@@ -359,7 +359,7 @@ def test_a_broken_stream_loses_and_doubles_nothing(stored: Stored) -> None:
     stored.proxy.rule = every(1000, Fault(cut=100_000))
     found = Read([], [], {})
     add(found, read_block(file, COLUMNS, block))
-    assert [request.sent for request in stored.proxy.downloads()][0] == 100_000
+    assert stored.proxy.downloads()[0].sent == 100_000
     assert found.rows == [(n, text, f"n{n}") for n, text in enumerate(TEXTS)]
 
 
