@@ -12,8 +12,8 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from faulty_proxy import Proxy
     from gcs_input import Stored
-    from watching_proxy import WatchingProxy
 
 # The same examples in every run: a failure is a change of the code, not of the dice.
 settings.register_profile("fineshards", derandomize=True, deadline=None)
@@ -54,19 +54,18 @@ def fineshards() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 @pytest.fixture(scope="session")
-def gcs_proxy() -> Iterator[WatchingProxy]:
+def gcs_proxy() -> Iterator[Proxy]:
     """A storage server for all tests with input on gs://, behind a proxy."""
-    from gcs_server import gcs_server
-    from watching_proxy import WatchingProxy
+    from faulty_proxy import faulty_server
 
-    with gcs_server() as server, WatchingProxy(server) as proxy:
+    with faulty_server() as proxy:
         yield proxy
 
 
 @pytest.fixture
-def stored(gcs_proxy: WatchingProxy, monkeypatch: pytest.MonkeyPatch) -> Stored:
+def stored(gcs_proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Stored:
     """A new bucket there; this process and those that it starts find it."""
     from gcs_input import Stored
 
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_proxy.url)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_proxy.address)
     return Stored(gcs_proxy)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import count
 from pathlib import Path
 
+from faulty_proxy import Proxy, Request
 from gcs_server import make_bucket
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
-from watching_proxy import WatchingProxy
 
 _numbers = count()
 
@@ -16,9 +16,9 @@ _numbers = count()
 class Stored:
     """A bucket of its own behind a proxy; writes go past the proxy."""
 
-    def __init__(self, proxy: WatchingProxy) -> None:
+    def __init__(self, proxy: Proxy) -> None:
         self.proxy = proxy
-        server = f"http://{proxy.server}"
+        server = f"http://{proxy.upstream}"
         self.name = f"data-{next(_numbers)}"
         make_bucket(server, self.name)
         self.url = f"gs://{self.name}"
@@ -28,7 +28,21 @@ class Stored:
             client_options={"api_endpoint": server},
         )
         self.bucket = client.bucket(self.name)
-        proxy.reset()
+        self.forget()
+
+    def forget(self) -> None:
+        """Forgets the rules and the requests until now."""
+        self.proxy.rules.clear()
+        self.proxy.requests.clear()
+
+    def requests(self, part: str = "/o") -> list[Request]:
+        """Requests whose line has this part; by default all but those for the bucket itself, which
+        the client makes of its own accord."""
+        return [request for request in self.proxy.requests if part in request.line]
+
+    def downloads(self) -> list[Request]:
+        """Requests for content."""
+        return self.requests("alt=media")
 
     def put(self, name: str, content: bytes | Path, encoding: str | None = None) -> str:
         """Writes an object; returns its address."""

@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,11 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 from conftest import ROOT
+from faulty_proxy import CUT_DOWNLOAD, Proxy
 from gcs_input import Stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_files import COLUMNS, Read, add
-from watching_proxy import Fault, WatchingProxy
 
 from pipeline.cli import main
 from shards.errors import InputError, UsageError
@@ -40,6 +39,9 @@ LINES = b"".join(
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests are not tried again for minutes."""
     monkeypatch.setattr("shards.gcs_objects._RETRY_SECONDS", 0.1)
+
+
+ALWAYS = range(1, 1 << 30)
 
 
 def find(*patterns: str) -> list[str]:
@@ -69,9 +71,7 @@ ENDS = ["*", "**", "*.jsonl", "a.jsonl", "?.jsonl", "a[1].jsonl", "a[[]1].jsonl"
 
 
 @pytest.fixture(scope="module")
-def same(
-    gcs_proxy: WatchingProxy, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Path, str]]:
+def same(gcs_proxy: Proxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
     """The same names in a local folder and in a bucket."""
     folder, stored = tmp_path_factory.mktemp("same"), Stored(gcs_proxy)
     for name in NAMES:
@@ -80,7 +80,7 @@ def same(
         stored.put(f"in/{name}", b"")
     stored.put("in/a/", b"")  # as consoles make a folder
     with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("STORAGE_EMULATOR_HOST", gcs_proxy.url)
+        environment.setenv("STORAGE_EMULATOR_HOST", gcs_proxy.address)
         yield folder, stored.url
 
 
@@ -105,15 +105,15 @@ def test_only_what_may_match_is_listed(stored: Stored) -> None:
     for name in ("in/a.jsonl", "in/deep/b.jsonl", "in/c.parquet", "other/d.jsonl"):
         stored.put(name, b"")
     assert find(f"{stored.url}/in/*.jsonl") == [f"{stored.url}/in/a.jsonl"]
-    (listing,) = stored.proxy.on_objects()
-    assert "prefix=in/&" in listing.path
-    assert "delimiter=/&" in listing.path
+    (listing,) = stored.requests()
+    assert "prefix=in/&" in listing.line
+    assert "delimiter=/&" in listing.line
 
 
 def test_files_are_described_by_one_listing(stored: Stored) -> None:
     urls = [stored.put(f"in/{number}.jsonl.gz", b"x" * number) for number in range(1, 4)]
     files = find_files([f"{stored.url}/in/*"])
-    assert len(stored.proxy.on_objects()) == 1
+    assert len(stored.requests()) == 1
     assert files == [
         SourceFile(
             number,
@@ -162,13 +162,14 @@ def test_a_missing_bucket_is_named(stored: Stored) -> None:
 def test_no_permission_is_one_sentence(stored: Stored) -> None:
     url = stored.put("a.jsonl", LINES)
     (file,) = find_files([url])
-    stored.proxy.rule = lambda method, path: Fault(status=403)
+    stored.proxy.fail("GET", 403, ALWAYS)
     with pytest.raises(InputError, match=rf"^{url} cannot be listed: no permission \(403\)"):
         find(url)
     with pytest.raises(InputError, match=rf"^{url} cannot be read: no permission \(403\)"):
         read(file)
     # Metadata may be seen, and content not.
-    stored.proxy.rule = lambda method, path: Fault(status=403) if "alt=media" in path else None
+    stored.forget()
+    stored.proxy.fail("alt=media", 403, ALWAYS)
     with pytest.raises(InputError, match=rf"^{url} cannot be read: no permission \(403\)"):
         read(file)
 
@@ -177,11 +178,11 @@ def test_no_permission_is_one_sentence(stored: Stored) -> None:
 def test_a_server_that_does_not_get_better_is_one_sentence(stored: Stored) -> None:
     url = stored.put("a.jsonl", LINES)
     (file,) = find_files([url])
-    stored.proxy.rule = lambda method, path: Fault(cut=3) if "alt=media" in path else None
+    stored.proxy.fail("alt=media", CUT_DOWNLOAD, ALWAYS)
     with pytest.raises(InputError, match=rf"^{url} cannot be read: .*\. Run again") as failure:
         read(file)
     assert "\n" not in str(failure.value)
-    stored.proxy.rule = lambda method, path: Fault(status=503)
+    stored.proxy.fail("GET", 503, ALWAYS)
     with pytest.raises(InputError, match=rf"^{url} cannot be listed: .*\. Run again"):
         find(url)
 
@@ -229,12 +230,12 @@ def heavy_parquet(path: Path) -> Path:
 def test_columns_that_nobody_needs_are_not_fetched(stored: Stored, tmp_path: Path) -> None:
     url = stored.put("a.parquet", heavy_parquet(tmp_path / "a.parquet"))
     (file,) = find_files([url])
-    stored.proxy.reset()
+    stored.forget()
     assert texts_of(file) == TEXTS
-    sent = sum(request.sent for request in stored.proxy.requests)
+    sent = sum(request.received for request in stored.requests())
     assert 10_000 < sent < 1_000_000
     # A footer each time that the file is opened, and a request for each row group's text.
-    assert len(stored.proxy.downloads()) <= 3 + 2
+    assert len(stored.downloads()) <= 3 + 2
 
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
@@ -252,17 +253,17 @@ def test_lines_are_read_from_front_to_back_in_large_requests(stored: Stored, end
     content = compress[ending](lines)
     url = stored.put(f"a.jsonl{ending}", content)
     (file,) = find_files([url])
-    stored.proxy.reset()
+    stored.forget()
     (block,) = discover_blocks(file, COLUMNS, 1)
-    assert sum(request.sent for request in stored.proxy.downloads()) <= 1 << 20
-    stored.proxy.reset()
+    assert sum(request.received for request in stored.downloads()) <= 1 << 20
+    stored.forget()
     found = Read([], [], {})
     add(found, read_block(file, COLUMNS, block))
     assert [text for _, text, _ in found.rows] == [str(n) for n in range(-(-len(noise) // 5000))]
     assert len(content) > READ_AHEAD
-    downloads = stored.proxy.downloads()
+    downloads = stored.downloads()
     assert len(downloads) == -(-len(content) // READ_AHEAD)
-    assert sum(request.sent for request in downloads) == len(content)
+    assert sum(request.received for request in downloads) == len(content)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.json.gz"])
@@ -325,41 +326,29 @@ def test_memory_does_not_grow_with_the_row_group(stored: Stored, tmp_path: Path)
 # ---- faults
 
 
-def every(number: int, fault: Fault) -> Callable[[str, str], Fault | None]:
-    """Every so many downloads something goes wrong, the first one included."""
-    numbers = count()
-    return lambda method, path: (
-        fault if "alt=media" in path and next(numbers) % number == 0 else None
-    )
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [Fault(503), Fault(429), Fault(408), Fault(500), Fault(cut=0), Fault(cut=10_000)],
-    ids=str,
-)
+@pytest.mark.parametrize("fault", [503, 429, 408, 500, CUT_DOWNLOAD])
 @pytest.mark.parametrize("name", ["a.parquet", "a.jsonl.gz"])
 def test_a_fault_that_passes_changes_nothing(
-    stored: Stored, tmp_path: Path, name: str, fault: Fault
+    stored: Stored, tmp_path: Path, name: str, fault: int | str
 ) -> None:
     if name == "a.parquet":
         pq.write_table(pa.table({"text": TEXTS}), tmp_path / name, row_group_size=1000)
     else:
         (tmp_path / name).write_bytes(gzip.compress(LINES))
     (file,) = find_files([stored.put(name, tmp_path / name)])
-    stored.proxy.rule = every(3, fault)
+    rule = stored.proxy.fail("GET", fault, range(1, 1000, 4))
     assert texts_of(file) == TEXTS
-    assert len(stored.proxy.downloads()) >= 2
+    assert rule.hits > 1
 
 
 def test_a_broken_stream_loses_and_doubles_nothing(stored: Stored) -> None:
     (file,) = find_files([stored.put("a.jsonl", LINES)])
     (block,) = discover_blocks(file, COLUMNS, 1)
-    stored.proxy.reset()
-    stored.proxy.rule = every(1000, Fault(cut=100_000))
+    stored.forget()
+    rule = stored.proxy.fail("alt=media", CUT_DOWNLOAD)
     found = Read([], [], {})
     add(found, read_block(file, COLUMNS, block))
-    assert stored.proxy.downloads()[0].sent == 100_000
+    assert rule.hits == 1
     assert found.rows == [(n, text, f"n{n}") for n, text in enumerate(TEXTS)]
 
 
@@ -395,7 +384,7 @@ def test_an_object_that_changed_before_it_is_read(stored: Stored, how: str) -> N
 
 @pytest.mark.parametrize("how", ["replace", "delete"])
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.parquet"])
-@pytest.mark.parametrize("moment", [0, 1, 2])
+@pytest.mark.parametrize("moment", [1, 2, 3])
 def test_an_object_that_changes_while_it_is_read(
     stored: Stored,
     tmp_path: Path,
@@ -417,13 +406,7 @@ def test_an_object_that_changes_while_it_is_read(
     (file,) = find_files([stored.put(name, path)])
     before = stored.generation(name)
     (block,) = discover_blocks(file, COLUMNS, 10**9)
-    numbers = count()
-
-    def rule(method: str, path: str) -> None:
-        if "alt=media" in path and next(numbers) == moment:
-            change(stored, name, how)
-
-    stored.proxy.rule = rule
+    stored.proxy.fail("alt=media", lambda: change(stored, name, how), [moment])
     rows = Read([], [], {})
     with pytest.raises(InputError) as failure:
         add(rows, read_block(file, COLUMNS, block))
