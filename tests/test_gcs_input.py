@@ -19,6 +19,7 @@ import zstandard
 from conftest import ROOT
 from faulty_proxy import CUT_DOWNLOAD, Proxy
 from gcs_input import Stored
+from gcs_server import free_port
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_files import COLUMNS, Read, add
@@ -208,6 +209,26 @@ def test_without_credentials_is_one_sentence(tmp_path: Path) -> None:
     (line,) = done.stderr.splitlines()
     assert line.startswith("fineshards: gs://data-1/*.parquet cannot be listed: no ")
     assert "Google credentials were found" in line
+
+
+def test_a_server_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    program = (
+        "import sys, shards.gcs_objects; shards.gcs_objects._RETRY_SECONDS = 0.1; "
+        "from pipeline.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", program, "build", "--input=gs://data-1/*.parquet"]
+    done = subprocess.run(
+        [*command, f"--output={tmp_path / 'out'}"],
+        env=os.environ
+        | {"PYTHONPATH": str(ROOT), "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{free_port()}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("fineshards: gs://data-1/*.parquet cannot be listed: ")
+    assert line.endswith("Run again when it is reachable.")
 
 
 def test_a_dataset_is_no_address(capsys: pytest.CaptureFixture[str]) -> None:
