@@ -9,6 +9,12 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from pipeline.dataflow import (
+    makes_template_job,
+    not_waited_for,
+    refuse_impossible,
+    runs_on_dataflow,
+)
 from pipeline.failures import is_interrupt
 from pipeline.options import (
     BuildOptions,
@@ -20,7 +26,8 @@ from pipeline.options import (
 )
 from pipeline.startup import without_garbage_collection
 from pipeline.terminal import hold_back_stderr, report_errors, set_up_logging
-from shards.manifest import Manifest
+from shards.errors import FineshardsError, UsageError
+from shards.manifest import MANIFEST_NAME, Manifest
 from shards.storage import Storage
 
 if TYPE_CHECKING:
@@ -40,13 +47,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def build(options: BuildOptions) -> None:
     """Builds a dataset, or continues, or finds it finished. Raises FineshardsError."""
     began = time.monotonic()
+    if runs_on_dataflow(options):
+        refuse_impossible(options)
     with without_garbage_collection():
         # Imported late, as Beam is, so that --help and mistakes are quick.
         from pipeline.launch import prepare
 
         launch = prepare(options)
     storage = launch.checkpoints.storage
-    if launch.manifest is not None:
+    if launch.manifest is not None and not makes_template_job(options):
         print(f"already finished, nothing to do: {_outcome(launch.manifest)} in {storage.root}")
         return
 
@@ -59,11 +68,17 @@ def build(options: BuildOptions) -> None:
             rate = new_bytes / 1e6 / (time.monotonic() - began)
             speed = f" at {rate:,.1f} MB of text a second"
     else:
-        pipeline.run().wait_until_finish()
+        running = pipeline.run()
+        if came_of_it := not_waited_for(pipeline.options):
+            print(f"{came_of_it}. See fineshards status {storage.root}")
+            return
+        running.wait_until_finish()
     manifest = Manifest.load(storage)
     if manifest is None:
-        print(f"handed over to the runner; see fineshards status {storage.root}")
-        return
+        raise FineshardsError(
+            f"the runner says that the job is done, but {storage.path(MANIFEST_NAME)} is not "
+            "there, so the dataset is not finished. See the runner's log, and run again."
+        )
     seconds = time.monotonic() - began
     print(f"finished in {seconds:,.1f} s{speed}: {_outcome(manifest)} in {storage.root}")
 
@@ -71,20 +86,22 @@ def build(options: BuildOptions) -> None:
 def _pipeline(launch: Launch, options: BuildOptions) -> tuple[Pipeline, RunnerChoice]:
     """The job as a pipeline that is ready to run."""
     import apache_beam as beam
-    from apache_beam.options.pipeline_options import PipelineOptions
 
     from pipeline.graph import build_pipeline
 
     runner = choose_runner(options)
     set_up_logging(Console(stderr=True), runner.local)
-    beam_args = list(runner.beam_args)
     if runner.local:
         from pipeline.local_runner import CachedOptions, mend_workers
 
         mend_workers()
-        pipeline = beam.Pipeline(options=CachedOptions(beam_args))
+        pipeline = beam.Pipeline(options=CachedOptions(list(runner.beam_args)))
     else:
-        pipeline = beam.Pipeline(options=PipelineOptions(beam_args))
+        pipeline = _remote_pipeline(options, runner)
+    if launch.manifest is not None:
+        # A template's launcher must leave a job even if there is nothing to do.
+        _ = pipeline | "AlreadyFinished" >> beam.Create([MANIFEST_NAME])
+        return pipeline, runner
     build_pipeline(
         pipeline,
         launch.checkpoints,
@@ -96,6 +113,21 @@ def _pipeline(launch: Launch, options: BuildOptions) -> tuple[Pipeline, RunnerCh
         options.keep_checkpoints,
     )
     return pipeline, runner
+
+
+def _remote_pipeline(options: BuildOptions, runner: RunnerChoice) -> Pipeline:
+    """An empty pipeline for a runner elsewhere; raises UsageError for what Beam has against it."""
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    from pipeline.dataflow import dataflow_defaults, go_without_credentials
+
+    go_without_credentials()
+    defaults = dataflow_defaults(options) if runs_on_dataflow(options) else ()
+    try:
+        return beam.Pipeline(options=PipelineOptions([*defaults, *runner.beam_args]))
+    except ValueError as error:
+        raise UsageError(" ".join(str(error).split())) from error
 
 
 def _run_here(pipeline: Pipeline, storage: Storage, keep_checkpoints: bool) -> int:
