@@ -20,11 +20,6 @@ def runs_on_dataflow(options: BuildOptions) -> bool:
     return any(arg.lower().endswith(RUNNER.lower()) for arg in options.beam_args)
 
 
-def makes_template_job(options: BuildOptions) -> bool:
-    """Whether this is a template's launcher: Dataflow waits for a job file from it."""
-    return any(arg.split("=")[0] == "--template_location" for arg in options.beam_args)
-
-
 def refuse_impossible(options: BuildOptions) -> None:
     """Raises UsageError for a job that Dataflow's workers could never do.
 

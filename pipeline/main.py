@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from pipeline.dataflow import (
-    makes_template_job,
     not_waited_for,
     refuse_impossible,
     runs_on_dataflow,
@@ -22,6 +21,7 @@ from pipeline.options import (
     RunnerChoice,
     add_build_flags,
     choose_runner,
+    launches_template,
     parse_build_flags,
 )
 from pipeline.startup import without_garbage_collection
@@ -55,7 +55,7 @@ def build(options: BuildOptions) -> None:
 
         launch = prepare(options)
     storage = launch.checkpoints.storage
-    if launch.manifest is not None and not makes_template_job(options):
+    if launch.manifest is not None and not launches_template(options):
         print(f"already finished, nothing to do: {_outcome(launch.manifest)} in {storage.root}")
         return
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
+import shlex
+import subprocess
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -138,3 +142,124 @@ def test_what_a_regular_expression_takes_the_flag_takes_as_well(data: st.DataObj
 )
 def test_values_that_people_give(name: str, value: str, taken: bool) -> None:
     assert matches(PARAMETERS[name], value) is taken
+
+
+def instructions() -> list[tuple[str, list[str]]]:
+    """The Dockerfile's, in order: name and words, with the values of ARG put in."""
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    found, values = [], {}
+    for line in lines:
+        if line and not line.startswith("#"):
+            name, *words = line.split()
+            if name == "ARG":
+                key, _, value = words[0].partition("=")
+                values[f"${{{key}}}"] = value
+            for key, value in values.items():
+                words = [word.replace(key, value) for word in words]
+            found.append((name, words))
+    return found
+
+
+def words_of(name: str) -> list[list[str]]:
+    return [words for found, words in instructions() if found == name]
+
+
+def test_the_image_has_the_launcher_and_the_beam_that_is_required() -> None:
+    requirements = dict(
+        line.split("==")
+        for line in (ROOT / "requirements.txt").read_text().splitlines()
+        if not line.startswith("#")
+    )
+    launcher, base = words_of("FROM")
+    assert base == [f"apache/beam_python3.11_sdk:{requirements['apache-beam[gcp]']}"]
+    repository, _, tag = launcher[0].partition(":")
+    assert repository == "gcr.io/dataflow-templates-base/python311-template-launcher-base"
+    assert re.fullmatch(r"\d{8}_RC\d\d", tag), "pinned"
+    program = "/opt/google/dataflow/python_template_launcher"
+    assert [f"--from={launcher[2]}", program, program] in words_of("COPY")
+    # The base image's own; Dataflow calls the launcher by its path.
+    assert words_of("ENTRYPOINT") == [['["/opt/apache/beam/boot"]']]
+
+
+def test_all_that_the_image_copies_is_there_and_is_sent_to_the_builder() -> None:
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    sources = [w for words in words_of("COPY") if "--from=" not in words[0] for w in words[:-1]]
+    for source in sources:
+        assert (ROOT / source).exists(), source
+        assert f"!{source.split('/')[0]}" in ignored, source
+    cloud_build = (ROOT / ".gcloudignore").read_text().splitlines()
+    assert {line for line in ignored if line.startswith("!")} < set(cloud_build)
+
+
+def test_the_image_has_the_whole_package_and_installs_nothing_later() -> None:
+    sources = {words[0] for words in words_of("COPY")}
+    setup = (ROOT / "setup.py").read_text()
+    packages = re.search(r"packages=\[(.*?)\]", setup)
+    assert packages
+    assert set(re.findall(r'"(\w+)"', packages[1])) < sources
+    assert ["pipeline/main.py", "/template/main.py"] in words_of("COPY")
+    variables = [words[0] for words in words_of("ENV")]
+    assert variables == ["FLEX_TEMPLATE_PYTHON_PY_FILE=/template/main.py"]
+    commands = [" ".join(words) for words in words_of("RUN")]
+    assert commands[0].endswith("-r requirements.txt")
+    assert commands[1].endswith("--no-deps .")
+    assert commands[2].startswith("pip check")
+
+
+@pytest.fixture
+def make_template() -> Callable[..., str]:
+    """`make template` with variables, and what it prints."""
+
+    def run(*variables: str) -> str:
+        # An outer make tells inner ones of its own variables.
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
+        command = ["make", "--no-print-directory", "template", "PROJECT=my-project", "BUCKET=b-1"]
+        result = subprocess.run(
+            [*command, *variables], cwd=ROOT, env=environment, capture_output=True, text=True
+        )
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    return run
+
+
+def test_make_template_prints_commands_that_a_shell_takes(
+    make_template: Callable[..., str],
+) -> None:
+    printed = make_template("INPUT=gs://b-1/in/*.parquet", "PARAMETERS=dtype=auto test_shards=3")
+    upload, build, launch = (
+        shlex.split(command.replace("\\\n", " ")) for command in re.split(r"\n+(?=gcloud)", printed)
+    )
+    assert upload[:4] == ["gcloud", "builds", "submit", "."]
+    image = next(word.partition("=")[2] for word in upload if word.startswith("--tag="))
+    assert matches(PARAMETERS["sdk_container_image"], image)
+    assert build[1:4] == ["dataflow", "flex-template", "build"]
+    assert f"--image={image}" in build
+    assert "--metadata-file=templates/metadata.json" in build
+    assert launch[1:4] == ["dataflow", "flex-template", "run"]
+    assert f"--template-file-gcs-location={build[4]}" in launch
+    given_parameters = dict(
+        word.removeprefix("--parameters=").split("=", 1)
+        for word in launch
+        if word.startswith("--parameters=")
+    )
+    assert given_parameters == {
+        "sdk_container_image": image,
+        "input": "gs://b-1/in/*.parquet",
+        "output": "gs://b-1/datasets/fineshards",
+        "dtype": "auto",
+        "test_shards": "3",
+    }
+    for name, value in given_parameters.items():
+        assert matches(PARAMETERS[name], value)
+
+
+def test_make_template_runs_what_it_is_told_to(make_template: Callable[..., str]) -> None:
+    built = make_template("GCLOUD=echo", "RUN=build").splitlines()
+    assert [line.split()[:3] for line in built] == [
+        ["builds", "submit", "."],
+        ["dataflow", "flex-template", "build"],
+    ]
+    (launched,) = make_template("GCLOUD=echo", "RUN=launch").splitlines()
+    assert launched.startswith("dataflow flex-template run fineshards-sample-10bt ")
+    assert "--parameters=dataset_config=sample-10BT" in launched
