@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,15 @@ def dataflow_defaults(options: BuildOptions) -> tuple[str, ...]:
     if any(arg.split("=")[0] == "--sdk_container_image" for arg in options.beam_args):
         defaults.append("--sdk_location=container")
     return tuple(defaults)
+
+
+def quiet_submission() -> None:
+    """Leaves out of Beam's log what fills screens: all options and the job as the service has it.
+
+    Its address in the console and its states stay.
+    """
+    log = logging.getLogger("apache_beam.runners.dataflow.internal.apiclient")
+    log.addFilter(lambda record: not record.msg.startswith(("sdk_pipeline_options", "Create job")))
 
 
 def go_without_credentials() -> None:

@@ -14,6 +14,7 @@ _IN_TRACEBACK = re.compile(r"^shards\.errors\.(\w+): (.+)$", re.MULTILINE)
 # What Beam's Dataflow runner raises when a job has ended otherwise than well: the state, and the
 # error among the job's messages that it thinks the best, or None.
 _DATAFLOW_ENDED = re.compile(r"Dataflow pipeline failed\. State: (\w+), Error:\n(.+)", re.DOTALL)
+_DATAFLOW_ACTIVE = re.compile(r"There is already active job named (\S+) with id: ([^\s.]+)")
 
 
 def explain(error: BaseException) -> FineshardsError | None:
@@ -31,8 +32,11 @@ def explain(error: BaseException) -> FineshardsError | None:
             f"the Dataflow job ended as {ended[1]}{reason}. What is finished is safe; the same "
             "command continues the job."
         )
-    if type(error).__name__ == "DataflowJobAlreadyExistsError":
-        return FineshardsError(f"{str(error).split('. If')[0]}. Wait for it, or cancel it first.")
+    if active := _DATAFLOW_ACTIVE.match(str(error)):
+        return FineshardsError(
+            f"Dataflow has an active job of that name already: {active[1]}, id {active[2]}. Wait "
+            "for it or cancel it, or choose another --job_name."
+        )
     return None
 
 

@@ -72,7 +72,15 @@ def build(options: BuildOptions) -> None:
         if came_of_it := not_waited_for(pipeline.options):
             print(f"{came_of_it}. See fineshards status {storage.root}")
             return
-        running.wait_until_finish()
+        try:
+            running.wait_until_finish()
+        except KeyboardInterrupt:
+            if not runs_on_dataflow(options):
+                raise
+            raise FineshardsError(
+                "interrupted, but the job goes on at Dataflow; see fineshards status "
+                f"{storage.root}, and cancel it with gcloud dataflow jobs cancel."
+            ) from None
     manifest = Manifest.load(storage)
     if manifest is None:
         raise FineshardsError(
@@ -120,8 +128,9 @@ def _remote_pipeline(options: BuildOptions, runner: RunnerChoice) -> Pipeline:
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    from pipeline.dataflow import dataflow_defaults, go_without_credentials
+    from pipeline.dataflow import dataflow_defaults, go_without_credentials, quiet_submission
 
+    quiet_submission()
     go_without_credentials()
     defaults = dataflow_defaults(options) if runs_on_dataflow(options) else ()
     try:
