@@ -7,7 +7,9 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -263,3 +265,46 @@ def test_make_template_runs_what_it_is_told_to(make_template: Callable[..., str]
     (launched,) = make_template("GCLOUD=echo", "RUN=launch").splitlines()
     assert launched.startswith("dataflow flex-template run fineshards-sample-10bt ")
     assert "--parameters=dataset_config=sample-10BT" in launched
+
+
+# Any connection to another machine is an error that no library can swallow.
+ALONE = """
+import os, sys
+def refuse(event, arguments):
+    if event in ("socket.getaddrinfo", "socket.gethostbyname") or (
+        event == "socket.connect" and not isinstance(arguments[1], (str, bytes))
+        and arguments[1][0] not in ("127.0.0.1", "::1")
+    ):
+        os.write(2, f"asked the network: {event} {arguments}".encode())
+        os._exit(99)
+sys.addaudithook(refuse)
+sys.argv = sys.argv[1:]
+import runpy
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_nothing_is_fetched_when_the_program_runs(sample: Path, tmp_path: Path) -> None:
+    program = tmp_path / "template/main.py"
+    program.parent.mkdir()
+    shutil.copy(ROOT / "pipeline/main.py", program)
+    flags = (f"--input={sample}", f"--output={tmp_path / 'out'}", "--shard_tokens=100000")
+    # No vocabulary of an earlier run is at hand.
+    nowhere = str(tmp_path / "nowhere")
+    environment = os.environ | {"TIKTOKEN_CACHE_DIR": nowhere, "HOME": nowhere}
+    environment["PYTHONPATH"] = str(ROOT)
+    result = subprocess.run(
+        [sys.executable, "-c", ALONE, str(program), *flags],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "out/metadata/manifest.json").exists()
+
+
+def test_the_network_would_be_noticed(tmp_path: Path) -> None:
+    program = tmp_path / "curious.py"
+    program.write_text("import urllib.request; urllib.request.urlopen('http://example.com')")
+    result = subprocess.run([sys.executable, "-c", ALONE, str(program)], capture_output=True)
+    assert result.returncode == 99
