@@ -23,6 +23,7 @@ from gcs_server import client_environment, gcs_server
 from google.cloud.dataflow_v1beta3.types import Job as DataflowJob
 from google.cloud.storage import Client
 from hub_server import HubServer
+from oracle import oracle, read_texts
 from tokenizer_files import save, train
 
 from pipeline.failures import explain
@@ -52,6 +53,11 @@ class Cloud:
     def job(self) -> tuple[str, ...]:
         return ("--dataset=team/texts", f"--output={self.output}", "--shard_tokens=100000")
 
+    def shards(self) -> dict[str, bytes]:
+        folder = f"{self.output.removeprefix('gs://bucket/')}/"
+        names = [name for split in ("test/", "train/") for name in self.names(folder + split)]
+        return {n.removeprefix(folder): self.read(n) for n in names if not n.endswith("/")}
+
     def names(self, folder: str) -> list[str]:
         return [blob.name for blob in self.client.list_blobs("bucket", prefix=folder)]
 
@@ -74,8 +80,14 @@ class Cloud:
         return Ended(process.returncode, out, err)
 
     def build_here(self) -> Ended:
-        """What workers do with the job that a launch left in the output."""
         return self.run(ROOT / "pipeline/main.py", *self.job)
+
+    def work(self, job: DataflowJob, folder: Path) -> None:
+        """What Dataflow's workers do: the graph that was staged with a job."""
+        file = folder / "pipeline.pb"
+        file.write_bytes(graph_of(self, job).SerializeToString())
+        worked = self.run(ROOT / "tests/graph_driver.py", str(file))
+        assert worked.exit_code == 0, worked.err
 
 
 @dataclass(frozen=True)
@@ -256,17 +268,20 @@ def test_a_launch_for_a_finished_output_is_a_job_that_does_nothing(
     assert before.items() <= after.items()
 
 
-def test_a_submission_runs_to_its_end(cloud: Cloud, dataflow: DataflowServer) -> None:
-    worked: list[Ended] = []
-    dataflow.expect(run=lambda job: worked.append(cloud.build_here()))
+def test_a_submission_runs_to_its_end(
+    cloud: Cloud, dataflow: DataflowServer, sample: Path, tmp_path: Path
+) -> None:
+    dataflow.expect(
+        run=lambda job: cloud.work(DataflowJob.from_json(json.dumps(job.body)), tmp_path)
+    )
     ended = cloud.run(
         ROOT / "pipeline/main.py", *cloud.job, *DATAFLOW, f"--dataflow_endpoint={dataflow.url}"
     )
-    assert [work.exit_code for work in worked] == [0], worked
     assert ended.exit_code == 0, ended.err
     assert ended.out.startswith("finished in ")
     assert "1,063 documents" in ended.out
     assert "Unable to find default credentials" not in ended.err
+    assert cloud.shards() == oracle(read_texts(sample), 100_000, test_shards=1)
     # Where to look at it, but not everything that was sent.
     assert "console.cloud.google.com/dataflow/jobs/us-central1/" in ended.err
     assert "sdk_pipeline_options" not in ended.err
