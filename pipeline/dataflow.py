@@ -5,20 +5,22 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pipeline.options import BuildOptions
-from shards.errors import UsageError
+from shards.errors import FineshardsError, UsageError
 
 if TYPE_CHECKING:
+    from apache_beam import Pipeline
     from apache_beam.options.pipeline_options import PipelineOptions
-
-RUNNER = "DataflowRunner"
 
 
 def runs_on_dataflow(options: BuildOptions) -> bool:
-    """Whether Dataflow is asked for; quick, without Beam, which knows it in any case of letters."""
-    return any(arg.lower().endswith(RUNNER.lower()) for arg in options.beam_args)
+    """Whether Dataflow is asked for, in any of the ways that Beam takes; quick, without Beam."""
+    words = [word for arg in options.beam_args for word in arg.split("=", 1)]
+    runner = dict(pairwise(words)).get("--runner", "")
+    return runner.rpartition(".")[2].lower().removesuffix("runner") == "dataflow"
 
 
 def refuse_impossible(options: BuildOptions) -> None:
@@ -64,7 +66,41 @@ def dataflow_defaults(options: BuildOptions) -> tuple[str, ...]:
     return tuple(defaults)
 
 
-def quiet_submission() -> None:
+def new_pipeline(options: BuildOptions) -> Pipeline:
+    """An empty pipeline; raises UsageError for what Beam has against the options."""
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    _be_quiet()
+    _go_without_credentials()
+    try:
+        return beam.Pipeline(
+            options=PipelineOptions([*dataflow_defaults(options), *options.beam_args])
+        )
+    except ValueError as error:
+        raise UsageError(" ".join(str(error).split())) from error
+
+
+def submit(pipeline: Pipeline, root: str) -> str | None:
+    """Hands the job over and waits until it has ended well, which is None.
+
+    Where it is not to be waited for: what has become of it, as a sentence. root: of the output.
+    Raises what Beam does if the job ends otherwise, and FineshardsError if a person stops waiting.
+    """
+    running = pipeline.run()
+    if came_of_it := _not_waited_for(pipeline.options):
+        return f"{came_of_it}. See fineshards status {root}"
+    try:
+        running.wait_until_finish()
+    except KeyboardInterrupt:
+        raise FineshardsError(
+            "interrupted, but the job goes on at Dataflow; see fineshards status "
+            f"{root}, and cancel it with gcloud dataflow jobs cancel."
+        ) from None
+    return None
+
+
+def _be_quiet() -> None:
     """Leaves out of Beam's log what fills screens: all options and the job as the service has it.
 
     Its address in the console and its states stay.
@@ -73,7 +109,7 @@ def quiet_submission() -> None:
     log.addFilter(lambda record: not record.msg.startswith(("sdk_pipeline_options", "Create job")))
 
 
-def go_without_credentials() -> None:
+def _go_without_credentials() -> None:
     """With STORAGE_EMULATOR_HOST in the environment Beam does not look for Google's credentials.
 
     It would ask for them five times, for 25 seconds in all, before it goes on without. Our own
@@ -86,7 +122,7 @@ def go_without_credentials() -> None:
         auth._Credentials._credentials_init = True
 
 
-def not_waited_for(options: PipelineOptions) -> str | None:
+def _not_waited_for(options: PipelineOptions) -> str | None:
     """What has become of a pipeline that was run and need not be waited for; None: wait for it."""
     from apache_beam.options.pipeline_options import (
         GoogleCloudOptions,

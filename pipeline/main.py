@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from pipeline.dataflow import (
-    not_waited_for,
-    refuse_impossible,
-    runs_on_dataflow,
-)
+from pipeline import dataflow
 from pipeline.failures import is_interrupt
 from pipeline.options import (
     BuildOptions,
@@ -26,7 +22,7 @@ from pipeline.options import (
 )
 from pipeline.startup import without_garbage_collection
 from pipeline.terminal import hold_back_stderr, report_errors, set_up_logging
-from shards.errors import FineshardsError, UsageError
+from shards.errors import FineshardsError
 from shards.manifest import MANIFEST_NAME, Manifest
 from shards.storage import Storage
 
@@ -47,8 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def build(options: BuildOptions) -> None:
     """Builds a dataset, or continues, or finds it finished. Raises FineshardsError."""
     began = time.monotonic()
-    if runs_on_dataflow(options):
-        refuse_impossible(options)
+    if dataflow.runs_on_dataflow(options):
+        dataflow.refuse_impossible(options)
     with without_garbage_collection():
         # Imported late, as Beam is, so that --help and mistakes are quick.
         from pipeline.launch import prepare
@@ -67,20 +63,12 @@ def build(options: BuildOptions) -> None:
         if new_bytes:
             rate = new_bytes / 1e6 / (time.monotonic() - began)
             speed = f" at {rate:,.1f} MB of text a second"
-    else:
-        running = pipeline.run()
-        if came_of_it := not_waited_for(pipeline.options):
-            print(f"{came_of_it}. See fineshards status {storage.root}")
+    elif dataflow.runs_on_dataflow(options):
+        if came_of_it := dataflow.submit(pipeline, storage.root):
+            print(came_of_it)
             return
-        try:
-            running.wait_until_finish()
-        except KeyboardInterrupt:
-            if not runs_on_dataflow(options):
-                raise
-            raise FineshardsError(
-                "interrupted, but the job goes on at Dataflow; see fineshards status "
-                f"{storage.root}, and cancel it with gcloud dataflow jobs cancel."
-            ) from None
+    else:
+        pipeline.run().wait_until_finish()
     manifest = Manifest.load(storage)
     if manifest is None:
         raise FineshardsError(
@@ -94,18 +82,22 @@ def build(options: BuildOptions) -> None:
 def _pipeline(launch: Launch, options: BuildOptions) -> tuple[Pipeline, RunnerChoice]:
     """The job as a pipeline that is ready to run."""
     import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
 
     from pipeline.graph import build_pipeline
 
     runner = choose_runner(options)
     set_up_logging(Console(stderr=True), runner.local)
+    beam_args = list(runner.beam_args)
     if runner.local:
         from pipeline.local_runner import CachedOptions, mend_workers
 
         mend_workers()
-        pipeline = beam.Pipeline(options=CachedOptions(list(runner.beam_args)))
+        pipeline = beam.Pipeline(options=CachedOptions(beam_args))
+    elif dataflow.runs_on_dataflow(options):
+        pipeline = dataflow.new_pipeline(options)
     else:
-        pipeline = _remote_pipeline(options, runner)
+        pipeline = beam.Pipeline(options=PipelineOptions(beam_args))
     if launch.manifest is not None:
         # A template's launcher must leave a job even if there is nothing to do.
         _ = pipeline | "AlreadyFinished" >> beam.Create([MANIFEST_NAME])
@@ -121,22 +113,6 @@ def _pipeline(launch: Launch, options: BuildOptions) -> tuple[Pipeline, RunnerCh
         options.keep_checkpoints,
     )
     return pipeline, runner
-
-
-def _remote_pipeline(options: BuildOptions, runner: RunnerChoice) -> Pipeline:
-    """An empty pipeline for a runner elsewhere; raises UsageError for what Beam has against it."""
-    import apache_beam as beam
-    from apache_beam.options.pipeline_options import PipelineOptions
-
-    from pipeline.dataflow import dataflow_defaults, go_without_credentials, quiet_submission
-
-    quiet_submission()
-    go_without_credentials()
-    defaults = dataflow_defaults(options) if runs_on_dataflow(options) else ()
-    try:
-        return beam.Pipeline(options=PipelineOptions([*defaults, *runner.beam_args]))
-    except ValueError as error:
-        raise UsageError(" ".join(str(error).split())) from error
 
 
 def _run_here(pipeline: Pipeline, storage: Storage, keep_checkpoints: bool) -> int:

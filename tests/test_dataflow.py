@@ -26,8 +26,10 @@ from hub_server import HubServer
 from oracle import oracle, read_texts
 from tokenizer_files import save, train
 
+from pipeline.dataflow import dataflow_defaults, runs_on_dataflow
 from pipeline.failures import explain
 from pipeline.main import main
+from pipeline.options import Parser, add_build_flags, parse_build_flags
 
 ROOT = Path(__file__).parent.parent
 IMAGE = "us-central1-docker.pkg.dev/my-project/fineshards/fineshards:0.1.0"
@@ -404,15 +406,29 @@ def test_what_beam_lacks_is_one_sentence(cloud: Cloud) -> None:
     assert "Traceback" not in ended.err
 
 
+@pytest.mark.parametrize(
+    ("flags", "yes"),
+    [
+        (["--runner=DataflowRunner"], True),
+        (["--project=p", "--runner", "dataflow", "--region=r"], True),
+        (["--runner=apache_beam.runners.DataflowRunner"], True),
+        (["--runner=FlinkRunner", "--job_name=dataflow"], False),
+        (["--job_name=DataflowRunner"], False),
+    ],
+)
+def test_dataflow_is_known_by_all_names_that_beam_takes(flags: list[str], yes: bool) -> None:
+    parser = Parser()
+    add_build_flags(parser)
+    options = parse_build_flags(parser, ["--dataset=a/b", "--output=gs://b/o", *flags])
+    assert runs_on_dataflow(options) is yes
+
+
 def test_flags_of_the_user_win_over_those_of_the_program() -> None:
     from apache_beam.options.pipeline_options import (
         GoogleCloudOptions,
         PipelineOptions,
         SetupOptions,
     )
-
-    from pipeline.dataflow import dataflow_defaults
-    from pipeline.options import Parser, add_build_flags, parse_build_flags
 
     parser = Parser()
     add_build_flags(parser)
