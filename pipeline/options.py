@@ -227,9 +227,15 @@ def parse_build_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> B
     """The options of a command line; raises UsageError for what is wrong or contradicts itself."""
     args, beam_args = parser.parse_known_args(list(argv))
     options = _build_options(args, beam_args)
-    if beam_args:
+    # What a template is given has been checked by Dataflow, which may add flags of its own.
+    if beam_args and not launches_template(options):
         refuse_unknown(beam_args)
     return options
+
+
+def launches_template(options: BuildOptions) -> bool:
+    """Whether this is a template's launcher: Dataflow waits for a job file from it."""
+    return any(arg.split("=")[0] == "--template_location" for arg in options.beam_args)
 
 
 def parse_tune_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> TuneOptions:
