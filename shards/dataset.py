@@ -18,6 +18,9 @@ from shards.manifest import Manifest
 from shards.records import ShardRecord
 from shards.storage import Storage
 
+# A usual document table is read in one request, where requests have a price.
+_TABLE_BYTES = 16 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Document:
@@ -106,7 +109,7 @@ class Dataset:
         """The document table of the shard at a position in the manifest."""
         name = table_name(self.manifest.shards[position].name)
         try:
-            with self.storage.open(name) as opened:
+            with self.storage.open(name, _TABLE_BYTES) as opened:
                 return DocumentTable.read(opened)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise OutputError(
