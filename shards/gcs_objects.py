@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from shards.errors import FineshardsError, OutputError
 
 if TYPE_CHECKING:
+    from google.api_core.exceptions import NotFound
     from google.api_core.retry import Retry
     from google.cloud.storage import Blob, Bucket, Client
 
@@ -64,6 +65,9 @@ def client() -> Client:
     """
     emulator = os.environ.get("STORAGE_EMULATOR_HOST")
     if getattr(_of_thread, "emulator", "") != emulator:
+        # Else every client asks for its bucket's metadata beside its first request, and again after
+        # each 404, for the sake of traces that nobody has switched on.
+        os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
         from google.cloud import storage
 
         found, project = credentials(emulator)
@@ -161,7 +165,7 @@ def _explanation(error: Exception, url: str) -> str | None:
             "or set GOOGLE_APPLICATION_CREDENTIALS."
         )
     if isinstance(error, api.NotFound):
-        if "bucket" in str(error.message).lower().replace(bucket, ""):
+        if is_no_bucket(error):
             return f"there is no bucket {bucket}. Check the name, or create it."
         return "it is not there. Check the name."
     if isinstance(error, api.Forbidden | api.Unauthorized):
@@ -182,6 +186,11 @@ def _explanation(error: Exception, url: str) -> str | None:
     ):
         return f"{reason(error)}. Run again when it is reachable."
     return None
+
+
+def is_no_bucket(error: NotFound) -> bool:
+    """Whether it is the bucket that is not there, and not only the object."""
+    return "bucket does not exist" in str(error.message)
 
 
 def reason(error: BaseException) -> str:
@@ -225,6 +234,13 @@ class ObjectReader(io.RawIOBase):
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         self._at = max(base + offset, 0)
         return self._at
+
+    def readall(self) -> bytes:
+        """See io.RawIOBase; one request for all of the rest."""
+        count = max(self._size - self._at, 0)
+        content = self._download(count) if count else b""
+        self._at += count
+        return content
 
     def readinto(self, buffer: Any) -> int:
         """See io.RawIOBase; one request."""

@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from shards.checksums import file_checksum, printed
 from shards.errors import OutputError, UsageError
 from shards.gcs_folders import has_folders, make_folder, remove_folders
-from shards.gcs_objects import ObjectReader, bucket_of, explained, retry, split_url, transfer
+from shards.gcs_objects import (
+    ObjectReader,
+    bucket_of,
+    explained,
+    is_no_bucket,
+    retry,
+    split_url,
+    transfer,
+)
 from shards.storage import Entry, Storage
 
 if TYPE_CHECKING:
@@ -74,8 +82,6 @@ class GcsStorage(Storage):
             listing = bucket_of(self.root).list_blobs(
                 prefix=self._prefix + prefix,
                 delimiter="/",
-                # With it real folders are listed too, as the prefixes of objects are.
-                include_folders_as_prefixes=True if has_folders(self.root) else None,
                 retry=retry(),
             )
             for blob in listing:
@@ -89,6 +95,13 @@ class GcsStorage(Storage):
         if blob is None:
             raise OutputError(f"{self.path(name)} cannot be read: it is not there.")
         return self.reader(blob, read_ahead)
+
+    def read(self, name: str) -> bytes:
+        """See Storage; one request."""
+        content = self.read_if_there(name)
+        if content is None:
+            raise OutputError(f"{self.path(name)} cannot be read: it is not there.")
+        return content
 
     def read_if_there(self, name: str) -> bytes | None:
         """See Storage; one request."""
@@ -104,8 +117,7 @@ class GcsStorage(Storage):
             try:
                 return transfer(attempt)
             except NotFound as error:
-                # A bucket that is not there has no names either, but that is never meant.
-                if "bucket" in str(error.message).replace(self._bucket, ""):
+                if is_no_bucket(error):
                     raise
                 return None
 
@@ -136,9 +148,17 @@ class GcsStorage(Storage):
 
     def find(self, name: str) -> Blob | None:
         """The object with its metadata, or None."""
+        from google.api_core.exceptions import NotFound
+
+        blob = bucket_of(self.root).blob(self._prefix + name)
         with explained("read", self.path(name)):
-            found: Blob | None = bucket_of(self.root).get_blob(self._prefix + name, retry=retry())
-        return found
+            try:
+                blob.reload(retry=retry())
+            except NotFound as error:
+                if is_no_bucket(error):
+                    raise
+                return None
+        return blob
 
     def reader(self, blob: Blob, read_ahead: int) -> BinaryIO:
         """Opens an object that was found, in the generation that was found."""
