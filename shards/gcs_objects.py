@@ -206,8 +206,8 @@ def reason(error: BaseException) -> str:
 class ObjectReader(io.RawIOBase):
     """One generation of an object, read by range requests of just the bytes that are asked for.
 
-    A later generation under the same name is never read: asking for the old one then fails, so
-    bytes of two versions cannot be mixed. What goes wrong is raised as an error of `kind`.
+    A later generation under the same name is never read: each request asks for the one that was
+    found, so bytes of two versions cannot be mixed. What goes wrong is raised as `kind`.
     """
 
     def __init__(self, blob: Blob, size: int, kind: type[FineshardsError] = OutputError) -> None:
@@ -253,12 +253,16 @@ class ObjectReader(io.RawIOBase):
         return count
 
     def _download(self, count: int) -> bytes:
-        from google.api_core.exceptions import NotFound
+        from google.api_core.exceptions import NotFound, PreconditionFailed
 
         def attempt() -> bytes:
             # raw: an object that is stored compressed is what it is, whatever its encoding.
             content: bytes = self._blob.download_as_bytes(
-                start=self._at, end=self._at + count - 1, raw_download=True, retry=None
+                start=self._at,
+                end=self._at + count - 1,
+                raw_download=True,
+                if_generation_match=self._blob.generation,
+                retry=None,
             )
             if len(content) != count:
                 raise ConnectionError(f"{len(content)} bytes came instead of {count}")
@@ -268,7 +272,7 @@ class ObjectReader(io.RawIOBase):
         with explained("read", url, self._kind):
             try:
                 return transfer(attempt)
-            except NotFound as error:
+            except (NotFound, PreconditionFailed) as error:
                 raise self._kind(
                     f"{url} was changed or deleted while it was read (its generation "
                     f"{self._blob.generation} is gone). Run again when nobody writes there."

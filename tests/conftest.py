@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from faulty_proxy import Proxy, faulty_server
 from hypothesis import settings
 
 # The same examples in every run: a failure is a change of the code, not of the dice.
@@ -22,6 +23,14 @@ SAMPLE = ROOT / "samples/debian_text.parquet"
 def sample() -> Path:
     """1,063 documents in 19 languages, 5 row groups."""
     return SAMPLE
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """A storage server with the bucket `data`, which this process and its children use."""
+    with faulty_server("data") as proxy:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.address)
+        yield proxy
 
 
 @pytest.fixture
