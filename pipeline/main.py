@@ -108,6 +108,7 @@ def _pipeline(launch: Launch, options: BuildOptions) -> tuple[Pipeline, RunnerCh
         launch.job.settings,
         len(launch.job.files),
         options.engine,
+        options.assembly,
         runner.threads,
         options.max_bad_rows,
         options.keep_checkpoints,

@@ -19,6 +19,8 @@ DEFAULT_SHARD_TOKENS = 100_000_000
 DEFAULT_TEST_FRACTION = "1/10"
 # All give the same tokens; auto is gigatoken where it may be (encoders/loading.py).
 _ENGINES = ("auto", "gigatoken", "tiktoken", "tokenizers")
+# Both give the same bytes; auto is compose on gs:// (shards/assembly.py).
+_ASSEMBLIES = ("auto", "compose", "stream")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class BuildOptions:
 
     id_column: None when the user did not name one; then `id` is read where a file has it.
     tokenizer: a tiktoken encoding, or the path of a tokenizer.json. eot_token: None for the usual.
-    block_bytes: None to go by the size of the input.
+    block_bytes: None to go by the size of the input. assembly: see shards/assembly.py.
     """
 
     inputs: tuple[str, ...]
@@ -45,6 +47,7 @@ class BuildOptions:
     dtype: str
     split: SplitRule
     block_bytes: int | None
+    assembly: str
     max_bad_rows: int
     overwrite: bool
     keep_checkpoints: bool
@@ -115,6 +118,13 @@ def add_build_flags(parser: argparse.ArgumentParser) -> None:
         type=_positive,
         metavar="N",
         help="bytes of text a unit of work; default: 16 to 64 MiB, by the size of the input",
+    )
+    work.add_argument(
+        "--assembly",
+        choices=_ASSEMBLIES,
+        default="auto",
+        help="how a shard is made of token blocks: compose leaves it to Cloud Storage, stream "
+        "copies them through the workers. The bytes are the same. default: auto, compose on gs://",
     )
     _add_bad_rows_flag(work)
     work.add_argument(
@@ -270,6 +280,11 @@ def _build_options(args: argparse.Namespace, beam_args: list[str]) -> BuildOptio
     for flag in ("dataset_config", "dataset_revision"):
         if getattr(args, flag) and not args.dataset:
             raise UsageError(f"--{flag} goes with --dataset; with --input it has no meaning.")
+    if args.assembly == "compose" and "://" not in args.output:
+        raise UsageError(
+            f"--assembly compose is for gs:// only, and --output {args.output} is a local folder. "
+            "Leave the flag out."
+        )
     fraction = args.test_fraction
     if args.test_shards is None and fraction is None:
         fraction = DEFAULT_TEST_FRACTION
@@ -289,6 +304,7 @@ def _build_options(args: argparse.Namespace, beam_args: list[str]) -> BuildOptio
         dtype=args.dtype,
         split=SplitRule(fraction, args.test_shards),
         block_bytes=args.block_bytes,
+        assembly=args.assembly,
         max_bad_rows=args.max_bad_rows,
         overwrite=args.overwrite,
         keep_checkpoints=args.keep_checkpoints,

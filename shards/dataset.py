@@ -21,6 +21,8 @@ from shards.storage import Storage
 # Shards are read in chunks, of which the last ones are kept: who goes through documents in order
 # asks for many that lie close together, and on object storage each request takes its time.
 _CHUNK_BYTES = 4 << 20
+# A usual document table is read in one request, where requests have a price.
+_TABLE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ class Dataset:
         """The document table of the shard at a position in the manifest."""
         name = table_name(self.manifest.shards[position].name)
         try:
-            with self.storage.open(name) as opened:
+            with self.storage.open(name, _TABLE_BYTES) as opened:
                 return DocumentTable.read(opened)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise OutputError(

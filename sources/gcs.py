@@ -138,9 +138,9 @@ class _PinnedReader(ObjectReader):
         try:
             return super().readinto(buffer)
         except InputError as error:
-            from google.api_core.exceptions import NotFound
+            from google.api_core.exceptions import NotFound, PreconditionFailed
 
-            if isinstance(error.__cause__, NotFound):
+            if isinstance(error.__cause__, NotFound | PreconditionFailed):
                 check_generation(self._file)
             raise
 
