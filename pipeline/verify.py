@@ -125,12 +125,12 @@ def _check_folders(storage: Storage, manifest: Manifest) -> Iterator[str]:
     for name in sorted(storage.names(f"{CHECKPOINTS}/")):
         if name not in ours:
             yield f"{name} does not belong to the dataset"
-    # Shards would be read by prefix, so neighbours of the split folders count as well, and
-    # folders, which no reader expects among shards.
+    # Shards would be read by prefix, so neighbours of the split folders count as well, and what is
+    # no file among shards: folders, links that lead nowhere.
     for split in SPLITS:
-        beside = [name for name in storage.names(split) if name != f"{split}/"]
-        folders = [name for name in storage.names(f"{split}/") if name.endswith("/")]
-        for name in sorted(beside + folders):
+        beside = {name for name in storage.names(split) if name != f"{split}/"}
+        inside = set(storage.names(f"{split}/")) - found
+        for name in sorted(beside | inside):
             yield f"{name} does not belong to the dataset; readers that list by prefix take it"
 
 
