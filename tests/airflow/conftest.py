@@ -109,7 +109,9 @@ class Cloud:
 
     def run(self, **params: Any) -> DagRun:
         """Runs the whole DAG as the run RUN_ID; task retries wait for nothing."""
-        return self.dag.test(logical_date=LOGICAL_DATE, run_conf=PARAMS | params)
+        return self.dag.test(
+            logical_date=LOGICAL_DATE, run_after=LOGICAL_DATE, run_conf=PARAMS | params
+        )
 
     def build(self, job: Job) -> None:
         """What the job on Dataflow does: `fineshards build` with the template's parameters."""

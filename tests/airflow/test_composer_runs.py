@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from types import ModuleType
 from typing import Any
 
 import pytest
+from airflow.api.common.mark_tasks import set_dag_run_state_to_failed
 from airflow.models.dagrun import DagRun
+from airflow.serialization.serialized_objects import DagSerialization
+from airflow.settings import Session
 from conftest import DATASET, OUTPUT, PARAMS, RUN_ID, Cloud
 from dataflow_server import Job, ServiceError
 
@@ -128,7 +132,7 @@ def test_a_job_that_leaves_no_dataset_fails_the_run(cloud: Cloud) -> None:
     cloud.dataflow.expect()
     run = cloud.run()
     assert states(run) == ALL_DONE | {"verify": "failed"}
-    assert "not finished" in cloud.cluster.made[-1].output
+    assert "holds no finished dataset" in cloud.cluster.made[-1].output
 
 
 def test_a_job_of_an_earlier_attempt_is_waited_for(cloud: Cloud, module: ModuleType) -> None:
@@ -137,6 +141,13 @@ def test_a_job_of_an_earlier_attempt_is_waited_for(cloud: Cloud, module: ModuleT
     params |= PARAMS | {"template": "gs://bucket/template.json"}
     body = module.launch_request("fineshards", RUN_ID, OUTPUT, params)
     where = {"project": "test-project", "location": "us-central1"}
+
+    def build_once_it_was_asked_for(job: Job) -> None:
+        while not job.seen:
+            time.sleep(0.05)
+        cloud.build(job)
+
+    cloud.dataflow.expect(run=build_once_it_was_asked_for)
     earlier = cloud.dataflow.create(name, where, body, launched=True)
     run = cloud.run()
     assert states(run) == ALL_DONE
@@ -191,3 +202,23 @@ def test_a_job_that_nobody_waits_for_any_more_is_cancelled(cloud: Cloud) -> None
     (job,) = cloud.dataflow.jobs
     assert job.state == "CANCELLED"
     assert len(cloud.launches) == 1
+
+
+def test_a_run_that_is_marked_failed_still_cancels_its_job(cloud: Cloud) -> None:
+    cloud.dataflow.expect(states=("RUNNING", "FAILED"))
+    cloud.run()
+    # Back to where the run was while the job ran, and then what the button does.
+    session = Session()
+    run = session.query(DagRun).filter_by(run_id=RUN_ID).one()
+    run.dag = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(cloud.dag))
+    run.state = "running"
+    for task in run.get_task_instances(session=session):
+        if task.task_id in ("wait", "verify", "cancel"):
+            task.state = "deferred" if task.task_id == "wait" else None
+    session.commit()
+    set_dag_run_state_to_failed(dag=run.dag, run_id=RUN_ID, commit=True, session=session)
+    session.commit()
+    assert states(run) == ALL_DONE | {"wait": "failed", "verify": "skipped", "cancel": "None"}
+    todo, _ = run.update_state(session=session)
+    assert [task.task_id for task in todo] == ["cancel"]
+    session.close()
