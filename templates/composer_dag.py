@@ -6,10 +6,10 @@ proves with `fineshards verify` that the dataset is whole.
 
 | task | does |
 |---|---|
-| `prepare` | nothing is left to do where the output is finished: the rest is skipped. Else it makes the request |
+| `prepare` | makes the request; where the output is finished, it skips the rest |
 | `launch` | starts the job, or takes the one that an earlier attempt started |
-| `wait` | deferred until the job is done; fails soon after it failed or was cancelled, with its errors |
-| `cancel` | ends the job if nobody waits for it any more: the run was marked failed, or took too long |
+| `wait` | deferred until the job is done; fails soon after it fails or is cancelled, and says why |
+| `cancel` | ends the job if it outlives `wait`: the run was marked failed, or took too long |
 | `verify` | reads the whole dataset again, in the image that the job ran in |
 
 Set it up and mend it: `docs/composer.md` of fineshards.
@@ -207,6 +207,7 @@ class LaunchOnce(DataflowStartFlexTemplateOperator):
     """
 
     def execute(self, context: Context) -> str:
+        """See BaseOperator; raises HttpError for what Dataflow refuses."""
         self.job = self._find()
         if self.job is None:
             try:
@@ -250,6 +251,7 @@ class WaitForJob(DataflowJobStatusSensor):
     template_fields = (*DataflowJobStatusSensor.template_fields, "project_id", "location")
 
     def poke(self, context: Context) -> bool:
+        """Whether the job is done; raises AirflowFailException if it ended otherwise."""
         job = {"job_id": self.job_id, "project_id": self.project_id, "location": self.location}
         state = self.hook.get_job(**job)["currentState"]
         if state in self.expected_statuses:
@@ -265,6 +267,7 @@ class WaitForJob(DataflowJobStatusSensor):
         return False
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> bool:
+        """After the trigger's event: believes only the job's own state."""
         if not self.poke(context):
             raise AirflowException(event["message"])
         return True

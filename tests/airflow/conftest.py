@@ -1,4 +1,4 @@
-"""A cloud on this machine for the DAG: Dataflow, Cloud Storage and Kubernetes, over their protocols.
+"""A cloud on this machine for the DAG: Dataflow, Cloud Storage, Kubernetes, by their protocols.
 
 Airflow is real, and so are the provider's hooks, triggers and operators. What is changed is where
 they connect to: the Dataflow hook's endpoint, the channel of its asynchronous client, and by
@@ -24,7 +24,8 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 DAGS = ROOT / "templates"
 
-# Airflow reads its configuration when it is imported.
+# Airflow reads its configuration when it is imported: so first this, then the imports.
+# ruff: noqa: E402
 _home = tempfile.mkdtemp(prefix="airflow-")
 atexit.register(shutil.rmtree, _home, ignore_errors=True)
 os.environ |= {
@@ -49,13 +50,12 @@ from airflow.models.dagrun import DagRun
 from airflow.providers.google.cloud.hooks.dataflow import AsyncDataflowHook, DataflowHook
 from airflow.sdk import DAG
 from airflow.utils.db import initdb
-from google.api_core.client_options import ClientOptions
-from google.auth.credentials import AnonymousCredentials
-from google.cloud import storage
-
 from dataflow_grpc import GrpcDoor
 from dataflow_server import DataflowServer, Job
 from gcs_server import gcs_server
+from google.api_core.client_options import ClientOptions
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import storage
 from hub_server import HubServer
 from kubernetes_server import KubernetesServer
 
@@ -177,9 +177,7 @@ def cloud(dag: DAG, module: ModuleType, tmp_path: Path, monkeypatch: Any) -> Ite
             yield cloud
 
 
-def _lead_here(
-    dag: DAG, module: ModuleType, door: GrpcDoor, kube: Path, monkeypatch: Any
-) -> None:
+def _lead_here(dag: DAG, module: ModuleType, door: GrpcDoor, kube: Path, monkeypatch: Any) -> None:
     endpoint = ClientOptions(api_endpoint=door.service.url)
     monkeypatch.setattr(DataflowHook, "get_client_options", lambda self: endpoint)
 

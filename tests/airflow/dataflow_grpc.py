@@ -1,4 +1,4 @@
-"""The gRPC door of the tests' Dataflow service, by which Airflow's triggers ask for a job's state."""
+"""The gRPC door of the tests' Dataflow service: by it Airflow's triggers ask for a job's state."""
 
 from __future__ import annotations
 
