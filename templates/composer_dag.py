@@ -71,7 +71,13 @@ PARAMS = {
         description="A tiktoken encoding, or gs://bucket/tokenizer.json.",
     ),
     "max_workers": Param(
-        50, type="integer", minimum=1, maximum=1000, description="Dataflow machines, at most."
+        10, type="integer", minimum=1, maximum=1000, description="Dataflow machines, at most."
+    ),
+    "machine_type": Param(
+        "n2-standard-4",
+        type="string",
+        pattern=r"^[a-z][a-z0-9]*-[a-z0-9-]+$",
+        description="Of Dataflow's machines: 4 GB of memory a vCPU, see docs/dataflow.md.",
     ),
     "service_account": Param(
         None,
@@ -91,7 +97,7 @@ PARAMS = {
     "template": Param(
         TEMPLATE,
         type="string",
-        pattern=r"^gs://\S+\.json$",
+        pattern=r"^gs://[^/\s]+/\S+\.json$",
         description="The template's file, from `make template`.",
     ),
     "image": Param(
@@ -102,7 +108,8 @@ PARAMS = {
     ),
 }
 
-# How long a job may take. The default is far above what 50 workers need for FineWeb-Edu.
+# How long a job may take. The default is far above what ten machines need for
+# FineWeb-Edu (docs/dataflow.md).
 LONGEST_JOB = timedelta(days=3)
 LONGEST_VERIFY = timedelta(hours=12)
 POLL_SECONDS = 60
@@ -154,7 +161,11 @@ def job_name(dag_id: str, run_id: str, output: str) -> str:
 
 
 def launch_request(dag_id: str, run_id: str, output: str, params: Mapping[str, Any]) -> Any:
-    """The body of flexTemplates:launch. Its parameters are those of templates/metadata.json."""
+    """The body of flexTemplates:launch.
+
+    Its parameters are those of templates/metadata.json. Temporary files go to the template's
+    bucket, as in `make template`: never into the dataset.
+    """
     source = "input" if params["dataset"].startswith("gs://") else "dataset"
     parameters = {
         source: params["dataset"],
@@ -164,7 +175,11 @@ def launch_request(dag_id: str, run_id: str, output: str, params: Mapping[str, A
         "tokenizer": params["tokenizer"],
         "sdk_container_image": params["image"],
     }
+    bucket = params["template"].split("/")[2]
     environment = {
+        "stagingLocation": f"gs://{bucket}/staging",
+        "tempLocation": f"gs://{bucket}/temp",
+        "machineType": params["machine_type"],
         "maxWorkers": params["max_workers"],
         "serviceAccountEmail": params["service_account"],
     }

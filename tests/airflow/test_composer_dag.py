@@ -150,6 +150,7 @@ def test_the_template_takes_what_is_passed_to_it(
         ("shard_tokens", 0),
         ("shard_tokens", "many"),
         ("max_workers", 1001),
+        ("machine_type", "big"),
         ("verify_sample", 101),
         ("project", "My Project"),
         ("region", "here"),

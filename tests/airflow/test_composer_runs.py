@@ -45,7 +45,12 @@ def test_a_run_builds_a_dataset_and_proves_it(cloud: Cloud, module: ModuleType) 
         "tokenizer": "cl100k_base",
         "sdk_container_image": PARAMS["image"],
     }
-    assert job.body["launchParameter"]["environment"] == {"maxWorkers": 50}
+    assert job.body["launchParameter"]["environment"] == {
+        "stagingLocation": "gs://my-bucket/staging",
+        "tempLocation": "gs://my-bucket/temp",
+        "machineType": "n2-standard-4",
+        "maxWorkers": 10,
+    }
     (pod,) = cloud.cluster.made
     assert pod.image == PARAMS["image"]
     assert pod.command == ["fineshards", "verify", OUTPUT, "--sample=5"]
@@ -137,8 +142,7 @@ def test_a_job_that_leaves_no_dataset_fails_the_run(cloud: Cloud) -> None:
 
 def test_a_job_of_an_earlier_attempt_is_waited_for(cloud: Cloud, module: ModuleType) -> None:
     name = module.job_name("fineshards", RUN_ID, OUTPUT)
-    params = {"tokenizer": "cl100k_base", "max_workers": 1, "service_account": None}
-    params |= PARAMS | {"template": "gs://bucket/template.json"}
+    params = {name: cloud.dag.params[name] for name in cloud.dag.params} | PARAMS
     body = module.launch_request("fineshards", RUN_ID, OUTPUT, params)
     where = {"project": "test-project", "location": "us-central1"}
 
