@@ -131,20 +131,25 @@ def load_manifest(output: str) -> dict[str, Any] | None:
     return manifest
 
 
+def source(params: Mapping[str, Any]) -> dict[str, str]:
+    """The flags of `build` that name the input. Files have no configuration."""
+    if params["dataset"].startswith("gs://"):
+        return {"input": params["dataset"]}
+    config = params["dataset_config"]
+    return {"dataset": params["dataset"]} | ({"dataset_config": config} if config else {})
+
+
 def other_dataset(manifest: Mapping[str, Any], params: Mapping[str, Any]) -> list[str]:
     """In what a finished dataset is not the one that the run is to build."""
-    tokenizer = params["tokenizer"].rpartition("/")[2]
-    settings = manifest["settings"]
+    origin, settings = manifest["origin"], manifest["settings"]
     compared = [
-        ("shard_tokens", settings["shard_tokens"], params["shard_tokens"]),
-        ("tokenizer", settings["tokenizer"]["name"], tokenizer),
+        (name, origin.get(name.removeprefix("dataset_")), wanted)
+        for name, wanted in source(params).items()
     ]
-    origin = manifest["origin"]
-    compared.append(
-        ("dataset", origin.get("dataset", origin.get("input")), params["dataset"]),
-    )
-    if params["dataset_config"] is not None:
-        compared.append(("dataset_config", origin.get("config"), params["dataset_config"]))
+    compared += [
+        ("shard_tokens", settings["shard_tokens"], params["shard_tokens"]),
+        ("tokenizer", settings["tokenizer"]["name"], params["tokenizer"].rpartition("/")[2]),
+    ]
     return [f"{name} is {is_!r}, not {wanted!r}" for name, is_, wanted in compared if is_ != wanted]
 
 
@@ -166,12 +171,9 @@ def launch_request(dag_id: str, run_id: str, output: str, params: Mapping[str, A
     Its parameters are those of templates/metadata.json. Temporary files go to the template's
     bucket, as in `make template`: never into the dataset.
     """
-    source = "input" if params["dataset"].startswith("gs://") else "dataset"
-    parameters = {
-        source: params["dataset"],
-        "dataset_config": params["dataset_config"],
+    parameters = source(params) | {
         "output": output,
-        "shard_tokens": params["shard_tokens"],
+        "shard_tokens": str(params["shard_tokens"]),
         "tokenizer": params["tokenizer"],
         "sdk_container_image": params["image"],
     }
@@ -187,7 +189,7 @@ def launch_request(dag_id: str, run_id: str, output: str, params: Mapping[str, A
         "launchParameter": {
             "jobName": job_name(dag_id, run_id, output),
             "containerSpecGcsPath": params["template"],
-            "parameters": {key: str(value) for key, value in parameters.items() if value},
+            "parameters": parameters,
             "environment": {key: value for key, value in environment.items() if value},
         }
     }
@@ -251,7 +253,8 @@ class LaunchOnce(DataflowStartFlexTemplateOperator):
                 done = state == DataflowJobStatus.JOB_STATE_DONE and load_manifest(output)
                 if done or state not in DataflowJobStatus.TERMINAL_STATES:
                     self.log.info("Job %s of this run is there already: %s", job["id"], state)
-                    return job
+                    found: dict[str, Any] = job
+                    return found
             request = service.list_next(previous_request=request, previous_response=answer)
         return None
 

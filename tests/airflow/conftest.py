@@ -23,6 +23,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 DAGS = ROOT / "templates"
+SAMPLE = ROOT / "samples/debian_text.parquet"
 
 # Airflow reads its configuration when it is imported: so first this, then the imports.
 # ruff: noqa: E402
@@ -153,7 +154,7 @@ def cloud(dag: DAG, module: ModuleType, tmp_path: Path, monkeypatch: Any) -> Ite
     """Everything that the DAG talks to; jobs build a dataset of the sample."""
     folder = tmp_path / "dataset"
     folder.mkdir()
-    shutil.copy(ROOT / "samples/debian_text.parquet", folder)
+    shutil.copy(SAMPLE, folder)
     with (
         HubServer() as hub,
         gcs_server(BUCKET) as address,

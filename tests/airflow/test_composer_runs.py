@@ -12,7 +12,7 @@ from airflow.api.common.mark_tasks import set_dag_run_state_to_failed
 from airflow.models.dagrun import DagRun
 from airflow.serialization.serialized_objects import DagSerialization
 from airflow.settings import Session
-from conftest import DATASET, OUTPUT, PARAMS, RUN_ID, Cloud
+from conftest import BUCKET, DATASET, OUTPUT, PARAMS, RUN_ID, SAMPLE, Cloud
 from dataflow_server import Job, ServiceError
 
 FOLDER = "text/2026-05"
@@ -62,6 +62,19 @@ def test_a_run_builds_a_dataset_and_proves_it(cloud: Cloud, module: ModuleType) 
     assert manifest["origin"]["dataset"] == DATASET
 
 
+def test_files_in_a_bucket_are_built_too(cloud: Cloud) -> None:
+    cloud.bucket().blob("in/a.parquet").upload_from_filename(SAMPLE)
+    files = f"gs://{BUCKET}/in/*.parquet"
+    # What is left in the form from a dataset of the hub has no meaning for files.
+    params = {"dataset": files, "dataset_config": "sample-10BT"}
+    assert states(cloud.run(**params)) == ALL_DONE
+    (job,) = cloud.dataflow.jobs
+    assert job.parameters["input"] == files
+    assert not {"dataset", "dataset_config"} & set(job.parameters)
+    # It is known for what it is.
+    assert states(cloud.run(**params))["launch"] == "skipped"
+
+
 def test_a_finished_dataset_is_left_alone(cloud: Cloud) -> None:
     cloud.fineshards("build", f"--dataset={DATASET}", f"--output={OUTPUT}", "--shard_tokens=100000")
     run = cloud.run()
@@ -74,7 +87,13 @@ def test_a_finished_dataset_is_left_alone(cloud: Cloud) -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [{"dataset": "acme/other"}, {"shard_tokens": 200_000}, {"tokenizer": "p50k_base"}],
+    [
+        {"dataset": "acme/other"},
+        {"dataset": "gs://bucket/*.parquet"},
+        {"dataset_config": "other"},
+        {"shard_tokens": 200_000},
+        {"tokenizer": "p50k_base"},
+    ],
     ids=str,
 )
 def test_a_folder_with_another_dataset_fails_the_run(cloud: Cloud, other: dict[str, Any]) -> None:
