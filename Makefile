@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 SAMPLE := samples/debian_text.parquet
 
-.PHONY: demo test test-airflow encoders lint types bench bench-scale template clean
+.PHONY: demo test test-airflow test-engines encoders lint types bench bench-scale template clean
 
 .venv/installed: requirements.txt setup.py pyproject.toml
 	@echo "preparing .venv: a minute or two"
@@ -36,6 +36,10 @@ test-airflow: .venv/installed .airflow-venv/installed
 # Minutes: all of Unicode, a million documents and more, the text in ../shared/corpus.
 encoders: .venv/installed
 	$(BIN)/pytest -m heavy -rs --durations=0 --durations-min=1
+
+# Prism and Flink, fetched once into ~/.cache/fineshards/engines; skipped where they cannot be had.
+test-engines: .venv/installed
+	$(BIN)/pytest -m engines -n0 -rs --durations=0 --durations-min=1
 
 lint: .venv/installed
 	$(BIN)/ruff check .

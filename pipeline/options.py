@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any, NoReturn
 
 from shards.errors import UsageError
@@ -21,6 +21,8 @@ DEFAULT_TEST_FRACTION = "1/10"
 _ENGINES = ("auto", "gigatoken", "tiktoken", "tokenizers")
 # Both give the same bytes; auto is compose on gs:// (shards/assembly.py).
 _ASSEMBLIES = ("auto", "compose", "stream")
+# Runners whose job service has options of its own, which it describes: pipeline/portable.py.
+_DESCRIBED = frozenset({"flink", "portable", "spark"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +240,8 @@ def parse_build_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> B
     args, beam_args = parser.parse_known_args(list(argv))
     options = _build_options(args, beam_args)
     # What a template is given has been checked by Dataflow, which may add flags of its own.
-    if beam_args and not launches_template(options):
+    described = launches_template(options) or runner_name(beam_args) in _DESCRIBED
+    if beam_args and not described:
         refuse_unknown(beam_args)
     return options
 
@@ -312,8 +315,22 @@ def _build_options(args: argparse.Namespace, beam_args: list[str]) -> BuildOptio
     )
 
 
-def refuse_unknown(beam_args: Sequence[str]) -> None:
-    """Raises UsageError for arguments that no Beam option takes; Beam itself only warns."""
+def runner_name(beam_args: Sequence[str]) -> str:
+    """The runner that is asked for, in any of the ways that Beam takes: in lower case, without
+    `runner`; empty if there is none. Quick, without Beam.
+    """
+    words = [word for arg in beam_args for word in arg.split("=", 1)]
+    runner = dict(pairwise(words)).get("--runner", "")
+    return runner.rpartition(".")[2].lower().removesuffix("runner")
+
+
+def refuse_unknown(
+    beam_args: Sequence[str], add_described: Callable[[Any], None] = lambda parser: None
+) -> None:
+    """Raises UsageError for arguments that no Beam option takes; Beam itself only warns.
+
+    add_described: adds to a parser the options that a job service has described.
+    """
     from apache_beam.options.pipeline_options import PipelineOptions
 
     parser = Parser(prog="fineshards build", add_help=False, conflict_handler="resolve")
@@ -323,47 +340,13 @@ def refuse_unknown(beam_args: Sequence[str]) -> None:
         pending += options.__subclasses__()
         if "_add_argparse_args" in vars(options):
             options._add_argparse_args(parser)
+    add_described(parser)
     _, unknown = parser.parse_known_args(list(beam_args))
     if unknown:
         raise UsageError(
             f"unknown flag {unknown[0]}: neither fineshards nor Beam has it. "
             "See fineshards build --help."
         )
-
-
-@dataclass(frozen=True, slots=True)
-class RunnerChoice:
-    """Where the job runs: Beam's arguments, whether that is this machine, and threads a worker."""
-
-    beam_args: tuple[str, ...]
-    local: bool
-    threads: int
-
-
-def choose_runner(options: BuildOptions) -> RunnerChoice:
-    """How to call Beam.
-
-    Beam's DirectRunner is a switch that takes Prism where its binary is at hand or can be fetched,
-    and the Python runner elsewhere; here it always means the Python runner, so that local runs
-    behave alike with and without a network. Unless another mode is asked for it has one worker, in
-    this process, and `--direct_num_workers` is the number of threads of the steps: a core each by
-    default (transforms/parallel.py).
-    """
-    from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
-
-    args = options.beam_args
-    given = PipelineOptions(list(args))
-    runner = given.view_as(StandardOptions).runner
-    if runner is not None and runner.rpartition(".")[2] not in ("DirectRunner", "FnApiRunner"):
-        return RunnerChoice(args, False, 1)
-    args = (*args, "--runner=FnApiRunner")
-    cores = os.cpu_count() or 1
-    # Beam's own default is one worker, and 0 means all cores.
-    asked = any(arg.split("=")[0] == "--direct_num_workers" for arg in args)
-    workers = (given.view_as(DirectOptions).direct_num_workers if asked else 0) or cores
-    if given.view_as(DirectOptions).direct_running_mode == "in_memory":
-        return RunnerChoice((*args, "--direct_num_workers=1"), True, workers)
-    return RunnerChoice((*args, f"--direct_num_workers={workers}"), True, 1)
 
 
 def _positive(text: str) -> int:
