@@ -203,9 +203,9 @@ def test_status_verify_and_inspect_take_few_requests(
     for arguments, most in (
         (["status", OUTPUT], 2),
         (["inspect", OUTPUT], 1),
-        (["inspect", OUTPUT, "--shard=train/0", "--document=0"], 6),
-        # Listings and records, then each shard and its table: found, and read at once.
-        (["verify", OUTPUT], 14 + 4 * shards + 4),
+        (["inspect", OUTPUT, "--shard=train/0", "--document=0"], 8),
+        # Listings and records; then a table is one request, and a shard two: found, and read.
+        (["verify", OUTPUT], 13 + 3 * shards),
     ):
         cloud.requests.clear()
         assert main(arguments) == 0
