@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import lru_cache
+from io import BytesIO
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +22,6 @@ from shards.storage import Storage
 # Shards are read in chunks, of which the last ones are kept: who goes through documents in order
 # asks for many that lie close together, and on object storage each request takes its time.
 _CHUNK_BYTES = 4 << 20
-# A usual document table is read in one request, where requests have a price.
-_TABLE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +117,8 @@ class Dataset:
         """The document table of the shard at a position in the manifest."""
         name = table_name(self.manifest.shards[position].name)
         try:
-            with self.storage.open(name, _TABLE_BYTES) as opened:
-                return DocumentTable.read(opened)
+            # All of it is wanted, some megabytes, and that is one request where requests cost.
+            return DocumentTable.read(BytesIO(self.storage.read(name)))
         except (pa.ArrowException, OSError, ValueError) as error:
             raise OutputError(
                 f"{self.storage.path(name)} cannot be read as a document table: {error}. "

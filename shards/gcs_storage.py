@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from shards.checksums import file_checksum, printed
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _SPOOL_BYTES = 8 << 20
 # Objects are deleted one by one, many at a time: there is no request for all below a prefix.
 _DELETING = 32
+_LISTED = 10_000
 
 
 class GcsStorage(Storage):
@@ -139,8 +141,9 @@ class GcsStorage(Storage):
             ThreadPoolExecutor(_DELETING) as pool,
         ):
             names = map(self.name_of, self._list(f"{name}/"))
-            for _ in pool.map(self.delete, names):
-                pass
+            # Not all at once: there may be millions, and the pool takes all that it is given.
+            while some := list(islice(names, _LISTED)):
+                list(pool.map(self.delete, some))
             if has_folders(self.root):
                 remove_folders(self.path(name))
 

@@ -13,7 +13,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -187,16 +187,15 @@ class _Handler(BaseHTTPRequestHandler):
                 return wrong or proxy.ask(self.command, self.path, body, self._passed_headers())
         wrong = self._precondition(split.path, query, body)
         answer = wrong or proxy.ask(self.command, self.path, body, self._passed_headers())
-        if self.command == "GET" and answer.status == 200 and proxy.storage_classes:
+        if self.command == "GET" and proxy.storage_classes and "alt" not in query:
             self._tell_storage_class(answer)
         return answer
 
     def _tell_storage_class(self, answer: Answer) -> None:
-        with suppress(ValueError):
-            content = json.loads(answer.body)
-            if content["name"] in self.proxy.storage_classes:
-                content["storageClass"] = self.proxy.storage_classes[content["name"]]
-                answer.body = json.dumps(content).encode()
+        content = json.loads(answer.body)
+        if content.get("name") in self.proxy.storage_classes:
+            content["storageClass"] = self.proxy.storage_classes[content["name"]]
+            answer.body = json.dumps(content).encode()
 
     def _missing_bucket(self, path: str) -> bool:
         found = re.search(r"/storage/v1/b/([^/]+)", path)
