@@ -24,19 +24,19 @@ def has_folders(url: str) -> bool:
     permission than listing does.
     https://cloud.google.com/storage/docs/json_api/v1/buckets/getStorageLayout
     """
-    return _has_folders(split_url(url)[0], client().api_endpoint)
+    with explained("read", url):
+        return _has_folders(split_url(url)[0], client().api_endpoint)
 
 
 @functools.cache
 def _has_folders(bucket: str, _endpoint: str) -> bool:
     from google.api_core.exceptions import NotFound
 
-    with explained("read", f"gs://{bucket}"):
-        try:
-            layout = _request("GET", bucket, "storageLayout")
-        except NotFound:
-            # Servers for tests do not know it; and where there is no bucket, writing will tell.
-            return False
+    try:
+        layout = _request("GET", bucket, "storageLayout")
+    except NotFound:
+        # Servers for tests do not know it; and where there is no bucket, writing will tell.
+        return False
     enabled: bool = layout.get("hierarchicalNamespace", {}).get("enabled", False)
     return enabled
 

@@ -34,11 +34,6 @@ _SILENT_SECONDS = 10.0
 # The status codes that mean "again, later": https://cloud.google.com/storage/docs/retry-strategy
 _PASSING_CODES = {408, 429, 500, 502, 503, 504}
 
-_NO_CREDENTIALS = (
-    "no valid Google credentials were found. Run gcloud auth application-default login, or set "
-    "GOOGLE_APPLICATION_CREDENTIALS."
-)
-
 _log = logging.getLogger("fineshards")
 _Result = TypeVar("_Result")
 _of_thread = threading.local()
@@ -49,7 +44,8 @@ def credentials(emulator: str | None) -> tuple[Any, str | None]:
     """Application Default Credentials and their project; looked for once a process.
 
     emulator: the value of STORAGE_EMULATOR_HOST. Its server wants none, and the search for them
-    takes half a minute where there is no network. Raises OutputError if there are none.
+    takes half a minute where there is no network. Raises google-auth's
+    DefaultCredentialsError if there are none, which `explained` explains.
     """
     if emulator:
         from google.auth.credentials import AnonymousCredentials
@@ -58,10 +54,7 @@ def credentials(emulator: str | None) -> tuple[Any, str | None]:
     import google.auth
     from google.cloud import storage
 
-    try:
-        found, project = google.auth.default(scopes=storage.Client.SCOPE)
-    except google.auth.exceptions.DefaultCredentialsError as error:
-        raise OutputError(f"{SCHEME} cannot be used: {_NO_CREDENTIALS}") from error
+    found, project = google.auth.default(scopes=storage.Client.SCOPE)
     return found, project
 
 
@@ -167,8 +160,11 @@ def _explanation(error: Exception, url: str) -> str | None:
     from requests import exceptions as http
 
     bucket = split_url(url)[0]
-    if isinstance(error, auth.RefreshError):
-        return _NO_CREDENTIALS
+    if isinstance(error, auth.DefaultCredentialsError | auth.RefreshError):
+        return (
+            "no valid Google credentials were found. Run gcloud auth application-default login, "
+            "or set GOOGLE_APPLICATION_CREDENTIALS."
+        )
     if isinstance(error, api.NotFound):
         if is_no_bucket(error):
             return f"there is no bucket {bucket}. Check the name, or create it."

@@ -109,9 +109,8 @@ class GcsStorage(Storage):
         """See Storage; one request."""
         from google.api_core.exceptions import NotFound
 
-        blob = bucket_of(self.root).blob(self._prefix + name)
-
         def attempt() -> bytes:
+            blob = bucket_of(self.root).blob(self._prefix + name)
             content: bytes = blob.download_as_bytes(raw_download=True, retry=None)
             return content
 
@@ -153,8 +152,8 @@ class GcsStorage(Storage):
         """The object with its metadata, or None."""
         from google.api_core.exceptions import NotFound
 
-        blob = bucket_of(self.root).blob(self._prefix + name)
         with explained("read", self.path(name)):
+            blob = bucket_of(self.root).blob(self._prefix + name)
             try:
                 blob.reload(retry=retry())
             except NotFound as error:
@@ -177,9 +176,9 @@ class GcsStorage(Storage):
         content.seek(0)
         checksum = printed(file_checksum(content))
         size = content.tell()
-        blob = bucket_of(self.root).blob(self._prefix + name)
 
-        def attempt() -> None:
+        def attempt() -> Blob:
+            blob = bucket_of(self.root).blob(self._prefix + name)
             blob.upload_from_file(
                 content,
                 rewind=True,
@@ -189,10 +188,11 @@ class GcsStorage(Storage):
                 crc32c_checksum_value=checksum,
                 retry=None,
             )
+            return blob
 
         with explained("written", self.path(name)):
             try:
-                transfer(attempt)
+                return transfer(attempt)
             except PreconditionFailed as error:
                 # Another attempt, or this one, whose answer was lost.
                 found = self.find(name)
@@ -202,7 +202,6 @@ class GcsStorage(Storage):
                     ) from error
                 self.check_same(found, size, checksum)
                 return found
-        return blob
 
     def compose(self, name: str, sources: Sequence[Blob]) -> Blob | None:
         """Joins up to 32 objects, in the generations that were found, to one that is new.
