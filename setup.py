@@ -19,7 +19,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11,<3.13",
-    packages=["encoders", "pipeline", "shards", "sources", "transforms"],
+    packages=["encoders", "loader", "pipeline", "shards", "sources", "transforms"],
     package_data={"encoders": ["differences.json"]},
     install_requires=REQUIREMENTS,
     extras_require={
