@@ -66,11 +66,11 @@ class Permutation:
         self._right_width = np.uint64(width - width // 2)
         self._left_mask = np.uint64((1 << width // 2) - 1)
         self._right_mask = np.uint64((1 << (width - width // 2)) - 1)
-        self._round_keys = splitmix64(start + np.arange(ROUNDS, dtype=np.uint64))
+        self._round_keys = splitmix64(np.arange(ROUNDS, dtype=np.uint64) + start)
 
     def __call__(self, positions: Numbers) -> Numbers:
         """Where the positions, int64 in range(n), are sent; raises IndexError for any other."""
-        if len(positions) and not (0 <= positions.min() and positions.max() < self.n):
+        if len(positions) and (positions.min() < 0 or positions.max() >= self.n):
             raise IndexError(f"positions outside of range({self.n})")
         if self._table is not None:
             return self._table[positions].astype(np.int64)
