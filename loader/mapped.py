@@ -1,0 +1,85 @@
+"""Shards on a local disk, mapped into memory when they are first used."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import resource
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from loader.split import Split
+from shards import npy
+from shards.errors import OutputError
+
+# A mapped file keeps a descriptor. Half of those that a process may have are left to others.
+_MOST_OPEN = 4096
+
+
+class MappedShards:
+    """Reads runs of tokens from local shards. Threads may share it; processes may not."""
+
+    def __init__(self, split: Split) -> None:
+        self._split = split
+        self._limit = min(_MOST_OPEN, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        self._lock = threading.Lock()
+        self._open: OrderedDict[int, npt.NDArray[np.unsignedinteger]] = OrderedDict()
+
+    def fill(
+        self,
+        rows: npt.NDArray[np.uint32],
+        shards: Sequence[int],
+        offsets: Sequence[int],
+    ) -> None:
+        """Copies into each row the tokens that begin at an offset in a shard, across its end.
+
+        Raises OutputError for a shard that is missing or damaged.
+        """
+        width = rows.shape[1]
+        opened = {shard: self._tokens(shard) for shard in dict.fromkeys(shards)}
+        for row, shard, offset in zip(rows, shards, offsets, strict=True):
+            tokens = opened[shard]
+            if offset + width <= len(tokens):
+                row[:] = tokens[offset : offset + width]
+                continue
+            filled = 0
+            while filled < width:
+                part = tokens[offset : offset + width - filled]
+                row[filled : filled + len(part)] = part
+                filled += len(part)
+                shard, offset = shard + 1, 0
+                if filled < width:
+                    tokens = self._tokens(shard)
+
+    def close(self) -> None:
+        """Forgets all files; what is in use is unmapped when it no longer is."""
+        with self._lock:
+            self._open.clear()
+
+    def _tokens(self, shard: int) -> npt.NDArray[np.unsignedinteger]:
+        with self._lock:
+            tokens = self._open.pop(shard, None)
+            if tokens is None:
+                tokens = self._map(shard)
+            self._open[shard] = tokens
+            if len(self._open) > self._limit:
+                self._open.popitem(last=False)
+            return tokens
+
+    def _map(self, shard: int) -> npt.NDArray[np.unsignedinteger]:
+        storage, name = self._split.storage, self._split.shard_name(shard)
+        with storage.open(name) as file:
+            size = os.fstat(file.fileno()).st_size
+            self._split.check(shard, size, file.read(npy.HEADER_BYTES))
+            try:
+                mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+            except OSError as error:
+                raise OutputError(
+                    f"the shard {storage.path(name)} cannot be mapped into memory: "
+                    f"{error.strerror}. Copy the dataset to a disk that can."
+                ) from error
+        return np.frombuffer(mapped, self._split.dtype, offset=npy.HEADER_BYTES)
