@@ -176,7 +176,8 @@ class Stretch:
         # The quotient as a float is at most 1 off; what is left over tells it exactly.
         estimate = (self.weights * (tick / UNIT)).astype(np.int64)
         given = estimate + (_residue(self.weights, tick, self.phases, estimate) >> UNIT_BITS)
-        return np.minimum(given, self.caps - self.counts)
+        capped: Integers = np.minimum(given, self.caps - self.counts)
+        return capped
 
     def _ticks(self, sources: Integers, numbers: Integers) -> Integers:
         """The ticks of draws, vectorised: the same as `tick`."""

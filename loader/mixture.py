@@ -103,8 +103,8 @@ class Mixture:
         self._sizes = [source.tokens_a_sample for source in self.sources]
         self._exhausted = exhausted
         self._in_tokens = weights_in == "tokens"
-        changes = {0: {name: weight for name, (_, weight) in sources.items()}}
-        changes |= self._checked(schedule or {})
+        initial = {name: weight for name, (_, weight) in sources.items()}
+        changes = {0: initial, **self._checked(schedule or {})}
         weights = {at: self._weights(at, changes[at]) for at in sorted(changes)}
         phases = spread_phases(
             integer_weights(weights[0]),
