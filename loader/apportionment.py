@@ -25,9 +25,8 @@ from fractions import Fraction
 from math import lcm
 
 import numpy as np
-import numpy.typing as npt
 
-Integers = npt.NDArray[np.int64]
+from loader.source import Numbers
 
 WEIGHT_BITS = 50
 UNIT_BITS = 60
@@ -43,7 +42,7 @@ ENDLESS = 1 << 62
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-def integer_weights(weights: Sequence[Fraction]) -> Integers:
+def integer_weights(weights: Sequence[Fraction]) -> Numbers:
     """Weights as integers with the sum 2^50, by largest remainders; positive ones get at least 1.
 
     Each is less than 1 away from the exact quotient, if none had to be raised to 1. The weights
@@ -64,7 +63,7 @@ def integer_weights(weights: Sequence[Fraction]) -> Integers:
     return np.array(rounded, dtype=np.int64)
 
 
-def spread_phases(weights: Integers, hashes: Sequence[int], start: int) -> Integers:
+def spread_phases(weights: Numbers, hashes: Sequence[int], start: int) -> Numbers:
     """A phase for each source: the K numbers (r + 1/2) / K, in units of 2^-60.
 
     They are dealt by the golden ratio to the sources in the order of weight and, where weights are
@@ -96,16 +95,16 @@ class Stretch:
     """
 
     first: int
-    weights: Integers
-    phases: Integers
-    counts: Integers
-    caps: Integers
+    weights: Numbers
+    phases: Numbers
+    counts: Numbers
+    caps: Numbers
 
-    def counts_at(self, draws: int) -> Integers:
+    def counts_at(self, draws: int) -> Numbers:
         """What each source has given when `draws` draws of the mixture are made (first or more)."""
         return self._at(draws)[0]
 
-    def draws(self, start: int, stop: int) -> tuple[Integers, Integers]:
+    def draws(self, start: int, stop: int) -> tuple[Numbers, Numbers]:
         """The draws [start, stop) of the mixture: (source numbers, numbers within source)."""
         before, after = self.counts_at(start), self.counts_at(stop)
         given = after - before
@@ -132,7 +131,7 @@ class Stretch:
         wanted = (number - int(self.counts[source]) + 1) * UNIT - int(self.phases[source])
         return max(0, -(-wanted // int(self.weights[source])))
 
-    def follow(self, draws: int, weights: Integers) -> Stretch:
+    def follow(self, draws: int, weights: Numbers) -> Stretch:
         """The stretch that begins when `draws` draws are made, with other weights.
 
         Each source keeps what it has given, and how far it is on the way to its next draw.
@@ -145,7 +144,7 @@ class Stretch:
         phases[weights == 0] = np.minimum(phases[weights == 0], UNIT - 1)
         return Stretch(draws, weights, phases, counts, self.caps)
 
-    def _at(self, draws: int) -> tuple[Integers, int]:
+    def _at(self, draws: int) -> tuple[Numbers, int]:
         """Counts after `draws` draws, and the tick that they reach into (-1: none is begun)."""
         wanted = draws - self.first
         if wanted == 0:
@@ -169,17 +168,17 @@ class Stretch:
         due &= np.cumsum(due) <= wanted - int(before.sum())
         return self.counts + before + due, high
 
-    def _given(self, tick: int) -> Integers:
+    def _given(self, tick: int) -> Numbers:
         """What each source has given in this stretch up to and including a tick (-1: nothing)."""
         if tick < 0:
             return np.zeros(len(self.weights), dtype=np.int64)
         # The quotient as a float is at most 1 off; what is left over tells it exactly.
         estimate = (self.weights * (tick / UNIT)).astype(np.int64)
         given = estimate + (_residue(self.weights, tick, self.phases, estimate) >> UNIT_BITS)
-        capped: Integers = np.minimum(given, self.caps - self.counts)
+        capped: Numbers = np.minimum(given, self.caps - self.counts)
         return capped
 
-    def _ticks(self, sources: Integers, numbers: Integers) -> Integers:
+    def _ticks(self, sources: Numbers, numbers: Numbers) -> Numbers:
         """The ticks of draws, vectorised: the same as `tick`."""
         weights, phases = self.weights[sources], self.phases[sources]
         given = numbers - self.counts[sources] + 1
@@ -188,9 +187,7 @@ class Stretch:
         return np.maximum(ticks, 0)
 
 
-def _residue(
-    weights: Integers, ticks: Integers | int, phases: Integers, given: Integers
-) -> Integers:
+def _residue(weights: Numbers, ticks: Numbers | int, phases: Numbers, given: Numbers) -> Numbers:
     """ticks * weights + phases - given * 2^60, exactly, where it is less than 2^63 either way.
 
     The terms have up to 110 bits. Their sum is right modulo 2^64, and so right.

@@ -13,7 +13,7 @@ import operator
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Literal, Protocol, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -21,13 +21,14 @@ from loader.apportionment import (
     ENDLESS,
     MAX_DRAWS,
     WEIGHT_SUM,
-    Integers,
     Stretch,
     integer_weights,
     spread_phases,
 )
+from loader.arguments import whole_number
 from loader.permutation import key
 from loader.plan import SourcePlan, table
+from loader.source import Numbers, Source
 from shards.errors import UsageError
 
 Weight: TypeAlias = int | float | Fraction
@@ -37,21 +38,6 @@ Exhausted = Literal["repeat", "stop", "drop"]
 ALGORITHM_VERSION = 1
 # With `drop`, a new stretch makes up the weight of the exhausted sources when this much is left.
 _RENEWAL = WEIGHT_SUM // 16
-
-
-class Source(Protocol):
-    """What a mixture needs to know of a source of samples; `TokenDataset` is one."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Changes when any sample does."""
-
-    @property
-    def tokens_a_sample(self) -> int:
-        """The tokens of a sample, the label of the last one apart."""
-
-    def __len__(self) -> int:
-        """The number of samples."""
 
 
 class Mixture:
@@ -86,6 +72,7 @@ class Mixture:
         schedule: Mapping[int, Mapping[str, Weight]] | None = None,
     ) -> None:
         """Raises UsageError for sources, weights or a schedule that give no mixture."""
+        seed = whole_number("seed", seed)
         if not sources:
             raise UsageError("a mixture needs at least one source, and there is none.")
         if exhausted not in get_args(Exhausted):
@@ -141,7 +128,7 @@ class Mixture:
         sources, numbers = self.draws(draw, draw + 1)
         return self.names[int(sources[0])], int(numbers[0])
 
-    def draws(self, start: int, stop: int) -> tuple[Integers, Integers]:
+    def draws(self, start: int, stop: int) -> tuple[Numbers, Numbers]:
         """The draws [start, stop): (numbers of the sources in `sources`, numbers within source).
 
         Raises IndexError beyond the end.
@@ -171,11 +158,12 @@ class Mixture:
 
         A mixture that ends earlier is planned up to its end. Raises UsageError.
         """
-        if steps < 1 or batch_size < 1:
-            raise UsageError(
-                f"a plan needs a step and a sample a step or more, not {steps} and {batch_size}."
-            )
-        draws = steps * batch_size if self.length is None else min(steps * batch_size, self.length)
+        steps, batch_size = (
+            whole_number("steps", steps, 1),
+            whole_number("batch_size", batch_size, 1),
+        )
+        end = MAX_DRAWS if self.length is None else self.length
+        draws = min(steps * batch_size, end)
         counts = self._counts(draws)
         shares = self._stretches[0].weights / WEIGHT_SUM
         plan = tuple(
@@ -193,7 +181,7 @@ class Mixture:
             )
             for source, name in enumerate(self.names)
         )
-        print(table(plan, steps, draws))
+        print(table(plan, draws, batch_size))
         return plan
 
     def _checked(
@@ -235,7 +223,7 @@ class Mixture:
         return weights
 
     def _lay_out(
-        self, changes: Mapping[int, Sequence[Fraction]], phases: Integers
+        self, changes: Mapping[int, Sequence[Fraction]], phases: Numbers
     ) -> tuple[list[Stretch], int | None]:
         """All stretches, and the number of draws, None if there is no end."""
         drops = self._exhausted == "drop"
@@ -286,7 +274,7 @@ class Mixture:
                 return stretch.position(source, int(numbers[source])) + 1
         return None
 
-    def _counts(self, draws: int) -> Integers:
+    def _counts(self, draws: int) -> Numbers:
         draws = operator.index(draws)
         self._check_range(0, draws)
         return self._stretches[bisect_right(self._firsts, draws) - 1].counts_at(draws)
@@ -306,7 +294,7 @@ class Mixture:
         """Of all that decides a draw, or what is read for it."""
         content = {
             "version": ALGORITHM_VERSION,
-            "seed": operator.index(seed),
+            "seed": seed,
             "sources": [
                 [name, source.fingerprint, len(source), source.tokens_a_sample]
                 for name, source in zip(self.names, self.sources, strict=True)

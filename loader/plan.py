@@ -22,8 +22,8 @@ class SourcePlan:
     first_repeated_step: int | None
 
 
-def table(plan: Sequence[SourcePlan], steps: int, draws: int) -> str:
-    """The plan of so many steps, which are so many draws, as text."""
+def table(plan: Sequence[SourcePlan], samples: int, batch_size: int) -> str:
+    """The plan of so many samples as text."""
     rows = [("source", "weight", "samples", "tokens", "epochs", "first repeated step")]
     rows += [
         (
@@ -37,7 +37,7 @@ def table(plan: Sequence[SourcePlan], steps: int, draws: int) -> str:
         for each in plan
     ]
     tokens = sum(each.tokens for each in plan)
-    rows.append((f"{steps:,} steps", "", f"{draws:,}", f"{tokens:,}", "", ""))
+    rows.append((f"{samples / batch_size:,.15g} steps", "", f"{samples:,}", f"{tokens:,}", "", ""))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(
