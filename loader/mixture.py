@@ -49,7 +49,7 @@ class Mixture:
 
     sources: name -> (source, weight). Weights are of any sum, exact as given (int, float or
     Fraction), and are used to 2^-50 of their sum, a positive one as at least that.
-    seed: any integer; another one interleaves the sources otherwise.
+    seed: any integer; another one may interleave the sources otherwise.
     exhausted: when all samples of a source are drawn, `repeat` begins it again (readers shuffle it
     anew), `stop` ends the mixture before the first draw that would repeat one, and `drop` goes on
     with the others in their proportions, until none is left.
