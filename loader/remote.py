@@ -107,19 +107,13 @@ class RemoteShards:
             wanted = self._request(block)
             if self._before(block) in self._blocks and (following := self._after(block)):
                 self._request(following)
-        try:
-            return wanted.result()
-        except BaseException:
-            # So that whoever asks again tries again.
-            with self._lock:
-                if self._blocks.get(block) is wanted:
-                    del self._blocks[block]
-            raise
+        return wanted.result()
 
     def _request(self, block: _Block) -> Future[bytes]:
         """A block that is there or on its way; for a holder of the lock."""
         found = self._blocks.pop(block, None)
-        if found is None:
+        # What failed is tried again.
+        if found is None or (found.done() and (found.cancelled() or found.exception())):
             found = self._fetching.submit(self._fetch, block)
         self._blocks[block] = found
         if len(self._blocks) > self._most_blocks:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import io
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,10 @@ def _client() -> Any:
     from google.cloud import storage
 
     return storage.Client()
+
+
+# A fork that used its parent's connections would read the answers to its parent's questions.
+os.register_at_fork(after_in_child=_client.cache_clear)
 
 
 def retry() -> Retry:
