@@ -13,11 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import numpy.typing as npt
 
+from loader.arguments import whole_number
+from loader.source import Numbers
 from shards.errors import UsageError
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int32]
-Numbers = npt.NDArray[np.int64]
 
 # Lanes are stepped together; what they have given must stay in a core's cache.
 _LANE_CELLS = 1 << 16
@@ -33,17 +34,17 @@ def greedy(
     """(source of each sample, number within the source), by Megatron's rule.
 
     Sample i comes from the source with the largest w * (i + 1) - count, the first of equals, where
-    w is its weight divided by their sum and count what it has given before; in doubles, as
+    w is its share of the weights and count what it has given before; in doubles, as
     `build_blending_indices` of Megatron-LM (megatron/core/datasets/helpers.cpp) calculates. That
     helper has max(i, 1) for i + 1, so that its first two samples go by the same target and all
-    others by that of the sample before.
+    others by that of the sample before. Weights that add up to 1 but for rounding are shares
+    already, and not divided by their sum again.
 
     lengths: samples of each source; numbers begin again at 0 there. Without, they just go on.
     Raises UsageError for weights that are not numbers from 0 on with a positive sum.
     """
     shares = _normalized(weights)
-    if size < 0:
-        raise UsageError(f"an index of {size} samples cannot be built; expected 0 or more.")
+    size = whole_number("size", size, 0)
     sources, numbers = _sequence(shares, size, first_target=1)
     if lengths is not None:
         numbers %= _checked_lengths(lengths, shares)[sources]
@@ -61,14 +62,15 @@ def nanoset(
     An epoch has as many samples as all datasets together. Its rows go by the rule of Megatron's
     helper, with max(i, 1), wrapped at each dataset's length, and are shuffled by
     `RandomState(seed)`; the epochs are copies of it, one after the other, cut at `samples`.
-    weights: None for the lengths themselves.
+    weights: None for the lengths themselves. As in `greedy`, they are not divided by a sum that is
+    1 but for rounding: so the documented example comes out. The code of nanotron divides always,
+    which for these weights, 0.1, 0.5, 0.3, 0.1, turns some ties; give the quotients to have that.
 
     Raises UsageError for bad weights or lengths, or a seed outside of 0 to 2^32 - 1.
     """
     shares = _normalized(lengths if weights is None else weights)
     wraps = _checked_lengths(lengths, shares)
-    if samples < 0:
-        raise UsageError(f"an index of {samples} samples cannot be built; expected 0 or more.")
+    samples, seed = whole_number("samples", samples, 0), whole_number("seed", seed)
     if not 0 <= seed < 2**32:
         raise UsageError(f"seed {seed}: Nanosets take one from 0 to 2^32 - 1.")
     epoch = int(wraps.sum())
@@ -87,7 +89,9 @@ def _normalized(weights: Sequence[float]) -> Floats:
             f"the weights {list(weights)} cannot be blended: they must be numbers from 0 on, "
             "one at least positive."
         )
-    shares: Floats = given / np.sum(given)
+    total = np.sum(given)
+    is_rounding = abs(total - 1) <= len(given) * np.finfo(np.float64).eps
+    shares: Floats = given if is_rounding else given / total
     return shares
 
 
