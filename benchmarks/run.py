@@ -31,6 +31,7 @@ from benchmarks.contestants import (
     interpreter,
 )
 from benchmarks.inputs import Contents, lay_out
+from benchmarks.loader import bench_loader
 from benchmarks.machine import describe_commit, describe_machine, describe_versions
 from benchmarks.made_up import FINEWEB
 from benchmarks.measure import Measurement, measure
@@ -224,6 +225,7 @@ def flags() -> argparse.ArgumentParser:
     parser.add_argument(
         "--shrink", type=positive, default=1, metavar="N", help="… at an N-th of it"
     )
+    parser.add_argument("--loader", action="store_true", help="the loader instead")
     return parser
 
 
@@ -240,6 +242,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             size = FINEWEB.shrunk(args.shrink)
             bench_scale(size, Path(args.results), args.name or "scale", console)
+        elif args.loader:
+            bench_loader(Path(args.results), args.name or "loader", args.rounds, console)
         else:
             bench(args, console)
     except FineshardsError as error:
