@@ -88,14 +88,14 @@ def to_json(timings: Sequence[Timing]) -> list[dict[str, Any]]:
     ]
 
 
-def bench_loader(results: Path, name: str, rounds: int, console: Console) -> Path:
-    """Measures, prints and saves; returns the path of the JSON. Raises FineshardsError."""
+def bench_loader(results: Path, name: str, rounds: int, shrink: int, console: Console) -> Path:
+    """Measures a `shrink`-th, prints and saves; returns the JSON's path. Raises FineshardsError."""
     from benchmarks.mixing import time_mixing
 
     began, load = datetime.now(UTC).isoformat(timespec="seconds"), os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         work = Path(folder)
-        timings = [*time_mixing(work, rounds, console)]
+        timings = [*time_mixing(work, rounds, shrink, console)]
         machine = describe_machine(work)
     console.print(table(timings))
     path = free_path(results, began, name)
@@ -108,6 +108,8 @@ def bench_loader(results: Path, name: str, rounds: int, console: Console) -> Pat
         "machine": machine,
         "versions": describe_versions(sys.executable, ("numpy",)),
         "load": load,
+        "rounds": rounds,
+        "shrink": shrink,
         "timings": to_json(timings),
     }
     save(content, path)

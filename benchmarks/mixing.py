@@ -25,8 +25,8 @@ from shards.errors import FineshardsError
 
 # The mixtures are drawn far out, where nothing can be counted up to.
 _FAR = 10**10
-_DRAWS = 1_000_000
-_SOURCES, _SIZE = 10, 10_000_000
+_SOURCES, _MANY_SOURCES = 10, 10_000
+_DRAWS, _SIZE = 1_000_000, 10_000_000
 _SEED = 1
 
 
@@ -89,50 +89,46 @@ def compiled_loop(work: Path) -> Callable[..., tuple[np.ndarray, np.ndarray]] | 
     return blend
 
 
-def time_mixing(work: Path, rounds: int, console: Console) -> list[Timing]:
-    """Timings of draws and of index arrays. Raises FineshardsError if those differ."""
-    few, many = _mixture(_SOURCES), _mixture(10_000)
-    timings = [
-        Timing(name, items, unit, runs)
-        for (name, items, unit), runs in zip(
-            (
-                (f"a million draws of {_SOURCES} sources", _DRAWS, "draws"),
-                ("a million draws of 10,000 sources", _DRAWS, "draws"),
-                (f"a single draw of {_SOURCES} sources", 1, "draws"),
-                ("counts of 10,000 sources", 1, "calls"),
-            ),
-            in_turn(
-                {
-                    "few": lambda: few.draws(_FAR, _FAR + _DRAWS),
-                    "many": lambda: many.draws(_FAR, _FAR + _DRAWS),
-                    "one": lambda: few[_FAR],
-                    "counts": lambda: many.counts(_FAR),
-                },
-                rounds,
-            ).values(),
-            strict=True,
-        )
+def time_mixing(work: Path, rounds: int, shrink: int, console: Console) -> list[Timing]:
+    """Timings of draws and of index arrays, of a `shrink`-th of the sizes.
+
+    Raises FineshardsError if arrays are not those of the compiled loop.
+    """
+    return [*_time_draws(rounds, shrink), *_time_index_arrays(work, rounds, shrink, console)]
+
+
+def _time_draws(rounds: int, shrink: int) -> list[Timing]:
+    few, many = _mixture(_SOURCES), _mixture(max(_SOURCES, _MANY_SOURCES // shrink))
+    draws = _DRAWS // shrink
+    actions = {
+        "draws at once": (draws, few, lambda: few.draws(_FAR, _FAR + draws)),
+        "many sources, draws at once": (draws, many, lambda: many.draws(_FAR, _FAR + draws)),
+        "a draw": (1, few, lambda: few[_FAR]),
+        "counts": (1, many, lambda: many.counts(_FAR)),
+    }
+    runs = in_turn({name: action for name, (_, _, action) in actions.items()}, rounds)
+    return [
+        Timing(f"{name}, {len(mix.names):,} sources", items, "draws", runs[name])
+        for name, (items, mix, _) in actions.items()
     ]
-    weights = _weights(_SOURCES)
-    actions: dict[str, Callable[[], object]] = {"greedy": lambda: greedy(weights, _SIZE)}
+
+
+def _time_index_arrays(work: Path, rounds: int, shrink: int, console: Console) -> list[Timing]:
+    weights, size = _weights(_SOURCES), _SIZE // shrink
+    lengths = [size // _SOURCES] * _SOURCES
+    actions: dict[str, Callable[[], object]] = {
+        "greedy": lambda: greedy(weights, size),
+        "nanoset": lambda: nanoset(lengths, size, weights),
+    }
     blend = compiled_loop(work)
     if blend is None:
         console.print("there is no g++: greedy is not compared with a compiled loop.")
     else:
-        actions = {"compiled loop": lambda: blend(weights, _SIZE, 1)} | actions
-        theirs, ours = blend(weights, _SIZE, 1), greedy(weights, _SIZE)
+        actions = {"compiled loop": lambda: blend(weights, size, 1)} | actions
+        theirs, ours = blend(weights, size, 1), greedy(weights, size)
         if not (np.array_equal(ours[0], theirs[0]) and np.array_equal(ours[1], theirs[1])):
             raise FineshardsError("greedy gives other arrays than the compiled loop.")
-    lengths = [_SIZE // _SOURCES] * _SOURCES
-    actions["nanoset"] = lambda: nanoset(lengths, _SIZE, weights)
-    timings += [
-        Timing(
-            f"{name}, {_SOURCES} sources",
-            _SIZE,
-            "samples",
-            runs,
-            beside=f"compiled loop, {_SOURCES} sources" if name == "greedy" else None,
-        )
+    return [
+        Timing(name, size, "samples", runs, beside="compiled loop" if name == "greedy" else None)
         for name, runs in in_turn(actions, rounds).items()
     ]
-    return timings

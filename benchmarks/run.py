@@ -222,10 +222,10 @@ def flags() -> argparse.ArgumentParser:
     parser.add_argument("--results", default=str(RESULTS), metavar="FOLDER")
     parser.add_argument("--peers", default=str(PEERS_PYTHON), metavar="PYTHON")
     parser.add_argument("--scale", action="store_true", help="the plan at FineWeb's size instead")
-    parser.add_argument(
-        "--shrink", type=positive, default=1, metavar="N", help="… at an N-th of it"
-    )
     parser.add_argument("--loader", action="store_true", help="the loader instead")
+    parser.add_argument(
+        "--shrink", type=positive, default=1, metavar="N", help="either, at an N-th of the size"
+    )
     return parser
 
 
@@ -243,7 +243,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             size = FINEWEB.shrunk(args.shrink)
             bench_scale(size, Path(args.results), args.name or "scale", console)
         elif args.loader:
-            bench_loader(Path(args.results), args.name or "loader", args.rounds, console)
+            name = args.name or "loader"
+            bench_loader(Path(args.results), name, args.rounds, args.shrink, console)
         else:
             bench(args, console)
     except FineshardsError as error:

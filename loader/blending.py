@@ -18,7 +18,7 @@ from loader.source import Numbers
 from shards.errors import UsageError
 
 Floats = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int32]
+Indices = npt.NDArray[np.signedinteger]
 
 # Lanes are stepped together; what they have given must stay in a core's cache.
 _LANE_CELLS = 1 << 16
@@ -32,6 +32,8 @@ def greedy(
     weights: Sequence[float], size: int, lengths: Sequence[int] | None = None
 ) -> tuple[Indices, Numbers]:
     """(source of each sample, number within the source), by Megatron's rule.
+
+    Sources are int16, as Megatron's, or int32 where there are more than that holds.
 
     Sample i comes from the source with the largest w * (i + 1) - count, the first of equals, where
     w is its share of the weights and count what it has given before; in doubles, as
@@ -114,17 +116,18 @@ def _sequence(shares: Floats, size: int, first_target: int) -> tuple[Indices, Nu
     That it did is checked: a lane must begin as the one before has ended, or is run again from
     there. So the result is that of the plain loop, always.
     """
+    kind = np.int16 if len(shares) <= 1 << 15 else np.int32
     if (shares == shares[0]).all():
         # The source that has given least, the first of equals: in turn.
         rows = np.arange(size)
-        return (rows % len(shares)).astype(np.int32), rows // len(shares)
-    cores = len(os.sched_getaffinity(0))
+        return (rows % len(shares)).astype(kind), rows // len(shares)
+    cores = os.cpu_count() or 1
     most = cores * max(1, min(_LANE_CELLS // len(shares), _MOST_LANES))
     lanes = max(1, min(most, size // _LEAST_LANE))
     length = -(-size // lanes)
     rows = np.arange(lanes) * length
-    into = (np.empty((lanes, length), np.int32), np.empty((lanes, length), np.int64))
-    run_up = min(2 * len(shares) + 16, length)
+    into = (np.empty((lanes, length), kind), np.empty((lanes, length), np.int64))
+    run_up = min(4 * len(shares) + 24, length)
     counts = np.zeros((len(shares), lanes))
     before = rows[1:] - run_up
     counts[:, 1:] = _run(shares, before + first_target, _nearest(shares, before), run_up)
@@ -169,7 +172,7 @@ def _run(
     """
     counts = np.array(starts, order="C")
     sources, width = counts.shape
-    weights, target = shares[:, None], targets.astype(np.float64)
+    weights, target = shares[:, None], np.empty(width)
     flat = counts.reshape(-1)
     errors, largest = np.empty_like(counts), np.empty(width)
     # The rank of a source, from K for the first down to 1, so that the largest is the first.
@@ -183,7 +186,11 @@ def _run(
     given = np.empty((_ROWS, width))
     for step in range(steps):
         row = step % _ROWS
-        np.multiply(weights, np.maximum(target, 1), out=errors)
+        np.add(targets, step, out=target)
+        if step == 0:
+            # Row 0 of Megatron has the target of row 1.
+            np.maximum(target, 1, out=target)
+        np.multiply(weights, target, out=errors)
         np.subtract(errors, counts, out=errors)
         np.maximum.reduce(errors, axis=0, out=largest)
         np.equal(errors, largest, out=is_largest)
@@ -194,9 +201,8 @@ def _run(
         at += columns
         flat.take(at, out=given[row], mode="clip")
         flat[at] = given[row] + 1
-        target += 1
         if into and (row == _ROWS - 1 or step == steps - 1):
             rows = slice(step - row, step + 1)
-            into[0][lanes, rows] = (sources - chosen[: row + 1].astype(np.int32)).T
+            into[0][lanes, rows] = sources - chosen[: row + 1].T.astype(into[0].dtype)
             into[1][lanes, rows] = given[: row + 1].T
     return counts

@@ -93,6 +93,7 @@ def test_more_sources_than_16_bits_can_name() -> None:
     assert sources[0] == 39_999
     assert sources.dtype == np.int32
     assert numbers.dtype == np.int64
+    assert greedy([1, 2], 3)[0].dtype == np.int16
     in_turn, _ = greedy(np.ones(40_000).tolist(), 40_000)
     assert in_turn.tolist() == list(range(40_000))
 
