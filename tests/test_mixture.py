@@ -8,18 +8,22 @@ import re
 from collections import Counter
 from fractions import Fraction
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_up_sources import MadeUp, pairs
 
+from benchmarks.made_up_dataset import make_dataset, stream
 from loader.apportionment import MAX_DRAWS, WEIGHT_SUM
 from loader.batch_loader import BatchLoader
+from loader.dataset import TokenDataset
 from loader.mixture import Mixture
 from shards.errors import UsageError
-from tests.mixing import MadeUp, pairs
+from shards.storage import open_storage
 
 
 def mixture(weights: list[Any], lengths: list[int] | int = 10**6, **options: Any) -> Mixture:
@@ -237,6 +241,41 @@ def test_a_tiny_source_is_given_to_its_end_when_all_others_are_dropped() -> None
         mix[len(mix)]
 
 
+schedules = st.dictionaries(
+    st.integers(1, 100),
+    st.lists(st.sampled_from([0, 1, 7]), min_size=3, max_size=3).filter(any),
+    min_size=1,
+    max_size=3,
+)
+
+
+@given(schedules, st.lists(st.integers(1, 60), min_size=3, max_size=3))
+def test_sources_end_as_they_should_under_a_schedule(
+    schedule: dict[int, list[int]], lengths: list[int]
+) -> None:
+    changes = {at: dict(zip("abc", weights, strict=True)) for at, weights in schedule.items()}
+    endless = pairs(mixture([5, 1, 1], lengths, schedule=changes).draws(0, 500))
+    repeats = [at for at, (source, number) in enumerate(endless) if number == lengths[source]]
+    stopped = mixture([5, 1, 1], lengths, schedule=changes, exhausted="stop")
+    assert stopped.length == (repeats[0] if repeats else None)
+
+    dropped = mixture([5, 1, 1], lengths, schedule=changes, exhausted="drop")
+    end = 500 if dropped.length is None else dropped.length
+    every = pairs(dropped.draws(0, end))
+    assert is_a_prefix_of_each(every)
+    assert all(number < lengths[source] for source, number in every)
+    # Up to the first end the two are the same, and so are the counts at any place.
+    assert every[: repeats[0]] == endless[: repeats[0]]
+    for draws in range(0, end, 11):
+        counts = Counter(source for source, _ in every[:draws])
+        assert list(dropped.counts(draws).values()) == [counts[source] for source in range(3)]
+    # It ends where all that have a weight at that time are exhausted.
+    weights = dict(sorted({0: [5, 1, 1], **schedule}.items()))
+    current = [each for at, each in weights.items() if at <= end][-1]
+    counts = Counter(source for source, _ in every)
+    assert all(counts[source] == lengths[source] for source in range(3) if current[source])
+
+
 def test_dropped_sources_stay_dropped_when_weights_change() -> None:
     mix = mixture([1, 1], [10, 1000], exhausted="drop", schedule={50: {"a": 1, "b": 1}})
     assert len(mix) == 1010
@@ -284,6 +323,23 @@ def test_batches_of_a_mixture_are_the_same_for_every_world_size_and_after_a_rest
     assert np.array_equal(np.concatenate([first, second, third]), expected)
     which, _ = mix.draws(0, 240)
     assert np.array_equal(expected[:, 0], which)
+
+
+def test_datasets_are_mixed_token_by_token(tmp_path: Path) -> None:
+    sizes, length = {"web": 5000, "code": 900}, 64
+    for name, tokens in sizes.items():
+        storage = open_storage(str(tmp_path / name))
+        make_dataset(storage, tokens, shard_tokens=700, dtype="uint16")
+    datasets = {name: TokenDataset(tmp_path / name, sequence_length=length) for name in sizes}
+    mix = Mixture({"web": (datasets["web"], 0.8), "code": (datasets["code"], 0.2)}, seed=9)
+    with BatchLoader(mix, 8, seed=9, shuffle=False) as loader:
+        for batch in range(20):
+            samples = next(loader)
+            assert samples.dtype == np.uint32
+            for row, sample in enumerate(samples):
+                name, number = mix[8 * batch + row]
+                start = number % ((sizes[name] - 1) // length) * length
+                assert np.array_equal(sample, stream(start, start + length + 1))
 
 
 def test_a_state_of_another_mixture_is_refused() -> None:
