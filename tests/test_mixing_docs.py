@@ -10,7 +10,6 @@ import pytest
 from benchmarks.made_up_dataset import make_dataset
 from shards.storage import open_storage
 
-
 PAGE = Path(__file__).parent.parent / "docs/mixing.md"
 
 
