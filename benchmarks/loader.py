@@ -91,11 +91,15 @@ def to_json(timings: Sequence[Timing]) -> list[dict[str, Any]]:
 def bench_loader(results: Path, name: str, rounds: int, shrink: int, console: Console) -> Path:
     """Measures a `shrink`-th, prints and saves; returns the JSON's path. Raises FineshardsError."""
     from benchmarks.mixing import time_mixing
+    from benchmarks.reading import time_reading
 
     began, load = datetime.now(UTC).isoformat(timespec="seconds"), os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         work = Path(folder)
-        timings = [*time_mixing(work, rounds, shrink, console)]
+        timings = [
+            *time_reading(work, rounds, shrink),
+            *time_mixing(work, rounds, shrink, console),
+        ]
         machine = describe_machine(work)
     console.print(table(timings))
     path = free_path(results, began, name)

@@ -26,10 +26,12 @@ def make_dataset(
     test_shards: int = 0,
     dtype: str = "uint32",
     files: int = 1,
+    empty: bool = False,
 ) -> None:
     """Writes shards and manifest of a dataset; it has no document tables, and no source.
 
-    tokens: of the stream, which is that of `stream`. files: in the manifest.
+    tokens: of the stream, which is that of `stream`. files: in the manifest. empty: leaves out the
+    shards, for whoever only reads the manifest.
     """
     tokenizer = Tokenizer("tiktoken", "made_up", "", "", (("<|endoftext|>", EOT),), EOT, 50257, "")
     rule = SplitRule(None, test_shards)
@@ -44,9 +46,10 @@ def make_dataset(
         start = window * shard_tokens
         content = stream(start, start + layout.shard_length(key))
         name, begun = layout.shard_name(key), int(np.count_nonzero(content == EOT))
-        with storage.create(name) as file:
-            file.write(npy.header(len(content), settings.token_dtype))
-            file.write(content.astype(settings.token_dtype).data)
+        if not empty:
+            with storage.create(name) as file:
+                file.write(npy.header(len(content), settings.token_dtype))
+                file.write(content.astype(settings.token_dtype).data)
         records.append(
             ShardRecord(
                 name=name,

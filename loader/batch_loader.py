@@ -84,12 +84,16 @@ class BatchLoader:
         return self
 
     def __next__(self) -> Samples:
-        if self._items is None or self._process != os.getpid():
-            items = self.batches.follow(self._consumed)
-            self._items = Prefetcher(items, self._depth) if self._depth else items
-            self._process = os.getpid()
         try:
-            batch = next(self._items)
+            if self._items is None or self._process != os.getpid():
+                self._process = os.getpid()
+                self._items = self.batches.follow(self._consumed)
+                # Made here: nobody has to wait for a thread to start, and to be given its turn.
+                batch = next(self._items)
+                if self._depth:
+                    self._items = Prefetcher(self._items, self._depth)
+            else:
+                batch = next(self._items)
         except StopIteration:
             self._ended = True
             raise
