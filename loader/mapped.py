@@ -25,7 +25,9 @@ class MappedShards:
 
     def __init__(self, split: Split) -> None:
         self._split = split
-        self._limit = min(_MOST_OPEN, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        unlimited = allowed == resource.RLIM_INFINITY
+        self._limit = _MOST_OPEN if unlimited else min(_MOST_OPEN, allowed // 2)
         self._lock = threading.Lock()
         self._open: OrderedDict[int, npt.NDArray[np.unsignedinteger]] = OrderedDict()
 
@@ -39,21 +41,24 @@ class MappedShards:
 
         Raises OutputError for a shard that is missing or damaged.
         """
-        width = rows.shape[1]
-        opened = {shard: self._tokens(shard) for shard in dict.fromkeys(shards)}
-        for row, shard, offset in zip(rows, shards, offsets, strict=True):
-            tokens = opened[shard]
+        width, last = rows.shape[1], -1
+        # Shard by shard, so that no more than two are needed at a time.
+        for row in np.argsort(shards, kind="stable").tolist():
+            shard, offset = shards[row], offsets[row]
+            if shard != last:
+                tokens, last = self._tokens(shard), shard
             if offset + width <= len(tokens):
-                row[:] = tokens[offset : offset + width]
-                continue
-            filled = 0
-            while filled < width:
-                part = tokens[offset : offset + width - filled]
-                row[filled : filled + len(part)] = part
-                filled += len(part)
-                shard, offset = shard + 1, 0
-                if filled < width:
-                    tokens = self._tokens(shard)
+                rows[row] = tokens[offset : offset + width]
+            else:
+                self._fill_across(rows[row], shard, offset)
+
+    def _fill_across(self, row: npt.NDArray[np.uint32], shard: int, offset: int) -> None:
+        filled = 0
+        while filled < len(row):
+            part = self._tokens(shard)[offset : offset + len(row) - filled]
+            row[filled : filled + len(part)] = part
+            filled += len(part)
+            shard, offset = shard + 1, 0
 
     def close(self) -> None:
         """Forgets all files; what is in use is unmapped when it no longer is."""

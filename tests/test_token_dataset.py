@@ -6,12 +6,15 @@ import multiprocessing
 import os
 import pickle
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import ROOT
 from damage import edit_manifest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -387,3 +390,26 @@ def test_threads_share_a_dataset_with_few_files_open(
     dataset.close()
     assert before - len(os.listdir("/proc/self/fd")) <= 2
     assert check(np.arange(53))
+
+
+def test_a_batch_may_touch_more_shards_than_files_may_be_open(tmp_path: Path) -> None:
+    made(tmp_path, tokens=1501, shard_tokens=10, test_shards=0)
+    program = (
+        "import resource, sys\n"
+        "import numpy as np\n"
+        "from loader.dataset import TokenDataset\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (50, 50))\n"
+        "dataset = TokenDataset(sys.argv[1], sequence_length=15)\n"
+        "print(dataset.gather(np.arange(100)[::-1]).sum())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    expected = sum(int(stream(i * 15, i * 15 + 16).sum()) for i in range(100))
+    assert int(done.stdout) == expected
