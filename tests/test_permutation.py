@@ -51,7 +51,7 @@ def test_it_is_a_bijection_for_every_size_up_to_some_thousands(
     """The network as well, though it is not used for these sizes."""
     if least == "network":
         monkeypatch.setattr(permutation, "TABLE_MAXIMUM", 0)
-    for n in range(1, 2500):
+    for n in range(1, 2100):
         assert is_bijection(whole(n, n)), n
 
 
@@ -168,7 +168,7 @@ STATISTICS = [low_bits, differences, serial_correlation, flipped_bits]
 # Random permutations give less; with so many statistics, sizes and keys a few reach 4.
 SMALL = 5.0
 
-POWERS = [2**13, 2**14, 2**16, 2**17]
+POWERS = [2**13, 2**14, 2**16]
 OTHERS = [4097, 10_007, 2**14 + 1, 65_521, 100_000]
 
 
@@ -179,7 +179,7 @@ def statistics_of(n: int) -> list[Callable[[np.ndarray], float]]:
 @pytest.mark.parametrize("n", [4096, *POWERS, *OTHERS])
 def test_it_looks_as_random_as_that_of_numpy(n: int) -> None:
     rng = np.random.default_rng(n)
-    for seed in range(10):
+    for seed in range(5):
         for statistic in statistics_of(n):
             assert statistic(rng.permutation(n)) < SMALL, (statistic.__name__, "numpy", seed)
             assert statistic(whole(n, key(seed, "epoch", 0))) < SMALL, (statistic.__name__, seed)
@@ -231,7 +231,7 @@ def test_the_statistics_find_bad_permutations(
     bad: Callable[[int, int], np.ndarray], statistic: Callable[[np.ndarray], float]
 ) -> None:
     for n in (2**14, 2**16):
-        for seed in range(5):
+        for seed in range(3):
             p = bad(n, seed)
             assert is_bijection(p)
             assert statistic(p) > 2 * SMALL, (n, seed)

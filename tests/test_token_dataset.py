@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from conftest import ROOT
 from damage import edit_manifest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import ENCODING, EOT, read_texts
 
@@ -78,6 +78,7 @@ def test_the_tail_is_used_to_its_last_whole_sample(
     assert dataset[-1][-1] == stream(samples * 5320, samples * 5320 + 1)[0]
 
 
+@settings(max_examples=40)
 @given(st.data())
 def test_any_size_of_shard_and_sample_gives_the_stream(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
