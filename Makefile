@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 SAMPLE := samples/debian_text.parquet
 
-.PHONY: demo test encoders lint types bench bench-loader bench-scale clean
+.PHONY: demo test encoders lint types bench bench-loader bench-scale template clean
 
 .venv/installed: requirements.txt setup.py pyproject.toml
 	@echo "preparing .venv: a minute or two"
@@ -50,6 +50,49 @@ bench-loader: .venv/installed
 
 bench-scale: .venv/installed
 	$(BIN)/python -m benchmarks.run --scale $(if $(NAME),--name $(NAME))
+
+# For Dataflow (docs/dataflow.md): make template PROJECT=p REGION=us-central1 BUCKET=b prints the commands; RUN=build
+# runs the first two, RUN=launch the last. Also IMAGE=, TEMPLATE=, and for the launch INPUT= or DATASET= and CONFIG=,
+# OUTPUT=, JOB=, MACHINE=, WORKERS=, SERVICE_ACCOUNT=, PARAMETERS='shard_tokens=1000000 dtype=auto', FLAGS= of gcloud.
+PROJECT ?= PROJECT
+REGION ?= us-central1
+BUCKET ?= BUCKET
+IMAGE ?= $(REGION)-docker.pkg.dev/$(PROJECT)/fineshards/fineshards:$(shell sed -n 's/.*version="\(.*\)".*/\1/p' setup.py)
+TEMPLATE ?= gs://$(BUCKET)/templates/fineshards.json
+DATASET ?= $(if $(INPUT),,HuggingFaceFW/fineweb-edu)
+CONFIG ?= $(if $(INPUT),,sample-10BT)
+OUTPUT ?= gs://$(BUCKET)/datasets/$(if $(CONFIG),$(CONFIG),fineshards)
+JOB ?= fineshards-$(shell basename '$(OUTPUT)' | tr 'A-Z_.' 'a-z--')
+MACHINE ?= n2-standard-4
+WORKERS ?= 10
+GCLOUD ?= gcloud
+
+define TEMPLATE_BUILD
+$(GCLOUD) builds submit . --project=$(PROJECT) --region=$(REGION) --tag=$(IMAGE)
+$(GCLOUD) dataflow flex-template build $(TEMPLATE) --project=$(PROJECT) --image=$(IMAGE) \
+    --sdk-language=PYTHON --metadata-file=templates/metadata.json
+endef
+
+define TEMPLATE_LAUNCH
+$(GCLOUD) dataflow flex-template run $(JOB) --project=$(PROJECT) --region=$(REGION) \
+    --template-file-gcs-location=$(TEMPLATE) \
+    --staging-location=gs://$(BUCKET)/staging --temp-location=gs://$(BUCKET)/temp \
+    --worker-machine-type=$(MACHINE) --max-workers=$(WORKERS) \
+    $(if $(SERVICE_ACCOUNT),--service-account-email=$(SERVICE_ACCOUNT)) $(FLAGS) \
+    $(foreach parameter,$(GIVEN) $(PARAMETERS),'--parameters=$(parameter)')
+endef
+GIVEN = sdk_container_image=$(IMAGE) $(if $(INPUT),input=$(INPUT)) $(if $(DATASET),dataset=$(DATASET)) \
+    $(if $(CONFIG),dataset_config=$(CONFIG)) output=$(OUTPUT)
+export TEMPLATE_BUILD TEMPLATE_LAUNCH
+
+template:
+ifeq ($(RUN),build)
+	@set -ex; eval "$$TEMPLATE_BUILD"
+else ifeq ($(RUN),launch)
+	@set -ex; eval "$$TEMPLATE_LAUNCH"
+else
+	@printf '%s\n\n' "$$TEMPLATE_BUILD" "$$TEMPLATE_LAUNCH" | sed -E "s/ +('?--)/ \\\\\n    \1/g"
+endif
 
 clean:
 	rm -rf .venv .bench-venv demo build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .ranks

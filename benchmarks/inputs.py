@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from shards.errors import FineshardsError, InputError, UsageError
-from sources.files import match_patterns
+from sources.files import find_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ def lay_out(patterns: Sequence[str], repeat: int, folder: Path) -> list[str]:
     Names sort in the order of the input. Files are hard links where possible, else copies. Raises
     UsageError if nothing matches, or something that is not parquet, which is all that peers read.
     """
-    paths = match_patterns(patterns)
+    paths = [file.path for file in find_files(patterns)]
     for path in paths:
-        if not path.endswith(".parquet"):
+        if "://" in path or not path.endswith(".parquet"):
             raise UsageError(
-                f"{path}: only .parquet files can be measured; the peers read no other."
+                f"{path}: only local .parquet files can be measured; the peers read no other."
             )
     folder.mkdir()
     names = []

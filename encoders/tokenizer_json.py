@@ -18,6 +18,7 @@ from typing import Any
 from encoders.vocabulary import eot_among
 from shards.errors import FineshardsError, UsageError
 from shards.job import HUGGINGFACE
+from shards.storage import open_storage
 
 # Steps that change no id: what comes around the text, and what counts characters.
 _WITHOUT_PART = ("post_processor", "truncation", "padding")
@@ -113,7 +114,11 @@ def read_tokenizer_json(path: str, eot_token: str | None) -> TokenizerJson:
     """
     flag = f"--tokenizer {path}"
     try:
-        data = Path(path).read_bytes()
+        if "://" in path:
+            folder, _, name = path.rpartition("/")
+            data = open_storage(folder).read(name)
+        else:
+            data = Path(path).read_bytes()
     except OSError as error:
         raise UsageError(f"{flag}: cannot be read ({error.strerror or error}).") from error
     tokenizer = TokenizerJson(Path(path).name, data, "")

@@ -11,6 +11,10 @@ from shards.errors import FineshardsError
 _STEP_LABEL = re.compile(r" \[while running '[^']*'\]")
 # Runners with workers of their own raise a RuntimeError whose text is the worker's traceback.
 _IN_TRACEBACK = re.compile(r"^shards\.errors\.(\w+): (.+)$", re.MULTILINE)
+# What Beam's Dataflow runner raises when a job has ended otherwise than well: the state, and the
+# error among the job's messages that it thinks the best, or None.
+_DATAFLOW_ENDED = re.compile(r"Dataflow pipeline failed\. State: (\w+), Error:\n(.+)", re.DOTALL)
+_DATAFLOW_ACTIVE = re.compile(r"There is already active job named (\S+) with id: ([^\s.]+)")
 
 
 def explain(error: BaseException) -> FineshardsError | None:
@@ -21,6 +25,18 @@ def explain(error: BaseException) -> FineshardsError | None:
         kind = getattr(errors, name, FineshardsError)
         explained: FineshardsError = kind(_STEP_LABEL.sub("", message))
         return explained
+    ended = _DATAFLOW_ENDED.match(str(error))
+    if ended and "Traceback (most recent call last)" not in ended[2]:
+        reason = "" if ended[2] == "None" else f": {' '.join(ended[2].split()).rstrip('.')}"
+        return FineshardsError(
+            f"the Dataflow job ended as {ended[1]}{reason}. What is finished is safe; the same "
+            "command continues the job."
+        )
+    if active := _DATAFLOW_ACTIVE.match(str(error)):
+        return FineshardsError(
+            f"Dataflow has an active job of that name already: {active[1]}, id {active[2]}. Wait "
+            "for it or cancel it, or choose another --job_name."
+        )
     return None
 
 

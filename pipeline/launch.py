@@ -21,7 +21,7 @@ from shards.layout import SPLITS
 from shards.manifest import MANIFEST_NAME, Manifest
 from shards.records import SourceFile
 from shards.storage import TEMPORARY, Storage, open_storage
-from sources.files import describe_files, match_patterns
+from sources.files import find_files
 
 _SHARD_NAME = re.compile(r"(test|train)/\1_\d{4,}\.npy")
 _CHECKPOINT_NAME = re.compile(rf"{TEMPORARY}/|{CHECKPOINTS}/[0-9a-f]{{64}}/")
@@ -120,8 +120,7 @@ def find_input(options: BuildOptions) -> tuple[list[SourceFile], tuple[tuple[str
     Raises UsageError or InputError if there are none.
     """
     if options.dataset is None:
-        files = describe_files(match_patterns(options.inputs))
-        return files, (("input", " ".join(options.inputs)),)
+        return find_files(options.inputs), (("input", " ".join(options.inputs)),)
     # huggingface_hub and datasets take seconds to import.
     from sources.hub import DatasetRequest, resolve_dataset
 

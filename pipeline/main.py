@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from pipeline import dataflow
 from pipeline.failures import is_interrupt
 from pipeline.options import (
     BuildOptions,
@@ -16,11 +17,13 @@ from pipeline.options import (
     RunnerChoice,
     add_build_flags,
     choose_runner,
+    launches_template,
     parse_build_flags,
 )
 from pipeline.startup import without_garbage_collection
 from pipeline.terminal import hold_back_stderr, report_errors, set_up_logging
-from shards.manifest import Manifest
+from shards.errors import FineshardsError
+from shards.manifest import MANIFEST_NAME, Manifest
 from shards.storage import Storage
 
 if TYPE_CHECKING:
@@ -40,13 +43,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def build(options: BuildOptions) -> None:
     """Builds a dataset, or continues, or finds it finished. Raises FineshardsError."""
     began = time.monotonic()
+    if dataflow.runs_on_dataflow(options):
+        dataflow.refuse_impossible(options)
     with without_garbage_collection():
         # Imported late, as Beam is, so that --help and mistakes are quick.
         from pipeline.launch import prepare
 
         launch = prepare(options)
     storage = launch.checkpoints.storage
-    if launch.manifest is not None:
+    if launch.manifest is not None and not launches_template(options):
         print(f"already finished, nothing to do: {_outcome(launch.manifest)} in {storage.root}")
         return
 
@@ -58,12 +63,18 @@ def build(options: BuildOptions) -> None:
         if new_bytes:
             rate = new_bytes / 1e6 / (time.monotonic() - began)
             speed = f" at {rate:,.1f} MB of text a second"
+    elif dataflow.runs_on_dataflow(options):
+        if came_of_it := dataflow.submit(pipeline, storage.root):
+            print(came_of_it)
+            return
     else:
         pipeline.run().wait_until_finish()
     manifest = Manifest.load(storage)
     if manifest is None:
-        print(f"handed over to the runner; see fineshards status {storage.root}")
-        return
+        raise FineshardsError(
+            f"the runner says that the job is done, but {storage.path(MANIFEST_NAME)} is not "
+            "there, so the dataset is not finished. See the runner's log, and run again."
+        )
     seconds = time.monotonic() - began
     print(f"finished in {seconds:,.1f} s{speed}: {_outcome(manifest)} in {storage.root}")
 
@@ -83,8 +94,14 @@ def _pipeline(launch: Launch, options: BuildOptions) -> tuple[Pipeline, RunnerCh
 
         mend_workers()
         pipeline = beam.Pipeline(options=CachedOptions(beam_args))
+    elif dataflow.runs_on_dataflow(options):
+        pipeline = dataflow.new_pipeline(options)
     else:
         pipeline = beam.Pipeline(options=PipelineOptions(beam_args))
+    if launch.manifest is not None:
+        # A template's launcher must leave a job even if there is nothing to do.
+        _ = pipeline | "AlreadyFinished" >> beam.Create([MANIFEST_NAME])
+        return pipeline, runner
     build_pipeline(
         pipeline,
         launch.checkpoints,

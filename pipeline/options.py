@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Any, NoReturn
 
 from shards.errors import UsageError
+from shards.gcs_objects import SCHEME
 from shards.layout import SplitRule
 
 # The seed's shard size.
@@ -162,8 +163,9 @@ def _add_input_flags(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATTERN",
-        help="files to read, such as 'data/*.parquet'; may be repeated. Files come in the order "
-        "given, each pattern's matches sorted. Formats: .parquet; .jsonl plain, .gz or .zst",
+        help="files to read, such as 'data/*.parquet' or 'gs://bucket/data/*.parquet'; may be "
+        "repeated. Files come in the order given, each pattern's matches sorted. Formats: "
+        ".parquet; .jsonl plain, .gz or .zst",
     )
     source.add_argument(
         "--dataset",
@@ -225,9 +227,15 @@ def parse_build_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> B
     """The options of a command line; raises UsageError for what is wrong or contradicts itself."""
     args, beam_args = parser.parse_known_args(list(argv))
     options = _build_options(args, beam_args)
-    if beam_args:
+    # What a template is given has been checked by Dataflow, which may add flags of its own.
+    if beam_args and not launches_template(options):
         refuse_unknown(beam_args)
     return options
+
+
+def launches_template(options: BuildOptions) -> bool:
+    """Whether this is a template's launcher: Dataflow waits for a job file from it."""
+    return any(arg.split("=")[0] == "--template_location" for arg in options.beam_args)
 
 
 def parse_tune_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> TuneOptions:
@@ -252,6 +260,11 @@ def parse_tune_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> Tu
 def _build_options(args: argparse.Namespace, beam_args: list[str]) -> BuildOptions:
     if bool(args.input) == bool(args.dataset):
         raise UsageError("give either --input or --dataset, one of them: it names what to read.")
+    if args.dataset and args.dataset.startswith(SCHEME):
+        raise UsageError(
+            f"--dataset {args.dataset}: a dataset is a name on the Hugging Face hub or a local "
+            "folder; for objects use --input, such as --input 'gs://bucket/folder/*.parquet'."
+        )
     if args.test_fraction is not None and args.test_shards is not None:
         raise UsageError("--test_fraction and --test_shards exclude each other; give one.")
     for flag in ("dataset_config", "dataset_revision"):

@@ -330,7 +330,7 @@ class _Tuning:
         if any("://" in file.path for file in self.survey.files):
             reading = sample.bytes / max(sample.seconds, 1e-3)
             self.notes.append(
-                f"the input is on the hub, the sample was not: reading it at {reading / 1e6:,.1f} "
+                f"the input is elsewhere, the sample was not: reading it at {reading / 1e6:,.1f} "
                 "MB of text a second and worker, as copying the sample did, is part of what to "
                 "expect, but not of the rates; more workers may help"
             )

@@ -18,6 +18,10 @@ from shards.manifest import Manifest
 from shards.records import ShardRecord
 from shards.storage import Storage
 
+# Shards are read in chunks, of which the last ones are kept: who goes through documents in order
+# asks for many that lie close together, and on object storage each request takes its time.
+_CHUNK_BYTES = 4 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Document:
@@ -45,6 +49,7 @@ class Dataset:
         self._documents = manifest.totals()["documents"]
         self._firsts = [shard.first_document for shard in manifest.shards]
         self.table = lru_cache(maxsize=4)(self._read_table)
+        self._chunk = lru_cache(maxsize=2)(self._read_chunk)
 
     @classmethod
     def open(cls, storage: Storage) -> Dataset:
@@ -60,11 +65,11 @@ class Dataset:
     def tokens(self, shard: ShardRecord, start: int, stop: int) -> npt.NDArray[np.uint32]:
         """Tokens `[start, stop)` of a shard; raises OutputError if the file ends too early."""
         dtype = self.manifest.settings.token_dtype
-        size = dtype.itemsize
-        with self.storage.open(shard.name) as opened:
-            opened.seek(npy.HEADER_BYTES + start * size)
-            content = opened.read((stop - start) * size)
-        if len(content) != (stop - start) * size:
+        begin, end = start * dtype.itemsize, stop * dtype.itemsize
+        first = begin // _CHUNK_BYTES
+        chunks = [self._chunk(shard.name, at) for at in range(first, -(-end // _CHUNK_BYTES))]
+        content = b"".join(chunks)[begin - first * _CHUNK_BYTES : end - first * _CHUNK_BYTES]
+        if len(content) != end - begin:
             raise OutputError(
                 f"{self.storage.path(shard.name)} ends before token {stop}; it should hold "
                 f"{shard.tokens}. Build the dataset again with --overwrite."
@@ -101,6 +106,11 @@ class Dataset:
     def _piece(self, position: int, number: int) -> DocumentPiece:
         table = self.table(position)
         return table.piece(table.index_of_document(number))
+
+    def _read_chunk(self, name: str, number: int) -> bytes:
+        with self.storage.open(name) as opened:
+            opened.seek(npy.HEADER_BYTES + number * _CHUNK_BYTES)
+            return opened.read(_CHUNK_BYTES)
 
     def _read_table(self, position: int) -> DocumentTable:
         """The document table of the shard at a position in the manifest."""

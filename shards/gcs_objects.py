@@ -96,14 +96,15 @@ def explained(what: str, url: str, kind: type[FineshardsError] = OutputError) ->
 class ObjectReader(io.RawIOBase):
     """One generation of an object, read by range requests of just the bytes that are asked for.
 
-    A later generation under the same name is never read: asking for the old one then fails with
-    NotFound, so bytes of two versions cannot be mixed.
+    A later generation under the same name is never read: asking for the old one then fails, so
+    bytes of two versions cannot be mixed. What goes wrong is raised as an error of `kind`.
     """
 
-    def __init__(self, blob: Blob, size: int) -> None:
+    def __init__(self, blob: Blob, size: int, kind: type[FineshardsError] = OutputError) -> None:
         super().__init__()
         self._blob = blob
         self._size = size
+        self._kind = kind
         self._at = 0
 
     def readable(self) -> bool:
@@ -129,10 +130,11 @@ class ObjectReader(io.RawIOBase):
         count = min(len(buffer), self._size - self._at)
         if count <= 0:
             return 0
-        # raw: an object that is stored compressed is what it is, whatever its Content-Encoding.
-        content = self._blob.download_as_bytes(
-            start=self._at, end=self._at + count - 1, raw_download=True, retry=retry()
-        )
+        with explained("read", f"{SCHEME}{self._blob.bucket.name}/{self._blob.name}", self._kind):
+            # raw: an object that is stored compressed is what it is, whatever its encoding.
+            content = self._blob.download_as_bytes(
+                start=self._at, end=self._at + count - 1, raw_download=True, retry=retry()
+            )
         buffer[: len(content)] = content
         self._at += len(content)
         return len(content)

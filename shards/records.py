@@ -32,9 +32,10 @@ class SourceFile:
     """One input file, as it was when the job was launched.
 
     index: position in the global order of the input, from 0.
-    path: absolute local path, or an `hf://` address with its commit.
+    path: absolute local path, `gs://` address, or an `hf://` address with its commit.
     size: bytes.
-    identity: what changes when the content does: `mtime:<nanoseconds>` or `etag:<hash>`.
+    identity: what changes when the content does: `mtime:<nanoseconds>`, `generation:<number>` or
+    `etag:<hash>`.
     format: `parquet` or `jsonl`.
     compression: `none`, `gzip` or `zstd`; parquet compresses inside, so it says `none`.
     """

@@ -6,17 +6,20 @@ import glob
 import logging
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import BinaryIO
 
 import fsspec
 
 from shards.errors import InputError, UsageError
+from shards.gcs_objects import SCHEME
 from shards.records import SourceFile
+from sources.gcs import check_generation, find_objects, open_object
 
 # File name endings and what they say of the content. C4 and Dolma name JSON lines `.json.gz`.
 FORMATS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
-# Bytes per request when a file on the hub is read from front to back: asking takes as long as
+# Bytes per request when a file elsewhere is read from front to back: asking takes as long as
 # receiving some megabytes.
 READ_AHEAD = 16 << 20
 READABLE = ".parquet, or .jsonl/.ndjson/.json plain or with .gz or .zst"
@@ -39,22 +42,16 @@ def format_of(path: str) -> tuple[str, str]:
     return found, compression
 
 
-def match_patterns(patterns: Sequence[str]) -> list[str]:
-    """Absolute paths of the files that match, in the order of the patterns, each pattern's sorted.
+def find_files(patterns: Sequence[str]) -> list[SourceFile]:
+    """The files that match, in the order of the patterns, each pattern's sorted; numbered.
 
-    Raises UsageError for a pattern without a match and for a file matched twice.
+    Raises UsageError for a pattern without a match, a file matched twice and a name that tells no
+    format; InputError for what cannot be looked at.
     """
     seen: dict[str, str] = {}
-    paths = []
+    files: list[SourceFile] = []
     for pattern in patterns:
-        if "://" in pattern:
-            raise UsageError(
-                f"--input {pattern}: only local paths can be read by pattern; "
-                "for a dataset on the Hugging Face hub use --dataset."
-            )
-        # A name may hold brackets, which mean something else in a pattern.
-        named = glob.glob(pattern, recursive=True) or [pattern]
-        matches = sorted(path for path in named if os.path.isfile(path))
+        matches = _find_stored(pattern) if pattern.startswith(SCHEME) else _find_local(pattern)
         if not matches:
             raise UsageError(
                 f"--input {pattern}: no file matches. Check the path; "
@@ -62,15 +59,47 @@ def match_patterns(patterns: Sequence[str]) -> list[str]:
             )
         for match in matches:
             # Links are followed to tell files apart only: the name they lead to may have no ending.
-            target = os.path.realpath(match)
+            remote = match.path.startswith(SCHEME)
+            target = match.path if remote else os.path.realpath(match.path)
             if target in seen:
                 raise UsageError(
-                    f"{match} is matched twice, by --input {seen[target]} and --input {pattern}; "
-                    "its documents would be in the dataset twice. Name it once."
+                    f"{match.path} is matched twice, by --input {seen[target]} and --input "
+                    f"{pattern}; its documents would be in the dataset twice. Name it once."
                 )
             seen[target] = pattern
-            paths.append(os.path.abspath(match))
-    return paths
+            files.append(replace(match, index=len(files)))
+    return files
+
+
+def _find_local(pattern: str) -> list[SourceFile]:
+    if "://" in pattern:
+        raise UsageError(
+            f"--input {pattern}: only local paths and gs:// can be read by pattern; "
+            "for a dataset on the Hugging Face hub use --dataset."
+        )
+    # A name may hold brackets, which mean something else in a pattern. A pattern with ** more than
+    # once finds some files more than once.
+    named = set(glob.glob(pattern, recursive=True)) or {pattern}
+    return describe_files(os.path.abspath(path) for path in sorted(named) if os.path.isfile(path))
+
+
+def _find_stored(pattern: str) -> list[SourceFile]:
+    files = []
+    for found in find_objects(pattern):
+        format_name, compression = format_of(found.path)
+        if found.encoding not in ("", "identity"):
+            # So does `gcloud storage cp --gzip-local`: the name tells what is inside, the encoding
+            # how it is stored, which is how it is read.
+            if (format_name, found.encoding) != ("jsonl", "gzip") or compression == "zstd":
+                raise InputError(
+                    f"{found.path} is stored with Content-Encoding {found.encoding}, which can be "
+                    "read of JSON lines only, and only gzip. Upload it again without."
+                )
+            compression = "gzip"
+        files.append(
+            SourceFile(0, found.path, found.size, found.identity, format_name, compression)
+        )
+    return files
 
 
 def describe_files(paths: Iterable[str]) -> list[SourceFile]:
@@ -88,6 +117,9 @@ def check_unchanged(file: SourceFile) -> None:
 
     Files on the hub are addressed by their commit and cannot change.
     """
+    if file.path.startswith(SCHEME):
+        check_generation(file)
+        return
     if "://" in file.path:
         return
     size, identity = _local_state(file.path)
@@ -99,30 +131,34 @@ def check_unchanged(file: SourceFile) -> None:
         )
 
 
-def open_file(file: SourceFile) -> BinaryIO:
-    """Opens the file's raw bytes for random access; raises InputError if that fails."""
+def open_file(file: SourceFile, read_ahead: int = READ_AHEAD) -> BinaryIO:
+    """Opens the file's raw bytes for random access; raises InputError if that fails.
+
+    read_ahead: bytes a request at least, where the file is elsewhere and read from front to back.
+    That is JSON lines, a little at a time; of parquet pyarrow asks for as much as it wants of a
+    column chunk, and reading ahead would fetch columns that nobody wants.
+    """
+    ahead = 0 if file.format == "parquet" else read_ahead
     try:
         if "://" not in file.path:
             return open(file.path, "rb")
-        return _open_on_hub(file)
+        if file.path.startswith(SCHEME):
+            return open_object(file, ahead)
+        return _open_on_hub(file, ahead)
     except OSError as error:
         raise InputError(f"{file.path} cannot be opened: {error}.") from error
 
 
-def _open_on_hub(file: SourceFile) -> BinaryIO:
-    """A file on the hub, read by range requests as far as it is asked for.
-
-    pyarrow asks for whole column chunks of parquet, where reading ahead would fetch columns that
-    nobody wants; JSON lines are read from front to back, a little at a time.
-    """
+def _open_on_hub(file: SourceFile, read_ahead: int) -> BinaryIO:
+    """A file on the hub, read by range requests as far as it is asked for."""
     from huggingface_hub.utils import httpx  # type: ignore[attr-defined]
 
     # Otherwise a worker, which logs what is INFO, logs every range.
     logging.getLogger("httpx2").setLevel(logging.WARNING)
-    cache = "none" if file.format == "parquet" else "readahead"
+    cache = "readahead" if read_ahead else "none"
     try:
         opened: BinaryIO = fsspec.filesystem("hf").open(
-            file.path, "rb", size=file.size, cache_type=cache, block_size=READ_AHEAD
+            file.path, "rb", size=file.size, cache_type=cache, block_size=read_ahead or READ_AHEAD
         )
     except httpx.HTTPError as error:
         raise InputError(f"{file.path} cannot be opened: {error}.") from error

@@ -20,7 +20,7 @@ from shards.records import Block, SourceFile
 from sources.rows import BATCH_BYTES, BATCH_ROWS, LABEL_COLUMNS, BadRow, Rows
 
 # Without a buffer pyarrow reads a whole column chunk at once, which may be all of the file's text.
-# Each fill is a request when the file is on the hub, so it is not small either.
+# Each fill is a request when the file is elsewhere, so it is not small either.
 _READ_BUFFER = 8 << 20
 
 

@@ -13,6 +13,9 @@ from sources import jsonl, parquet
 from sources.files import check_unchanged, open_file
 from sources.rows import Rows
 
+# To look at the first line of a file elsewhere, its first megabytes need not be fetched.
+_LOOK_AHEAD = 1 << 20
+
 # A format is a module with `discover` and `read`; see CONTRIBUTING.md for adding one.
 _FORMATS: dict[str, ModuleType] = {"parquet": parquet, "jsonl": jsonl}
 
@@ -20,7 +23,7 @@ _FORMATS: dict[str, ModuleType] = {"parquet": parquet, "jsonl": jsonl}
 def discover_blocks(file: SourceFile, columns: Columns, block_bytes: int) -> list[Block]:
     """The blocks of a file, from its metadata; raises InputError if it cannot be used."""
     check_unchanged(file)
-    with explain_failures(file), open_file(file) as opened:
+    with explain_failures(file), open_file(file, _LOOK_AHEAD) as opened:
         blocks: list[Block] = _FORMATS[file.format].discover(file, opened, columns, block_bytes)
     return blocks
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from faulty_proxy import Proxy
+    from gcs_input import Stored
 
 # The same examples in every run: a failure is a change of the code, not of the dice.
 settings.register_profile("fineshards", derandomize=True, deadline=None)
@@ -46,3 +51,21 @@ def fineshards() -> Callable[..., subprocess.CompletedProcess[str]]:
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def gcs_proxy() -> Iterator[Proxy]:
+    """A storage server for all tests with input on gs://, behind a proxy."""
+    from faulty_proxy import faulty_server
+
+    with faulty_server() as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def stored(gcs_proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Stored:
+    """A new bucket there; this process and those that it starts find it."""
+    from gcs_input import Stored
+
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_proxy.address)
+    return Stored(gcs_proxy)

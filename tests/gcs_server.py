@@ -36,17 +36,18 @@ def free_port() -> int:
 
 
 @contextmanager
-def gcs_server(*buckets: str) -> Iterator[str]:
+def gcs_server(*buckets: str, seen_as: str | None = None) -> Iterator[str]:
     """Runs a server with these buckets (three letters or more); yields `http://127.0.0.1:port`.
 
-    Clients find it by STORAGE_EMULATOR_HOST, which this does not set.
+    Clients find it by STORAGE_EMULATOR_HOST, which this does not set. seen_as: the address that it
+    gives to clients for the rest of an upload, if that is not its own.
     """
     port = free_port()
     address = f"http://127.0.0.1:{port}"
     command = [
         str(_binary()),
         *("-scheme", "http", "-backend", "memory", "-host", "127.0.0.1"),
-        *("-port", str(port), "-external-url", address, "-log-level", "error"),
+        *("-port", str(port), "-external-url", seen_as or address, "-log-level", "error"),
     ]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

@@ -178,7 +178,7 @@ def test_files_that_are_no_tokens_are_not_counted(
         (["--input=nothing*", "--only=seed"], 2, "no file matches"),
         (["--rounds=0"], 2, "from 1 on, got '0'"),
         (["--name=a/b"], 2, "no path"),
-        (["--input=samples/README.md", "--only=seed"], 2, r"only \.parquet"),
+        (["--input=samples/a.jsonl", "--only=seed"], 2, r"only local \.parquet"),
         (["--input=bad.parquet", "--only=seed"], 1, r"bad\.parquet: no parquet file with"),
     ],
 )
@@ -192,7 +192,7 @@ def test_mistakes_end_in_a_sentence(
 ) -> None:
     monkeypatch.chdir(files)
     (files / "samples").mkdir()
-    (files / "samples/README.md").touch()
+    (files / "samples/a.jsonl").touch()
     pq.write_table(pa.table({"other": [1]}), files / "bad.parquet")
     assert main([f"--work={files.parent / 'work'}", *more]) == code
     (line,) = capfd.readouterr().err.splitlines()

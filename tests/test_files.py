@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shards.errors import InputError, UsageError
-from sources.files import check_unchanged, describe_files, format_of, match_patterns
+from sources.files import check_unchanged, describe_files, find_files, format_of
 
 
 @pytest.fixture(autouse=True)
@@ -33,14 +33,14 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def found(tree: Path, *patterns: str) -> list[str]:
-    return [os.path.relpath(path, tree) for path in match_patterns(patterns)]
+    return [os.path.relpath(file.path, tree) for file in find_files(patterns)]
 
 
 def test_matches_are_sorted_by_text_and_folders_left_out(tree: Path) -> None:
     names = ["10.parquet", "9.parquet", "A.parquet", "a.parquet", "b.parquet"]
     assert found(tree, "in/*.parquet") == names
     assert found(tree, f"{tree}/*.parquet") == names
-    assert all(os.path.isabs(path) for path in match_patterns(["in/*.parquet"]))
+    assert all(os.path.isabs(file.path) for file in find_files(["in/*.parquet"]))
 
 
 def test_patterns_keep_their_order(tree: Path) -> None:
@@ -62,7 +62,7 @@ def test_two_stars_match_at_any_depth(tree: Path) -> None:
 )
 def test_a_pattern_without_a_file_is_an_error(pattern: str) -> None:
     with pytest.raises(UsageError, match=rf"--input {pattern.replace('*', '.')}: no file matches"):
-        match_patterns(["in/a.parquet", pattern])
+        find_files(["in/a.parquet", pattern])
 
 
 def test_a_name_with_signs_of_patterns_in_it_is_found(tree: Path) -> None:
@@ -86,27 +86,26 @@ def test_a_file_matched_twice_by_whatever_name_is_an_error(tree: Path, again: st
     (tree / "link.parquet").symlink_to(tree / "a.parquet")
     (tree / "linked_folder").symlink_to(tree)
     with pytest.raises(UsageError, match=r"is matched twice, by --input in/a\.parquet and --input"):
-        match_patterns(["in/a.parquet", again])
+        find_files(["in/a.parquet", again])
 
 
 def test_a_link_keeps_its_own_name(tree: Path) -> None:
     # The hub's cache stores files under names without endings.
     (tree / "blob").write_text("content")
     (tree / "x.parquet").symlink_to(tree / "blob")
-    (path,) = match_patterns(["in/x.parquet"])
-    (file,) = describe_files([path])
+    (file,) = find_files(["in/x.parquet"])
     assert (os.path.basename(file.path), file.format, file.size) == ("x.parquet", "parquet", 7)
 
 
 def test_a_broken_link_is_no_match(tree: Path) -> None:
     (tree / "broken.parquet").symlink_to(tree / "nowhere")
     with pytest.raises(UsageError, match=r"no file matches"):
-        match_patterns(["in/broken.parquet"])
+        find_files(["in/broken.parquet"])
 
 
 def test_an_address_is_not_a_pattern() -> None:
-    with pytest.raises(UsageError, match=r"--input s3://b/\*\.parquet: only local paths"):
-        match_patterns(["s3://b/*.parquet"])
+    with pytest.raises(UsageError, match=r"--input s3://b/\*\.parquet: only local paths and gs"):
+        find_files(["s3://b/*.parquet"])
 
 
 @pytest.mark.parametrize(

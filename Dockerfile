@@ -1,0 +1,36 @@
+# One image for a Flex Template's launcher and for the workers, so that both have the same libraries.
+#
+# The launcher's program comes from Google's image. Its tag is the one of Google's own sample of this
+# arrangement (GoogleCloudPlatform/python-docs-samples, dataflow/flex-templates/
+# pipeline_with_dependencies/Dockerfile); later ones are listed at
+# https://cloud.google.com/dataflow/docs/reference/flex-templates-base-images
+ARG LAUNCHER_TAG=20230622_RC00
+FROM gcr.io/dataflow-templates-base/python311-template-launcher-base:${LAUNCHER_TAG} AS launcher
+
+# The same version as in requirements.txt: Dataflow wants launcher and workers to agree.
+FROM apache/beam_python3.11_sdk:2.77.0
+COPY --from=launcher /opt/google/dataflow/python_template_launcher /opt/google/dataflow/python_template_launcher
+
+WORKDIR /fineshards
+COPY requirements.txt .
+RUN pip install --no-cache-dir -r requirements.txt
+COPY pyproject.toml setup.py MANIFEST.in README.md LICENSE ./
+COPY encoders encoders
+COPY pipeline pipeline
+COPY shards shards
+COPY sources sources
+COPY transforms transforms
+RUN pip install --no-cache-dir --no-deps .
+
+# In a folder of its own: Python puts the folder of the program it runs before all packages.
+COPY pipeline/main.py /template/main.py
+ENV FLEX_TEMPLATE_PYTHON_PY_FILE=/template/main.py
+# No FLEX_TEMPLATE_PYTHON_REQUIREMENTS_FILE and no FLEX_TEMPLATE_PYTHON_SETUP_FILE: with them all
+# would be installed again at every launch, and on every worker.
+WORKDIR /template
+
+# No two packages contradict each other; cl100k_base is there and is what OpenAI published.
+RUN pip check && python -c "from encoders.vocabulary import resolve_vocabulary as r; r('cl100k_base')"
+
+# As in the base image; said again because the workers depend on it.
+ENTRYPOINT ["/opt/apache/beam/boot"]

@@ -1,0 +1,306 @@
+"""A Dataflow service on localhost: what of its REST protocol submits, launches and watches jobs.
+
+    with DataflowServer() as server:
+        server.expect(states=("QUEUED", "RUNNING", "FAILED"), errors=("why",))
+        ... --dataflow_endpoint={server.url} --no_auth ...
+        server.jobs[0].body, server.jobs[0].parameters, server.requests
+
+Each job walks through the states that `expect` gave (by default PENDING, RUNNING, DONE), one step
+for each time that it is asked for, and stays in the last one. `errors` are its error messages, to
+be read once it has begun to run. With `run` a job really does something: it is called with the job
+in a thread of its own when the job is created; the last state is not reached before it returns, and
+if it raises, the last state is FAILED and the exception's text an error message.
+
+As with the service, a job's name is taken while a job of that name is active. A second job with
+it is answered by the first, under its own client request id, or with 409 where the request has no
+such id, which template launches never have.
+
+Served are, below /v1b3/projects/P: POST and GET locations/L/jobs, GET jobs and jobs:aggregated, GET
+and PUT locations/L/jobs/ID, GET of its messages and metrics, POST locations/L/flexTemplates:launch.
+Enums are given by name, which all of Google's clients accept. Metrics are always empty.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+TERMINAL = {"DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED"}
+TIME = "2026-11-21T00:00:00Z"
+_PROJECT = r"/v1b3/projects/(?P<project>[^/:]+)"
+_LOCATION = rf"{_PROJECT}/locations/(?P<location>[^/:]+)"
+_JOB = rf"{_LOCATION}/jobs/(?P<job>[^/:]+)"
+
+
+@dataclass
+class Job:
+    """body: of the request that made it. launched: from a template, not by a pipeline itself."""
+
+    id: str
+    name: str
+    project: str
+    location: str
+    body: dict[str, Any]
+    launched: bool
+    states: list[str]
+    errors: list[str]
+    seen: list[str] = field(default_factory=list)
+    thread: threading.Thread | None = None
+
+    @property
+    def state(self) -> str:
+        return self.states[0]
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """Of a template launch."""
+        parameters: dict[str, str] = self.body["launchParameter"].get("parameters", {})
+        return parameters
+
+    def step(self) -> None:
+        """To the next state; to the last one only when nothing runs any more."""
+        busy = self.thread is not None and self.thread.is_alive()
+        if len(self.states) > (2 if busy else 1):
+            del self.states[0]
+
+    def describe(self) -> dict[str, Any]:
+        self.seen.append(self.state)
+        return {
+            "id": self.id,
+            "name": self.name,
+            "projectId": self.project,
+            "location": self.location,
+            "type": "JOB_TYPE_BATCH",
+            "currentState": f"JOB_STATE_{self.state}",
+            "currentStateTime": TIME,
+            "createTime": TIME,
+            "startTime": TIME,
+        }
+
+
+@dataclass(frozen=True)
+class Request:
+    """body: None where there was none."""
+
+    method: str
+    path: str
+    body: Any
+    status: int
+
+
+class ServiceError(Exception):
+    def __init__(self, code: int, status: str, message: str) -> None:
+        super().__init__(message)
+        self.code, self.status = code, status
+
+
+class DataflowServer:
+    """Use as a context manager. `url` has the word localhost, by which Beam chooses REST."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+        self.requests: list[Request] = []
+        self.lock = threading.Lock()
+        self.expect()
+        self._http = ThreadingHTTPServer(
+            ("localhost", 0), type("Bound", (_Handler,), {"service": self})
+        )
+        self._http.daemon_threads = True
+        self.url = f"http://localhost:{self._http.server_port}"
+
+    def __enter__(self) -> DataflowServer:
+        threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        for job in self.jobs:
+            if job.thread is not None:
+                job.thread.join()
+
+    def expect(
+        self,
+        states: tuple[str, ...] = ("PENDING", "RUNNING", "DONE"),
+        errors: tuple[str, ...] = (),
+        run: Callable[[Job], object] | None = None,
+    ) -> None:
+        """How all jobs to come will go."""
+        self._states, self._errors, self._run = states, errors, run
+
+    def active(self, name: str) -> Job | None:
+        for job in self.jobs:
+            if job.name == name and job.state not in TERMINAL:
+                return job
+        return None
+
+    def create(self, name: str, where: dict[str, str], body: Any, launched: bool) -> Job:
+        number = len(self.jobs)
+        job = Job(
+            f"2026-11-21_00_00_{number:02}-{4000 + number}",
+            name,
+            where["project"],
+            where["location"],
+            body,
+            launched,
+            list(self._states),
+            list(self._errors),
+        )
+        if self._run is not None:
+            job.thread = threading.Thread(target=self._work, args=(job, self._run))
+            job.thread.start()
+        self.jobs.append(job)
+        return job
+
+    def _work(self, job: Job, run: Callable[[Job], object]) -> None:
+        try:
+            run(job)
+        except Exception as error:
+            job.states[-1] = "FAILED"
+            job.errors.append(str(error))
+
+
+class _Handler(BaseHTTPRequestHandler):
+    service: DataflowServer
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        self._answer()
+
+    def do_PUT(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        url = urlsplit(self.path)
+        path = unquote(url.path)
+        query = {key: values[0] for key, values in parse_qs(url.query).items()}
+        content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = json.loads(content) if content else None
+        try:
+            with self.service.lock:
+                status, answer = 200, self._route(path, query, body)
+        except ServiceError as error:
+            status = error.code
+            answer = {"error": {"code": status, "message": str(error), "status": error.status}}
+        self.service.requests.append(Request(self.command, path, body, status))
+        sent = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json; charset=UTF-8")
+        self.send_header("Content-Length", str(len(sent)))
+        self.end_headers()
+        self.wfile.write(sent)
+
+    def _route(self, path: str, query: dict[str, str], body: Any) -> dict[str, Any]:
+        routes: list[tuple[str, str, Callable[..., dict[str, Any]]]] = [
+            ("POST", rf"{_LOCATION}/jobs", self._create),
+            ("POST", rf"{_LOCATION}/flexTemplates:launch", self._launch),
+            ("GET", rf"{_LOCATION}/jobs", self._list),
+            ("GET", rf"{_PROJECT}/jobs(:aggregated)?", self._list),
+            ("GET", _JOB, self._get),
+            ("PUT", _JOB, self._update),
+            ("GET", rf"{_JOB}/messages", self._messages),
+            ("GET", rf"{_JOB}/metrics", self._metrics),
+        ]
+        for method, pattern, do in routes:
+            match = re.fullmatch(pattern, path)
+            if match and method == self.command:
+                return do(match.groupdict(), query, body)
+        raise ServiceError(404, "NOT_FOUND", f"nothing at {self.command} {path}")
+
+    def _create(self, where: dict[str, str], query: dict[str, str], body: Any) -> dict[str, Any]:
+        there = self.service.active(body["name"])
+        if there is None:
+            job = self.service.create(body["name"], where, body, launched=False)
+        elif "clientRequestId" in body and "clientRequestId" in there.body:
+            job = there
+        else:
+            raise self._taken(body["name"])
+        described = job.describe()
+        if "clientRequestId" in job.body:
+            described["clientRequestId"] = job.body["clientRequestId"]
+        return described
+
+    def _launch(self, where: dict[str, str], query: dict[str, str], body: Any) -> dict[str, Any]:
+        name = body["launchParameter"]["jobName"]
+        if not re.fullmatch(r"[a-z]([-a-z0-9]{0,1022}[a-z0-9])?", name):
+            raise ServiceError(400, "INVALID_ARGUMENT", f"invalid job name {name}")
+        if self.service.active(name) is not None:
+            raise self._taken(name)
+        return {"job": self.service.create(name, where, body, launched=True).describe()}
+
+    def _taken(self, name: str) -> ServiceError:
+        return ServiceError(
+            409,
+            "ALREADY_EXISTS",
+            f"(78f666ea16e50f79): There is already an active job named {name}. If you want to "
+            "submit a second job, try again by setting a different name.",
+        )
+
+    def _list(self, where: dict[str, str], query: dict[str, str], body: Any) -> dict[str, Any]:
+        jobs = [
+            job
+            for job in self.service.jobs
+            if job.project == where["project"]
+            and where.get("location", job.location) == job.location
+            and query.get("name", job.name) == job.name
+        ]
+        if query.get("filter") == "ACTIVE":
+            jobs = [job for job in jobs if job.state not in TERMINAL]
+        elif query.get("filter") == "TERMINATED":
+            jobs = [job for job in jobs if job.state in TERMINAL]
+        return {"jobs": [job.describe() for job in jobs]}
+
+    def _job(self, where: dict[str, str]) -> Job:
+        for job in self.service.jobs:
+            if (job.id, job.project, job.location) == (
+                where["job"],
+                where["project"],
+                where["location"],
+            ):
+                return job
+        raise ServiceError(404, "NOT_FOUND", f"no job {where['job']}")
+
+    def _get(self, where: dict[str, str], query: dict[str, str], body: Any) -> dict[str, Any]:
+        job = self._job(where)
+        described = job.describe()
+        job.step()
+        return described
+
+    def _update(self, where: dict[str, str], query: dict[str, str], body: Any) -> dict[str, Any]:
+        """What a job can be asked for is to end as cancelled, by number (5) or name."""
+        job = self._job(where)
+        if body.get("requestedState") not in (5, "JOB_STATE_CANCELLED"):
+            raise ServiceError(400, "INVALID_ARGUMENT", f"cannot do {body}")
+        if job.state not in TERMINAL:
+            job.states[:] = ["CANCELLING", "CANCELLED"]
+        return job.describe()
+
+    def _messages(self, where: dict[str, str], query: dict[str, str], body: Any) -> dict[str, Any]:
+        job = self._job(where)
+        begun = job.state == "RUNNING" or job.state in TERMINAL
+        messages = [
+            {
+                "id": str(number),
+                "time": TIME,
+                "messageText": text,
+                "messageImportance": "JOB_MESSAGE_ERROR",
+            }
+            for number, text in enumerate(job.errors if begun else [])
+        ]
+        return {"jobMessages": messages}
+
+    def _metrics(self, where: dict[str, str], query: dict[str, str], body: Any) -> dict[str, Any]:
+        self._job(where)
+        return {"metricTime": TIME, "metrics": []}
+
+    def log_message(self, *_: object) -> None:
+        """Requests are recorded, not printed."""

@@ -1,0 +1,312 @@
+"""A proxy before the storage server that makes the network fail where a test wants it to.
+
+It also does what the real service does and fake-gcs-server does not: preconditions of compose and
+delete, the limit of 32 components, one storage class a composition, and real folders. And it keeps
+a list of all requests.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from gcs_server import gcs_server
+
+# What may be done to a request instead of passing it on.
+CUT_UPLOAD = "cut in the middle of the request"
+CUT_DOWNLOAD = "cut in the middle of the answer"
+LOSE_ANSWER = "done by the server, but the answer is lost"
+
+
+@dataclass
+class Rule:
+    """What happens to requests: to the n-th ones, from 1, of those that match.
+
+    fault: a status code, one of the names above, or a function to be called before the request is
+    passed on. Matched are method and the decoded address, as in `POST /upload/…name=train`.
+    """
+
+    pattern: re.Pattern[str]
+    fault: int | str | Callable[[], object]
+    numbers: Any
+    seen: int = 0
+    hits: int = 0
+
+
+@dataclass
+class Request:
+    """A request that was passed on: bytes of the bodies to the server and from it."""
+
+    line: str
+    sent: int
+    status: int
+    received: int
+
+
+@dataclass
+class Proxy:
+    """A proxy that runs; address is what clients are given."""
+
+    address: str
+    upstream: str
+    hierarchical: bool = False
+    folders: set[str] = field(default_factory=set)
+    rules: list[Rule] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def fail(
+        self, pattern: str, fault: int | str | Callable[[], object], numbers: Any = (1,)
+    ) -> Rule:
+        """Adds a rule; `numbers` is anything that numbers may be in."""
+        rule = Rule(re.compile(pattern), fault, numbers)
+        self.rules.append(rule)
+        return rule
+
+    def rule_for(self, line: str) -> Rule | None:
+        with self.lock:
+            for rule in self.rules:
+                if rule.pattern.search(line):
+                    rule.seen += 1
+                    if rule.seen in rule.numbers:
+                        rule.hits += 1
+                        return rule
+        return None
+
+    def count(self, pattern: str) -> int:
+        """How many requests were passed on that match."""
+        return sum(bool(re.search(pattern, request.line)) for request in self.requests)
+
+    def ask(self, method: str, path: str, body: bytes = b"", headers: Any = None) -> Answer:
+        """A request to the server behind."""
+        connection = http.client.HTTPConnection(self.upstream, timeout=60)
+        try:
+            connection.request(method, path, body or None, dict(headers or {}))
+            answer = connection.getresponse()
+            return Answer(answer.status, answer.getheaders(), answer.read())
+        finally:
+            connection.close()
+
+    def metadata(self, bucket: str, name: str) -> dict[str, Any] | None:
+        """What the server knows of an object."""
+        answer = self.ask("GET", f"/storage/v1/b/{bucket}/o/{quote(name, safe='')}")
+        found: dict[str, Any] | None = json.loads(answer.body) if answer.status == 200 else None
+        return found
+
+    def names(self, bucket: str) -> list[str]:
+        """All objects of a bucket."""
+        answer = self.ask("GET", f"/storage/v1/b/{bucket}/o?maxResults=100000")
+        return sorted(item["name"] for item in json.loads(answer.body).get("items", []))
+
+    def content(self, bucket: str, name: str) -> bytes:
+        """The bytes of an object."""
+        path = f"/storage/v1/b/{bucket}/o/{quote(name, safe='')}?alt=media"
+        return self.ask("GET", path).body
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
+def _problem(status: int, message: str) -> Answer:
+    body = json.dumps({"error": {"code": status, "message": message}}).encode()
+    return Answer(status, [("Content-Type", "application/json")], body)
+
+
+def _json(content: dict[str, Any]) -> Answer:
+    return Answer(200, [("Content-Type", "application/json")], json.dumps(content).encode())
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    proxy: Proxy
+
+    def _handle(self) -> None:
+        line = f"{self.command} {unquote(self.path)}"
+        length = int(self.headers.get("Content-Length") or 0)
+        rule = self.proxy.rule_for(line)
+        fault = rule.fault if rule else None
+        if fault == CUT_UPLOAD:
+            self._pass_half_on(self.rfile.read(length // 2))
+            self._hang_up()
+            return
+        body = self.rfile.read(length)
+        if isinstance(fault, int):
+            self._answer(_problem(fault, f"a made-up status {fault}"))
+            return
+        if callable(fault):
+            fault()
+        answer = self._serve(line, body)
+        if answer.status == 404 and self._missing_bucket(self.path):
+            answer = _problem(404, "The specified bucket does not exist.")
+        self.proxy.requests.append(Request(line, length, answer.status, len(answer.body)))
+        if fault == LOSE_ANSWER:
+            self._hang_up()
+        else:
+            self._answer(answer, cut=fault == CUT_DOWNLOAD)
+
+    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _handle  # noqa: N815
+
+    def _serve(self, line: str, body: bytes) -> Answer:
+        proxy = self.proxy
+        split = urlsplit(self.path)
+        query = {name: values[0] for name, values in parse_qs(split.query).items()}
+        if proxy.hierarchical:
+            folder = re.fullmatch(
+                r"/storage/v1/b/([^/]+)/(storageLayout|folders)(?:/(.+))?", split.path
+            )
+            if folder:
+                with proxy.lock:
+                    return self._folders(folder, query, body)
+        with proxy.lock:
+            wrong = self._precondition(split.path, query, body)
+            if wrong is not None:
+                return wrong
+            if "/compose" not in split.path and self.command != "DELETE":
+                proxy.lock.release()
+                try:
+                    return proxy.ask(self.command, self.path, body, self._passed_headers())
+                finally:
+                    proxy.lock.acquire()
+            return proxy.ask(self.command, self.path, body, self._passed_headers())
+
+    def _missing_bucket(self, path: str) -> bool:
+        found = re.search(r"/storage/v1/b/([^/]+)", path)
+        return bool(found) and self.proxy.ask("GET", f"/storage/v1/b/{found[1]}").status == 404
+
+    def _precondition(self, path: str, query: dict[str, str], body: bytes) -> Answer | None:
+        """The refusal that the real service would give, if any."""
+        found = re.fullmatch(r"/storage/v1/b/([^/]+)/o/(.+?)(/compose)?", path)
+        if not found or self.command not in ("POST", "DELETE"):
+            return None
+        bucket, name = found[1], unquote(found[2])
+        if "ifGenerationMatch" in query:
+            there = self.proxy.metadata(bucket, name)
+            if (there["generation"] if there else "0") != query["ifGenerationMatch"]:
+                return _problem(
+                    412, "At least one of the pre-conditions you specified did not hold."
+                )
+        if not found[3]:
+            return None
+        sources = json.loads(body)["sourceObjects"]
+        if not 1 <= len(sources) <= 32:
+            return _problem(400, "The number of source components provided exceeds 32.")
+        classes = set()
+        for source in sources:
+            there = self.proxy.metadata(bucket, source["name"])
+            if there is None:
+                return _problem(404, f"Object {source['name']} not found.")
+            wanted = source.get("objectPreconditions", {}).get("ifGenerationMatch")
+            if wanted is not None and str(wanted) != there["generation"]:
+                return _problem(
+                    412, "At least one of the pre-conditions you specified did not hold."
+                )
+            classes.add(there.get("storageClass"))
+        if len(classes) > 1:
+            return _problem(400, "The storage class of all source objects must match.")
+        return None
+
+    def _folders(self, found: re.Match[str], query: dict[str, str], body: bytes) -> Answer:
+        """The four requests about folders, by their documentation."""
+        bucket, what, name = found[1], found[2], unquote(found[3] or "")
+        folders = self.proxy.folders
+        if what == "storageLayout":
+            return _json({"bucket": bucket, "hierarchicalNamespace": {"enabled": True}})
+        if self.command == "GET":
+            prefix = query.get("prefix", "")
+            # One a page, so that pages are turned.
+            pending = sorted(folder for folder in folders if folder.startswith(prefix))
+            rest = [folder for folder in pending if folder > query.get("pageToken", "")]
+            page: dict[str, Any] = {"items": [{"name": folder} for folder in rest[:1]]}
+            return _json(page | ({"nextPageToken": rest[0]} if rest[1:] else {}))
+        if self.command == "POST":
+            made = json.loads(body)["name"]
+            if made in folders:
+                return _problem(409, "The folder you tried to create already exists.")
+            parts = made.rstrip("/").split("/")
+            parents = {"/".join(parts[:depth]) + "/" for depth in range(1, len(parts))}
+            if parents - folders and query.get("recursive") != "true":
+                return _problem(409, "The parent folder does not exist.")
+            folders |= parents | {made}
+            return _json({"name": made})
+        if name not in folders:
+            return _problem(404, "The folder does not exist.")
+        inside = [*self.proxy.names(bucket), *(folders - {name})]
+        if any(other.startswith(name) for other in inside):
+            return _problem(409, "The folder you tried to delete is not empty.")
+        folders.remove(name)
+        return Answer(204, [], b"")
+
+    def _passed_headers(self) -> dict[str, str]:
+        # With Host, so that the server names the proxy where an upload goes on.
+        return dict(self.headers.items())
+
+    def _pass_half_on(self, half: bytes) -> None:
+        """Begins the request at the server behind and breaks it off there too."""
+        connection = http.client.HTTPConnection(self.proxy.upstream, timeout=60)
+        connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+        for name, value in self._passed_headers().items():
+            connection.putheader(name, value)
+        connection.endheaders(half)
+        connection.close()
+
+    def _answer(self, answer: Answer, cut: bool = False) -> None:
+        self.send_response(answer.status)
+        for name, value in answer.headers:
+            if name.lower() not in ("content-length", "transfer-encoding", "connection", "date"):
+                self.send_header(name, value)
+        if answer.status != 204:
+            self.send_header("Content-Length", str(len(answer.body)))
+        self.end_headers()
+        if cut:
+            self.wfile.write(answer.body[: len(answer.body) // 2])
+            self._hang_up()
+        else:
+            self.wfile.write(answer.body)
+
+    def _hang_up(self) -> None:
+        self.wfile.flush()
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    # Killed clients leave connections in the queue.
+    request_queue_size = 64
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that are killed break their connections: no reason to print a traceback."""
+
+
+@contextmanager
+def faulty_server(*buckets: str, hierarchical: bool = False) -> Iterator[Proxy]:
+    """A storage server with these buckets behind a proxy."""
+    handler = type("Handler", (_Handler,), {})
+    with _Server(("127.0.0.1", 0), handler) as server:
+        address = f"http://127.0.0.1:{server.server_address[1]}"
+        with gcs_server(*buckets, seen_as=address) as behind:
+            proxy = Proxy(address, behind.removeprefix("http://"), hierarchical)
+            handler.proxy = proxy
+            thread = threading.Thread(target=server.serve_forever, daemon=True)
+            thread.start()
+            try:
+                yield proxy
+            finally:
+                server.shutdown()
+                thread.join()

@@ -1,0 +1,448 @@
+"""Dataflow without Google: the graph, the launcher's path, a whole submission, and bad ends.
+
+Storage and the Dataflow service are real servers on this machine; what a worker would do is done by
+a local run of the same job.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from apache_beam.portability.api import beam_runner_api_pb2
+from dataflow_server import DataflowServer
+from gcs_server import client_environment, gcs_server
+from google.cloud.dataflow_v1beta3.types import Job as DataflowJob
+from google.cloud.storage import Client
+from hub_server import HubServer
+from oracle import oracle, read_texts
+from tokenizer_files import save, train
+
+from pipeline.dataflow import dataflow_defaults, runs_on_dataflow
+from pipeline.failures import explain
+from pipeline.main import main
+from pipeline.options import Parser, add_build_flags, parse_build_flags
+
+ROOT = Path(__file__).parent.parent
+IMAGE = "us-central1-docker.pkg.dev/my-project/fineshards/fineshards:0.1.0"
+DATAFLOW = (
+    "--runner=DataflowRunner",
+    "--project=my-project",
+    "--region=us-central1",
+    "--temp_location=gs://bucket/temp",
+    f"--sdk_container_image={IMAGE}",
+)
+STEPS = {"Discover", "Tokenize", "Plan", "Write", "Commit"}
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """A bucket `bucket`, and a dataset `team/texts` on a hub; job: the flags that name a job."""
+
+    environment: dict[str, str]
+    client: Client
+    output: str
+
+    @property
+    def job(self) -> tuple[str, ...]:
+        return ("--dataset=team/texts", f"--output={self.output}", "--shard_tokens=100000")
+
+    def shards(self) -> dict[str, bytes]:
+        folder = f"{self.output.removeprefix('gs://bucket/')}/"
+        names = [name for split in ("test/", "train/") for name in self.names(folder + split)]
+        return {n.removeprefix(folder): self.read(n) for n in names if not n.endswith("/")}
+
+    def names(self, folder: str) -> list[str]:
+        return [blob.name for blob in self.client.list_blobs("bucket", prefix=folder)]
+
+    def read(self, name: str) -> bytes:
+        content: bytes = self.client.bucket("bucket").blob(name).download_as_bytes()
+        return content
+
+    def start(self, program: Path | str, *flags: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, str(program), *flags],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, program: Path | str, *flags: str) -> Ended:
+        process = self.start(program, *flags)
+        out, err = process.communicate()
+        return Ended(process.returncode, out, err)
+
+    def build_here(self) -> Ended:
+        return self.run(ROOT / "pipeline/main.py", *self.job)
+
+    def work(self, job: DataflowJob, folder: Path) -> None:
+        """What Dataflow's workers do: the graph that was staged with a job."""
+        file = folder / "pipeline.pb"
+        file.write_bytes(graph_of(self, job).SerializeToString())
+        worked = self.run(ROOT / "tests/graph_driver.py", str(file))
+        assert worked.exit_code == 0, worked.err
+
+
+@dataclass(frozen=True)
+class Ended:
+    exit_code: int
+    out: str
+    err: str
+
+    @property
+    def sentence(self) -> str:
+        return self.err.splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def servers(
+    sample: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Cloud]]:
+    folder = tmp_path_factory.mktemp("hub")
+    (folder / "texts/data").mkdir(parents=True)
+    shutil.copy(sample, folder / "texts/data/train-00000.parquet")
+    with gcs_server("bucket") as address, HubServer() as hub, pytest.MonkeyPatch.context() as patch:
+        hub.push("team/texts", folder / "texts")
+        patch.setenv("STORAGE_EMULATOR_HOST", address)
+        environment = client_environment(address) | {
+            "PYTHONPATH": str(ROOT),
+            "HF_ENDPOINT": hub.url,
+            "HF_HOME": str(folder / "home"),
+        }
+        yield lambda name: Cloud(environment, Client(), f"gs://bucket/{name}")
+
+
+@pytest.fixture
+def cloud(servers: Callable[[str], Cloud], request: pytest.FixtureRequest) -> Cloud:
+    return servers(request.node.name)
+
+
+@pytest.fixture
+def dataflow() -> Iterator[DataflowServer]:
+    with DataflowServer() as server:
+        yield server
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Path:
+    """The program that the image has for the launcher: one file, in a folder of its own."""
+    program = tmp_path / "template/main.py"
+    program.parent.mkdir()
+    shutil.copy(ROOT / "pipeline/main.py", program)
+    return program
+
+
+def launch(cloud: Cloud, launcher: Path, *parameters: str) -> tuple[Ended, str]:
+    """Runs the launcher's command; returns how it ended and the name of its job file."""
+    name = cloud.output.rpartition("/")[2]
+    job_file = f"staging/template_launches/{name}/job_object"
+    # As the launcher's log shows it ("Executing: ..."), with all values as `--name=value`.
+    ended = cloud.run(
+        launcher,
+        "--runner=DataflowRunner",
+        "--project=my-project",
+        "--region=us-central1",
+        f"--job_name={name.replace('_', '-')}",
+        "--temp_location=gs://bucket/temp",
+        "--staging_location=gs://bucket/staging",
+        f"--template_location=gs://bucket/{job_file}",
+        '--labels={\n   "goog-dataflow-provided-template-type" : "flex"\n}\n',
+        "--max_num_workers=4",
+        "--machine_type=n2-standard-4",
+        "--service_account_email=worker@my-project.iam.gserviceaccount.com",
+        "--an_option_of_a_later_launcher=1",
+        *cloud.job,
+        f"--sdk_container_image={IMAGE}",
+        *parameters,
+    )
+    return ended, job_file
+
+
+def graph_of(cloud: Cloud, job: DataflowJob) -> beam_runner_api_pb2.Pipeline:
+    staged = job.environment.sdk_pipeline_options["options"]["pipelineUrl"]
+    content = cloud.read(staged.removeprefix("gs://bucket/"))
+    return beam_runner_api_pb2.Pipeline.FromString(content)
+
+
+def steps_of(graph: beam_runner_api_pb2.Pipeline) -> set[str]:
+    """The names of the outermost transforms."""
+    names = {transform.unique_name for transform in graph.components.transforms.values()}
+    return {name for name in names if "/" not in name and not name.startswith("ref_")}
+
+
+def keys_of(graph: beam_runner_api_pb2.Pipeline) -> dict[str, str]:
+    """How each grouping encodes its keys."""
+    components = graph.components
+
+    def coder(id_: str) -> str:
+        found = components.coders[id_]
+        name = found.spec.urn.removeprefix("beam:coder:").removesuffix(":v1")
+        parts = ", ".join(map(coder, found.component_coder_ids))
+        return f"{name}({parts})" if parts else name
+
+    keys = {}
+    for transform in components.transforms.values():
+        if transform.spec.urn == "beam:transform:group_by_key:v1":
+            (input_,) = transform.inputs.values()
+            pairs = components.coders[components.pcollections[input_].coder_id]
+            keys[transform.unique_name] = coder(pairs.component_coder_ids[0])
+    return keys
+
+
+def test_a_dry_run_translates_the_graph_and_starts_nothing(cloud: Cloud, tmp_path: Path) -> None:
+    tokenizer = save(train("gpt2", ["some text"], 300), tmp_path / "tokenizer.json")
+    cloud.client.bucket("bucket").blob("llama/tokenizer.json").upload_from_filename(tokenizer)
+    flags = (*cloud.job, *DATAFLOW, "--tokenizer=gs://bucket/llama/tokenizer.json")
+    ended = cloud.run(ROOT / "pipeline/main.py", *flags, "--dry_run=True")
+    assert ended.exit_code == 0, ended.err
+    assert "nothing was started" in ended.out
+    assert cloud.names("temp/") == []
+    folder = cloud.output.removeprefix("gs://bucket/")
+    assert cloud.read(f"{folder}/metadata/tokenizer.json") == tokenizer.read_bytes()
+
+
+def test_the_launcher_leaves_a_job_that_dataflow_can_start(cloud: Cloud, launcher: Path) -> None:
+    ended, job_file = launch(
+        cloud, launcher, "--overwrite=false", "--keep_checkpoints=true", "--test_fraction=0.1"
+    )
+    assert ended.exit_code == 0, ended.err
+    assert f"described in gs://bucket/{job_file}" in ended.out
+    # Beam says so after it has looked for credentials for 25 seconds.
+    assert "Unable to find default credentials" not in ended.err
+
+    job = DataflowJob.from_json(cloud.read(job_file), ignore_unknown_fields=False)
+    assert job.type_.name == "JOB_TYPE_BATCH"
+    assert job.labels == {"goog-dataflow-provided-template-type": "flex"}
+    (pool,) = job.environment.worker_pools
+    (harness,) = pool.sdk_harness_container_images
+    assert harness.container_image == pool.worker_harness_container_image == IMAGE
+    assert harness.use_single_core_per_container
+    assert pool.autoscaling_settings.max_num_workers == 4
+    assert pool.machine_type == "n2-standard-4"
+    assert not pool.num_threads_per_worker
+    # What it needs is staged, and nothing of `__main__`.
+    (package,) = pool.packages
+    assert package.name == "submission_environment_dependencies.txt"
+    assert package.location.removeprefix("storage.googleapis.com/bucket/") in cloud.names("staging")
+    options = job.environment.sdk_pipeline_options["options"]
+    assert options["sdk_location"] == "container"
+    assert not options["save_main_session"]
+
+    graph = graph_of(cloud, job)
+    assert steps_of(graph) == STEPS
+    manifest = [
+        t for t in graph.components.transforms.values() if t.unique_name == "Commit/Manifest"
+    ]
+    assert len(manifest) == 1
+    # A pickled key would be long, and two encodings of one key would be two keys.
+    keys = keys_of(graph)
+    assert keys["Plan/GroupFiles"] == "varint"
+    assert keys["Write/GroupShards"] == "kv(string_utf8, varint)"
+    # No file names, no vocabulary.
+    largest = max(len(t.SerializeToString()) for t in graph.components.transforms.values())
+    assert largest < 20_000
+    assert len(graph.SerializeToString()) < 200_000
+    folder = cloud.output.removeprefix("gs://bucket/")
+    assert {f"{folder}/metadata/job.json", f"{folder}/metadata/vocabulary.tiktoken"} <= set(
+        cloud.names(folder)
+    )
+
+
+def test_a_launch_for_a_finished_output_is_a_job_that_does_nothing(
+    cloud: Cloud, launcher: Path
+) -> None:
+    assert cloud.build_here().exit_code == 0
+    before = {blob.name: blob.generation for blob in cloud.client.list_blobs("bucket")}
+    ended, job_file = launch(cloud, launcher)
+    assert ended.exit_code == 0, ended.err
+    graph = graph_of(cloud, DataflowJob.from_json(cloud.read(job_file)))
+    assert steps_of(graph) == {"AlreadyFinished"}
+    after = {blob.name: blob.generation for blob in cloud.client.list_blobs("bucket")}
+    assert before.items() <= after.items()
+
+
+def test_a_submission_runs_to_its_end(
+    cloud: Cloud, dataflow: DataflowServer, sample: Path, tmp_path: Path
+) -> None:
+    dataflow.expect(
+        run=lambda job: cloud.work(DataflowJob.from_json(json.dumps(job.body)), tmp_path)
+    )
+    ended = cloud.run(
+        ROOT / "pipeline/main.py", *cloud.job, *DATAFLOW, f"--dataflow_endpoint={dataflow.url}"
+    )
+    assert ended.exit_code == 0, ended.err
+    assert ended.out.startswith("finished in ")
+    assert "1,063 documents" in ended.out
+    assert "Unable to find default credentials" not in ended.err
+    assert cloud.shards() == oracle(read_texts(sample), 100_000, test_shards=1)
+    # Where to look at it, but not everything that was sent.
+    assert "console.cloud.google.com/dataflow/jobs/us-central1/" in ended.err
+    assert "sdk_pipeline_options" not in ended.err
+
+    (job,) = dataflow.jobs
+    assert job.seen[0] == "PENDING"
+    assert job.seen[-1] == "DONE"
+    assert job.name.startswith("fineshards-")
+    sent = DataflowJob.from_json(json.dumps(job.body))
+    assert steps_of(graph_of(cloud, sent)) == STEPS
+    again = cloud.run(
+        ROOT / "pipeline/main.py", *cloud.job, *DATAFLOW, f"--dataflow_endpoint={dataflow.url}"
+    )
+    assert again.out.startswith("already finished, nothing to do")
+    assert len(dataflow.jobs) == 1
+
+
+def test_a_job_that_fails_ends_in_the_sentence_of_its_step(
+    cloud: Cloud, dataflow: DataflowServer
+) -> None:
+    # The form of Dataflow's messages; the traceback comes first, the summary after it.
+    worker = (
+        "Error message from worker: generic::unknown: Traceback (most recent call last):\n"
+        '  File "apache_beam/runners/common.py", line 1498, in process\n'
+        "shards.errors.InputError: data/train-00000.parquet has no column 'content'. Name one that "
+        "it has. [while running 'Discover/Footers-ptransform-27']\n\npassed through:\n==>\n"
+        "    dist_proc/dax/workflow/worker/fnapi_service_impl.cc:1335"
+    )
+    summary = (
+        "Workflow failed. Causes: S02:Discover/Footers failed., The job failed because a work item "
+        "has failed 4 times."
+    )
+    dataflow.expect(states=("RUNNING", "RUNNING", "FAILED"), errors=(worker, summary))
+    ended = cloud.run(
+        ROOT / "pipeline/main.py", *cloud.job, *DATAFLOW, f"--dataflow_endpoint={dataflow.url}"
+    )
+    assert ended.exit_code == 1
+    assert ended.out == ""
+    assert ended.sentence == (
+        "fineshards: data/train-00000.parquet has no column 'content'. Name one that it has."
+    )
+
+
+def test_a_job_that_ends_well_without_a_dataset_is_an_error(
+    cloud: Cloud, dataflow: DataflowServer
+) -> None:
+    dataflow.expect(states=("RUNNING", "DONE"))
+    ended = cloud.run(
+        ROOT / "pipeline/main.py", *cloud.job, *DATAFLOW, f"--dataflow_endpoint={dataflow.url}"
+    )
+    assert ended.exit_code == 1
+    assert f"{cloud.output}/metadata/manifest.json is not there" in ended.sentence
+
+
+def test_a_second_job_is_refused_while_the_first_goes_on_even_unwatched(
+    cloud: Cloud, dataflow: DataflowServer
+) -> None:
+    dataflow.expect(states=("RUNNING",))
+    flags = (*cloud.job, *DATAFLOW, f"--dataflow_endpoint={dataflow.url}")
+    first = cloud.start(ROOT / "pipeline/main.py", *flags)
+    try:
+        while not any(request.path.endswith("/messages") for request in dataflow.requests):
+            assert first.poll() is None, first.stderr and first.stderr.read()
+            time.sleep(0.1)
+        second = cloud.run(ROOT / "pipeline/main.py", *flags)
+        assert second.exit_code == 1
+        (job,) = dataflow.jobs
+        assert f"an active job of that name already: {job.name}, id {job.id}" in second.sentence
+        first.send_signal(signal.SIGINT)
+        _, err = first.communicate()
+    finally:
+        first.kill()
+        first.communicate()
+    assert first.returncode == 1
+    assert err.splitlines()[-1].startswith("fineshards: interrupted, but the job goes on")
+    assert job.state == "RUNNING"
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        ("State: CANCELLED, Error:\nNone", "the Dataflow job ended as CANCELLED. What is finished"),
+        (
+            "State: FAILED, Error:\nWorkflow failed. Causes: no quota\nfor N2_CPUS.",
+            "the Dataflow job ended as FAILED: Workflow failed. Causes: no quota for N2_CPUS. What",
+        ),
+    ],
+)
+def test_other_bad_ends_are_one_sentence_too(error: str, sentence: str) -> None:
+    explained = explain(RuntimeError(f"Dataflow pipeline failed. {error}"))
+    assert str(explained).startswith(sentence)
+
+
+def test_an_error_that_nobody_explains_stays_whole() -> None:
+    text = "State: FAILED, Error:\nTraceback (most recent call last):\nKeyError: 'x'"
+    assert explain(RuntimeError(f"Dataflow pipeline failed. {text}")) is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--dataset=a/b", "--output=out", *DATAFLOW], "--output out is on this machine"),
+        (["--input=/in/*.parquet", "--output=gs://b/o", *DATAFLOW], "--input /in/*.parquet is on"),
+        ([f"--dataset={ROOT}", "--output=gs://b/o", *DATAFLOW], f"--dataset {ROOT} is on this"),
+        (["--dataset=a/b", "--output=gs://b/o", *DATAFLOW[:-1]], "--sdk_container_image"),
+    ],
+)
+def test_what_workers_could_never_do_is_refused_at_once(
+    flags: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(flags) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_what_beam_lacks_is_one_sentence(cloud: Cloud) -> None:
+    flags = [flag for flag in DATAFLOW if not flag.startswith("--project")]
+    ended = cloud.run(ROOT / "pipeline/main.py", *cloud.job, *flags)
+    assert ended.exit_code == 2
+    assert "Missing required option: project" in ended.sentence
+    assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "yes"),
+    [
+        (["--runner=DataflowRunner"], True),
+        (["--project=p", "--runner", "dataflow", "--region=r"], True),
+        (["--runner=apache_beam.runners.DataflowRunner"], True),
+        (["--runner=FlinkRunner", "--job_name=dataflow"], False),
+        (["--job_name=DataflowRunner"], False),
+    ],
+)
+def test_dataflow_is_known_by_all_names_that_beam_takes(flags: list[str], yes: bool) -> None:
+    parser = Parser()
+    add_build_flags(parser)
+    options = parse_build_flags(parser, ["--dataset=a/b", "--output=gs://b/o", *flags])
+    assert runs_on_dataflow(options) is yes
+
+
+def test_flags_of_the_user_win_over_those_of_the_program() -> None:
+    from apache_beam.options.pipeline_options import (
+        GoogleCloudOptions,
+        PipelineOptions,
+        SetupOptions,
+    )
+
+    parser = Parser()
+    add_build_flags(parser)
+
+    def options(*flags: str) -> PipelineOptions:
+        job = parse_build_flags(parser, ["--dataset=a/b", "--output=gs://b/o/", *DATAFLOW, *flags])
+        return PipelineOptions([*dataflow_defaults(job), *job.beam_args])
+
+    plain = options()
+    assert plain.view_as(SetupOptions).save_main_session is False
+    assert plain.view_as(SetupOptions).sdk_location == "container"
+    name = plain.view_as(GoogleCloudOptions).job_name
+    assert name == options("--region=europe-west4").view_as(GoogleCloudOptions).job_name
+    own = options("--save_main_session", "--sdk_location=default", "--job_name=mine")
+    assert own.view_as(SetupOptions).save_main_session is True
+    assert own.view_as(SetupOptions).sdk_location == "default"
+    assert own.view_as(GoogleCloudOptions).job_name == "mine"

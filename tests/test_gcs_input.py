@@ -1,0 +1,435 @@
+"""Input on gs://: which objects are found, that one generation of each is read, and how."""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from conftest import ROOT
+from faulty_proxy import CUT_DOWNLOAD, Proxy
+from gcs_input import Stored
+from gcs_server import free_port
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from source_files import COLUMNS, Read, add
+
+from pipeline.cli import main
+from shards.errors import InputError, UsageError
+from shards.records import SourceFile
+from sources.files import READ_AHEAD, find_files, open_file
+from sources.reading import discover_blocks, read_block
+
+TEXTS = [f"text number {number}, and some more words" for number in range(3000)]
+LINES = b"".join(
+    json.dumps({"text": text, "id": f"n{i}"}).encode() + b"\n" for i, text in enumerate(TEXTS)
+)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests are not tried again for minutes."""
+    monkeypatch.setattr("shards.gcs_objects._RETRY_SECONDS", 0.1)
+
+
+ALWAYS = range(1, 1 << 30)
+
+
+def find(*patterns: str) -> list[str]:
+    return [file.path for file in find_files(patterns)]
+
+
+def read(file: SourceFile, block_bytes: int = 1) -> Read:
+    found = Read([], [], {})
+    for block in discover_blocks(file, COLUMNS, block_bytes):
+        add(found, read_block(file, COLUMNS, block))
+    return found
+
+
+def texts_of(file: SourceFile) -> list[str | None]:
+    return [text for _, text, _ in read(file).rows]
+
+
+# ---- finding
+
+NAMES = [
+    f"{folder}{name}"
+    for folder in ("", "a/", "a/b/", "ab/", ".h/", "a/.h/b/", "[a]/", "a/b/ab/", "*/")
+    for name in ("a.jsonl", "b.jsonl", "ab.jsonl", "a[1].jsonl", ".h.jsonl", "!.jsonl", "*.jsonl")
+]
+PARTS = ["*", "?", "**", "a", "b", "ab", "a*", "?b", "[ab]", "[!a]", "[[]a]", "[a]", ".*", ".h"]
+ENDS = ["*", "**", "*.jsonl", "a.jsonl", "?.jsonl", "a[1].jsonl", "a[[]1].jsonl", "[!b]*", ".h*"]
+
+
+@pytest.fixture(scope="module")
+def same(gcs_proxy: Proxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """The same names in a local folder and in a bucket."""
+    folder, stored = tmp_path_factory.mktemp("same"), Stored(gcs_proxy)
+    for name in NAMES:
+        (folder / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "in" / name).touch()
+        stored.put(f"in/{name}", b"")
+    stored.put("in/a/", b"")  # as consoles make a folder
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("STORAGE_EMULATOR_HOST", gcs_proxy.address)
+        yield folder, stored.url
+
+
+@settings(max_examples=300)
+@given(parts=st.lists(st.sampled_from(PARTS), max_size=3), end=st.sampled_from(ENDS))
+def test_a_pattern_means_what_it_means_for_local_files(
+    same: tuple[Path, str], parts: list[str], end: str
+) -> None:
+    folder, bucket = same
+    pattern = "/".join(["in", *parts, end])
+
+    def names(root: str) -> list[str] | str:
+        try:
+            return [path.partition("/in/")[2] for path in find(f"{root}/{pattern}")]
+        except UsageError as error:
+            return str(error).replace(root, "")
+
+    assert names(bucket) == names(glob.escape(str(folder)))
+
+
+def test_only_what_may_match_is_listed(stored: Stored) -> None:
+    for name in ("in/a.jsonl", "in/deep/b.jsonl", "in/c.parquet", "other/d.jsonl"):
+        stored.put(name, b"")
+    assert find(f"{stored.url}/in/*.jsonl") == [f"{stored.url}/in/a.jsonl"]
+    (listing,) = stored.requests()
+    assert "prefix=in/&" in listing.line
+    assert "delimiter=/&" in listing.line
+
+
+def test_files_are_described_by_one_listing(stored: Stored) -> None:
+    urls = [stored.put(f"in/{number}.jsonl.gz", b"x" * number) for number in range(1, 4)]
+    files = find_files([f"{stored.url}/in/*"])
+    assert len(stored.requests()) == 1
+    assert files == [
+        SourceFile(
+            number,
+            url,
+            number + 1,
+            f"generation:{stored.generation(f'in/{number + 1}.jsonl.gz')}",
+            "jsonl",
+            "gzip",
+        )
+        for number, url in enumerate(urls)
+    ]
+
+
+def test_patterns_of_both_kinds_keep_their_order(stored: Stored, sample: Path) -> None:
+    first, second = stored.put("b.parquet", sample), stored.put("a.parquet", sample)
+    assert find(first, str(sample), f"{stored.url}/a*") == [first, str(sample), second]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "words"),
+    [
+        (["{}/in/*.parquet"], r"--input gs://data-\d+/in/\*\.parquet: no file matches"),
+        (["{}"], "no file matches"),
+        (["{}/in"], "no file matches"),
+        (
+            ["{}/in/*.jsonl", "{}/in/a*"],
+            r"in/a\.jsonl is matched twice, by --input .*/in/\*\.jsonl",
+        ),
+        (["{}/in/*"], r"/in/b\.txt: cannot read a file named 'b\.txt'; expected \.parquet"),
+        (["gs:///in/*"], "names no bucket"),
+        (["gs://data-*/in/a.jsonl"], "names no bucket"),
+    ],
+)
+def test_patterns_that_cannot_be_used(stored: Stored, patterns: list[str], words: str) -> None:
+    for name in ("in/a.jsonl", "in/b.txt"):
+        stored.put(name, b"{}")
+    with pytest.raises(UsageError, match=words):
+        find(*(pattern.format(stored.url) for pattern in patterns))
+
+
+def test_a_missing_bucket_is_named(stored: Stored) -> None:
+    with pytest.raises(InputError, match=r"^gs://no-such/a\* cannot be listed: there is no bucket"):
+        find("gs://no-such/a*")
+
+
+def test_no_permission_is_one_sentence(stored: Stored) -> None:
+    url = stored.put("a.jsonl", LINES)
+    (file,) = find_files([url])
+    stored.proxy.fail("GET", 403, ALWAYS)
+    with pytest.raises(InputError, match=rf"^{url} cannot be listed: no permission \(403\)"):
+        find(url)
+    with pytest.raises(InputError, match=rf"^{url} cannot be read: no permission \(403\)"):
+        read(file)
+    # Metadata may be seen, and content not.
+    stored.forget()
+    stored.proxy.fail("alt=media", 403, ALWAYS)
+    with pytest.raises(InputError, match=rf"^{url} cannot be read: no permission \(403\)"):
+        read(file)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_server_that_does_not_get_better_is_one_sentence(stored: Stored) -> None:
+    url = stored.put("a.jsonl", LINES)
+    (file,) = find_files([url])
+    stored.proxy.fail("alt=media", CUT_DOWNLOAD, ALWAYS)
+    with pytest.raises(InputError, match=rf"^{url} cannot be read: .*\. Run again") as failure:
+        read(file)
+    assert "\n" not in str(failure.value)
+    stored.proxy.fail("GET", 503, ALWAYS)
+    with pytest.raises(InputError, match=rf"^{url} cannot be listed: .*\. Run again"):
+        find(url)
+
+
+def test_without_credentials_is_one_sentence(tmp_path: Path) -> None:
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "CLOUDSDK_CONFIG": str(tmp_path),
+        "NO_GCE_CHECK": "true",
+        "PYTHONPATH": str(ROOT),
+    }
+    command = [sys.executable, "-m", "pipeline", "build", "--input=gs://data-1/*.parquet"]
+    done = subprocess.run(
+        [*command, f"--output={tmp_path / 'out'}"],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("fineshards: gs://data-1/*.parquet cannot be listed: no ")
+    assert "Google credentials were found" in line
+
+
+def test_a_server_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    program = (
+        "import sys, shards.gcs_objects; shards.gcs_objects._RETRY_SECONDS = 0.1; "
+        "from pipeline.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", program, "build", "--input=gs://data-1/*.parquet"]
+    done = subprocess.run(
+        [*command, f"--output={tmp_path / 'out'}"],
+        env=os.environ
+        | {"PYTHONPATH": str(ROOT), "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{free_port()}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("fineshards: gs://data-1/*.parquet cannot be listed: ")
+    assert line.endswith("Run again when it is reachable.")
+
+
+def test_a_dataset_is_no_address(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["build", "--dataset=gs://bucket/folder", "--output=out"]) == 2
+    assert "use --input, such as --input 'gs://" in capsys.readouterr().err
+
+
+# ---- reading
+
+
+def heavy_parquet(path: Path) -> Path:
+    """Little text between much else."""
+    heavy = [os.urandom(10_000) for _ in range(3000)]
+    table = pa.table({"a": heavy, "text": TEXTS, "z": heavy})
+    pq.write_table(table, path, row_group_size=1500)
+    assert path.stat().st_size > 60_000_000
+    return path
+
+
+def test_columns_that_nobody_needs_are_not_fetched(stored: Stored, tmp_path: Path) -> None:
+    url = stored.put("a.parquet", heavy_parquet(tmp_path / "a.parquet"))
+    (file,) = find_files([url])
+    stored.forget()
+    assert texts_of(file) == TEXTS
+    sent = sum(request.received for request in stored.requests())
+    assert 10_000 < sent < 1_000_000
+    # A footer each time that the file is opened, and a request for each row group's text.
+    assert len(stored.downloads()) <= 3 + 2
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+def test_lines_are_read_from_front_to_back_in_large_requests(stored: Stored, ending: str) -> None:
+    noise = os.urandom(4 * READ_AHEAD // 3).hex()
+    lines = b"".join(
+        b'{"text": "%d", "noise": "%s"}\n' % (number, noise[start : start + 5000].encode())
+        for number, start in enumerate(range(0, len(noise), 5000))
+    )
+    compress: dict[str, Callable[[bytes], bytes]] = {
+        "": bytes,
+        ".gz": lambda content: gzip.compress(content, 1),
+        ".zst": zstandard.ZstdCompressor().compress,
+    }
+    content = compress[ending](lines)
+    url = stored.put(f"a.jsonl{ending}", content)
+    (file,) = find_files([url])
+    stored.forget()
+    (block,) = discover_blocks(file, COLUMNS, 1)
+    assert sum(request.received for request in stored.downloads()) <= 1 << 20
+    stored.forget()
+    found = Read([], [], {})
+    add(found, read_block(file, COLUMNS, block))
+    assert [text for _, text, _ in found.rows] == [str(n) for n in range(-(-len(noise) // 5000))]
+    assert len(content) > READ_AHEAD
+    downloads = stored.downloads()
+    assert len(downloads) == -(-len(content) // READ_AHEAD)
+    assert sum(request.received for request in downloads) == len(content)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.json.gz"])
+def test_lines_that_are_stored_compressed_are_read_as_they_are_stored(
+    stored: Stored, name: str
+) -> None:
+    """Cloud Storage would decompress them on the way for who does not say otherwise."""
+    compressed = gzip.compress(LINES)
+    (file,) = find_files([stored.put(name, compressed, encoding="gzip")])
+    assert (file.size, file.compression) == (len(compressed), "gzip")
+    assert texts_of(file) == TEXTS
+
+
+@pytest.mark.parametrize(
+    ("name", "encoding"), [("a.parquet", "gzip"), ("a.jsonl", "br"), ("a.jsonl.zst", "gzip")]
+)
+def test_other_stored_encodings_are_refused(stored: Stored, name: str, encoding: str) -> None:
+    url = stored.put(name, b"whatever", encoding)
+    with pytest.raises(InputError, match=rf"^{url} is stored with Content-Encoding {encoding}"):
+        find(url)
+
+
+_PEAK = """
+import re, sys
+from pathlib import Path
+sys.path.insert(0, "tests")
+from source_files import COLUMNS
+from sources.files import find_files
+from sources.reading import discover_blocks, read_block
+(file,) = find_files(sys.argv[1:])
+total = 0
+for block in discover_blocks(file, COLUMNS, 1):
+    for batch in read_block(file, COLUMNS, block):
+        total += len(batch.numbers)
+print(total, re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
+"""
+
+
+def test_memory_does_not_grow_with_the_row_group(stored: Stored, tmp_path: Path) -> None:
+    def peak(rows: int) -> int:
+        texts = [os.urandom(5_000).hex() for _ in range(rows)]
+        pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet", row_group_size=rows)
+        url = stored.put(f"{rows}.parquet", tmp_path / "a.parquet")
+        done = subprocess.run(
+            [sys.executable, "-c", _PEAK, url],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found, kilobytes = map(int, done.stdout.split())
+        assert found == rows
+        return kilobytes * 1024
+
+    # 120 MB more text in one row group; a few buffers and batches are the same for both.
+    assert peak(16_000) - peak(4_000) < 60_000_000
+
+
+# ---- faults
+
+
+@pytest.mark.parametrize("fault", [503, 429, 408, 500, CUT_DOWNLOAD])
+@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl.gz"])
+def test_a_fault_that_passes_changes_nothing(
+    stored: Stored, tmp_path: Path, name: str, fault: int | str
+) -> None:
+    if name == "a.parquet":
+        pq.write_table(pa.table({"text": TEXTS}), tmp_path / name, row_group_size=1000)
+    else:
+        (tmp_path / name).write_bytes(gzip.compress(LINES))
+    (file,) = find_files([stored.put(name, tmp_path / name)])
+    rule = stored.proxy.fail("GET", fault, range(1, 1000, 4))
+    assert texts_of(file) == TEXTS
+    assert rule.hits > 1
+
+
+def test_a_broken_stream_loses_and_doubles_nothing(stored: Stored) -> None:
+    (file,) = find_files([stored.put("a.jsonl", LINES)])
+    (block,) = discover_blocks(file, COLUMNS, 1)
+    stored.forget()
+    rule = stored.proxy.fail("alt=media", CUT_DOWNLOAD)
+    found = Read([], [], {})
+    add(found, read_block(file, COLUMNS, block))
+    assert rule.hits == 1
+    assert found.rows == [(n, text, f"n{n}") for n, text in enumerate(TEXTS)]
+
+
+# ---- changes
+
+
+def change(stored: Stored, name: str, how: str) -> None:
+    if how == "delete":
+        stored.bucket.delete_blob(name)
+    else:
+        stored.put(name, LINES.replace(b"text number", b"test number"))
+
+
+def says(stored: Stored, name: str, how: str, before: int) -> str:
+    """What an error must say of a changed object."""
+    now = "now there is none" if how == "delete" else f"generation:{stored.generation(name)} of"
+    return rf"^gs://{stored.name}/{re.escape(name)} .*generation:{before} of .*{now}.*--overwrite"
+
+
+@pytest.mark.parametrize("how", ["replace", "delete"])
+def test_an_object_that_changed_before_it_is_read(stored: Stored, how: str) -> None:
+    (file,) = find_files([stored.put("a.jsonl", LINES)])
+    before = stored.generation("a.jsonl")
+    (block,) = discover_blocks(file, COLUMNS, 1)
+    change(stored, "a.jsonl", how)
+    for step in (
+        lambda: discover_blocks(file, COLUMNS, 1),
+        lambda: list(read_block(file, COLUMNS, block)),
+    ):
+        with pytest.raises(InputError, match=says(stored, "a.jsonl", how, before)):
+            step()
+
+
+@pytest.mark.parametrize("how", ["replace", "delete"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.parquet"])
+@pytest.mark.parametrize("moment", [1, 2, 3])
+def test_an_object_that_changes_while_it_is_read(
+    stored: Stored,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+    name: str,
+    moment: int,
+) -> None:
+    """At each download in turn: bytes of two generations never mix, however alike they are."""
+    monkeypatch.setattr(open_file, "__defaults__", (1 << 16,))  # many requests of little text
+    texts = [os.urandom(100).hex() for _ in range(3000)]
+    path = tmp_path / name
+    if name == "a.parquet":
+        pq.write_table(pa.table({"text": texts}), path, row_group_size=1000)
+    else:
+        lines = b"".join(b'{"text": "%s"}\n' % text.encode() for text in texts)
+        compress = {".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}
+        path.write_bytes(compress.get(path.suffix, bytes)(lines))
+    (file,) = find_files([stored.put(name, path)])
+    before = stored.generation(name)
+    (block,) = discover_blocks(file, COLUMNS, 10**9)
+    stored.proxy.fail("alt=media", lambda: change(stored, name, how), [moment])
+    rows = Read([], [], {})
+    with pytest.raises(InputError) as failure:
+        add(rows, read_block(file, COLUMNS, block))
+    assert re.search(says(stored, name, how, before), str(failure.value))
+    assert [text for _, text, _ in rows.rows] == texts[: len(rows.rows)]

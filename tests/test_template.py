@@ -1,0 +1,310 @@
+"""The Flex Template: its parameters are the flags of `build`, and its image has what they need."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.cloud.dataflow_v1beta3.types import ParameterType, TemplateMetadata
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.options import Parser, add_build_flags, refuse_unknown
+
+ROOT = Path(__file__).parent.parent
+METADATA = ROOT / "templates/metadata.json"
+# Beam's options that a person may want to set in the console and that gcloud has no flag for.
+BEAM_PARAMETERS = {"sdk_container_image", "disk_size_gb", "number_of_worker_harness_threads"}
+
+PARAMETERS: dict[str, dict[str, Any]] = {
+    parameter["name"]: parameter for parameter in json.loads(METADATA.read_text())["parameters"]
+}
+
+
+def actions() -> dict[str, argparse.Action]:
+    """The flags of `build`, by name."""
+    parser = Parser()
+    add_build_flags(parser)
+    return {action.dest: action for action in parser._actions if action.dest != "help"}
+
+
+def matches(parameter: dict[str, Any], value: str) -> bool:
+    """Whether Dataflow would take a value: it must match all regular expressions."""
+    options = [option["value"] for option in parameter.get("enumOptions", [])]
+    fits = all(re.search(pattern, value) for pattern in parameter.get("regexes", []))
+    return fits and (not options or value in options)
+
+
+def test_the_metadata_is_what_dataflow_reads() -> None:
+    metadata = TemplateMetadata.from_json(METADATA.read_text())
+    assert metadata.name
+    assert metadata.description
+    assert not metadata.streaming
+    assert [parameter.name for parameter in metadata.parameters] == list(PARAMETERS)
+    for parameter in metadata.parameters:
+        # Dataflow's own message does not require these, its console does.
+        assert parameter.label, parameter.name
+        assert parameter.help_text.endswith("."), parameter.name
+
+
+def test_the_parameters_are_the_flags_of_build_and_some_of_beams() -> None:
+    assert set(PARAMETERS) == set(actions()) | BEAM_PARAMETERS
+    refuse_unknown([f"--{name}=1" for name in BEAM_PARAMETERS])
+
+
+@pytest.mark.parametrize("name", sorted(set(PARAMETERS) - BEAM_PARAMETERS))
+def test_a_parameter_says_of_itself_what_its_flag_does(name: str) -> None:
+    parameter, action = PARAMETERS[name], actions()[name]
+    assert parameter["isOptional"] != action.required
+    default = parameter.get("defaultValue")
+    if isinstance(action.default, bool):
+        assert parameter["paramType"] == "BOOLEAN"
+        assert default == str(action.default).lower()
+    elif isinstance(action.default, int | str):
+        assert default == str(action.default)
+    else:
+        assert default is None
+    options = [option["value"] for option in parameter.get("enumOptions", [])]
+    assert options == list(action.choices or [])
+    assert (parameter["paramType"] == "ENUM") == bool(options)
+
+
+def test_the_worker_image_must_be_given() -> None:
+    assert not PARAMETERS["sdk_container_image"]["isOptional"]
+
+
+@pytest.mark.parametrize("parameter", PARAMETERS.values(), ids=PARAMETERS.keys())
+def test_regular_expressions_are_anchored_and_fit_the_default(parameter: dict[str, Any]) -> None:
+    assert parameter["paramType"] in ParameterType.__members__
+    assert parameter.get("regexes") or parameter.get("enumOptions")
+    for pattern in parameter.get("regexes", []):
+        assert pattern.startswith("^")
+        assert pattern.endswith("$")
+        re.compile(pattern)
+    if "defaultValue" in parameter:
+        assert matches(parameter, parameter["defaultValue"])
+    assert not matches(parameter, "")
+    assert not matches(parameter, "two\nlines")
+
+
+@given(st.data())
+def test_what_a_regular_expression_takes_the_flag_takes_as_well(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(set(PARAMETERS) - BEAM_PARAMETERS)))
+    parameter = PARAMETERS[name]
+    choices = [option["value"] for option in parameter.get("enumOptions", [])]
+    if choices:
+        value = data.draw(st.sampled_from(choices))
+    else:
+        value = data.draw(st.from_regex(parameter["regexes"][0], fullmatch=True))
+    parser = Parser()
+    add_build_flags(parser)
+    # As the launcher passes it.
+    given_flags = [f"--{name}={value}", *([] if name == "output" else ["--output=gs://b/o"])]
+    args, rest = parser.parse_known_args(given_flags)
+    assert rest == []
+    taken = getattr(args, name)
+    if name == "test_fraction":
+        assert Fraction(taken) == Fraction(value)
+    else:
+        as_text = str(taken).lower() if isinstance(taken, bool) else str(taken)
+        assert taken == [value] or as_text == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "taken"),
+    [
+        ("input", "gs://bucket/data/CC-MAIN-2024-10/*.parquet", True),
+        ("input", "/local/data/*.parquet", False),
+        ("output", "gs://bucket/datasets/fineweb-edu", True),
+        ("output", "gs://bucket", False),
+        ("output", "datasets/out", False),
+        ("dataset", "HuggingFaceFW/fineweb-edu", True),
+        ("dataset", "/local/folder", False),
+        ("tokenizer", "o200k_base", True),
+        ("tokenizer", "gs://bucket/llama/tokenizer.json", True),
+        ("test_fraction", "0.05", True),
+        ("test_fraction", "1.5", False),
+        ("shard_tokens", "0", False),
+        ("overwrite", "yes", False),
+        ("sdk_container_image", "us-central1-docker.pkg.dev/project/repo/fineshards:0.1.0", True),
+        ("sdk_container_image", "gcr.io/project/fineshards@sha256:" + "0" * 64, True),
+        ("sdk_container_image", "gcr.io/project/fineshards", False),
+    ],
+)
+def test_values_that_people_give(name: str, value: str, taken: bool) -> None:
+    assert matches(PARAMETERS[name], value) is taken
+
+
+def instructions() -> list[tuple[str, list[str]]]:
+    """The Dockerfile's, in order: name and words, with the values of ARG put in."""
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    found, values = [], {}
+    for line in lines:
+        if line and not line.startswith("#"):
+            name, *words = line.split()
+            if name == "ARG":
+                key, _, value = words[0].partition("=")
+                values[f"${{{key}}}"] = value
+            for key, value in values.items():
+                words = [word.replace(key, value) for word in words]
+            found.append((name, words))
+    return found
+
+
+def words_of(name: str) -> list[list[str]]:
+    return [words for found, words in instructions() if found == name]
+
+
+def test_the_image_has_the_launcher_and_the_beam_that_is_required() -> None:
+    requirements = dict(
+        line.split("==")
+        for line in (ROOT / "requirements.txt").read_text().splitlines()
+        if not line.startswith("#")
+    )
+    launcher, base = words_of("FROM")
+    assert base == [f"apache/beam_python3.11_sdk:{requirements['apache-beam[gcp]']}"]
+    repository, _, tag = launcher[0].partition(":")
+    assert repository == "gcr.io/dataflow-templates-base/python311-template-launcher-base"
+    assert re.fullmatch(r"\d{8}_RC\d\d", tag), "pinned"
+    program = "/opt/google/dataflow/python_template_launcher"
+    assert [f"--from={launcher[2]}", program, program] in words_of("COPY")
+    # The base image's own; Dataflow calls the launcher by its path.
+    assert words_of("ENTRYPOINT") == [['["/opt/apache/beam/boot"]']]
+
+
+def test_all_that_the_image_copies_is_there_and_is_sent_to_the_builder() -> None:
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    sources = [w for words in words_of("COPY") if "--from=" not in words[0] for w in words[:-1]]
+    for source in sources:
+        assert (ROOT / source).exists(), source
+        assert f"!{source.split('/')[0]}" in ignored, source
+    cloud_build = (ROOT / ".gcloudignore").read_text().splitlines()
+    assert {line for line in ignored if line.startswith("!")} < set(cloud_build)
+
+
+def test_the_image_has_the_whole_package_and_installs_nothing_later() -> None:
+    sources = {words[0] for words in words_of("COPY")}
+    setup = (ROOT / "setup.py").read_text()
+    packages = re.search(r"packages=\[(.*?)\]", setup)
+    assert packages
+    assert set(re.findall(r'"(\w+)"', packages[1])) < sources
+    assert ["pipeline/main.py", "/template/main.py"] in words_of("COPY")
+    variables = [words[0] for words in words_of("ENV")]
+    assert variables == ["FLEX_TEMPLATE_PYTHON_PY_FILE=/template/main.py"]
+    commands = [" ".join(words) for words in words_of("RUN")]
+    assert commands[0].endswith("-r requirements.txt")
+    assert commands[1].endswith("--no-deps .")
+    assert commands[2].startswith("pip check")
+
+
+@pytest.fixture
+def make_template() -> Callable[..., str]:
+    """`make template` with variables, and what it prints."""
+
+    def run(*variables: str) -> str:
+        # An outer make tells inner ones of its own variables.
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
+        command = ["make", "--no-print-directory", "template", "PROJECT=my-project", "BUCKET=b-1"]
+        result = subprocess.run(
+            [*command, *variables], cwd=ROOT, env=environment, capture_output=True, text=True
+        )
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    return run
+
+
+def test_make_template_prints_commands_that_a_shell_takes(
+    make_template: Callable[..., str],
+) -> None:
+    printed = make_template("INPUT=gs://b-1/in/*.parquet", "PARAMETERS=dtype=auto test_shards=3")
+    upload, build, launch = (
+        shlex.split(command.replace("\\\n", " ")) for command in re.split(r"\n+(?=gcloud)", printed)
+    )
+    assert upload[:4] == ["gcloud", "builds", "submit", "."]
+    image = next(word.partition("=")[2] for word in upload if word.startswith("--tag="))
+    assert matches(PARAMETERS["sdk_container_image"], image)
+    assert build[1:4] == ["dataflow", "flex-template", "build"]
+    assert f"--image={image}" in build
+    assert "--metadata-file=templates/metadata.json" in build
+    assert launch[1:4] == ["dataflow", "flex-template", "run"]
+    assert f"--template-file-gcs-location={build[4]}" in launch
+    given_parameters = dict(
+        word.removeprefix("--parameters=").split("=", 1)
+        for word in launch
+        if word.startswith("--parameters=")
+    )
+    assert given_parameters == {
+        "sdk_container_image": image,
+        "input": "gs://b-1/in/*.parquet",
+        "output": "gs://b-1/datasets/fineshards",
+        "dtype": "auto",
+        "test_shards": "3",
+    }
+    for name, value in given_parameters.items():
+        assert matches(PARAMETERS[name], value)
+
+
+def test_make_template_runs_what_it_is_told_to(make_template: Callable[..., str]) -> None:
+    built = make_template("GCLOUD=echo", "RUN=build").splitlines()
+    assert [line.split()[:3] for line in built] == [
+        ["builds", "submit", "."],
+        ["dataflow", "flex-template", "build"],
+    ]
+    (launched,) = make_template("GCLOUD=echo", "RUN=launch").splitlines()
+    assert launched.startswith("dataflow flex-template run fineshards-sample-10bt ")
+    assert "--parameters=dataset_config=sample-10BT" in launched
+
+
+# Any connection to another machine is an error that no library can swallow.
+ALONE = """
+import os, sys
+def refuse(event, arguments):
+    if event in ("socket.getaddrinfo", "socket.gethostbyname") or (
+        event == "socket.connect" and not isinstance(arguments[1], (str, bytes))
+        and arguments[1][0] not in ("127.0.0.1", "::1")
+    ):
+        os.write(2, f"asked the network: {event} {arguments}".encode())
+        os._exit(99)
+sys.addaudithook(refuse)
+sys.argv = sys.argv[1:]
+import runpy
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_nothing_is_fetched_when_the_program_runs(sample: Path, tmp_path: Path) -> None:
+    program = tmp_path / "template/main.py"
+    program.parent.mkdir()
+    shutil.copy(ROOT / "pipeline/main.py", program)
+    flags = (f"--input={sample}", f"--output={tmp_path / 'out'}", "--shard_tokens=100000")
+    # No vocabulary of an earlier run is at hand.
+    nowhere = str(tmp_path / "nowhere")
+    environment = os.environ | {"TIKTOKEN_CACHE_DIR": nowhere, "HOME": nowhere}
+    environment["PYTHONPATH"] = str(ROOT)
+    result = subprocess.run(
+        [sys.executable, "-c", ALONE, str(program), *flags],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "out/metadata/manifest.json").exists()
+
+
+def test_the_network_would_be_noticed(tmp_path: Path) -> None:
+    program = tmp_path / "curious.py"
+    program.write_text("import urllib.request; urllib.request.urlopen('http://example.com')")
+    result = subprocess.run([sys.executable, "-c", ALONE, str(program)], capture_output=True)
+    assert result.returncode == 99
