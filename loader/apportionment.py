@@ -75,7 +75,8 @@ def spread_phases(weights: Numbers, hashes: Sequence[int], start: int) -> Number
     ranks = np.empty(count, dtype=np.int64)
     ranks[np.argsort(steps * _GOLDEN, kind="stable")] = np.arange(count)
     phases = np.empty(count, dtype=np.int64)
-    order = sorted(range(count), key=lambda source: (weights[source], hashes[source], source))
+    by_weight = list(zip(weights.tolist(), hashes, range(count), strict=True))
+    order = [source for _, _, source in sorted(by_weight)]
     phases[order] = [(2 * rank + 1) * UNIT // (2 * count) for rank in ranks.tolist()]
     return phases
 

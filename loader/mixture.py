@@ -79,6 +79,9 @@ class Mixture:
             raise UsageError(f"exhausted={exhausted!r}: expected 'repeat', 'stop' or 'drop'.")
         if weights_in not in ("samples", "tokens"):
             raise UsageError(f"weights_in={weights_in!r}: expected 'samples' or 'tokens'.")
+        for name, pair in sources.items():
+            if not isinstance(pair, tuple) or len(pair) != 2:
+                raise UsageError(f"source {name!r} of the mixture is not (source, weight).")
         self.names = tuple(sources)
         self.sources: tuple[Source, ...] = tuple(source for source, _ in sources.values())
         self.lengths = np.array([len(source) for source in self.sources], dtype=np.int64)

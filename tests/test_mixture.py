@@ -435,6 +435,7 @@ A, B = MadeUp(10), MadeUp(20, 1)
     ("make", "words"),
     [
         (lambda: Mixture({}), "at least one source"),
+        (lambda: Mixture({"a": MadeUp(5)}), r"source 'a' of the mixture is not \(source, weight\)"),
         (lambda: mixture([1, -0.5]), r"weight of source 'b' is -0\.5, and below zero"),
         (lambda: mixture([0, 0.0]), "all weights of the mixture are zero; at least one"),
         (lambda: mixture([1, math.nan]), "weight of source 'b' is nan, expected a number"),
