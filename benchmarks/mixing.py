@@ -17,7 +17,7 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks.contestants import ROOT
-from benchmarks.loader import Timing, in_turn
+from benchmarks.timings import Timing, in_turn
 from loader.blending import greedy, nanoset
 from loader.mixture import Mixture
 from loader.source import Samples

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.loader import Timing, in_turn
 from benchmarks.made_up_dataset import make_dataset
+from benchmarks.timings import Timing, in_turn
 from loader.batch_loader import BatchLoader
 from loader.dataset import TokenDataset
 from shards.storage import open_storage

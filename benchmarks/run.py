@@ -31,7 +31,6 @@ from benchmarks.contestants import (
     interpreter,
 )
 from benchmarks.inputs import Contents, lay_out
-from benchmarks.loader import bench_loader
 from benchmarks.machine import describe_commit, describe_machine, describe_versions
 from benchmarks.made_up import FINEWEB
 from benchmarks.measure import Measurement, measure
@@ -237,12 +236,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UsageError(f"--name {args.name}: is part of a file name, and no path.")
         console = Console(width=None if sys.stdout.isatty() else 120)
         if args.scale:
-            # Beam takes a second to import, and memory that would be a floor of the contestants'.
+            # What is imported takes memory that would be a floor of the contestants'.
             from benchmarks.scale import bench_scale
 
             size = FINEWEB.shrunk(args.shrink)
             bench_scale(size, Path(args.results), args.name or "scale", console)
         elif args.loader:
+            from benchmarks.loader import bench_loader
+
             name = args.name or "loader"
             bench_loader(Path(args.results), name, args.rounds, args.shrink, console)
         else:
