@@ -61,12 +61,14 @@ class BatchLoader:
         self._order = {
             "algorithm": ALGORITHM_VERSION,
             "fingerprint": source.fingerprint,
-            "samples": source.length if isinstance(source, SampleStream) else len(source),
+            # A stream's fingerprint has the sources' lengths; its own end may still be changed.
+            "samples": None if isinstance(source, SampleStream) else len(source),
             "tokens_a_sample": source.tokens_a_sample,
             "seed": seed,
             "shuffle": bool(shuffle),
             "window": window if shuffle else None,
         }
+        self._stream = source if isinstance(source, SampleStream) else None
         self._depth = whole_number("prefetch", prefetch, 0)
         self._consumed = 0
         self._ended = False
@@ -116,20 +118,23 @@ class BatchLoader:
         """
         steps = whole_number("steps_elsewhere", steps_elsewhere, 0)
         consumed = self.batches.after(self._consumed, steps)
-        return {"version": STATE_VERSION, **self._order, "consumed": consumed}
+        return {"version": STATE_VERSION, **self._order_of(consumed), "consumed": consumed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes to where a state was taken, also with another batch size or number of ranks.
 
         Raises UsageError, and stays where it is, if the state belongs to another order or source.
+        Of a mixture, the draws up to there must be the same; weights may change from then on.
         """
-        known = {"version": STATE_VERSION, **self._order}
-        missing = [name for name in (*known, "consumed") if name not in state]
+        names = ("version", *self._order, "consumed")
+        missing = [name for name in names if name not in state]
         if missing:
             raise UsageError(
                 f"this is not the state of a BatchLoader: {', '.join(missing)} is missing. "
                 "Give what state_dict() returned."
             )
+        consumed = whole_number("consumed, in the state,", state["consumed"], 0)
+        known = {"version": STATE_VERSION, **self._order_of(consumed)}
         different = [
             f"{name} {state[name]!r} there and {here!r} here"
             for name, here in known.items()
@@ -141,7 +146,7 @@ class BatchLoader:
                 "dataset with the same settings, by the version of fineshards that saved it, or "
                 "begin without the state."
             )
-        self._go_to(whole_number("consumed, in the state,", state["consumed"], 0))
+        self._go_to(consumed)
 
     def close(self) -> None:
         """Ends the background thread. The loader may be used again and goes on where it stood."""
@@ -162,6 +167,12 @@ class BatchLoader:
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_items": None, "_process": None}
+
+    def _order_of(self, consumed: int) -> dict[str, Any]:
+        """What the order of the first samples depends on."""
+        if self._stream is None:
+            return self._order
+        return self._order | {"fingerprint": self._stream.fingerprint_of(consumed)}
 
     def _go_to(self, consumed: int) -> None:
         self.close()

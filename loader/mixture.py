@@ -103,7 +103,8 @@ class Mixture:
         )
         self._stretches, self.length = self._lay_out(weights, phases)
         self._firsts = [stretch.first for stretch in self._stretches]
-        self.fingerprint = self._hash(seed, weights)
+        self._seed, self._changes = seed, weights
+        self.fingerprint = self.fingerprint_of(MAX_DRAWS)
 
     @property
     def tokens_a_sample(self) -> int:
@@ -151,6 +152,25 @@ class Mixture:
             np.concatenate([empty, *(sources for sources, _ in parts)]),
             np.concatenate([empty, *(numbers for _, numbers in parts)]),
         )
+
+    def fingerprint_of(self, draws: int) -> str:
+        """Of all that decides the first draws, or what is read for them.
+
+        Mixtures that differ in later weights have the same, so that a schedule may be changed, or
+        begun, where a run is resumed.
+        """
+        weights = {at: list(map(str, given)) for at, given in self._changes.items() if at < draws}
+        content = {
+            "version": ALGORITHM_VERSION,
+            "seed": self._seed,
+            "sources": [
+                [name, source.fingerprint, len(source), source.tokens_a_sample]
+                for name, source in zip(self.names, self.sources, strict=True)
+            ],
+            "exhausted": self._exhausted,
+            "weights": weights or {0: list(map(str, self._changes[0]))},
+        }
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     def counts(self, draws: int) -> dict[str, int]:
         """What each source gives among the first `draws` draws; raises IndexError."""
@@ -292,17 +312,3 @@ class Mixture:
         end = MAX_DRAWS if self.length is None else self.length
         if not 0 <= start <= stop <= end:
             raise IndexError(f"draws {start} to {stop} of a mixture of {end}")
-
-    def _hash(self, seed: int, weights: Mapping[int, Sequence[Fraction]]) -> str:
-        """Of all that decides a draw, or what is read for it."""
-        content = {
-            "version": ALGORITHM_VERSION,
-            "seed": seed,
-            "sources": [
-                [name, source.fingerprint, len(source), source.tokens_a_sample]
-                for name, source in zip(self.names, self.sources, strict=True)
-            ],
-            "exhausted": self._exhausted,
-            "weights": {at: list(map(str, given)) for at, given in weights.items()},
-        }
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()

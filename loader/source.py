@@ -50,6 +50,9 @@ class SampleStream(Protocol):
     def tokens_a_sample(self) -> int:
         """T, of every source."""
 
+    def fingerprint_of(self, draws: int) -> str:
+        """Changes when any of the first draws does; the later ones have no part in it."""
+
     def draws(self, start: int, stop: int) -> tuple[Numbers, Numbers]:
         """The draws [start, stop): numbers in `sources`, and numbers within the source.
 

@@ -348,6 +348,29 @@ def test_a_state_of_another_mixture_is_refused() -> None:
         BatchLoader(mixture([1, 3]), 4).load_state_dict(state)
 
 
+def test_weights_may_be_changed_where_a_run_is_resumed() -> None:
+    before, after = {"a": 1, "b": 2}, {"a": 5, "b": 1}
+    plain = mixture([1, 2])
+    with BatchLoader(plain, 4, seed=3) as loader:
+        first = [next(loader) for _ in range(5)]
+        state = loader.state_dict()
+    changed = mixture([1, 2], schedule={20: after}, exhausted="repeat")
+    with BatchLoader(changed, 4, seed=3) as loader:
+        whole = [next(loader) for _ in range(15)]
+        loader.load_state_dict(state)
+        assert np.array_equal([next(loader) for _ in range(10)], whole[5:])
+        later = loader.state_dict()
+    assert np.array_equal(first, whole[:5])
+    # What is drawn already cannot be changed any more.
+    for other in (plain, mixture([1, 2], schedule={19: after}), mixture([5, 1])):
+        with pytest.raises(UsageError, match="fingerprint"):
+            BatchLoader(other, 4, seed=3).load_state_dict(later)
+    again = mixture([1, 2], schedule={20: after, 60: before})
+    BatchLoader(again, 4, seed=3).load_state_dict(later)
+    with pytest.raises(UsageError, match="fingerprint"):
+        BatchLoader(mixture([1, 2], schedule={19: after}), 4, seed=3).load_state_dict(state)
+
+
 def test_the_fingerprint_tells_all_that_decides_the_draws() -> None:
     variants = [
         mixture([1, 2]),
