@@ -112,9 +112,8 @@ def _sequence(shares: Floats, size: int, first_target: int) -> tuple[Indices, Nu
     The rows are cut into lanes that run side by side, shared out to the cores. A lane begins with
     what each source should have given by then, to the nearest whole numbers: the rule pulls such a
     start to the sequence that began with nothing, mostly within a few steps (it is error diffusion
-    by the nearest vertex of a regular simplex, whose invariant set holds one state of each time).
-    That it did is checked: a lane must begin as the one before has ended, or is run again from
-    there. So the result is that of the plain loop, always.
+    by the nearest vertex of a regular simplex). That it did is checked: a lane must begin as the
+    one before has ended, or is run again from there. So the result is always the plain loop's.
     """
     kind = np.int16 if len(shares) <= 1 << 15 else np.int32
     if (shares == shares[0]).all():

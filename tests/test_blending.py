@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loader import blending
 from loader.blending import greedy, nanoset
 from shards.errors import UsageError
 
@@ -68,6 +69,17 @@ RANDOM = np.random.default_rng(3)
 def test_greedy_is_the_rule_on_indices_that_are_built_in_many_lanes(weights: list[float]) -> None:
     # Not a multiple of anything. Ties, near and exact, are decided as the plain loop does.
     check(weights, 50_021)
+
+
+def test_lanes_that_begin_wrongly_are_found_and_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    # All samples so far from the first source: far from anything that the rule would have done.
+    def all_from_the_first(shares: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        counts = np.zeros((len(shares), len(rows)))
+        counts[0] = rows
+        return counts
+
+    monkeypatch.setattr(blending, "_nearest", all_from_the_first)
+    check([0.5, 0.3, 0.2], 5003)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
