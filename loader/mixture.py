@@ -52,7 +52,7 @@ class Mixture:
     seed: any integer; another one may interleave the sources otherwise.
     exhausted: when all samples of a source are drawn, `repeat` begins it again (readers shuffle it
     anew), `stop` ends the mixture before the first draw that would repeat one, and `drop` goes on
-    with the others in their proportions, until none is left.
+    with the others in their proportions, until none with a weight at that time is left.
     weights_in: `samples`, or `tokens` for sources with samples of several lengths.
     schedule: number of a draw (step * batch size) -> weights of all sources from that draw on.
     No source loses its place: where weights change, each keeps what it has given, and how far it is
@@ -80,7 +80,7 @@ class Mixture:
         if weights_in not in ("samples", "tokens"):
             raise UsageError(f"weights_in={weights_in!r}: expected 'samples' or 'tokens'.")
         for name, pair in sources.items():
-            if not isinstance(pair, tuple) or len(pair) != 2:
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
                 raise UsageError(f"source {name!r} of the mixture is not (source, weight).")
         self.names = tuple(sources)
         self.sources: tuple[Source, ...] = tuple(source for source, _ in sources.values())
