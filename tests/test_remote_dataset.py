@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ROOT
-from gcs_server import client_environment, gcs_server
+from faulty_proxy import Proxy
+from gcs_input import Stored
+from gcs_server import client_environment, make_bucket
 
 from benchmarks.made_up_dataset import make_dataset, stream
 from loader.batch_loader import BatchLoader
@@ -28,13 +30,15 @@ SHARD_TOKENS = 1000
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with gcs_server("data") as address, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("STORAGE_EMULATOR_HOST", address)
+def server(gcs_proxy: Proxy) -> Iterator[str]:
+    """The address of a server with two datasets: the one of all tests, as a process has one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STORAGE_EMULATOR_HOST", gcs_proxy.address)
+        make_bucket(f"http://{gcs_proxy.upstream}", "data")
         for dtype in ("uint32", "uint16"):
             storage = open_storage(f"{ADDRESS}-{dtype}")
             make_dataset(storage, TOKENS, SHARD_TOKENS, test_shards=1, dtype=dtype)
-        yield address
+        yield gcs_proxy.address
 
 
 @pytest.fixture
@@ -52,10 +56,8 @@ def fetched(server: str, monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, 
 
 
 @pytest.mark.parametrize("dtype", ["uint32", "uint16"])
-@pytest.mark.parametrize(
-    ("block_bytes", "cache_bytes"), [(1, 1), (128, 1024), (1000, 1), (1 << 20, 1 << 30)]
-)
-@pytest.mark.parametrize("length", [10, 999, 2500])
+@pytest.mark.parametrize(("block_bytes", "cache_bytes"), [(1, 1), (1000, 3000), (1 << 20, 1 << 30)])
+@pytest.mark.parametrize("length", [10, 999, 1500])
 def test_samples_are_the_stream_whatever_is_cached(
     server: str, dtype: str, block_bytes: int, cache_bytes: int, length: int
 ) -> None:
@@ -65,7 +67,7 @@ def test_samples_are_the_stream_whatever_is_cached(
         block_bytes=block_bytes,
         cache_bytes=cache_bytes,
     )
-    numbers = np.random.default_rng(0).integers(0, len(dataset), 12)
+    numbers = np.random.default_rng(0).integers(0, len(dataset), 5)
     numbers[:2] = 0, len(dataset) - 1
     gathered = dataset.gather(numbers)
     for i, sample in zip(numbers, gathered, strict=True):
@@ -175,3 +177,48 @@ assert os.waitpid(child, 0)[1] == 0
     first, second = done.stdout.split()
     assert first == second
     assert os.listdir(tmp_path) == []
+
+
+# Seen through a proxy that keeps a list of requests, and makes some fail
+
+
+def test_opening_asks_for_the_manifest_and_no_shard(stored: Stored) -> None:
+    root = f"{stored.url}/set"
+    make_dataset(open_storage(root), 5000, 100)
+    before = len(stored.proxy.requests)
+    dataset = TokenDataset(root, sequence_length=50)
+    lines = [request.line for request in stored.proxy.requests[before:]]
+    assert lines
+    assert all("metadata/manifest.json" in line for line in lines)
+    # A sample is read by its block alone, and the shard is opened and checked with two requests.
+    before = len(stored.proxy.requests)
+    assert np.array_equal(dataset[14], stream(700, 751))
+    lines = [request.line for request in stored.proxy.requests[before:]]
+    assert len(lines) == 3
+    assert all("train_0007" in line for line in lines)
+
+
+def test_failing_requests_are_repeated_and_samples_stay_right(stored: Stored) -> None:
+    root = f"{stored.url}/set"
+    make_dataset(open_storage(root), 5000, 1000)
+    rule = stored.proxy.fail("GET.*train_", 503, range(2, 40, 5))
+    dataset = TokenDataset(root, sequence_length=100, block_bytes=1024)
+    with BatchLoader(dataset, 7, shuffle=False, epochs=1) as loader:
+        rows = np.concatenate(list(loader))
+    assert rule.hits > 3
+    assert np.array_equal(rows[:, :-1].ravel(), stream(0, 4900))
+
+
+def test_what_may_not_be_read_is_one_sentence_that_names_the_shard(stored: Stored) -> None:
+    root = f"{stored.url}/set"
+    make_dataset(open_storage(root), 5000, 1000)
+    dataset = TokenDataset(root, sequence_length=100, block_bytes=1024)
+    with BatchLoader(dataset, 10, shuffle=False, epochs=1) as loader:
+        next(loader)
+        stored.proxy.fail("GET.*train_0003.*alt=media", 403, range(1, 1000))
+        with pytest.raises(OutputError, match=r"train_0003\.npy cannot be read: no permission"):
+            list(loader)
+        # Its first token is the last label of the batch before.
+        assert loader.consumed == 20
+        stored.proxy.rules.clear()
+        assert sum(map(len, loader)) == 20
