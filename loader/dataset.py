@@ -203,8 +203,13 @@ class TokenDataset:
         return reader
 
     def _tables(self) -> Dataset:
-        from shards.dataset import Dataset
-
+        try:
+            from shards.dataset import Dataset
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"document tables are parquet files, and {error.name} is not installed: "
+                "pip install pyarrow."
+            ) from error
         if self._dataset is None:
             self._dataset = Dataset.open(self._split.storage)
         return self._dataset
