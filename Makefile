@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 SAMPLE := samples/debian_text.parquet
 
-.PHONY: demo test encoders lint types bench bench-loader bench-scale template clean
+.PHONY: demo test test-airflow test-engines encoders lint types bench bench-loader bench-scale template clean
 
 .venv/installed: requirements.txt setup.py pyproject.toml
 	@echo "preparing .venv: a minute or two"
@@ -21,9 +21,25 @@ demo: .venv/installed
 test: .venv/installed
 	$(BIN)/pytest
 
+# Airflow has an environment of its own: it brings hundreds of packages. uv, because pip needs minutes.
+.airflow-venv/installed: tests/airflow/requirements.txt tests/airflow/constraints.txt
+	@echo "preparing .airflow-venv: 1.6 GB, less than a minute"
+	@$(PYTHON) -m venv .airflow-venv
+	@.airflow-venv/bin/pip install --quiet --disable-pip-version-check uv==0.13.9
+	@.airflow-venv/bin/uv pip install --quiet --python .airflow-venv/bin/python \
+	    -r tests/airflow/requirements.txt -c tests/airflow/constraints.txt
+	@touch $@
+
+test-airflow: .venv/installed .airflow-venv/installed
+	.airflow-venv/bin/pytest -c tests/airflow/pytest.ini tests/airflow
+
 # Minutes: all of Unicode, a million documents and more, the text in ../shared/corpus.
 encoders: .venv/installed
 	$(BIN)/pytest -m heavy -rs --durations=0 --durations-min=1
+
+# Prism and Flink, fetched once into ~/.cache/fineshards/engines; skipped where they cannot be had.
+test-engines: .venv/installed
+	$(BIN)/pytest -m engines -n0 -rs --durations=0 --durations-min=1
 
 lint: .venv/installed
 	$(BIN)/ruff check .
@@ -95,4 +111,4 @@ else
 endif
 
 clean:
-	rm -rf .venv .bench-venv demo build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .ranks
+	rm -rf .venv .airflow-venv .bench-venv demo build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .ranks

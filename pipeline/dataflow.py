@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from pipeline.options import BuildOptions
+from pipeline.options import BuildOptions, runner_name
 from shards.errors import FineshardsError, UsageError
 
 if TYPE_CHECKING:
@@ -17,10 +16,8 @@ if TYPE_CHECKING:
 
 
 def runs_on_dataflow(options: BuildOptions) -> bool:
-    """Whether Dataflow is asked for, in any of the ways that Beam takes; quick, without Beam."""
-    words = [word for arg in options.beam_args for word in arg.split("=", 1)]
-    runner = dict(pairwise(words)).get("--runner", "")
-    return runner.rpartition(".")[2].lower().removesuffix("runner") == "dataflow"
+    """Whether Dataflow is asked for; quick, without Beam."""
+    return runner_name(options.beam_args) == "dataflow"
 
 
 def refuse_impossible(options: BuildOptions) -> None:

@@ -19,6 +19,7 @@ def build_pipeline(
     settings: Settings,
     files: int,
     engine: str = "auto",
+    assembly: str = "auto",
     threads: int = 1,
     max_bad_rows: int = 0,
     keep_checkpoints: bool = False,
@@ -34,7 +35,7 @@ def build_pipeline(
         | "Tokenize" >> Tokenize(checkpoints, settings, engine, max_bad_rows, threads)
     )
     planned = summaries | "Plan" >> Plan(checkpoints, settings, files, max_bad_rows)
-    records = planned["pieces"] | "Write" >> Write(checkpoints, planned["plan"], threads)
+    records = planned["pieces"] | "Write" >> Write(checkpoints, planned["plan"], assembly, threads)
     return records | "Commit" >> Commit(
         checkpoints, planned["reports"], planned["plan"], keep_checkpoints
     )

@@ -24,7 +24,7 @@ from shards.storage import TEMPORARY, Storage, open_storage
 from sources.files import find_files
 
 _SHARD_NAME = re.compile(r"(test|train)/\1_\d{4,}\.npy")
-_CHECKPOINT_NAME = re.compile(rf"{TEMPORARY}/|{CHECKPOINTS}/[0-9a-f]{{64}}/")
+_CHECKPOINT_FOLDER = re.compile(rf"{TEMPORARY}/|{CHECKPOINTS}/[0-9a-f]{{64}}/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,21 +143,22 @@ def find_input(options: BuildOptions) -> tuple[list[SourceFile], tuple[tuple[str
 
 def _refuse_foreign_files(storage: Storage) -> None:
     for split in SPLITS:
-        for entry in storage.entries(split):
-            if not _SHARD_NAME.fullmatch(entry.name):
+        for name in storage.names(split):
+            if name != f"{split}/":
                 raise UsageError(
-                    f"{storage.path(entry.name)} is no shard; readers load whatever lies in "
+                    f"{storage.path(name)} is in the way: readers that list shards by prefix take "
+                    "it for one. Move it away, or choose another --output."
+                )
+        for name in storage.names(f"{split}/"):
+            if not _SHARD_NAME.fullmatch(name):
+                raise UsageError(
+                    f"{storage.path(name)} is no shard; readers load whatever lies in "
                     f"{split}/. Move it away, or choose another --output."
                 )
-    for name in storage.strays(SPLITS):
-        raise UsageError(
-            f"{storage.path(name)} is in the way: readers that list shards by prefix take it for "
-            "one. Move it away, or choose another --output."
-        )
-    for entry in storage.entries(CHECKPOINTS):
-        if not _CHECKPOINT_NAME.match(entry.name):
+    for name in storage.names(f"{CHECKPOINTS}/"):
+        if not _CHECKPOINT_FOLDER.fullmatch(name):
             raise UsageError(
-                f"{storage.path(entry.name)} is of no fineshards job, and {CHECKPOINTS}/ is "
+                f"{storage.path(name)} is of no fineshards job, and {CHECKPOINTS}/ is "
                 "deleted at the end. Move it away, or choose another --output."
             )
 
@@ -165,11 +166,11 @@ def _refuse_foreign_files(storage: Storage) -> None:
 def _has_results(storage: Storage, job: Job) -> bool:
     """Whether a job has finished anything that took work."""
     shards = any(True for split in SPLITS for _ in storage.entries(split))
-    return shards or bool(Checkpoints(storage, job.fingerprint()).finished_blocks())
+    return shards or Checkpoints(storage, job.fingerprint()).has_finished_blocks()
 
 
 def _refuse_shards_without_job(storage: Storage) -> None:
-    found = [entry.name for split in SPLITS for entry in storage.entries(split)]
+    found = [name for split in SPLITS for name in storage.names(f"{split}/")]
     if storage.size(MANIFEST_NAME) is not None:
         found.append(MANIFEST_NAME)
     if found:

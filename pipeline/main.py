@@ -14,12 +14,11 @@ from pipeline.failures import is_interrupt
 from pipeline.options import (
     BuildOptions,
     Parser,
-    RunnerChoice,
     add_build_flags,
-    choose_runner,
     launches_template,
     parse_build_flags,
 )
+from pipeline.runners import RunnerChoice, choose_runner
 from pipeline.startup import without_garbage_collection
 from pipeline.terminal import hold_back_stderr, report_errors, set_up_logging
 from shards.errors import FineshardsError
@@ -68,7 +67,12 @@ def build(options: BuildOptions) -> None:
             print(came_of_it)
             return
     else:
-        pipeline.run().wait_until_finish()
+        from pipeline import portable
+
+        # Workers in this process (--environment_type=LOOPBACK) print tracebacks, too.
+        with hold_back_stderr() as console:
+            set_up_logging(console, local=False)
+            portable.submit(pipeline, storage.root)
     manifest = Manifest.load(storage)
     if manifest is None:
         raise FineshardsError(
@@ -82,7 +86,6 @@ def build(options: BuildOptions) -> None:
 def _pipeline(launch: Launch, options: BuildOptions) -> tuple[Pipeline, RunnerChoice]:
     """The job as a pipeline that is ready to run."""
     import apache_beam as beam
-    from apache_beam.options.pipeline_options import PipelineOptions
 
     from pipeline.graph import build_pipeline
 
@@ -97,7 +100,9 @@ def _pipeline(launch: Launch, options: BuildOptions) -> tuple[Pipeline, RunnerCh
     elif dataflow.runs_on_dataflow(options):
         pipeline = dataflow.new_pipeline(options)
     else:
-        pipeline = beam.Pipeline(options=PipelineOptions(beam_args))
+        from pipeline import portable
+
+        pipeline = portable.new_pipeline(beam_args)
     if launch.manifest is not None:
         # A template's launcher must leave a job even if there is nothing to do.
         _ = pipeline | "AlreadyFinished" >> beam.Create([MANIFEST_NAME])
@@ -108,6 +113,7 @@ def _pipeline(launch: Launch, options: BuildOptions) -> tuple[Pipeline, RunnerCh
         launch.job.settings,
         len(launch.job.files),
         options.engine,
+        options.assembly,
         runner.threads,
         options.max_bad_rows,
         options.keep_checkpoints,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any, NoReturn
 
 from shards.errors import UsageError
@@ -19,6 +19,10 @@ DEFAULT_SHARD_TOKENS = 100_000_000
 DEFAULT_TEST_FRACTION = "1/10"
 # All give the same tokens; auto is gigatoken where it may be (encoders/loading.py).
 _ENGINES = ("auto", "gigatoken", "tiktoken", "tokenizers")
+# Both give the same bytes; auto is compose on gs:// (shards/assembly.py).
+_ASSEMBLIES = ("auto", "compose", "stream")
+# Runners whose job service has options of its own, which it describes: pipeline/portable.py.
+_DESCRIBED = frozenset({"flink", "portable", "spark"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,7 @@ class BuildOptions:
 
     id_column: None when the user did not name one; then `id` is read where a file has it.
     tokenizer: a tiktoken encoding, or the path of a tokenizer.json. eot_token: None for the usual.
-    block_bytes: None to go by the size of the input.
+    block_bytes: None to go by the size of the input. assembly: see shards/assembly.py.
     """
 
     inputs: tuple[str, ...]
@@ -45,6 +49,7 @@ class BuildOptions:
     dtype: str
     split: SplitRule
     block_bytes: int | None
+    assembly: str
     max_bad_rows: int
     overwrite: bool
     keep_checkpoints: bool
@@ -115,6 +120,13 @@ def add_build_flags(parser: argparse.ArgumentParser) -> None:
         type=_positive,
         metavar="N",
         help="bytes of text a unit of work; default: 16 to 64 MiB, by the size of the input",
+    )
+    work.add_argument(
+        "--assembly",
+        choices=_ASSEMBLIES,
+        default="auto",
+        help="how a shard is made of token blocks: compose leaves it to Cloud Storage, stream "
+        "copies them through the workers. The bytes are the same. default: auto, compose on gs://",
     )
     _add_bad_rows_flag(work)
     work.add_argument(
@@ -228,7 +240,8 @@ def parse_build_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> B
     args, beam_args = parser.parse_known_args(list(argv))
     options = _build_options(args, beam_args)
     # What a template is given has been checked by Dataflow, which may add flags of its own.
-    if beam_args and not launches_template(options):
+    described = launches_template(options) or runner_name(beam_args) in _DESCRIBED
+    if beam_args and not described:
         refuse_unknown(beam_args)
     return options
 
@@ -270,6 +283,11 @@ def _build_options(args: argparse.Namespace, beam_args: list[str]) -> BuildOptio
     for flag in ("dataset_config", "dataset_revision"):
         if getattr(args, flag) and not args.dataset:
             raise UsageError(f"--{flag} goes with --dataset; with --input it has no meaning.")
+    if args.assembly == "compose" and "://" not in args.output:
+        raise UsageError(
+            f"--assembly compose is for gs:// only, and --output {args.output} is a local folder. "
+            "Leave the flag out."
+        )
     fraction = args.test_fraction
     if args.test_shards is None and fraction is None:
         fraction = DEFAULT_TEST_FRACTION
@@ -289,6 +307,7 @@ def _build_options(args: argparse.Namespace, beam_args: list[str]) -> BuildOptio
         dtype=args.dtype,
         split=SplitRule(fraction, args.test_shards),
         block_bytes=args.block_bytes,
+        assembly=args.assembly,
         max_bad_rows=args.max_bad_rows,
         overwrite=args.overwrite,
         keep_checkpoints=args.keep_checkpoints,
@@ -296,8 +315,22 @@ def _build_options(args: argparse.Namespace, beam_args: list[str]) -> BuildOptio
     )
 
 
-def refuse_unknown(beam_args: Sequence[str]) -> None:
-    """Raises UsageError for arguments that no Beam option takes; Beam itself only warns."""
+def runner_name(beam_args: Sequence[str]) -> str:
+    """The runner that is asked for, in any of the ways that Beam takes: in lower case, without
+    `runner`; empty if there is none. Quick, without Beam.
+    """
+    words = [word for arg in beam_args for word in arg.split("=", 1)]
+    runner = dict(pairwise(words)).get("--runner", "")
+    return runner.rpartition(".")[2].lower().removesuffix("runner")
+
+
+def refuse_unknown(
+    beam_args: Sequence[str], add_described: Callable[[Any], None] = lambda parser: None
+) -> None:
+    """Raises UsageError for arguments that no Beam option takes; Beam itself only warns.
+
+    add_described: adds to a parser the options that a job service has described.
+    """
     from apache_beam.options.pipeline_options import PipelineOptions
 
     parser = Parser(prog="fineshards build", add_help=False, conflict_handler="resolve")
@@ -307,47 +340,13 @@ def refuse_unknown(beam_args: Sequence[str]) -> None:
         pending += options.__subclasses__()
         if "_add_argparse_args" in vars(options):
             options._add_argparse_args(parser)
+    add_described(parser)
     _, unknown = parser.parse_known_args(list(beam_args))
     if unknown:
         raise UsageError(
             f"unknown flag {unknown[0]}: neither fineshards nor Beam has it. "
             "See fineshards build --help."
         )
-
-
-@dataclass(frozen=True, slots=True)
-class RunnerChoice:
-    """Where the job runs: Beam's arguments, whether that is this machine, and threads a worker."""
-
-    beam_args: tuple[str, ...]
-    local: bool
-    threads: int
-
-
-def choose_runner(options: BuildOptions) -> RunnerChoice:
-    """How to call Beam.
-
-    Beam's DirectRunner is a switch that takes Prism where its binary is at hand or can be fetched,
-    and the Python runner elsewhere; here it always means the Python runner, so that local runs
-    behave alike with and without a network. Unless another mode is asked for it has one worker, in
-    this process, and `--direct_num_workers` is the number of threads of the steps: a core each by
-    default (transforms/parallel.py).
-    """
-    from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
-
-    args = options.beam_args
-    given = PipelineOptions(list(args))
-    runner = given.view_as(StandardOptions).runner
-    if runner is not None and runner.rpartition(".")[2] not in ("DirectRunner", "FnApiRunner"):
-        return RunnerChoice(args, False, 1)
-    args = (*args, "--runner=FnApiRunner")
-    cores = os.cpu_count() or 1
-    # Beam's own default is one worker, and 0 means all cores.
-    asked = any(arg.split("=")[0] == "--direct_num_workers" for arg in args)
-    workers = (given.view_as(DirectOptions).direct_num_workers if asked else 0) or cores
-    if given.view_as(DirectOptions).direct_running_mode == "in_memory":
-        return RunnerChoice((*args, "--direct_num_workers=1"), True, workers)
-    return RunnerChoice((*args, f"--direct_num_workers={workers}"), True, 1)
 
 
 def _positive(text: str) -> int:

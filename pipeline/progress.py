@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -52,13 +53,17 @@ def _watch(reader: StatusReader, start: Status, console: Console, stop: threadin
     told: set[str] = set()
     with progress:
         bar = progress.add_task("discover", total=None, detail="")
-        last = False
+        last, took = False, 0.0
         while not last:
-            last = stop.wait(_POLL_SECONDS)
+            # A listing of a million blocks takes its time, and should not be all that goes on.
+            last = stop.wait(max(_POLL_SECONDS, 10 * took))
+            asked = time.monotonic()
             try:
                 status = reader.read()
             except FineshardsError:
                 continue  # the folder is being changed under us; the job itself will say so
+            finally:
+                took = time.monotonic() - asked
             _tell(status, told)
             if status.stage != "finished":
                 _draw(progress, bar, start, status, clock() - began)

@@ -95,8 +95,18 @@ def set_up_logging(console: Console, local: bool) -> None:
     else:
         handler = logging.StreamHandler(console.file)
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+    handler.addFilter(_is_not_explained)
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("fineshards").setLevel(logging.INFO)
     # What steps say of themselves is for the logs of remote workers; here `watch` tells the same.
     logging.getLogger("fineshards.worker").setLevel(logging.WARNING if local else logging.INFO)
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL if local else logging.INFO)
+    # A worker in this process (--environment_type=LOOPBACK) tells of each connection, and takes
+    # the end of one for an error; what goes wrong in it is told by the runner.
+    logging.getLogger("apache_beam.runners.worker").setLevel(logging.CRITICAL)
+
+
+def _is_not_explained(record: logging.LogRecord) -> bool:
+    """Whether to show a record: not the traceback of an error that ends in our one sentence."""
+    raised = record.exc_info[1] if record.exc_info else None
+    return explain(raised or RuntimeError(record.getMessage())) is None

@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+import google_crc32c
 import numpy as np
 
 from pipeline.resample import compare_with_sources
 from shards import npy
-from shards.assembly import file_crc32c
 from shards.checkpoints import FOLDER as CHECKPOINTS
 from shards.checkpoints import Checkpoints
+from shards.checksums import printed
 from shards.dataset import Dataset
 from shards.documents import DocumentPiece, DocumentTable
 from shards.errors import FineshardsError, OutputError
@@ -29,7 +30,10 @@ from shards.manifest import MANIFEST_NAME, Manifest
 from shards.records import ShardRecord
 from shards.storage import TEMPORARY, Storage
 
+# Tokens looked at at once.
 _READ_TOKENS = 1 << 20
+# Bytes asked for at once, where requests have a price.
+_READ_AHEAD = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +122,16 @@ def _check_folders(storage: Storage, manifest: Manifest) -> Iterator[str]:
     # A job that was killed just after its manifest leaves its checkpoints, and unfinished files; a
     # job with --keep_checkpoints leaves them on purpose. Other jobs' checkpoints are not its own.
     ours = (f"{Checkpoints(storage, manifest.fingerprint).folder}/", f"{TEMPORARY}/")
-    for name in sorted(entry.name for entry in storage.entries(CHECKPOINTS)):
-        if not name.startswith(ours):
+    for name in sorted(storage.names(f"{CHECKPOINTS}/")):
+        if name not in ours:
             yield f"{name} does not belong to the dataset"
-    # Shards would be read by prefix, so neighbours of the split folders count as well, and
-    # folders, which no reader expects among shards.
-    for name in sorted(storage.strays(SPLITS)):
-        yield f"{name} does not belong to the dataset; readers that list by prefix take it"
+    # Shards would be read by prefix, so neighbours of the split folders count as well, and what is
+    # no file among shards: folders, links that lead nowhere.
+    for split in SPLITS:
+        beside = {name for name in storage.names(split) if name != f"{split}/"}
+        inside = set(storage.names(f"{split}/")) - found
+        for name in sorted(beside | inside):
+            yield f"{name} does not belong to the dataset; readers that list by prefix take it"
 
 
 def _check_rejected(storage: Storage, manifest: Manifest, names: set[str]) -> Iterator[str]:
@@ -215,39 +222,47 @@ def _check_tokens(
     """Size, header, checksum, ids, and an EOT where a document begins and nowhere else."""
     tokenizer = dataset.manifest.settings.tokenizer
     dtype = dataset.manifest.settings.token_dtype
-    size = dataset.storage.size(shard.name)
-    if size != shard.bytes:
-        facts.problems.append(f"{shard.name} has {size} bytes, the manifest says {shard.bytes}")
-    with dataset.storage.open(shard.name) as opened:
+    scanned: list[str] = []
+    found = [np.empty(0, np.int64)]
+    position = 0
+    with dataset.storage.open(shard.name, _READ_AHEAD) as opened:
+        size = opened.seek(0, os.SEEK_END)
+        if size != shard.bytes:
+            facts.problems.append(f"{shard.name} has {size} bytes, the manifest says {shard.bytes}")
+        opened.seek(0)
+        header = opened.read(npy.HEADER_BYTES)
         try:
-            tokens = npy.parse_header(opened.read(npy.HEADER_BYTES), dtype)
+            tokens = npy.parse_header(header, dtype)
         except ValueError as error:
             facts.problems.append(f"{shard.name} {error}")
             return
-        opened.seek(0)
-        checksum = file_crc32c(opened)
-    if checksum != shard.crc32c:
-        facts.problems.append(f"{shard.name} has crc32c {checksum}, expected {shard.crc32c}")
+        whole = size == npy.file_bytes(tokens, dtype)
+        checksum: int = google_crc32c.value(header)
+        while content := opened.read(_READ_TOKENS * dtype.itemsize):
+            checksum = google_crc32c.extend(checksum, content)
+            if not whole:
+                continue
+            chunk = np.frombuffer(content, dtype)
+            highest = int(chunk.max())
+            if highest >= tokenizer.size:
+                where = position + int(chunk.argmax())
+                scanned.append(
+                    f"{shard.name}, token {where}: id {highest} is not below the vocabulary's "
+                    f"size {tokenizer.size}"
+                )
+            found.append(np.flatnonzero(chunk == tokenizer.eot) + position)
+            position += len(chunk)
+    if printed(checksum) != shard.crc32c:
+        facts.problems.append(
+            f"{shard.name} has crc32c {printed(checksum)}, expected {shard.crc32c}"
+        )
     if tokens != shard.tokens:
         facts.problems.append(f"{shard.name}: header says {tokens} tokens, not {shard.tokens}")
-    if size != npy.file_bytes(tokens, dtype):
+    if not whole:
         return
-    begins = table.offset[table.start == 0]
-    position = 0
-    found = [np.empty(0, np.int64)]
-    while position < tokens:
-        stop = min(position + _READ_TOKENS, tokens)
-        chunk = dataset.tokens(shard, position, stop)
-        highest = int(chunk.max())
-        if highest >= tokenizer.size:
-            where = position + int(chunk.argmax())
-            facts.problems.append(
-                f"{shard.name}, token {where}: id {highest} is not below the vocabulary's size "
-                f"{tokenizer.size}"
-            )
-        found.append(np.flatnonzero(chunk == tokenizer.eot) + position)
-        position = stop
+    facts.problems += scanned
     eots = np.concatenate(found)
+    begins = table.offset[table.start == 0]
     facts.tokens, facts.documents = tokens, len(eots)
     if len(eots) != shard.documents:
         facts.problems.append(

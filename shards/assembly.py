@@ -1,24 +1,28 @@
-"""A shard from its pieces: a header, then bytes copied from token blocks. No token is in memory."""
+"""A shard from its pieces: a header, then bytes of token blocks. No token is in memory.
+
+Assembly is either `compose`, where Cloud Storage joins the token blocks by itself, or `stream`,
+where their bytes pass through the worker. Both give the same bytes.
+"""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Sequence
-from typing import BinaryIO
 
 import google_crc32c
-import numpy as np
-import numpy.typing as npt
 
 from shards import npy
 from shards.checkpoints import Checkpoints
+from shards.checksums import copy_with_checksum, printed
+from shards.composition import Part, compose
 from shards.documents import DocumentTable, cut_documents, join_documents
 from shards.errors import FineshardsError
+from shards.gcs_storage import GcsStorage
 from shards.layout import Layout, ShardKey, table_name
 from shards.records import Piece, ShardRecord
+from shards.storage import Storage
 
-# Small enough to stay in a core's cache between the read, the checksum and the write.
-_COPY_BYTES = 1 << 20
+# Bytes asked for at once of a token block on gs://.
+_READ_AHEAD = 16 << 20
 
 
 def write_shard(
@@ -27,10 +31,12 @@ def write_shard(
     layout: Layout,
     checkpoints: Checkpoints,
     paths: Sequence[str],
+    assembly: str = "auto",
 ) -> ShardRecord:
     """Writes a shard and its document table, or finds them finished; returns the shard's record.
 
-    paths: of the source files, by number. Raises FineshardsError if the pieces, in whatever order
+    paths: of the source files, by number. assembly: `compose`, `stream`, or `auto`, which is
+    compose on gs:// and stream elsewhere. Raises FineshardsError if the pieces, in whatever order
     they come, do not cover the shard exactly.
     """
     name = layout.shard_name(key)
@@ -54,23 +60,25 @@ def write_shard(
     )
     with storage.create(table_name(name)) as opened:
         DocumentTable.write(table, opened)
-    with storage.create(name) as shard:
-        header = npy.header(tokens, checkpoints.dtype)
-        shard.write(header)
-        checksum: int = google_crc32c.value(header)
-        buffer = np.empty(_COPY_BYTES, np.uint8)
-        for piece in ordered:
-            with storage.open(checkpoints.tokens_name(piece.file, piece.block)) as block:
-                checksum = _copy_tokens(
-                    name, piece, checkpoints.dtype, block, shard, buffer, checksum
-                )
+    size = checkpoints.dtype.itemsize
+    parts = [
+        Part(
+            checkpoints.tokens_name(piece.file, piece.block), piece.start * size, piece.stop * size
+        )
+        for piece in ordered
+    ]
+    header = npy.header(tokens, checkpoints.dtype)
+    if isinstance(storage, GcsStorage) and assembly != "stream":
+        checksum = compose(storage, name, header, parts)
+    else:
+        checksum = _stream(storage, name, header, parts)
     record = ShardRecord(
         name=name,
         split=key.split,
         index=key.index,
         tokens=tokens,
         bytes=npy.file_bytes(tokens, checkpoints.dtype),
-        crc32c=_printed(checksum),
+        crc32c=printed(checksum),
         pieces=table.num_rows,
         documents=table["start"].to_numpy().tolist().count(0),
         first_document=table["document"][0].as_py(),
@@ -79,13 +87,23 @@ def write_shard(
     return record
 
 
-def file_crc32c(opened: BinaryIO) -> str:
-    """The checksum of the rest of a file, in the form of `ShardRecord.crc32c`."""
-    checksum = 0
-    buffer = np.empty(_COPY_BYTES, np.uint8)
-    while size := opened.readinto(buffer.data):  # type: ignore[attr-defined]
-        checksum = google_crc32c.extend(checksum, buffer[:size])
-    return _printed(checksum)
+def _stream(storage: Storage, name: str, header: bytes, parts: Sequence[Part]) -> int:
+    """Copies a header and parts into a new file; returns its crc32c."""
+    with storage.create(name) as shard:
+        shard.write(header)
+        checksum: int = google_crc32c.value(header)
+        for part in parts:
+            size = part.stop - part.start
+            with storage.open(part.name, min(size, _READ_AHEAD)) as block:
+                block.seek(part.start)
+                try:
+                    checksum = copy_with_checksum(block, size, shard, checksum)
+                except EOFError as error:
+                    raise FineshardsError(
+                        f"{name}: the token block {part.name} {error}. Somebody changed the "
+                        "checkpoints folder; start anew with --overwrite."
+                    ) from error
+    return checksum
 
 
 def _check_cover(name: str, ordered: list[Piece], tokens: int) -> None:
@@ -102,38 +120,3 @@ def _check_cover(name: str, ordered: list[Piece], tokens: int) -> None:
             f"{name}: its pieces hold {position} tokens, expected {tokens}. "
             "This is a fault of the runner or of fineshards: please report it."
         )
-
-
-def _copy_tokens(
-    name: str,
-    piece: Piece,
-    dtype: np.dtype[np.unsignedinteger],
-    block: BinaryIO,
-    shard: BinaryIO,
-    buffer: npt.NDArray[np.uint8],
-    checksum: int,
-) -> int:
-    """Appends a piece to a shard; returns the checksum of all that is in the shard by then.
-
-    Bytes go through one small buffer. `copy_file_range` would save nothing: the header makes the
-    ranges unaligned, so no file system can share them, and the checksum needs the bytes anyway.
-    """
-    size = dtype.itemsize
-    block.seek(piece.start * size)
-    left = (piece.stop - piece.start) * size
-    while left:
-        count = block.readinto(buffer[:left].data)  # type: ignore[attr-defined]
-        if not count:
-            raise FineshardsError(
-                f"{name}: the token block {piece.file}-{piece.block} ended {left} bytes early. "
-                "Somebody changed the checkpoints folder; start anew with --overwrite."
-            )
-        shard.write(buffer[:count].data)
-        checksum = google_crc32c.extend(checksum, buffer[:count])
-        left -= count
-    return checksum
-
-
-def _printed(checksum: int) -> str:
-    """A checksum as Cloud Storage prints it: base64 of its big-endian bytes."""
-    return base64.b64encode(checksum.to_bytes(4, "big")).decode()

@@ -36,6 +36,9 @@ _SUMMARY_KEY = b"fineshards.summary"
 # Documents whose rows are kept in memory before they become a row group: some megabytes.
 _GROUP_DOCUMENTS = 1 << 16
 
+# The documents of a usual block are read whole, in one request where requests have a price.
+_DOCUMENT_BYTES = 4 << 20
+
 # document: number within the block. [offset, end): its tokens within the block, EOT included.
 # row: number within the source file. id: the source's own name for it, null where it has none.
 DOCUMENTS_SCHEMA = pa.schema(
@@ -139,10 +142,8 @@ class Checkpoints:
 
     def read_blocks(self, file: int) -> list[Block] | None:
         """The blocks of a file, or None if it was not discovered yet."""
-        name = self._blocks_name(file)
-        if self.storage.size(name) is None:
-            return None
-        return [Block(**fields) for fields in json.loads(self.storage.read(name))]
+        content = self.storage.read_if_there(self._blocks_name(file))
+        return None if content is None else [Block(**fields) for fields in json.loads(content)]
 
     # -- token blocks
 
@@ -180,7 +181,7 @@ class Checkpoints:
         Row groups without any are not read.
         """
         # Arrow's own filters would do it, but take a fifth of a second to be imported.
-        with self.storage.open(self.documents_name(file, index)) as opened:
+        with self.storage.open(self.documents_name(file, index), _DOCUMENT_BYTES) as opened:
             parquet = pq.ParquetFile(opened)
             groups = [
                 group
@@ -222,6 +223,11 @@ class Checkpoints:
         """The times at which the finished shards were finished, in no order."""
         return [entry.modified for entry in self.storage.entries(f"{self.folder}/shards")]
 
+    def has_finished_blocks(self) -> bool:
+        """Whether any block is finished."""
+        entries = self.storage.entries(f"{self.folder}/blocks")
+        return any(entry.name.endswith(".parquet") for entry in entries)
+
     # -- plan and shards
 
     def write_layout(self, layout: Layout) -> None:
@@ -230,9 +236,8 @@ class Checkpoints:
 
     def read_layout(self) -> Layout | None:
         """The layout, or None before all blocks are tokenized."""
-        if self.storage.size(self._plan_name()) is None:
-            return None
-        return Layout(**json.loads(self.storage.read(self._plan_name())))
+        content = self.storage.read_if_there(self._plan_name())
+        return None if content is None else Layout(**json.loads(content))
 
     def write_shard_record(self, record: ShardRecord) -> None:
         """Marks a shard as finished."""
@@ -240,10 +245,10 @@ class Checkpoints:
 
     def read_shard_record(self, shard_name: str) -> ShardRecord | None:
         """The record of a finished shard, or None if it is still to be written."""
-        name = self._shard_name(shard_name)
-        if self.storage.size(name) is None:
+        content = self.storage.read_if_there(self._shard_name(shard_name))
+        if content is None:
             return None
-        record = ShardRecord(**json.loads(self.storage.read(name)))
+        record = ShardRecord(**json.loads(content))
         whole = self.storage.size(shard_name) == record.bytes
         return record if whole and self.storage.size(table_name(shard_name)) else None
 

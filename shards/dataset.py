@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import lru_cache
+from io import BytesIO
 
 import numpy as np
 import numpy.typing as npt
@@ -116,8 +117,8 @@ class Dataset:
         """The document table of the shard at a position in the manifest."""
         name = table_name(self.manifest.shards[position].name)
         try:
-            with self.storage.open(name) as opened:
-                return DocumentTable.read(opened)
+            # All of it is wanted, some megabytes, and that is one request where requests cost.
+            return DocumentTable.read(BytesIO(self.storage.read(name)))
         except (pa.ArrowException, OSError, ValueError) as error:
             raise OutputError(
                 f"{self.storage.path(name)} cannot be read as a document table: {error}. "

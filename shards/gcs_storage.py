@@ -1,24 +1,32 @@
 """An output folder on Google Cloud Storage.
 
-An object appears when its upload ends, or never, and only where there was none before
-(`if_generation_match=0`). Where another attempt was first, its bytes must be the same.
+An object appears when its upload or composition ends, or never, and only where there was none
+before (`if_generation_match=0`). Where another attempt was first, its bytes must be the same.
 https://cloud.google.com/storage/docs/request-preconditions
 """
 
 from __future__ import annotations
 
-import base64
 import io
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-import google_crc32c
-
+from shards.checksums import file_checksum, printed
 from shards.errors import OutputError, UsageError
-from shards.gcs_objects import ObjectReader, bucket_of, explained, retry, split_url
+from shards.gcs_folders import has_folders, make_folder, remove_folders
+from shards.gcs_objects import (
+    ObjectReader,
+    bucket_of,
+    explained,
+    is_no_bucket,
+    retry,
+    split_url,
+    transfer,
+)
 from shards.storage import Entry, Storage
 
 if TYPE_CHECKING:
@@ -27,8 +35,9 @@ if TYPE_CHECKING:
 # What is being written waits in memory up to this size, then on the worker's disk, so that an
 # upload can begin again from the start.
 _SPOOL_BYTES = 8 << 20
-# Objects are deleted one by one, many at a time: there is no request for a whole folder.
+# Objects are deleted one by one, many at a time: there is no request for all below a prefix.
 _DELETING = 32
+_LISTED = 10_000
 
 
 class GcsStorage(Storage):
@@ -46,56 +55,84 @@ class GcsStorage(Storage):
         return f"{self.root}/{name}"
 
     def make_folders(self, folders: tuple[str, ...]) -> None:
-        """Makes an empty object `folder/` for each, where there is none.
+        """Real folders where the bucket has them, else an empty object `folder/` for each.
 
         The seed's reader drops the first object that it lists below a folder.
         """
+        real = has_folders(self.root)
         for folder in folders:
-            self.write(f"{folder}/", b"")
+            if real:
+                make_folder(self.path(folder))
+            else:
+                self.write(f"{folder}/", b"")
 
     def size(self, name: str) -> int | None:
         """See Storage."""
-        with explained("read", self.path(name)):
-            blob = self._find(name)
+        blob = self.find(name)
         return None if blob is None else blob.size
 
     def entries(self, folder: str) -> Iterator[Entry]:
         """See Storage."""
         with explained("listed", self.path(folder)):
-            for blob in self._list(f"{folder}/"):
+            for blob in self._list(f"{folder}/" if folder else ""):
                 if not blob.name.endswith("/"):
-                    name = blob.name.removeprefix(self._prefix)
-                    yield Entry(name, blob.size, blob.updated.timestamp())
+                    yield Entry(self.name_of(blob), blob.size, blob.updated.timestamp())
 
-    def strays(self, folders: tuple[str, ...]) -> Iterator[str]:
+    def names(self, prefix: str) -> Iterator[str]:
         """See Storage."""
-        with explained("listed", self.root):
-            for folder in folders:
-                for blob in self._list(folder):
-                    name = blob.name.removeprefix(self._prefix)
-                    inside = name.startswith(f"{folder}/")
-                    if not inside or "/" in name.removeprefix(f"{folder}/"):
-                        yield name
+        with explained("listed", self.path(prefix)):
+            listing = bucket_of(self.root).list_blobs(
+                prefix=self._prefix + prefix,
+                delimiter="/",
+                retry=retry(),
+            )
+            for blob in listing:
+                if not blob.name.endswith("/"):
+                    yield self.name_of(blob)
+            yield from sorted(folder.removeprefix(self._prefix) for folder in listing.prefixes)
 
     def open(self, name: str, read_ahead: int = 1 << 16) -> BinaryIO:
         """See Storage."""
-        with explained("read", self.path(name)):
-            blob = self._find(name)
+        blob = self.find(name)
         if blob is None:
             raise OutputError(f"{self.path(name)} cannot be read: it is not there.")
-        return io.BufferedReader(ObjectReader(blob, blob.size), read_ahead)
+        return self.reader(blob, read_ahead)
+
+    def read(self, name: str) -> bytes:
+        """See Storage; one request."""
+        content = self.read_if_there(name)
+        if content is None:
+            raise OutputError(f"{self.path(name)} cannot be read: it is not there.")
+        return content
+
+    def read_if_there(self, name: str) -> bytes | None:
+        """See Storage; one request."""
+        from google.api_core.exceptions import NotFound
+
+        blob = bucket_of(self.root).blob(self._prefix + name)
+
+        def attempt() -> bytes:
+            content: bytes = blob.download_as_bytes(raw_download=True, retry=None)
+            return content
+
+        with explained("read", self.path(name)):
+            try:
+                return transfer(attempt)
+            except NotFound as error:
+                if is_no_bucket(error):
+                    raise
+                return None
 
     @contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:
         """See Storage."""
         with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as content:
             yield content  # type: ignore[misc]
-            self._upload(name, content)
+            self.upload(name, content)
 
     def delete(self, name: str) -> None:
         """See Storage."""
-        with explained("deleted", self.path(name)):
-            self._delete(self._blob(name))
+        self.remove(name, retry())
 
     def delete_folder(self, name: str) -> None:
         """See Storage."""
@@ -103,65 +140,113 @@ class GcsStorage(Storage):
             explained("deleted", self.path(name)),
             ThreadPoolExecutor(_DELETING) as pool,
         ):
-            for _ in pool.map(self._delete, self._list(f"{name}/")):
-                pass
+            names = map(self.name_of, self._list(f"{name}/"))
+            # Not all at once: there may be millions, and the pool takes all that it is given.
+            while some := list(islice(names, _LISTED)):
+                list(pool.map(self.delete, some))
+            if has_folders(self.root):
+                remove_folders(self.path(name))
 
-    def _upload(self, name: str, content: Any) -> None:
+    # -- what `shards/composition.py` builds on
+
+    def find(self, name: str) -> Blob | None:
+        """The object with its metadata, or None."""
+        from google.api_core.exceptions import NotFound
+
+        blob = bucket_of(self.root).blob(self._prefix + name)
+        with explained("read", self.path(name)):
+            try:
+                blob.reload(retry=retry())
+            except NotFound as error:
+                if is_no_bucket(error):
+                    raise
+                return None
+        return blob
+
+    def reader(self, blob: Blob, read_ahead: int) -> BinaryIO:
+        """Opens an object that was found, in the generation that was found."""
+        return io.BufferedReader(ObjectReader(blob, blob.size), read_ahead)
+
+    def upload(self, name: str, content: Any) -> Blob:
+        """Makes an object of an open file; returns it with its metadata.
+
+        Raises OutputError where there is another one with other bytes.
+        """
         from google.api_core.exceptions import PreconditionFailed
 
-        checksum = _checksum(content)
+        content.seek(0)
+        checksum = printed(file_checksum(content))
         size = content.tell()
-        blob = self._blob(name)
-        with explained("written", self.path(name)):
-            try:
-                blob.upload_from_file(
-                    content,
-                    rewind=True,
-                    size=size,
-                    if_generation_match=0,
-                    checksum="crc32c",
-                    crc32c_checksum_value=checksum,
-                    retry=retry(),
-                )
-            except PreconditionFailed:
-                self._check_same(name, size, checksum)
+        blob = bucket_of(self.root).blob(self._prefix + name)
 
-    def _check_same(self, name: str, size: int, checksum: str) -> None:
-        """Raises OutputError unless the object that is there has these bytes."""
-        found = self._find(name)
-        if found is None:
-            raise OutputError(f"{self.path(name)} was deleted while it was written. Run again.")
-        if (found.size, found.crc32c) != (size, checksum):
-            raise OutputError(
-                f"{self.path(name)} is there already with other content: {found.size} bytes with "
-                f"crc32c {found.crc32c}, where this job has {size} bytes with crc32c {checksum}. "
-                "Is another job writing there? Choose another --output, or start anew with "
-                "--overwrite."
+        def attempt() -> None:
+            blob.upload_from_file(
+                content,
+                rewind=True,
+                size=size,
+                if_generation_match=0,
+                checksum="crc32c",
+                crc32c_checksum_value=checksum,
+                retry=None,
             )
 
-    def _blob(self, name: str) -> Blob:
-        return bucket_of(self.root).blob(self._prefix + name)
+        with explained("written", self.path(name)):
+            try:
+                transfer(attempt)
+            except PreconditionFailed as error:
+                # Another attempt, or this one, whose answer was lost.
+                found = self.find(name)
+                if found is None:
+                    raise OutputError(
+                        f"{self.path(name)} was deleted while it was written. Run again."
+                    ) from error
+                self.check_same(found, size, checksum)
+                return found
+        return blob
 
-    def _find(self, name: str) -> Blob | None:
-        """The object with its metadata, or None."""
-        found: Blob | None = bucket_of(self.root).get_blob(self._prefix + name, retry=retry())
-        return found
+    def compose(self, name: str, sources: Sequence[Blob]) -> Blob | None:
+        """Joins up to 32 objects, in the generations that were found, to one that is new.
+
+        Returns it with its metadata; None if that cannot be done, because there is one already or
+        a source has changed. Raises google's errors.
+        """
+        from google.api_core.exceptions import NotFound, PreconditionFailed
+
+        blob = bucket_of(self.root).blob(self._prefix + name)
+        # The server takes it from a source otherwise; uploads have this one.
+        blob.content_type = "application/octet-stream"
+        try:
+            blob.compose(
+                sources,
+                if_generation_match=0,
+                if_source_generation_match=[source.generation for source in sources],
+                retry=retry(),
+            )
+        except (PreconditionFailed, NotFound):
+            return None
+        return blob
+
+    def remove(self, name: str, policy: Any) -> None:
+        """Deletes an object, if it is there."""
+        from google.api_core.exceptions import NotFound
+
+        with explained("deleted", self.path(name)), suppress(NotFound):
+            bucket_of(self.root).blob(self._prefix + name).delete(retry=policy)
+
+    def check_same(self, found: Blob, size: int, checksum: str) -> None:
+        """Raises OutputError unless an object that is there has these bytes."""
+        if (found.size, found.crc32c) != (size, checksum):
+            raise OutputError(
+                f"{self.path(self.name_of(found))} is there already with other content: "
+                f"{found.size} bytes with crc32c {found.crc32c}, where this job has {size} bytes "
+                f"with crc32c {checksum}. Is another job writing there? Choose another --output, "
+                "or start anew with --overwrite."
+            )
+
+    def name_of(self, blob: Blob) -> str:
+        """The name of an object, below the folder."""
+        name: str = blob.name.removeprefix(self._prefix)
+        return name
 
     def _list(self, prefix: str) -> Iterator[Blob]:
         yield from bucket_of(self.root).list_blobs(prefix=self._prefix + prefix, retry=retry())
-
-    @staticmethod
-    def _delete(blob: Blob) -> None:
-        from google.api_core.exceptions import NotFound
-
-        with suppress(NotFound):
-            blob.delete(retry=retry())
-
-
-def _checksum(content: Any) -> str:
-    """The crc32c of a whole file, as Cloud Storage prints it; leaves the file at its end."""
-    content.seek(0)
-    checksum = google_crc32c.Checksum()
-    while chunk := content.read(1 << 20):
-        checksum.update(chunk)
-    return base64.b64encode(checksum.digest()).decode()

@@ -149,10 +149,11 @@ class Job:
     @classmethod
     def load(cls, storage: Storage) -> Job | None:
         """The job that an output folder belongs to, or None; raises OutputError if unreadable."""
-        if storage.size(JOB_NAME) is None:
+        stored = storage.read_if_there(JOB_NAME)
+        if stored is None:
             return None
         try:
-            content = json.loads(storage.read(JOB_NAME))
+            content = json.loads(stored)
             if content["format_version"] != FORMAT_VERSION:
                 raise OutputError(
                     f"{storage.path(JOB_NAME)} has format version {content['format_version']}, "

@@ -53,21 +53,17 @@ class LocalStorage(Storage):
                 name = os.path.relpath(path, self.root).replace(os.sep, "/")
                 yield Entry(name, state.st_size, state.st_mtime)
 
-    def strays(self, folders: tuple[str, ...]) -> Iterator[str]:
+    def names(self, prefix: str) -> Iterator[str]:
         """See Storage."""
-        for name in self._names(""):
-            if name.startswith(folders) and name not in folders:
-                yield name
-        for folder in folders:
-            for name in self._names(folder):
-                if not os.path.isfile(self.path(f"{folder}/{name}")):
-                    yield f"{folder}/{name}"
-
-    def _names(self, folder: str) -> list[str]:
+        folder, separator, beginning = prefix.rpartition("/")
         try:
-            return os.listdir(self.path(folder))
+            found = os.listdir(self.path(folder))
         except (FileNotFoundError, NotADirectoryError):
-            return []
+            return
+        for name in found:
+            if name.startswith(beginning):
+                full = f"{folder}{separator}{name}"
+                yield f"{full}/" if os.path.isdir(self.path(full)) else full
 
     def open(self, name: str, read_ahead: int = 0) -> BinaryIO:
         """See Storage."""

@@ -164,10 +164,11 @@ class Manifest:
 
         Raises OutputError if it cannot be understood.
         """
-        if storage.size(MANIFEST_NAME) is None:
+        stored = storage.read_if_there(MANIFEST_NAME)
+        if stored is None:
             return None
         try:
-            content = json.loads(storage.read(MANIFEST_NAME))
+            content = json.loads(stored)
             if (content["format"], content["version"]) != ("fineshards", MANIFEST_VERSION):
                 raise ValueError(f"format {content['format']} version {content['version']}")
             return cls._from_json(content)

@@ -53,14 +53,17 @@ class Storage(ABC):
     def entries(self, folder: str) -> Iterator[Entry]:
         """All files below a folder, at any depth, in no particular order; none if it is missing.
 
+        An empty name is the output folder itself.
+
         Files that vanish while the folder is read (another process may be at work) are left out.
         """
 
     @abstractmethod
-    def strays(self, folders: tuple[str, ...]) -> Iterator[str]:
-        """What a reader that lists `folders` by prefix would stumble over, apart from their files.
+    def names(self, prefix: str) -> Iterator[str]:
+        """The names that begin with a prefix, down to the next `/`: files, and folders with a `/`.
 
-        That is what lies beside them under a name that begins like theirs, and folders in them.
+        So `train` finds the folder `train/` and whatever lies beside it under such a name, and
+        `train/` what lies in that folder.
         """
 
     @abstractmethod
@@ -87,6 +90,10 @@ class Storage(ABC):
         """The content of a small file; raises OutputError when it is not there."""
         with self.open(name) as file:
             return file.read()
+
+    def read_if_there(self, name: str) -> bytes | None:
+        """The content of a small file, or None when it is not there."""
+        return None if self.size(name) is None else self.read(name)
 
     def write(self, name: str, content: bytes) -> None:
         """Writes a small file."""

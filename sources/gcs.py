@@ -51,30 +51,33 @@ def find_objects(pattern: str) -> list[FoundObject]:
     rest = wanted.removeprefix(prefix)
     # What lies in deeper folders need not be listed if nothing there can match.
     delimiter = None if "/" in rest or "**" in rest else "/"
+    parts = wanted.split("/")
     with explained("listed", pattern, InputError):
         try:
-            blobs = bucket_of(pattern).list_blobs(
+            listing = bucket_of(pattern).list_blobs(
                 prefix=prefix, delimiter=delimiter, fields=_FIELDS, retry=retry()
             )
-            # A name that ends with a slash is a folder made by hand.
-            there = {blob.name: blob for blob in blobs if not blob.name.endswith("/")}
+            blobs = [
+                blob
+                for blob in listing
+                # A name that ends with a slash is a folder made by hand.
+                if not blob.name.endswith("/")
+                and (blob.name == wanted or _matches(blob.name.split("/"), parts))
+            ]
         except NotFound:
             raise InputError(
                 f"{pattern} cannot be listed: there is no bucket {bucket}. Check the name."
             ) from None
-    parts = wanted.split("/")
     # A name may hold brackets, which mean something else in a pattern.
-    names = [name for name in there if _matches(name.split("/"), parts)] or [
-        name for name in there if name == wanted
-    ]
+    blobs = [blob for blob in blobs if _matches(blob.name.split("/"), parts)] or blobs
     return [
         FoundObject(
-            path=f"gs://{bucket}/{name}",
-            size=there[name].size,
-            identity=f"{_GENERATION}{there[name].generation}",
-            encoding=there[name].content_encoding or "",
+            path=f"gs://{bucket}/{blob.name}",
+            size=blob.size,
+            identity=f"{_GENERATION}{blob.generation}",
+            encoding=blob.content_encoding or "",
         )
-        for name in sorted(names)
+        for blob in sorted(blobs, key=lambda blob: blob.name)
     ]
 
 
@@ -138,9 +141,9 @@ class _PinnedReader(ObjectReader):
         try:
             return super().readinto(buffer)
         except InputError as error:
-            from google.api_core.exceptions import NotFound
+            from google.api_core.exceptions import NotFound, PreconditionFailed
 
-            if isinstance(error.__cause__, NotFound):
+            if isinstance(error.__cause__, NotFound | PreconditionFailed):
                 check_generation(self._file)
             raise
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from faulty_proxy import Proxy, faulty_server
 from hypothesis import settings
 
 if TYPE_CHECKING:
@@ -27,6 +28,14 @@ SAMPLE = ROOT / "samples/debian_text.parquet"
 def sample() -> Path:
     """1,063 documents in 19 languages, 5 row groups."""
     return SAMPLE
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """A storage server with the bucket `data`, which this process and its children use."""
+    with faulty_server("data") as proxy:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.address)
+        yield proxy
 
 
 @pytest.fixture

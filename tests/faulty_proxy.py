@@ -21,6 +21,8 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from gcs_server import gcs_server
 
+_REFUSED = "At least one of the pre-conditions you specified did not hold."
+
 # What may be done to a request instead of passing it on.
 CUT_UPLOAD = "cut in the middle of the request"
 CUT_DOWNLOAD = "cut in the middle of the answer"
@@ -63,6 +65,8 @@ class Proxy:
     rules: list[Rule] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
+    connections: int = 0
+    storage_classes: dict[str, str] = field(default_factory=dict)
 
     def fail(
         self, pattern: str, fault: int | str | Callable[[], object], numbers: Any = (1,)
@@ -99,8 +103,10 @@ class Proxy:
     def metadata(self, bucket: str, name: str) -> dict[str, Any] | None:
         """What the server knows of an object."""
         answer = self.ask("GET", f"/storage/v1/b/{bucket}/o/{quote(name, safe='')}")
-        found: dict[str, Any] | None = json.loads(answer.body) if answer.status == 200 else None
-        return found
+        if answer.status != 200:
+            return None
+        found: dict[str, Any] = json.loads(answer.body)
+        return found | {"storageClass": self.storage_classes.get(name, "STANDARD")}
 
     def names(self, bucket: str) -> list[str]:
         """All objects of a bucket."""
@@ -132,6 +138,11 @@ def _json(content: dict[str, Any]) -> Answer:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     proxy: Proxy
+
+    def setup(self) -> None:
+        super().setup()
+        with self.proxy.lock:
+            self.proxy.connections += 1
 
     def _handle(self) -> None:
         line = f"{self.command} {unquote(self.path)}"
@@ -170,17 +181,21 @@ class _Handler(BaseHTTPRequestHandler):
             if folder:
                 with proxy.lock:
                     return self._folders(folder, query, body)
-        with proxy.lock:
-            wrong = self._precondition(split.path, query, body)
-            if wrong is not None:
-                return wrong
-            if "/compose" not in split.path and self.command != "DELETE":
-                proxy.lock.release()
-                try:
-                    return proxy.ask(self.command, self.path, body, self._passed_headers())
-                finally:
-                    proxy.lock.acquire()
-            return proxy.ask(self.command, self.path, body, self._passed_headers())
+        if split.path.endswith("/compose") or self.command == "DELETE":
+            with proxy.lock:
+                wrong = self._precondition(split.path, query, body)
+                return wrong or proxy.ask(self.command, self.path, body, self._passed_headers())
+        wrong = self._precondition(split.path, query, body)
+        answer = wrong or proxy.ask(self.command, self.path, body, self._passed_headers())
+        if self.command == "GET" and proxy.storage_classes and "alt" not in query:
+            self._tell_storage_class(answer)
+        return answer
+
+    def _tell_storage_class(self, answer: Answer) -> None:
+        content = json.loads(answer.body)
+        if content.get("name") in self.proxy.storage_classes:
+            content["storageClass"] = self.proxy.storage_classes[content["name"]]
+            answer.body = json.dumps(content).encode()
 
     def _missing_bucket(self, path: str) -> bool:
         found = re.search(r"/storage/v1/b/([^/]+)", path)
@@ -188,16 +203,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _precondition(self, path: str, query: dict[str, str], body: bytes) -> Answer | None:
         """The refusal that the real service would give, if any."""
-        found = re.fullmatch(r"/storage/v1/b/([^/]+)/o/(.+?)(/compose)?", path)
-        if not found or self.command not in ("POST", "DELETE"):
+        found = re.fullmatch(r"(?:/download)?/storage/v1/b/([^/]+)/o/(.+?)(/compose)?", path)
+        if not found:
             return None
         bucket, name = found[1], unquote(found[2])
         if "ifGenerationMatch" in query:
             there = self.proxy.metadata(bucket, name)
             if (there["generation"] if there else "0") != query["ifGenerationMatch"]:
-                return _problem(
-                    412, "At least one of the pre-conditions you specified did not hold."
-                )
+                return _problem(412, _REFUSED)
         if not found[3]:
             return None
         sources = json.loads(body)["sourceObjects"]
@@ -210,9 +223,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return _problem(404, f"Object {source['name']} not found.")
             wanted = source.get("objectPreconditions", {}).get("ifGenerationMatch")
             if wanted is not None and str(wanted) != there["generation"]:
-                return _problem(
-                    412, "At least one of the pre-conditions you specified did not hold."
-                )
+                return _problem(412, _REFUSED)
             classes.add(there.get("storageClass"))
         if len(classes) > 1:
             return _problem(400, "The storage class of all source objects must match.")

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -45,15 +45,19 @@ STEPS = {"Discover", "Tokenize", "Plan", "Write", "Commit"}
 
 @dataclass(frozen=True)
 class Cloud:
-    """A bucket `bucket`, and a dataset `team/texts` on a hub; job: the flags that name a job."""
+    """A bucket `bucket`, with a file in `in/`, and a dataset `team/texts` on a hub.
+
+    job: the flags that name a job.
+    """
 
     environment: dict[str, str]
     client: Client
     output: str
+    source: str = "--dataset=team/texts"
 
     @property
     def job(self) -> tuple[str, ...]:
-        return ("--dataset=team/texts", f"--output={self.output}", "--shard_tokens=100000")
+        return (self.source, f"--output={self.output}", "--shard_tokens=100000")
 
     def shards(self) -> dict[str, bytes]:
         folder = f"{self.output.removeprefix('gs://bucket/')}/"
@@ -118,7 +122,9 @@ def servers(
             "HF_ENDPOINT": hub.url,
             "HF_HOME": str(folder / "home"),
         }
-        yield lambda name: Cloud(environment, Client(), f"gs://bucket/{name}")
+        client = Client()
+        client.bucket("bucket").blob("in/a.parquet").upload_from_filename(sample)
+        yield lambda name: Cloud(environment, client, f"gs://bucket/{name}")
 
 
 @pytest.fixture
@@ -210,7 +216,10 @@ def test_a_dry_run_translates_the_graph_and_starts_nothing(cloud: Cloud, tmp_pat
     assert cloud.read(f"{folder}/metadata/tokenizer.json") == tokenizer.read_bytes()
 
 
-def test_the_launcher_leaves_a_job_that_dataflow_can_start(cloud: Cloud, launcher: Path) -> None:
+def test_the_launcher_leaves_a_job_that_dataflow_can_start(
+    cloud: Cloud, launcher: Path, sample: Path, tmp_path: Path
+) -> None:
+    cloud = replace(cloud, source="--input=gs://bucket/in/*.parquet")
     ended, job_file = launch(
         cloud, launcher, "--overwrite=false", "--keep_checkpoints=true", "--test_fraction=0.1"
     )
@@ -255,6 +264,8 @@ def test_the_launcher_leaves_a_job_that_dataflow_can_start(cloud: Cloud, launche
     assert {f"{folder}/metadata/job.json", f"{folder}/metadata/vocabulary.tiktoken"} <= set(
         cloud.names(folder)
     )
+    cloud.work(job, tmp_path)
+    assert cloud.shards() == oracle(read_texts(sample), 100_000, test_shards=1)
 
 
 def test_a_launch_for_a_finished_output_is_a_job_that_does_nothing(

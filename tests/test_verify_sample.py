@@ -87,7 +87,7 @@ def test_a_folder_or_a_dangling_link_among_shards_is_named(
     (dataset / "train/empty").mkdir()
     (dataset / "test/link.npy").symlink_to("nowhere")
     named = {problem.split(" ")[0] for problem in check(capsys, dataset)[1]}
-    assert named == {"train/empty", "test/link.npy"}
+    assert named == {"train/empty/", "test/link.npy"}
 
 
 def test_what_the_job_leaves_beside_the_dataset_is_no_problem(

@@ -20,9 +20,11 @@ _log = logging.getLogger("fineshards.worker")
 class Write(beam.PTransform):
     """From pieces keyed by (split, index) to shard records. Only references are shuffled."""
 
-    def __init__(self, checkpoints: Checkpoints, plan: beam.PCollection, threads: int) -> None:
+    def __init__(
+        self, checkpoints: Checkpoints, plan: beam.PCollection, assembly: str, threads: int
+    ) -> None:
         super().__init__()
-        self._do = _WriteShard(checkpoints, threads)
+        self._do = _WriteShard(checkpoints, assembly, threads)
         self._plan = plan
 
     def expand(self, pieces: beam.PCollection) -> beam.PCollection:
@@ -41,16 +43,22 @@ def _listed(key: tuple[str, int], pieces: Iterable[Piece]) -> tuple[tuple[str, i
 
 
 class _WriteShard(ParallelDoFn):
-    def __init__(self, checkpoints: Checkpoints, threads: int) -> None:
+    def __init__(self, checkpoints: Checkpoints, assembly: str, threads: int) -> None:
         super().__init__(METRICS, threads)
         self._checkpoints = checkpoints
+        self._assembly = assembly
 
     def setup(self) -> None:
         self._paths = [file.path for file in self._checkpoints.job().files]
 
     def work(self, group: tuple[tuple[str, int], list[Piece]], plan: StreamPlan) -> ShardRecord:
         return write_shard(
-            ShardKey(*group[0]), group[1], plan.layout, self._checkpoints, self._paths
+            ShardKey(*group[0]),
+            group[1],
+            plan.layout,
+            self._checkpoints,
+            self._paths,
+            self._assembly,
         )
 
     def counts(

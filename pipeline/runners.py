@@ -1,0 +1,42 @@
+"""Where a job runs: the runner, and how Beam is called for it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from pipeline.options import BuildOptions, runner_name
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerChoice:
+    """Where the job runs: Beam's arguments, whether that is this machine, and threads a worker."""
+
+    beam_args: tuple[str, ...]
+    local: bool
+    threads: int
+
+
+def choose_runner(options: BuildOptions) -> RunnerChoice:
+    """How to call Beam.
+
+    Beam's DirectRunner is a switch that takes Prism where its binary is at hand or can be fetched,
+    and the Python runner elsewhere; here it always means the Python runner, so that local runs
+    behave alike with and without a network. Unless another mode is asked for it has one worker, in
+    this process, and `--direct_num_workers` is the number of threads of the steps: a core each by
+    default (transforms/parallel.py).
+    """
+    from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
+
+    args = options.beam_args
+    if runner_name(args) not in ("", "direct", "fnapi"):
+        return RunnerChoice(args, False, 1)
+    given = PipelineOptions(list(args))
+    args = (*args, "--runner=FnApiRunner")
+    cores = os.cpu_count() or 1
+    # Beam's own default is one worker, and 0 means all cores.
+    asked = any(arg.split("=")[0] == "--direct_num_workers" for arg in args)
+    workers = (given.view_as(DirectOptions).direct_num_workers if asked else 0) or cores
+    if given.view_as(DirectOptions).direct_running_mode == "in_memory":
+        return RunnerChoice((*args, "--direct_num_workers=1"), True, workers)
+    return RunnerChoice((*args, f"--direct_num_workers={workers}"), True, 1)

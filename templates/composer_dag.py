@@ -1,0 +1,365 @@
+"""
+### A dataset of token shards, once a month
+
+Launches the Dataflow Flex Template of fineshards, waits for its job without holding a worker, and
+proves with `fineshards verify` that the dataset is whole.
+
+| task | does |
+|---|---|
+| `prepare` | makes the request; where the output is finished, it skips the rest |
+| `launch` | starts the job, or takes the one that an earlier attempt started |
+| `wait` | deferred until the job is done; fails soon after it fails or is cancelled, and says why |
+| `cancel` | ends the job if it outlives `wait`: the run was marked failed, or took too long |
+| `verify` | reads the whole dataset again, in the image that the job ran in |
+
+Set it up and mend it: `docs/composer.md` of fineshards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
+from airflow.providers.google.cloud.hooks.dataflow import DataflowHook, DataflowJobStatus
+from airflow.providers.google.cloud.hooks.gcs import GCSHook
+from airflow.providers.google.cloud.links.dataflow import DataflowJobLink
+from airflow.providers.google.cloud.operators.dataflow import DataflowStartFlexTemplateOperator
+from airflow.providers.google.cloud.sensors.dataflow import DataflowJobStatusSensor
+from airflow.sdk import DAG, Context, Param, task
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from googleapiclient.errors import HttpError
+from kubernetes.client.models import V1ResourceRequirements
+
+# What a scheduled run builds. Change these five before the file is uploaded; a run by hand can
+# change all of PARAMS.
+PROJECT = "my-project"
+REGION = "us-central1"
+TEMPLATE = "gs://my-bucket/templates/fineshards.json"
+IMAGE = "us-central1-docker.pkg.dev/my-project/fineshards/fineshards:0.1.0"
+OUTPUT = "gs://my-bucket/fineweb-edu/{month}"
+
+PARAMS = {
+    "dataset": Param(
+        "HuggingFaceFW/fineweb-edu",
+        type="string",
+        pattern=r"^(gs://\S+|[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?)$",
+        description="A dataset of the Hugging Face hub, or files: gs://bucket/folder/*.parquet.",
+    ),
+    "dataset_config": Param(
+        "sample-10BT",
+        type=["null", "string"],
+        pattern=r"^[\w.-]+$",
+        description="Which part of a dataset of the hub; empty for its default, and for files.",
+    ),
+    "output": Param(
+        OUTPUT,
+        type="string",
+        pattern=r"^gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[^/\s]+)+$",
+        description="The dataset's folder. {month} becomes the run's month, such as 2026-11.",
+    ),
+    "shard_tokens": Param(100_000_000, type="integer", minimum=1, description="Tokens a shard."),
+    "tokenizer": Param(
+        "cl100k_base",
+        type="string",
+        pattern=r"^([a-z0-9_]+|gs://\S+\.json)$",
+        description="A tiktoken encoding, or gs://bucket/tokenizer.json.",
+    ),
+    "max_workers": Param(
+        10, type="integer", minimum=1, maximum=1000, description="Dataflow machines, at most."
+    ),
+    "machine_type": Param(
+        "n2-standard-4",
+        type="string",
+        pattern=r"^[a-z][a-z0-9]*-[a-z0-9-]+$",
+        description="Of Dataflow's machines: 4 GB of memory a vCPU, see docs/dataflow.md.",
+    ),
+    "service_account": Param(
+        None,
+        type=["null", "string"],
+        pattern=r"^[^@\s]+@[^@\s]+$",
+        description="The account of Dataflow's workers; empty for the project's default.",
+    ),
+    "verify_sample": Param(
+        0,
+        type="number",
+        minimum=0,
+        maximum=100,
+        description="Percent of the documents that verify tokenizes again from their sources.",
+    ),
+    "project": Param(PROJECT, type="string", pattern=r"^[a-z][-a-z0-9:.]+[a-z0-9]$"),
+    "region": Param(REGION, type="string", pattern=r"^[a-z]+-[a-z]+[0-9]+$"),
+    "template": Param(
+        TEMPLATE,
+        type="string",
+        pattern=r"^gs://[^/\s]+/\S+\.json$",
+        description="The template's file, from `make template`.",
+    ),
+    "image": Param(
+        IMAGE,
+        type="string",
+        pattern=r"^\S+[:@]\S+$",
+        description="The template's image: Dataflow's workers and verify run in it.",
+    ),
+}
+
+# How long a job may take. The default is far above what ten machines need for
+# FineWeb-Edu (docs/dataflow.md).
+LONGEST_JOB = timedelta(days=3)
+LONGEST_VERIFY = timedelta(hours=12)
+POLL_SECONDS = 60
+# Composer's own cluster: where pods run, and the file that leads to it. See
+# https://cloud.google.com/composer/docs/composer-3/use-kubernetes-pod-operator
+NAMESPACE = "composer-user-workloads"
+KUBE_CONFIG = "/home/airflow/composer_kube_config"
+
+MANIFEST = "metadata/manifest.json"
+
+
+def load_manifest(output: str) -> dict[str, Any] | None:
+    """The manifest of a finished dataset; None where there is none yet."""
+    bucket, _, folder = output.removeprefix("gs://").partition("/")
+    storage = GCSHook()
+    if not storage.exists(bucket, f"{folder}/{MANIFEST}"):
+        return None
+    manifest: dict[str, Any] = json.loads(storage.download(bucket, f"{folder}/{MANIFEST}"))
+    return manifest
+
+
+def source(params: Mapping[str, Any]) -> dict[str, str]:
+    """The flags of `build` that name the input. Files have no configuration."""
+    if params["dataset"].startswith("gs://"):
+        return {"input": params["dataset"]}
+    config = params["dataset_config"]
+    return {"dataset": params["dataset"]} | ({"dataset_config": config} if config else {})
+
+
+def other_dataset(manifest: Mapping[str, Any], params: Mapping[str, Any]) -> list[str]:
+    """In what a finished dataset is not the one that the run is to build."""
+    origin, settings = manifest["origin"], manifest["settings"]
+    compared = [
+        (name, origin.get(name.removeprefix("dataset_")), wanted)
+        for name, wanted in source(params).items()
+    ]
+    compared += [
+        ("shard_tokens", settings["shard_tokens"], params["shard_tokens"]),
+        ("tokenizer", settings["tokenizer"]["name"], params["tokenizer"].rpartition("/")[2]),
+    ]
+    return [f"{name} is {is_!r}, not {wanted!r}" for name, is_, wanted in compared if is_ != wanted]
+
+
+def job_name(dag_id: str, run_id: str, output: str) -> str:
+    """The name of a run's job: the same for every attempt, another for every other run.
+
+    Dataflow lets one job of a name be active at a time, so the name is what keeps a second attempt
+    from starting a second job. The hash keeps runs apart whose ids differ only in what names cannot
+    hold: `[a-z]([-a-z0-9]{0,61}[a-z0-9])?`.
+    """
+    readable = re.sub(r"[^a-z0-9]+", "-", run_id.lower()).strip("-")[:42]
+    digest = hashlib.sha256("\n".join((dag_id, run_id, output)).encode()).hexdigest()[:8]
+    return f"fineshards-{readable}-{digest}".replace("--", "-")
+
+
+def launch_request(dag_id: str, run_id: str, output: str, params: Mapping[str, Any]) -> Any:
+    """The body of flexTemplates:launch.
+
+    Its parameters are those of templates/metadata.json. Temporary files go to the template's
+    bucket, as in `make template`: never into the dataset.
+    """
+    parameters = source(params) | {
+        "output": output,
+        "shard_tokens": str(params["shard_tokens"]),
+        "tokenizer": params["tokenizer"],
+        "sdk_container_image": params["image"],
+    }
+    bucket = params["template"].split("/")[2]
+    environment = {
+        "stagingLocation": f"gs://{bucket}/staging",
+        "tempLocation": f"gs://{bucket}/temp",
+        "machineType": params["machine_type"],
+        "maxWorkers": params["max_workers"],
+        "serviceAccountEmail": params["service_account"],
+    }
+    return {
+        "launchParameter": {
+            "jobName": job_name(dag_id, run_id, output),
+            "containerSpecGcsPath": params["template"],
+            "parameters": parameters,
+            "environment": {key: value for key, value in environment.items() if value},
+        }
+    }
+
+
+@task.short_circuit
+def prepare(**context: Any) -> Any:
+    """The launch request; None, which skips the rest, where the dataset is finished."""
+    params, run = context["params"], context["dag_run"]
+    month = f"{run.logical_date or run.run_after:%Y-%m}"
+    output = params["output"].replace("{month}", month)
+    manifest = load_manifest(output)
+    if manifest is None:
+        return launch_request(run.dag_id, run.run_id, output, params)
+    differences = other_dataset(manifest, params)
+    if differences:
+        raise AirflowFailException(
+            f"{output} holds a finished dataset, but another one: {'; '.join(differences)}. "
+            "Give another output."
+        )
+    logging.getLogger(__name__).info("%s is finished: nothing to do.", output)
+    return None
+
+
+class LaunchOnce(DataflowStartFlexTemplateOperator):
+    """Launches the template, unless a job of its name is there already; returns the job's id.
+
+    The provider's operator makes names unique (`append_job_name`), so that each retry starts one
+    more job beside the others. Here a job that runs is taken as it is, also one whose launch was
+    answered by an error or not at all; so is one that is done and has left its dataset. After a
+    job that failed or was cancelled another is started: it goes on where that one ended.
+    """
+
+    def execute(self, context: Context) -> str:
+        """See BaseOperator; raises HttpError for what Dataflow refuses."""
+        self.job = self._find()
+        if self.job is None:
+            try:
+                self.job = self.hook.launch_job_with_flex_template(
+                    body=self.body, location=self.location, project_id=self.project_id
+                )
+            except HttpError as error:
+                self.job = self._find() if error.status_code == 409 else None
+                if self.job is None:
+                    raise
+        job_id = self.hook.extract_job_id(self.job)
+        DataflowJobLink.persist(
+            context=context, project_id=self.project_id, region=self.location, job_id=job_id
+        )
+        return job_id
+
+    def _find(self) -> dict[str, Any] | None:
+        name = self.body["launchParameter"]["jobName"]
+        output = self.body["launchParameter"]["parameters"]["output"]
+        service = self.hook.get_conn().projects().locations().jobs()
+        request = service.list(projectId=self.project_id, location=self.location, name=name)
+        while request is not None:
+            answer = request.execute(num_retries=self.hook.num_retries)
+            for job in answer.get("jobs", []):
+                state = job.get("currentState")
+                done = state == DataflowJobStatus.JOB_STATE_DONE and load_manifest(output)
+                if done or state not in DataflowJobStatus.TERMINAL_STATES:
+                    self.log.info("Job %s of this run is there already: %s", job["id"], state)
+                    found: dict[str, Any] = job
+                    return found
+            request = service.list_next(previous_request=request, previous_response=answer)
+        return None
+
+
+class WaitForJob(DataflowJobStatusSensor):
+    """Deferred until the job is done. Every other end of it is a failure that no retry mends.
+
+    The trigger of the provider's launch operator never ends on a cancelled job; this sensor's ends
+    on every terminal state, but also when it could not ask: then the task is tried again.
+    """
+
+    template_fields = (*DataflowJobStatusSensor.template_fields, "project_id", "location")
+
+    def poke(self, context: Context) -> bool:
+        """Whether the job is done; raises AirflowFailException if it ended otherwise."""
+        job = {"job_id": self.job_id, "project_id": self.project_id, "location": self.location}
+        state = self.hook.get_job(**job)["currentState"]
+        if state in self.expected_statuses:
+            return True
+        if state in DataflowJobStatus.TERMINAL_STATES:
+            errors = [
+                message["messageText"]
+                for message in self.hook.fetch_job_messages_by_id(**job)
+                if message.get("messageImportance") == "JOB_MESSAGE_ERROR"
+            ]
+            reason = "\n".join(errors[-3:]) or "it left no error message"
+            raise AirflowFailException(f"Dataflow job {self.job_id} ended as {state}: {reason}")
+        return False
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> bool:
+        """After the trigger's event: believes only the job's own state."""
+        if not self.poke(context):
+            raise AirflowException(event["message"])
+        return True
+
+
+@task(retries=5)
+def cancel(job_id: str, **context: Any) -> None:
+    """Cancels the job if it has not ended."""
+    params = context["params"]
+    DataflowHook(poll_sleep=POLL_SECONDS).cancel_job(
+        job_id=job_id, project_id=params["project"], location=params["region"]
+    )
+
+
+with DAG(
+    dag_id="fineshards",
+    description="Exact token shards of a text dataset, by Dataflow, verified.",
+    doc_md=__doc__,
+    schedule="@monthly",
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    catchup=False,
+    max_active_runs=1,
+    is_paused_upon_creation=True,
+    tags=["fineshards", "dataflow"],
+    params=PARAMS,
+    # Retries are for what a second try mends: an API that does not answer, a worker that went away.
+    # A job that failed is not tried again: a person must see why. There is no dagrun_timeout,
+    # because it would skip `cancel`; each task has its own.
+    default_args={
+        "retries": 2,
+        "retry_delay": timedelta(minutes=2),
+        "execution_timeout": timedelta(minutes=15),
+    },
+) as dag:
+    request = prepare()
+    launch = LaunchOnce(
+        task_id="launch",
+        body=request,
+        project_id="{{ params.project }}",
+        location="{{ params.region }}",
+        append_job_name=False,
+    )
+    wait = WaitForJob(
+        task_id="wait",
+        job_id=launch.output,
+        expected_statuses=DataflowJobStatus.JOB_STATE_DONE,
+        project_id="{{ params.project }}",
+        location="{{ params.region }}",
+        deferrable=True,
+        poll_interval=POLL_SECONDS,
+        retries=5,
+        execution_timeout=LONGEST_JOB,
+    )
+    verify = KubernetesPodOperator(
+        task_id="verify",
+        name="fineshards-verify",
+        namespace=NAMESPACE,
+        config_file=KUBE_CONFIG,
+        kubernetes_conn_id="kubernetes_default",
+        image="{{ params.image }}",
+        cmds=["fineshards"],
+        arguments=[
+            "verify",
+            "{{ ti.xcom_pull('prepare')['launchParameter']['parameters']['output'] }}",
+            "--sample={{ params.verify_sample }}",
+        ],
+        container_resources=V1ResourceRequirements(
+            requests={"cpu": "2", "memory": "8Gi", "ephemeral-storage": "10Gi"}
+        ),
+        # The image holds all of Beam; a node that has not seen it needs minutes.
+        startup_timeout_seconds=15 * 60,
+        # Pods are evicted; to read a dataset twice does no harm. A pod that outlived its Airflow
+        # worker is found again and waited for.
+        retries=1,
+        execution_timeout=LONGEST_VERIFY,
+    )
+    wait >> [verify, cancel(launch.output).as_teardown(setups=launch)]

@@ -1,0 +1,219 @@
+"""A Kubernetes cluster on 127.0.0.1 whose pods are processes of this machine.
+
+    with KubernetesServer({"PATH": ...}) as cluster:
+        config = cluster.write_config(folder)       # a kubeconfig file
+        ... a client that makes pods ...
+        cluster.pods, cluster.images
+
+A pod's first container is its command and arguments, run with the environment given here; its
+image is only recorded. Served is what KubernetesPodOperator asks for: pods are listed by labels,
+created, read, changed (labels), deleted, and their logs followed; there are never events.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import threading
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+_PODS = r"/api/v1/namespaces/(?P<namespace>[^/]+)/pods"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+
+class Pod:
+    """A pod and its process."""
+
+    def __init__(self, manifest: dict[str, Any], environment: dict[str, str]) -> None:
+        self.manifest = manifest
+        container = manifest["spec"]["containers"][0]
+        self.image: str = container["image"]
+        self.command = [*container.get("command", []), *container.get("args", [])]
+        self.process = subprocess.Popen(
+            self.command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.started = _now()
+        self.output = ""
+        self.finished = ""
+        self._done = threading.Thread(target=self._read)
+        self._done.start()
+
+    def _read(self) -> None:
+        self.output = self.process.communicate()[0]
+        self.finished = _now()
+
+    def wait(self) -> str:
+        """What the process wrote, once it has ended."""
+        self._done.join()
+        return self.output
+
+    def kill(self) -> None:
+        self.process.kill()
+        self._done.join()
+
+    def describe(self) -> dict[str, Any]:
+        container = self.manifest["spec"]["containers"][0]
+        state: dict[str, Any] = {"running": {"startedAt": self.started}}
+        phase = "Running"
+        if self.finished:
+            code = self.process.returncode
+            phase = "Failed" if code else "Succeeded"
+            state = {
+                "terminated": {
+                    "exitCode": code,
+                    "startedAt": self.started,
+                    "finishedAt": self.finished,
+                    "reason": "Error" if code else "Completed",
+                }
+            }
+        status = {
+            "name": container["name"],
+            "image": self.image,
+            "imageID": self.image,
+            "ready": not self.finished,
+            "restartCount": 0,
+            "state": state,
+        }
+        return self.manifest | {"status": {"phase": phase, "containerStatuses": [status]}}
+
+
+class KubernetesServer:
+    """Use as a context manager. `made` has all pods that ever were."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self.environment = environment
+        self.pods: dict[str, Pod] = {}
+        self.made: list[Pod] = []
+        self.lock = threading.Lock()
+        handler = type("Bound", (_Handler,), {"cluster": self})
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._http.server_port}"
+
+    def __enter__(self) -> KubernetesServer:
+        threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        for pod in self.made:
+            pod.kill()
+
+    def write_config(self, folder: Path) -> Path:
+        """A kubeconfig file that leads here; JSON is YAML."""
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "here", "cluster": {"server": self.url}}],
+            "users": [{"name": "me", "user": {}}],
+            "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
+            "current-context": "here",
+        }
+        path = folder / "kube_config"
+        path.write_text(json.dumps(config))
+        return path
+
+    def create(self, namespace: str, manifest: dict[str, Any]) -> Pod:
+        manifest["metadata"] |= {"namespace": namespace, "uid": f"uid-{len(self.made)}"}
+        pod = Pod(manifest, self.environment)
+        self.pods[manifest["metadata"]["name"]] = pod
+        self.made.append(pod)
+        return pod
+
+
+class _Handler(BaseHTTPRequestHandler):
+    cluster: KubernetesServer
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        self._answer()
+
+    def do_PATCH(self) -> None:
+        self._answer()
+
+    def do_DELETE(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        url = urlsplit(self.path)
+        query = {key: values[0] for key, values in parse_qs(url.query).items()}
+        content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = json.loads(content) if content else {}
+        status, answer = self._route(url.path, query, body)
+        sent = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
+        self.send_response(status)
+        kind = "text/plain" if isinstance(answer, str) else "application/json"
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(sent)))
+        self.end_headers()
+        self.wfile.write(sent)
+
+    def _route(self, path: str, query: dict[str, str], body: Any) -> tuple[int, Any]:
+        if re.fullmatch(r"/api/v1/namespaces/[^/]+/events", path):
+            return 200, {"kind": "EventList", "apiVersion": "v1", "metadata": {}, "items": []}
+        match = re.fullmatch(rf"{_PODS}(/(?P<name>[^/]+)(?P<log>/log)?)?", path)
+        if match is None:
+            return 404, _failure(404, f"nothing at {self.command} {path}")
+        name = match["name"]
+        with self.cluster.lock:
+            if name is None and self.command == "POST":
+                return 201, self.cluster.create(match["namespace"], body).describe()
+            if name is None:
+                pods = [
+                    pod.describe()
+                    for pod in self.cluster.pods.values()
+                    if _selected(pod, query.get("labelSelector", ""))
+                ]
+                return 200, {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods}
+            pod = self.cluster.pods.get(name)
+            if pod is None:
+                return 404, _failure(404, f"no pod {name}")
+            if self.command == "PATCH":
+                pod.manifest["metadata"].setdefault("labels", {}).update(body["metadata"]["labels"])
+            if self.command == "DELETE":
+                pod.kill()
+                del self.cluster.pods[name]
+            if match["log"] is None:
+                return 200, pod.describe()
+        # Followed: a log ends when the container does.
+        return 200, "".join(f"{_now()} {line}\n" for line in pod.wait().splitlines())
+
+    def log_message(self, *_: object) -> None:
+        """Requests are not printed."""
+
+
+def _failure(code: int, message: str) -> dict[str, Any]:
+    return {"kind": "Status", "status": "Failure", "code": code, "message": message}
+
+
+def _selected(pod: Pod, selector: str) -> bool:
+    """Whether the pod's labels are `a=b`, `a!=b` or `!a`, for all parts of the selector."""
+    labels = pod.manifest["metadata"].get("labels", {})
+    for part in filter(None, selector.split(",")):
+        name, unequal, value = part.partition("!=")
+        if unequal:
+            fits = labels.get(name) != value
+        elif part.startswith("!"):
+            fits = part[1:] not in labels
+        else:
+            name, _, value = part.partition("=")
+            fits = labels.get(name) == value
+        if not fits:
+            return False
+    return True

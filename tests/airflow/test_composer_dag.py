@@ -1,0 +1,170 @@
+"""What the Composer DAG is: read by a real Airflow, without running it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from datetime import timedelta
+from types import ModuleType
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import ParamValidationError
+from airflow.serialization.serialized_objects import DagSerialization
+from conftest import DAGS, PARAMS
+
+METADATA = json.loads((DAGS / "metadata.json").read_text())
+# https://cloud.google.com/dataflow/docs/reference/rest/v1b3/projects.jobs: names of jobs.
+NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+def test_it_runs_once_a_month_and_never_twice_at_a_time(dag: DAG) -> None:
+    assert dag.schedule == "@monthly"
+    assert dag.catchup is False
+    assert dag.max_active_runs == 1
+    assert dag.is_paused_upon_creation is True
+    assert dag.tags == {"fineshards", "dataflow"}
+    assert "verify" in str(dag.doc_md)
+    # It would mark `cancel` as skipped, and the job would go on unwatched.
+    assert dag.dagrun_timeout is None
+
+
+def test_tasks_follow_each_other(dag: DAG) -> None:
+    assert {each.task_id: each.downstream_task_ids for each in dag.tasks} == {
+        "prepare": {"launch"},
+        "launch": {"wait", "cancel"},
+        "wait": {"verify", "cancel"},
+        "verify": set(),
+        "cancel": set(),
+    }
+    # As a teardown of `launch`, `cancel` runs however `wait` ends, also by a person's hand.
+    assert dag.get_task("launch").is_setup
+    assert dag.get_task("cancel").is_teardown
+    assert dag.get_task("wait").deferrable
+    assert dag.get_task("launch").append_job_name is False
+
+
+def test_every_task_ends_some_day_and_is_retried_on_purpose(dag: DAG) -> None:
+    limits = {each.task_id: each.execution_timeout for each in dag.tasks}
+    assert limits == {
+        "prepare": timedelta(minutes=15),
+        "launch": timedelta(minutes=15),
+        "wait": timedelta(days=3),
+        "cancel": timedelta(minutes=15),
+        "verify": timedelta(hours=12),
+    }
+    retries = {each.task_id: each.retries for each in dag.tasks}
+    assert retries == {"prepare": 2, "launch": 2, "wait": 5, "cancel": 5, "verify": 1}
+
+
+def test_the_scheduler_can_store_it(dag: DAG) -> None:
+    stored = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+    assert set(stored.task_dict) == set(dag.task_dict)
+    dag.params.validate()
+
+
+def test_reading_it_needs_nothing_of_fineshards_and_no_network() -> None:
+    program = (
+        "import runpy, socket, sys\n"
+        "def refuse(*_): raise AssertionError('connected while the file was read')\n"
+        "socket.socket.connect = socket.create_connection = refuse\n"
+        f"runpy.run_path({str(DAGS / 'composer_dag.py')!r})\n"
+        "ours = {'encoders', 'pipeline', 'shards', 'sources', 'transforms', 'apache_beam'}\n"
+        "print(sorted(ours & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "Deprecat" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "run_id",
+    [
+        "scheduled__2026-11-01T00:00:00+00:00",
+        "manual__2026-11-21T16:45:27.123456+00:00_a8Xq",
+        "Größe 7!",
+        "---",
+        "x" * 250,
+        "a__" * 30,
+        "b" * 41 + "-" + "c" * 10,
+    ],
+)
+def test_a_run_has_one_job_name_which_dataflow_takes(module: ModuleType, run_id: str) -> None:
+    name = module.job_name("fineshards", run_id, "gs://bucket/out")
+    assert NAME.fullmatch(name), name
+    assert name == module.job_name("fineshards", run_id, "gs://bucket/out")
+
+
+def test_other_runs_have_other_job_names(module: ModuleType) -> None:
+    runs = [
+        ("fineshards", "run_1", "gs://bucket/out"),
+        ("fineshards", "run-1", "gs://bucket/out"),
+        ("fineshards", "Run_1", "gs://bucket/out"),
+        ("copy", "run_1", "gs://bucket/out"),
+        ("fineshards", "run_1", "gs://bucket/other"),
+        ("fineshards", "run_1" + "x" * 100, "gs://bucket/out"),
+        ("fineshards", "run_1" + "x" * 101, "gs://bucket/out"),
+    ]
+    assert len({module.job_name(*run) for run in runs}) == len(runs)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"dataset": "gs://bucket/text/*.parquet", "tokenizer": "gs://bucket/llama/tokenizer.json"},
+        {"dataset": "plain", "dataset_config": "sample-10BT", "service_account": "me@p.iam"},
+    ],
+)
+def test_the_template_takes_what_is_passed_to_it(
+    dag: DAG, module: ModuleType, params: dict[str, Any]
+) -> None:
+    defaults = {name: dag.params[name] for name in dag.params}
+    values = defaults | {"dataset_config": None} | params
+    request = module.launch_request("fineshards", "run", "gs://bucket/out", values)
+    known = {parameter["name"]: parameter for parameter in METADATA["parameters"]}
+    passed = request["launchParameter"]["parameters"]
+    assert set(passed) <= set(known)
+    required = {name for name, parameter in known.items() if not parameter.get("isOptional")}
+    assert required <= set(passed)
+    for name, value in passed.items():
+        for regex in known[name].get("regexes", []):
+            assert re.fullmatch(regex, value), (name, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("output", "s3://bucket/out"),
+        ("output", "gs://bucket"),
+        ("output", "gs://bucket/"),
+        ("dataset", "../secret"),
+        ("dataset", "a/b/c"),
+        ("dataset_config", "two words"),
+        ("shard_tokens", 0),
+        ("shard_tokens", "many"),
+        ("max_workers", 1001),
+        ("machine_type", "big"),
+        ("verify_sample", 101),
+        ("project", "My Project"),
+        ("region", "here"),
+        ("template", "gs://bucket/template"),
+        ("image", "untagged"),
+        ("service_account", "nobody"),
+    ],
+)
+def test_a_parameter_that_cannot_be_right_is_refused(dag: DAG, name: str, value: object) -> None:
+    dag.params.validate()
+    with pytest.raises(ParamValidationError):
+        dag.params.get_param(name).resolve(value)
+
+
+def test_params_of_the_tests_are_such_as_a_person_may_give(dag: DAG) -> None:
+    for name, value in PARAMS.items():
+        dag.params.get_param(name).resolve(value)

@@ -1,0 +1,247 @@
+"""Whole runs of the Composer DAG, against a cloud on this machine; the job really builds."""
+
+from __future__ import annotations
+
+import json
+import time
+from types import ModuleType
+from typing import Any
+
+import pytest
+from airflow.api.common.mark_tasks import set_dag_run_state_to_failed
+from airflow.models.dagrun import DagRun
+from airflow.serialization.serialized_objects import DagSerialization
+from airflow.settings import Session
+from conftest import BUCKET, DATASET, OUTPUT, PARAMS, RUN_ID, SAMPLE, Cloud
+from dataflow_server import Job, ServiceError
+
+FOLDER = "text/2026-05"
+
+
+def states(run: DagRun) -> dict[str, str]:
+    return {task.task_id: str(task.state) for task in run.get_task_instances()}
+
+
+def tries(run: DagRun, name: str) -> int:
+    return next(task.try_number for task in run.get_task_instances() if task.task_id == name)
+
+
+ALL_DONE = dict.fromkeys(("prepare", "launch", "wait", "cancel", "verify"), "success")
+JOB_FAILED = ALL_DONE | {"wait": "failed", "verify": "upstream_failed"}
+
+
+def test_a_run_builds_a_dataset_and_proves_it(cloud: Cloud, module: ModuleType) -> None:
+    run = cloud.run(verify_sample=5)
+    assert states(run) == ALL_DONE
+    assert run.run_id == RUN_ID
+    assert run.state == "success"
+    (job,) = cloud.dataflow.jobs
+    assert job.launched
+    assert job.name == module.job_name("fineshards", RUN_ID, OUTPUT)
+    assert job.parameters == {
+        "dataset": DATASET,
+        "output": OUTPUT,
+        "shard_tokens": "100000",
+        "tokenizer": "cl100k_base",
+        "sdk_container_image": PARAMS["image"],
+    }
+    assert job.body["launchParameter"]["environment"] == {
+        "stagingLocation": "gs://my-bucket/staging",
+        "tempLocation": "gs://my-bucket/temp",
+        "machineType": "n2-standard-4",
+        "maxWorkers": 10,
+    }
+    (pod,) = cloud.cluster.made
+    assert pod.image == PARAMS["image"]
+    assert pod.command == ["fineshards", "verify", OUTPUT, "--sample=5"]
+    assert pod.process.returncode == 0
+    # The pod's place is given back, and a job that is done is not cancelled.
+    assert cloud.cluster.pods == {}
+    assert not any(request.method == "PUT" for request in cloud.dataflow.requests)
+    manifest = json.loads(cloud.bucket().blob(f"{FOLDER}/{module.MANIFEST}").download_as_bytes())
+    assert manifest["origin"]["dataset"] == DATASET
+
+
+def test_files_in_a_bucket_are_built_too(cloud: Cloud) -> None:
+    cloud.bucket().blob("in/a.parquet").upload_from_filename(SAMPLE)
+    files = f"gs://{BUCKET}/in/*.parquet"
+    # What is left in the form from a dataset of the hub has no meaning for files.
+    params = {"dataset": files, "dataset_config": "sample-10BT"}
+    assert states(cloud.run(**params)) == ALL_DONE
+    (job,) = cloud.dataflow.jobs
+    assert job.parameters["input"] == files
+    assert not {"dataset", "dataset_config"} & set(job.parameters)
+    # It is known for what it is.
+    assert states(cloud.run(**params))["launch"] == "skipped"
+
+
+def test_a_finished_dataset_is_left_alone(cloud: Cloud) -> None:
+    cloud.fineshards("build", f"--dataset={DATASET}", f"--output={OUTPUT}", "--shard_tokens=100000")
+    run = cloud.run()
+    assert run.state == "success"
+    rest = dict.fromkeys(("launch", "wait", "cancel", "verify"), "skipped")
+    assert states(run) == {"prepare": "success"} | rest
+    assert cloud.dataflow.requests == []
+    assert cloud.cluster.made == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"dataset": "acme/other"},
+        {"dataset": "gs://bucket/*.parquet"},
+        {"dataset_config": "other"},
+        {"shard_tokens": 200_000},
+        {"tokenizer": "p50k_base"},
+    ],
+    ids=str,
+)
+def test_a_folder_with_another_dataset_fails_the_run(cloud: Cloud, other: dict[str, Any]) -> None:
+    manifest = {
+        "origin": {"dataset": DATASET, "config": "default", "split": "train", "commit": "1"},
+        "settings": {"shard_tokens": 100_000, "tokenizer": {"name": "cl100k_base"}},
+    }
+    name = f"{FOLDER}/metadata/manifest.json"
+    cloud.bucket().blob(name).upload_from_string(json.dumps(manifest))
+    assert cloud.run().state == "success"
+    run = cloud.run(**other)
+    assert run.state == "failed"
+    assert states(run)["prepare"] == "failed"
+    assert tries(run, "prepare") == 1
+    assert cloud.dataflow.requests == []
+
+
+def test_a_failed_job_fails_the_run_and_says_why(cloud: Cloud, capfd: Any) -> None:
+    cloud.dataflow.expect(states=("PENDING", "RUNNING", "FAILED"), errors=("no column text",))
+    run = cloud.run()
+    assert run.state == "failed"
+    assert states(run) == JOB_FAILED
+    # Another try would find the same end.
+    assert tries(run, "wait") == 1
+    assert len(cloud.launches) == 1
+    assert "ended as JOB_STATE_FAILED: no column text" in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("end", ["CANCELLED", "DRAINED", "UPDATED"])
+def test_a_job_that_was_ended_by_hand_fails_the_run(cloud: Cloud, end: str) -> None:
+    cloud.dataflow.expect(states=("RUNNING", "RUNNING", "RUNNING", end))
+    run = cloud.run()
+    assert run.state == "failed"
+    assert states(run) == JOB_FAILED
+    assert tries(run, "wait") == 1
+    # Nobody goes on to ask: at most `wait` (as trigger and as task) and `cancel` saw the end.
+    (job,) = cloud.dataflow.jobs
+    assert job.seen.count(end) <= 3
+
+
+def test_damage_fails_the_run(cloud: Cloud) -> None:
+    def build_and_damage(job: Job) -> None:
+        cloud.build(job)
+        blob = cloud.bucket().blob(f"{FOLDER}/train/train_0001.npy")
+        content = bytearray(blob.download_as_bytes())
+        content[-3] ^= 1
+        blob.upload_from_string(bytes(content))
+
+    cloud.dataflow.expect(run=build_and_damage)
+    run = cloud.run()
+    assert run.state == "failed"
+    assert states(run) == ALL_DONE | {"verify": "failed"}
+    assert len(cloud.cluster.made) == 2
+    for pod in cloud.cluster.made:
+        assert pod.process.returncode == 1
+        assert "train_0001.npy" in pod.output
+
+
+def test_a_job_that_leaves_no_dataset_fails_the_run(cloud: Cloud) -> None:
+    cloud.dataflow.expect()
+    run = cloud.run()
+    assert states(run) == ALL_DONE | {"verify": "failed"}
+    assert "holds no finished dataset" in cloud.cluster.made[-1].output
+
+
+def test_a_job_of_an_earlier_attempt_is_waited_for(cloud: Cloud, module: ModuleType) -> None:
+    name = module.job_name("fineshards", RUN_ID, OUTPUT)
+    params = {name: cloud.dag.params[name] for name in cloud.dag.params} | PARAMS
+    body = module.launch_request("fineshards", RUN_ID, OUTPUT, params)
+    where = {"project": "test-project", "location": "us-central1"}
+
+    def build_once_it_was_asked_for(job: Job) -> None:
+        while not job.seen:
+            time.sleep(0.05)
+        cloud.build(job)
+
+    cloud.dataflow.expect(run=build_once_it_was_asked_for)
+    earlier = cloud.dataflow.create(name, where, body, launched=True)
+    run = cloud.run()
+    assert states(run) == ALL_DONE
+    assert cloud.launches == []
+    assert cloud.dataflow.jobs == [earlier]
+
+
+@pytest.mark.parametrize("status", [503, 403], ids=["asked again at once", "by Airflow's retry"])
+def test_a_launch_without_an_answer_makes_one_job(
+    cloud: Cloud, monkeypatch: Any, status: int
+) -> None:
+    create = cloud.dataflow.create
+
+    def create_and_fail(*arguments: Any, **options: Any) -> Job:
+        monkeypatch.setattr(cloud.dataflow, "create", create)
+        job = create(*arguments, **options)
+        if status == 403:
+            # Done before the next try, which the client makes at once only for 5xx.
+            job.thread.join()
+            job.states[:] = ["DONE"]
+        raise ServiceError(status, "UNAVAILABLE", "the answer was lost")
+
+    monkeypatch.setattr(cloud.dataflow, "create", create_and_fail)
+    run = cloud.run()
+    assert states(run) == ALL_DONE
+    assert len(cloud.dataflow.jobs) == 1
+    assert tries(run, "launch") == (1 if status == 503 else 2)
+    # The second request, if any, was refused: there was a job of that name.
+    assert len(cloud.launches) == (2 if status == 503 else 1)
+
+
+def test_a_run_that_is_cleared_starts_again(cloud: Cloud) -> None:
+    cloud.dataflow.expect(states=("RUNNING", "FAILED"))
+    assert cloud.run().state == "failed"
+    cloud.dataflow.expect(run=cloud.build)
+    assert cloud.run().state == "success"
+    # Also where its job was done, but somebody has deleted the dataset.
+    for blob in cloud.bucket().list_blobs():
+        blob.delete()
+    assert cloud.run().state == "success"
+    assert len(cloud.dataflow.jobs) == 3
+    assert len(set(cloud.launches)) == 1
+
+
+def test_a_job_that_nobody_waits_for_any_more_is_cancelled(cloud: Cloud) -> None:
+    cloud.dataflow.expect(states=("RUNNING",))
+    cloud.door.closed = True
+    run = cloud.run()
+    assert states(run) == JOB_FAILED
+    # That the state could not be asked for is no reason to give up at once.
+    assert tries(run, "wait") == 6
+    (job,) = cloud.dataflow.jobs
+    assert job.state == "CANCELLED"
+    assert len(cloud.launches) == 1
+
+
+def test_a_run_that_is_marked_failed_still_cancels_its_job(cloud: Cloud) -> None:
+    cloud.dataflow.expect(states=("RUNNING", "FAILED"))
+    cloud.run()
+    # Back to where the run was while the job ran, and then what the button does.
+    session = Session()
+    run = session.query(DagRun).filter_by(run_id=RUN_ID).one()
+    run.dag = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(cloud.dag))
+    run.state = "running"
+    for task in run.get_task_instances(session=session):
+        if task.task_id in ("wait", "verify", "cancel"):
+            task.state = "deferred" if task.task_id == "wait" else None
+    session.commit()
+    set_dag_run_state_to_failed(dag=run.dag, run_id=RUN_ID, commit=True, session=session)
+    session.commit()
+    assert states(run) == ALL_DONE | {"wait": "failed", "verify": "skipped", "cancel": "None"}
+    todo, _ = run.update_state(session=session)
+    assert [task.task_id for task in todo] == ["cancel"]
+    session.close()

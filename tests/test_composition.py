@@ -1,0 +1,286 @@
+"""Composition: the server joins what is there, and only what must be is moved."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import google_crc32c
+import pytest
+from faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shards.composition import Part, compose
+from shards.errors import OutputError
+from shards.gcs_storage import GcsStorage
+from shards.storage import TEMPORARY
+
+NAME = "train/train_0000.npy"
+OBJECT = f"out/{NAME}"
+HEADER = b"h" * 128
+
+
+@pytest.fixture
+def storage(cloud: Proxy) -> GcsStorage:
+    return GcsStorage("gs://data/out")
+
+
+def block_name(number: int) -> str:
+    return f"checkpoints/x/blocks/{number}"
+
+
+def write_blocks(storage: GcsStorage, sizes: list[int]) -> list[bytes]:
+    blocks = [random.Random(number).randbytes(size) for number, size in enumerate(sizes)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: storage.write(block_name(n), blocks[n]), range(len(blocks))))
+    return blocks
+
+
+def parts_of(sizes: list[int], cut_front: int = 0, cut_end: int = 0) -> list[Part]:
+    """All of the blocks, but for some bytes at the beginning and the end."""
+    parts = [Part(block_name(number), 0, size) for number, size in enumerate(sizes)]
+    parts[0] = Part(parts[0].name, cut_front, parts[0].stop)
+    parts[-1] = Part(parts[-1].name, parts[-1].start, parts[-1].stop - cut_end)
+    return parts
+
+
+def left(cloud: Proxy) -> list[str]:
+    return [name for name in cloud.names("data") if "/blocks/" not in name]
+
+
+@pytest.mark.parametrize(
+    ("count", "cut_front", "cut_end"),
+    [(1, 0, 0), (2, 3, 0), (31, 0, 0), (32, 0, 0), (32, 0, 5), (33, 3, 5), (65, 0, 5)],
+)
+def test_a_composed_file_has_the_bytes_and_the_checksum_and_leaves_nothing(
+    cloud: Proxy, storage: GcsStorage, count: int, cut_front: int, cut_end: int
+) -> None:
+    sizes = [20 + number % 3 for number in range(count)]
+    blocks = write_blocks(storage, sizes)
+    joined = b"".join(blocks)
+    expected = HEADER + joined[cut_front : len(joined) - cut_end]
+    checksum = compose(storage, NAME, HEADER, parts_of(sizes, cut_front, cut_end))
+    assert cloud.content("data", OBJECT) == expected
+    assert checksum == google_crc32c.value(expected)
+    assert left(cloud) == [OBJECT]
+    # Again: what is there is found to be the same.
+    assert compose(storage, NAME, HEADER, parts_of(sizes, cut_front, cut_end)) == checksum
+    assert left(cloud) == [OBJECT]
+
+
+def test_many_blocks_are_composed_in_several_levels(
+    cloud: Proxy, storage: GcsStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shards.composition._COMPONENTS", 4)
+    sizes = [3] * 33
+    blocks = write_blocks(storage, sizes)
+    expected = HEADER + b"".join(blocks)
+    assert compose(storage, NAME, HEADER, parts_of(sizes)) == google_crc32c.value(expected)
+    assert cloud.content("data", OBJECT) == expected
+    assert cloud.count("/compose") == 9 + 3 + 1
+    assert left(cloud) == [OBJECT]
+
+
+def test_only_the_cut_ends_are_moved(cloud: Proxy, storage: GcsStorage) -> None:
+    sizes = [100_000] * 10
+    write_blocks(storage, sizes)
+    cloud.requests.clear()
+    compose(storage, NAME, HEADER, parts_of(sizes, cut_front=99_000, cut_end=98_000))
+    downloads = [request for request in cloud.requests if "alt=media" in request.line]
+    assert sum(request.received for request in downloads) == 1_000 + 2_000
+    # Metadata come with each upload, some hundred bytes.
+    uploads = [request for request in cloud.requests if "/upload/" in request.line]
+    assert len(uploads) == 2
+    assert 0 <= sum(request.sent for request in uploads) - (128 + 1_000 + 2_000) < 2_000
+    assert (cloud.metadata("data", OBJECT) or {})["size"] == str(128 + 1_000 + 800_000 + 2_000)
+
+
+def test_what_is_cut_on_both_sides_is_uploaded_without_composing(
+    cloud: Proxy, storage: GcsStorage
+) -> None:
+    (block,) = write_blocks(storage, [1000])
+    checksum = compose(storage, NAME, HEADER, [Part(block_name(0), 10, 990)])
+    assert cloud.content("data", OBJECT) == HEADER + block[10:990]
+    assert checksum == google_crc32c.value(HEADER + block[10:990])
+    assert cloud.count("/compose") == 0
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_parts_of_any_blocks_compose(
+    cloud: Proxy, storage: GcsStorage, data: st.DataObject
+) -> None:
+    blocks = write_blocks(storage, [5, 1, 40, 7, 13])
+    parts = []
+    for number in data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=40)):
+        start = data.draw(st.integers(0, len(blocks[number]) - 1))
+        stop = data.draw(st.integers(start + 1, len(blocks[number])))
+        whole = data.draw(st.booleans())
+        bounds = (0, len(blocks[number])) if whole else (start, stop)
+        parts.append((number, *bounds))
+    storage.delete(NAME)
+    expected = HEADER + b"".join(blocks[n][start:stop] for n, start, stop in parts)
+    checksum = compose(storage, NAME, HEADER, [Part(block_name(n), a, b) for n, a, b in parts])
+    assert cloud.content("data", OBJECT) == expected
+    assert checksum == google_crc32c.value(expected)
+    assert left(cloud) == [OBJECT]
+
+
+SIZES = [50] * 34
+
+
+@pytest.mark.parametrize("fault", [408, 429, 503, LOSE_ANSWER])
+@pytest.mark.parametrize("number", [1, 3], ids=["of a component", "of the file"])
+def test_composing_is_tried_again(
+    cloud: Proxy, storage: GcsStorage, fault: int | str, number: int
+) -> None:
+    blocks = write_blocks(storage, SIZES)
+    rule = cloud.fail("/compose", fault, (number,))
+    compose(storage, NAME, HEADER, parts_of(SIZES, 1, 1))
+    assert rule.hits == 1
+    assert cloud.content("data", OBJECT) == HEADER + b"".join(blocks)[1:-1]
+    assert left(cloud) == [OBJECT]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fault"),
+    [
+        ("^POST /upload", CUT_UPLOAD),
+        ("^POST /upload", LOSE_ANSWER),
+        ("alt=media", CUT_DOWNLOAD),
+        ("^DELETE", 503),
+        ("^DELETE", LOSE_ANSWER),
+        ("^GET", 503),
+    ],
+)
+def test_every_request_of_a_composition_may_fail(
+    cloud: Proxy, storage: GcsStorage, pattern: str, fault: int | str
+) -> None:
+    blocks = write_blocks(storage, SIZES)
+    rule = cloud.fail(pattern, fault, (1, 3))
+    compose(storage, NAME, HEADER, parts_of(SIZES, 1, 1))
+    assert rule.hits
+    assert cloud.content("data", OBJECT) == HEADER + b"".join(blocks)[1:-1]
+    assert left(cloud) == [OBJECT]
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_components_are_removed_when_composing_fails(
+    cloud: Proxy, storage: GcsStorage, number: int
+) -> None:
+    write_blocks(storage, SIZES)
+    cloud.fail("/compose", 403, (number,))
+    with pytest.raises(OutputError, match="cannot be composed: no permission"):
+        compose(storage, NAME, HEADER, parts_of(SIZES, 1, 1))
+    assert left(cloud) == []
+
+
+def test_components_that_cannot_be_removed_do_not_spoil_the_file(
+    cloud: Proxy, storage: GcsStorage
+) -> None:
+    blocks = write_blocks(storage, SIZES)
+    cloud.fail("^DELETE", 403, range(1, 100))
+    compose(storage, NAME, HEADER, parts_of(SIZES, 1, 1))
+    assert cloud.content("data", OBJECT) == HEADER + b"".join(blocks)[1:-1]
+    assert all(name.startswith(f"out/{TEMPORARY}/") for name in left(cloud) if name != OBJECT)
+
+
+def test_other_content_under_the_name_is_an_error_with_both_checksums(
+    cloud: Proxy, storage: GcsStorage
+) -> None:
+    write_blocks(storage, SIZES)
+    storage.write(NAME, b"other")
+    with pytest.raises(OutputError, match=r"with other content: 5 bytes with crc32c \S{8}, where"):
+        compose(storage, NAME, HEADER, parts_of(SIZES))
+    assert cloud.content("data", OBJECT) == b"other"
+    assert left(cloud) == [OBJECT]
+
+
+def replace(storage: GcsStorage) -> None:
+    storage.delete(block_name(3))
+    storage.write(block_name(3), b"x" * SIZES[3])
+
+
+@pytest.mark.parametrize(
+    ("change", "state"),
+    [(replace, "now it is generation"), (lambda s: s.delete(block_name(3)), "now it is gone")],
+)
+def test_a_block_that_changes_meanwhile_is_named(
+    cloud: Proxy, storage: GcsStorage, change: Callable[[GcsStorage], None], state: str
+) -> None:
+    write_blocks(storage, SIZES)
+    cloud.fail("/compose", lambda: change(GcsStorage("gs://data/out")))
+    with pytest.raises(
+        OutputError, match=rf"^gs://data/out/{block_name(3)} changed while {NAME} .* {state}"
+    ):
+        compose(storage, NAME, HEADER, parts_of(SIZES))
+    assert left(cloud) == []
+
+
+@pytest.mark.parametrize("stored", [b"", b"1" * 49])
+def test_a_block_that_is_too_short_is_named(
+    cloud: Proxy, storage: GcsStorage, stored: bytes
+) -> None:
+    write_blocks(storage, SIZES)
+    storage.delete(block_name(3))
+    storage.write(block_name(3), stored)
+    with pytest.raises(OutputError, match=f"{block_name(3)} should hold 50 bytes and more"):
+        compose(storage, NAME, HEADER, parts_of(SIZES))
+    assert left(cloud) == []
+
+
+def test_a_block_of_another_storage_class_is_named_with_the_way_out(
+    cloud: Proxy, storage: GcsStorage
+) -> None:
+    write_blocks(storage, SIZES)
+    cloud.storage_classes[f"out/{block_name(3)}"] = "NEARLINE"
+    with pytest.raises(OutputError) as caught:
+        compose(storage, NAME, HEADER, parts_of(SIZES))
+    assert str(caught.value).startswith(
+        f"gs://data/{OBJECT} cannot be composed of gs://data/out/{block_name(3)}, which is "
+        "NEARLINE and not STANDARD: "
+    )
+    assert "--assembly stream" in str(caught.value)
+    assert left(cloud) == []
+
+
+def test_attempts_at_the_same_time_all_succeed(cloud: Proxy, storage: GcsStorage) -> None:
+    blocks = write_blocks(storage, SIZES)
+    with ThreadPoolExecutor(3) as pool:
+        attempts = [
+            pool.submit(compose, storage, NAME, HEADER, parts_of(SIZES, 1, 1)) for _ in range(3)
+        ]
+        assert len({attempt.result() for attempt in attempts}) == 1
+    assert cloud.content("data", OBJECT) == HEADER + b"".join(blocks)[1:-1]
+    assert left(cloud) == [OBJECT]
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_slow_attempt_that_comes_late_succeeds_and_changes_nothing(
+    cloud: Proxy, storage: GcsStorage, committed: bool
+) -> None:
+    """Even when the job has ended meanwhile and its token blocks are gone."""
+    blocks = write_blocks(storage, SIZES)
+    arrived, released = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        arrived.set()
+        assert released.wait(60)
+
+    # The last of its compositions, which makes the file.
+    cloud.fail("/compose", hold, (3,))
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(compose, storage, NAME, HEADER, parts_of(SIZES, 1, 1))
+        assert arrived.wait(60)
+        checksum = compose(storage, NAME, HEADER, parts_of(SIZES, 1, 1))
+        if committed:
+            storage.delete_folder("checkpoints")
+        generation = (cloud.metadata("data", OBJECT) or {})["generation"]
+        released.set()
+        assert slow.result() == checksum
+    assert (cloud.metadata("data", OBJECT) or {})["generation"] == generation
+    assert cloud.content("data", OBJECT) == HEADER + b"".join(blocks)[1:-1]
+    assert left(cloud) == [OBJECT]

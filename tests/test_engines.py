@@ -1,0 +1,239 @@
+"""Two real distributed engines, Prism and Flink: `make test-engines`.
+
+Every dataset is built by the command that docs/runners.md gives, and compared byte by byte: the
+shards with the oracle, all files with those of a build by the DirectRunner.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, SAMPLE
+from engine_downloads import MissingError, flink_jar, prism
+from flink_cluster import Flink, flink_cluster
+from oracle import oracle, read_texts, shards_in
+
+from pipeline.status import StatusReader
+from shards.storage import open_storage
+
+pytestmark = pytest.mark.engines
+
+COPIES = 6  # of the sample; enough work to be interrupted in the middle
+SHARD_TOKENS = 200_000
+WINDOWS = 20
+
+
+@pytest.fixture(scope="session")
+def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with files of 5 row groups each."""
+    folder = tmp_path_factory.mktemp("input")
+    for number in range(COPIES):
+        shutil.copy(SAMPLE, folder / f"{number:02d}.parquet")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def direct(copies: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """All files of the dataset as the DirectRunner builds it, its shards those of the oracle."""
+    output = tmp_path_factory.mktemp("direct") / "out"
+    done = run(build_flags(copies, output, "--runner=DirectRunner"))
+    assert done.returncode == 0, done.stderr
+    texts = read_texts(*sorted(copies.iterdir()))
+    assert shards_in(output) == oracle(texts, SHARD_TOKENS, test_shards=WINDOWS // 10)
+    return files_in(output)
+
+
+@pytest.fixture(scope="session")
+def with_prism() -> list[str]:
+    """The flags that bring a job to Prism."""
+    try:
+        return ["--runner=PrismRunner", f"--prism_location={prism()}"]
+    except MissingError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def jar() -> Path:
+    try:
+        return flink_jar()
+    except MissingError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def flink(jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flink]:
+    """A cluster with two slots."""
+    with flink_cluster(jar, tmp_path_factory.mktemp("flink")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def with_flink(flink: Flink) -> list[str]:
+    """The flags that bring a job to the cluster by the job server that belongs to it."""
+    return [
+        *("--runner=PortableRunner", f"--job_endpoint={flink.job_endpoint}"),
+        *("--environment_type=EXTERNAL", f"--environment_config={flink.workers}"),
+        "--parallelism=2",
+    ]
+
+
+def build_flags(source: Path, output: Path, *flags: str) -> list[str]:
+    arguments = ["build", f"--input={source}/*", f"--output={output}", "--block_bytes=1"]
+    return [*arguments, f"--shard_tokens={SHARD_TOKENS}", *flags]
+
+
+def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pipeline", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def files_in(output: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(output).as_posix(): path.read_bytes()
+        for path in output.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_prism_gives_the_same_bytes(
+    copies: Path, direct: dict[str, bytes], with_prism: list[str], tmp_path: Path
+) -> None:
+    done = run(build_flags(copies, tmp_path / "out", *with_prism))
+    assert done.returncode == 0, done.stderr
+    assert files_in(tmp_path / "out") == direct
+
+
+def test_flink_gives_the_same_bytes(
+    copies: Path, direct: dict[str, bytes], flink: Flink, jar: Path, tmp_path: Path
+) -> None:
+    before = len(flink.jobs())
+    flags = [
+        *("--runner=FlinkRunner", f"--flink_master={flink.master}"),
+        *(f"--flink_job_server_jar={jar}", "--parallelism=2", "--object_reuse"),
+        *("--environment_type=EXTERNAL", f"--environment_config={flink.workers}"),
+    ]
+    done = run(build_flags(copies, tmp_path / "out", *flags))
+    assert done.returncode == 0, done.stderr
+    assert files_in(tmp_path / "out") == direct
+    assert [job["state"] for job in flink.jobs()[before:]] == ["FINISHED"]
+
+
+def test_flink_goes_on_when_a_worker_is_killed(
+    copies: Path, direct: dict[str, bytes], flink: Flink, with_flink: list[str], tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    slow = "--tokenizer_engine=tiktoken"
+    assert run(build_flags(copies, tmp_path / "direct", slow)).returncode == 0
+    flags = build_flags(copies, output, *with_flink, slow, "--keep_checkpoints")
+    flags.append("--sdk_worker_parallelism=2")
+    command = [sys.executable, "-m", "pipeline", *flags]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as job:
+        wait_for_blocks(output, job, 3)
+        workers = flink.worker_processes()
+        assert len(workers) == 2
+        for worker in workers:
+            os.kill(worker, signal.SIGSTOP)
+        at_the_kill = StatusReader(open_storage(str(output))).read()
+        finished = token_blocks(output)
+        os.kill(workers[0], signal.SIGKILL)
+        os.kill(workers[1], signal.SIGCONT)
+        _, errors = job.communicate()
+    assert job.returncode == 0, errors
+    # It was in the middle of the work,
+    assert at_the_kill.stage == "tokenizing"
+    assert 3 <= at_the_kill.blocks < at_the_kill.blocks_total == 5 * COPIES
+    # the cluster noticed, and did only what was not finished,
+    assert len(flink.failures(flink.jobs()[-1])) == 1
+    assert finished.items() <= token_blocks(output).items()
+    # and nobody sees it in the dataset.
+    shutil.rmtree(output / "checkpoints")
+    assert files_in(output) == files_in(tmp_path / "direct")
+    assert shards_in(output).items() <= direct.items()
+
+
+def test_flink_goes_on_when_nobody_waits_for_the_job(
+    copies: Path, direct: dict[str, bytes], flink: Flink, with_flink: list[str], tmp_path: Path
+) -> None:
+    flags = build_flags(copies, tmp_path / "out", *with_flink)
+    command = [sys.executable, "-m", "pipeline", *flags]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as job:
+        wait_for_blocks(tmp_path / "out", job, 1)
+        job.send_signal(signal.SIGINT)
+        _, errors = job.communicate()
+    assert job.returncode == 1
+    assert errors.splitlines()[-1].startswith("fineshards: interrupted, but unless its workers ")
+    while flink.jobs()[-1]["state"] == "RUNNING":
+        time.sleep(0.2)
+    assert flink.jobs()[-1]["state"] == "FINISHED"
+    assert files_in(tmp_path / "out") == direct
+
+
+def test_a_bad_row_ends_in_the_same_sentence_on_prism(
+    with_prism: list[str], tmp_path: Path
+) -> None:
+    must_explain_a_bad_row(tmp_path, with_prism)
+
+
+def test_a_bad_row_ends_in_the_same_sentence_on_flink(
+    with_flink: list[str], tmp_path: Path
+) -> None:
+    must_explain_a_bad_row(tmp_path, with_flink)
+
+
+def must_explain_a_bad_row(folder: Path, engine: list[str]) -> None:
+    """What is wrong with the input is said as by the DirectRunner, and nothing hides it."""
+    (folder / "in").mkdir()
+    (folder / "in/bad.jsonl").write_text('{"text": "good"}\n{"text": "bad \\ud800"}\n')
+    expected = run(build_flags(folder / "in", folder / "direct"))
+    done = run(build_flags(folder / "in", folder / "out", *engine))
+    assert (expected.returncode, done.returncode) == (1, 1)
+    sentence = expected.stderr.splitlines()[-1]
+    assert f"{folder}/in/bad.jsonl, line 2, row 1: is not valid JSON" in sentence
+    assert sentence in done.stderr.splitlines()
+    assert "Traceback" not in done.stderr
+    assert not (folder / "out/metadata/manifest.json").exists()
+
+
+def test_a_misspelt_flag_is_refused_on_prism(
+    copies: Path, with_prism: list[str], tmp_path: Path
+) -> None:
+    must_refuse(build_flags(copies, tmp_path / "out", *with_prism, "--test_shard=1"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_misspelt_flag_is_refused_when_flink_does_not_know_it(
+    copies: Path, flink: Flink, with_flink: list[str], tmp_path: Path
+) -> None:
+    before = flink.jobs()
+    must_refuse(build_flags(copies, tmp_path / "out", *with_flink, "--test_shard=1"))
+    assert flink.jobs() == before
+
+
+def must_refuse(arguments: list[str]) -> None:
+    done = run(arguments)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("fineshards: unknown flag --test_shard=1")
+
+
+def wait_for_blocks(output: Path, job: subprocess.Popen[str], blocks: int) -> None:
+    """Returns when so many blocks are finished."""
+    while job.poll() is None:
+        if len(token_blocks(output)) >= blocks:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"the job has ended already:\n{job.communicate()[1]}")
+
+
+def token_blocks(output: Path) -> dict[str, int]:
+    """The finished token blocks, and when they were finished."""
+    return {
+        path.name: path.stat().st_mtime_ns for path in output.glob("checkpoints/*/blocks/*.parquet")
+    }

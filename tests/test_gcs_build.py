@@ -1,0 +1,402 @@
+"""Whole builds on gs://: the oracle's bytes, whatever fails, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from conftest import ROOT
+from faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy, faulty_server
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import storage as google_storage
+from oracle import oracle, read_texts, shards_in
+
+from pipeline.cli import main
+
+OUTPUT = "gs://data/deep/out"
+FLAGS = ["--shard_tokens=3000", "--block_bytes=1"]
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory, sample: Path) -> Path:
+    """40 documents of the sample, eight row groups."""
+    path = tmp_path_factory.mktemp("input") / "a.parquet"
+    pq.write_table(pq.read_table(sample).slice(0, 40), path, row_group_size=5)
+    return path
+
+
+@pytest.fixture(scope="module")
+def expected(small: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """All files of the finished dataset, of a local build, by name; shards by the oracle."""
+    output = tmp_path_factory.mktemp("local") / "out"
+    assert main(["build", f"--input={small}", f"--output={output}", *FLAGS]) == 0
+    texts = read_texts(small)
+    windows = len(shards_in(output))
+    shards = oracle(texts, 3000, test_shards=max(1, windows // 10))
+    assert shards_in(output) == shards
+    assert windows > 5
+    return {
+        path.relative_to(output).as_posix(): path.read_bytes()
+        for path in output.rglob("*")
+        if path.is_file()
+    }
+
+
+def dataset_in(cloud: Proxy, output: str = OUTPUT) -> dict[str, bytes]:
+    """All objects of the bucket, by their names below the output folder."""
+    prefix = output.removeprefix("gs://data/") + "/"
+    return {name.removeprefix(prefix): cloud.content("data", name) for name in cloud.names("data")}
+
+
+def check(cloud: Proxy, expected: dict[str, bytes]) -> None:
+    """The bucket holds the dataset and the folder objects of the split folders, and no more."""
+    assert dataset_in(cloud) == expected | {"test/": b"", "train/": b""}
+
+
+def command(small: Path, *flags: str) -> list[str]:
+    return ["build", f"--input={small}", f"--output={OUTPUT}", *FLAGS, *flags]
+
+
+@pytest.mark.parametrize("assembly", [[], ["--assembly=compose"], ["--assembly=stream"]])
+def test_a_build_on_gs_gives_the_bytes_of_a_local_one_and_leaves_nothing(
+    cloud: Proxy, small: Path, expected: dict[str, bytes], assembly: list[str]
+) -> None:
+    assert main(command(small, *assembly)) == 0
+    check(cloud, expected)
+    assert bool(cloud.count("/compose")) == (assembly != ["--assembly=stream"])
+
+
+def test_token_bytes_are_read_back_only_at_cuts(
+    cloud: Proxy, sample: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def read(assembly: str) -> tuple[int, int]:
+        cloud.requests.clear()
+        output = f"gs://data/{assembly}"
+        flags = ["--shard_tokens=150000", "--block_bytes=1", f"--assembly={assembly}"]
+        assert main(["build", f"--input={sample}", f"--output={output}", *flags]) == 0
+        downloads = [r for r in cloud.requests if ".tokens?" in r.line and "alt=media" in r.line]
+        return len(downloads), sum(request.received for request in downloads)
+
+    tokens = sum(len(content) for content in oracle(read_texts(sample), 1 << 40, 0).values()) - 128
+    requests, received = read("stream")
+    assert received >= tokens
+    requests, received = read("compose")
+    # Four cuts between shards, each in one of five blocks: both sides of the cut are read.
+    assert 0 < requests <= 8
+    assert 0 < received < 0.9 * tokens
+
+
+FAULTS = [
+    ("^POST /upload", 503),
+    ("^POST /upload", 429),
+    ("^POST /upload", CUT_UPLOAD),
+    ("^POST /upload", LOSE_ANSWER),
+    ("/compose", LOSE_ANSWER),
+    ("alt=media", CUT_DOWNLOAD),
+    ("^GET", 408),
+    ("^DELETE", LOSE_ANSWER),
+]
+
+
+@pytest.mark.parametrize("assembly", ["compose", "stream"])
+def test_a_build_over_a_failing_network_gives_the_same_bytes(
+    cloud: Proxy, small: Path, expected: dict[str, bytes], assembly: str
+) -> None:
+    for place, (pattern, fault) in enumerate(FAULTS):
+        cloud.fail(pattern, fault, range(2 + place, 1000, 31))
+    assert main(command(small, f"--assembly={assembly}")) == 0
+    if assembly == "stream":
+        assert cloud.count("/compose") == 0
+    assert sum(rule.hits for rule in cloud.rules) >= 6
+    cloud.rules.clear()
+    check(cloud, expected)
+    assert main(["verify", OUTPUT, "--sample=100"]) == 0
+
+
+def test_a_replayed_build_gives_the_same_bytes(
+    cloud: Proxy, small: Path, expected: dict[str, bytes]
+) -> None:
+    flags = ["--direct_runner_bundle_repeat=1", "--direct_running_mode=in_memory"]
+    assert main(command(small, *flags)) == 0
+    check(cloud, expected)
+
+
+def start(small: Path, *flags: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "pipeline", *command(small, *flags)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_build_that_is_killed_again_and_again_ends_with_the_same_bytes(
+    cloud: Proxy, small: Path, expected: dict[str, bytes]
+) -> None:
+    """Each run is killed when its seventeenth change arrives, and the server still makes it."""
+    runs = 0
+    while True:
+        runs += 1
+        running: list[subprocess.Popen[str]] = []
+
+        def kill(running: list[subprocess.Popen[str]] = running) -> None:
+            running[0].kill()
+            running[0].wait()
+
+        cloud.rules.clear()
+        cloud.fail("^(POST|PUT|DELETE)", kill, (17,))
+        running.append(start(small))
+        _, errors = running[0].communicate()
+        visible = {
+            name: content
+            for name, content in dataset_in(cloud).items()
+            if name.startswith(("test", "train")) and not name.endswith("/")
+        }
+        assert visible.items() <= expected.items()
+        if running[0].returncode == 0:
+            break
+        assert running[0].returncode == -signal.SIGKILL, errors
+    assert runs > 3
+    check(cloud, expected)
+    assert main(["verify", OUTPUT]) == 0
+
+
+def test_two_builds_at_the_same_time_both_succeed(
+    cloud: Proxy, small: Path, expected: dict[str, bytes]
+) -> None:
+    builds = [start(small), start(small)]
+    errors = [build.communicate()[1] for build in builds]
+    assert [build.returncode for build in builds] == [0, 0], errors
+    check(cloud, expected)
+
+
+def test_the_reader_of_the_seed_loses_nothing(
+    cloud: Proxy, small: Path, expected: dict[str, bytes]
+) -> None:
+    """It lists a split by prefix, drops the first, which is the folder, and loads the rest."""
+    output = "gs://data"
+    assert main(["build", f"--input={small}", f"--output={output}", *FLAGS]) == 0
+    client = google_storage.Client(project="test", credentials=AnonymousCredentials())
+    bucket = client.bucket("data")
+    for split in ("test", "train"):
+        blobs = list(bucket.list_blobs(prefix=split))[1:]
+        found = {blob.name: blob.download_as_bytes() for blob in blobs}
+        shards = {n: c for n, c in expected.items() if n.startswith(f"{split}/")}
+        assert found == shards
+    # And when it is listed as a folder.
+    assert len(list(bucket.list_blobs(prefix="train/"))[1:]) == len(shards)
+
+
+def test_status_verify_and_inspect_take_few_requests(
+    cloud: Proxy, small: Path, expected: dict[str, bytes], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command(small, "--keep_checkpoints")) == 0
+    shards = sum(name.endswith(".npy") for name in expected)
+    for arguments, most in (
+        (["status", OUTPUT], 2),
+        (["inspect", OUTPUT], 1),
+        (["inspect", OUTPUT, "--shard=train/0", "--document=0"], 8),
+        # Listings and records; then a table is one request, and a shard two: found, and read.
+        (["verify", OUTPUT], 13 + 3 * shards),
+    ):
+        cloud.requests.clear()
+        assert main(arguments) == 0
+        assert len(cloud.requests) <= most, [request.line for request in cloud.requests]
+
+
+def test_a_finished_job_is_found_finished_without_looking_at_its_blocks(
+    cloud: Proxy, small: Path, expected: dict[str, bytes], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command(small, "--keep_checkpoints")) == 0
+    cloud.requests.clear()
+    assert main(command(small, "--keep_checkpoints")) == 0
+    assert "already finished" in capfd.readouterr().out
+    assert len(cloud.requests) <= 10
+    assert not cloud.count("/blocks")
+
+
+@pytest.fixture
+def tree(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """A server whose bucket has hierarchical namespace."""
+    with faulty_server("data", hierarchical=True) as proxy:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.address)
+        yield proxy
+
+
+def test_real_folders_are_made_where_the_bucket_has_them(
+    tree: Proxy, small: Path, expected: dict[str, bytes]
+) -> None:
+    tree.fail("^POST .*/folders", 503)
+    tree.fail("^DELETE .*/folders", LOSE_ANSWER, (1, 3))
+    assert main(command(small)) == 0
+    assert all(rule.hits for rule in tree.rules)
+    assert dataset_in(tree) == expected
+    below = {folder.removeprefix("deep/out/") for folder in tree.folders}
+    assert {"test/", "train/"} <= below
+    assert not any(folder.startswith("checkpoints/") for folder in below)
+    assert main(["verify", OUTPUT]) == 0
+    # And a new start on them.
+    assert main([*command(small), "--overwrite"]) == 0
+    assert dataset_in(tree) == expected
+
+
+def fails(capfd: pytest.CaptureFixture[str], code: int, *arguments: object) -> str:
+    """Runs a command that must fail with one sentence; returns it."""
+    capfd.readouterr()
+    assert main([str(argument) for argument in arguments]) == code
+    found = [line for line in capfd.readouterr().err.splitlines() if "fineshards: " in line]
+    assert len(found) == 1, found
+    assert "Traceback" not in found[0]
+    return found[0]
+
+
+def test_a_bucket_that_does_not_exist_is_named(
+    cloud: Proxy, small: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for arguments in (
+        ["build", f"--input={small}", "--output=gs://nowhere/out"],
+        ["status", "gs://nowhere/out"],
+        ["verify", "gs://nowhere/out"],
+        ["inspect", "gs://nowhere/out"],
+    ):
+        assert "there is no bucket nowhere. Check the name" in fails(capfd, 1, *arguments)
+
+
+@pytest.mark.parametrize("pattern", ["", "^POST /upload", "/compose", "^DELETE"])
+def test_no_permission_names_the_object_and_the_role(
+    cloud: Proxy, small: Path, capfd: pytest.CaptureFixture[str], pattern: str
+) -> None:
+    cloud.fail(pattern, 403, range(1, 10_000))
+    sentence = fails(capfd, 1, *command(small))
+    assert sentence.startswith(f"fineshards: {OUTPUT}")
+    assert "no permission (403). Ask for the role Storage Object User on gs://data" in sentence
+
+
+def test_a_server_that_cannot_be_reached_is_told_after_some_patience(
+    cloud: Proxy,
+    small: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
+    monkeypatch.setattr("shards.gcs_objects._RETRY_SECONDS", 2.0)
+    for arguments in (command(small), ["status", OUTPUT]):
+        sentence = fails(capfd, 1, *arguments)
+        assert OUTPUT in sentence
+        assert "Connection refused" in sentence
+        assert sentence.endswith("Run again when it is reachable.")
+
+
+def test_missing_credentials_are_told_at_once(
+    small: Path, tmp_path: Path, fineshards: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    # Nothing of the machine's own: no key, no gcloud, no metadata server.
+    hidden = {"GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST"}
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    environment |= {"NO_GCE_CHECK": "true", "CLOUDSDK_CONFIG": str(tmp_path), "HOME": str(tmp_path)}
+    for arguments in (command(small), ["status", OUTPUT]):
+        done = fineshards(*arguments, env=environment)
+        assert done.returncode == 1
+        assert "no valid Google credentials were found. Run gcloud auth" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_credentials_are_not_searched_for_with_a_server_for_tests(
+    cloud: Proxy, tmp_path: Path, fineshards: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    environment = os.environ | {"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "missing.json")}
+    done = fineshards("status", OUTPUT, env=environment)
+    assert done.returncode == 1
+    assert f"{OUTPUT} holds no fineshards job" in done.stderr
+
+
+def test_token_blocks_of_another_class_are_named_with_the_way_out(
+    cloud: Proxy, small: Path, expected: dict[str, bytes], capfd: pytest.CaptureFixture[str]
+) -> None:
+    def change() -> None:
+        for name in cloud.names("data"):
+            if name.endswith(".tokens"):
+                cloud.storage_classes[name] = "NEARLINE"
+
+    cloud.fail("/compose", change)
+    sentence = fails(capfd, 1, *command(small, "--direct_num_workers=1"))
+    assert f"fineshards: {OUTPUT}/t" in sentence
+    assert "cannot be composed" in sentence
+    assert "--assembly stream" in sentence
+    # The same job goes on the other way.
+    assert main(command(small, "--assembly=stream")) == 0
+    check(cloud, expected)
+
+
+def test_a_shard_of_another_job_is_an_error_with_both_checksums(
+    cloud: Proxy, small: Path, expected: dict[str, bytes], capfd: pytest.CaptureFixture[str]
+) -> None:
+    client = google_storage.Client(project="test", credentials=AnonymousCredentials())
+    name = "deep/out/train/train_0001.npy"
+
+    def meddle() -> None:
+        client.bucket("data").blob(name).upload_from_string(b"not the job's")
+
+    cloud.fail("shards/test_0000.json", meddle)
+    sentence = fails(capfd, 1, *command(small, "--direct_num_workers=1"))
+    assert f"fineshards: gs://data/{name} is there already with other content: 13 bytes" in sentence
+    assert cloud.content("data", name) == b"not the job's"
+
+
+def test_compose_is_refused_for_a_local_output(
+    small: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = ["build", f"--input={small}", f"--output={tmp_path / 'out'}"]
+    sentence = fails(capfd, 2, *given, "--assembly=compose")
+    assert "--assembly compose is for gs:// only" in sentence
+    assert main([*given, "--assembly=stream"]) == 0
+
+
+def test_assembly_is_not_part_of_the_fingerprint(
+    cloud: Proxy, small: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command(small, "--assembly=stream")) == 0
+    assert main(command(small, "--assembly=compose")) == 0
+    assert "already finished" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["train/notes.txt", "train_old/x", "testing", "checkpoints/m.pt"])
+def test_a_foreign_object_among_the_output_is_refused_and_kept(
+    cloud: Proxy, small: Path, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    client = google_storage.Client(project="test", credentials=AnonymousCredentials())
+    client.bucket("data").blob(f"deep/out/{name}").upload_from_string(b"precious")
+    sentence = fails(capfd, 2, *command(small, "--overwrite"))
+    assert f"{OUTPUT}/{name.split('/')[0]}" in sentence
+    assert dataset_in(cloud) == {name: b"precious"}
+
+
+def test_a_progressing_job_is_seen_by_status(
+    cloud: Proxy, small: Path, expected: dict[str, bytes]
+) -> None:
+    seen: list[dict[str, object]] = []
+
+    def look() -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "pipeline", "status", "--json", OUTPUT],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        seen.append(json.loads(done.stdout))
+
+    cloud.fail("/compose", look, (3,))
+    assert main(command(small, "--direct_num_workers=1")) == 0
+    (status,) = seen
+    assert status["stage"] == "writing"
+    assert status["blocks"] == status["blocks_total"] == 8
+    assert 1 <= int(str(status["shards"])) < sum(name.endswith(".npy") for name in expected)

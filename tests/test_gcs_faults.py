@@ -1,0 +1,218 @@
+"""gs:// over a network that fails: what is written is whole and there once, or not at all."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from conftest import ROOT
+from faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy
+
+from shards.errors import OutputError
+from shards.gcs_objects import ObjectReader
+from shards.storage import Storage, open_storage
+
+# One that is sent in one request, one that is sent in a resumable upload (more than 8 MiB).
+SIZES = {"small": 100_000, "large": 9 << 20}
+NAME = "train/train_0000.npy"
+OBJECT = f"out/{NAME}"
+
+
+@pytest.fixture
+def storage(cloud: Proxy) -> Storage:
+    return open_storage("gs://data/out")
+
+
+def content_of(size: str) -> bytes:
+    return random.Random(size).randbytes(SIZES[size])
+
+
+@pytest.mark.parametrize(
+    ("size", "method"), [("small", "POST"), ("large", "POST"), ("large", "PUT")]
+)
+@pytest.mark.parametrize("fault", [408, 429, 503, CUT_UPLOAD, LOSE_ANSWER])
+def test_an_upload_is_tried_again(
+    cloud: Proxy, storage: Storage, size: str, method: str, fault: int | str
+) -> None:
+    rule = cloud.fail(f"^{method} /upload", fault)
+    storage.write(NAME, content_of(size))
+    assert rule.hits == 1
+    assert cloud.names("data") == [OBJECT]
+    assert cloud.content("data", OBJECT) == content_of(size)
+
+
+def test_an_upload_outlasts_several_faults_in_a_row(cloud: Proxy, storage: Storage) -> None:
+    cloud.fail("^POST /upload", 503, (1, 2))
+    cloud.fail("^PUT", CUT_UPLOAD)
+    cloud.fail("^PUT", LOSE_ANSWER)
+    storage.write(NAME, content_of("large"))
+    assert [rule.hits for rule in cloud.rules] == [2, 1, 1]
+    assert cloud.content("data", OBJECT) == content_of("large")
+
+
+def test_an_upload_begins_anew_when_the_server_has_forgotten_it(
+    cloud: Proxy, storage: Storage
+) -> None:
+    cloud.fail("^PUT", 410)
+    storage.write(NAME, content_of("large"))
+    assert cloud.count("^POST /upload") == 2
+    assert cloud.content("data", OBJECT) == content_of("large")
+
+
+@pytest.mark.parametrize("fault", [408, 429, 503, CUT_DOWNLOAD, LOSE_ANSWER])
+def test_a_download_is_tried_again(cloud: Proxy, storage: Storage, fault: int | str) -> None:
+    content = content_of("large")
+    storage.write(NAME, content)
+    rule = cloud.fail("alt=media", fault, (1, 3))
+    with storage.open(NAME, 1 << 20) as opened:
+        opened.seek(1_000_000)
+        assert opened.read(3_000_000) == content[1_000_000:4_000_000]
+        assert opened.read() == content[4_000_000:]
+    assert rule.hits == 2
+
+
+def test_a_small_file_is_read_in_one_request(cloud: Proxy, storage: Storage) -> None:
+    storage.write(NAME, b"content")
+    before = len(cloud.requests)
+    assert storage.read(NAME) == b"content"
+    assert storage.read_if_there(NAME) == b"content"
+    assert storage.read_if_there("other") is None
+    assert len(cloud.requests) - before == 3
+
+
+def test_large_reads_take_few_requests(cloud: Proxy, storage: Storage) -> None:
+    storage.write(NAME, content_of("large"))
+    with storage.open(NAME, 4 << 20) as opened:
+        found = b"".join(iter(lambda: opened.read(1 << 20), b""))
+    assert found == content_of("large")
+    assert cloud.count("alt=media") == 3
+
+
+@pytest.mark.parametrize("fault", [503, LOSE_ANSWER])
+@pytest.mark.parametrize("what", ["size", "entries", "names", "delete", "delete_folder"])
+def test_other_requests_are_tried_again(
+    cloud: Proxy, storage: Storage, fault: int | str, what: str
+) -> None:
+    for name in ("a", "b"):
+        storage.write(f"train/{name}", b"12345")
+    rule = cloud.fail("^GET|^DELETE", fault, (1, 3))
+    if what == "size":
+        assert [storage.size(f"train/{name}") for name in "abc"] == [5, 5, None]
+    elif what == "entries":
+        assert sorted(entry.name for entry in storage.entries("train")) == ["train/a", "train/b"]
+    elif what == "names":
+        assert list(storage.names("tra")) == ["train/"]
+    elif what == "delete":
+        storage.delete("train/a")
+        assert cloud.names("data") == ["out/train/b"]
+    else:
+        storage.delete_folder("train")
+        assert cloud.names("data") == []
+    assert rule.hits
+
+
+def test_patience_ends_with_an_error_that_names_the_object(
+    cloud: Proxy, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shards.gcs_objects._RETRY_SECONDS", 2.0)
+    cloud.fail("/upload", 503, range(1, 100))
+    with pytest.raises(OutputError, match=rf"^gs://data/{OBJECT} cannot be written: .*503.*again"):
+        storage.write(NAME, b"content")
+    assert cloud.names("data") == []
+
+
+def test_other_content_under_the_name_is_an_error_with_both_checksums(
+    cloud: Proxy, storage: Storage
+) -> None:
+    storage.write(NAME, b"first")
+    storage.write(NAME, b"first")
+    with pytest.raises(OutputError) as caught:
+        storage.write(NAME, b"other")
+    assert str(caught.value).startswith(f"gs://data/{OBJECT} is there already with other content")
+    for content in (b"first", b"other"):
+        storage.write(content.decode(), content)
+        found = cloud.metadata("data", f"out/{content.decode()}")
+        assert found is not None
+        assert f"crc32c {found['crc32c']}" in str(caught.value)
+    assert cloud.content("data", OBJECT) == b"first"
+
+
+def test_a_slow_attempt_that_comes_late_succeeds_and_changes_nothing(
+    cloud: Proxy, storage: Storage
+) -> None:
+    arrived, released = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        arrived.set()
+        assert released.wait(60)
+
+    cloud.fail("^POST /upload", hold)
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(storage.write, NAME, b"content")
+        assert arrived.wait(60)
+        storage.write(NAME, b"content")
+        generation = (cloud.metadata("data", OBJECT) or {})["generation"]
+        released.set()
+        slow.result()
+    assert (cloud.metadata("data", OBJECT) or {})["generation"] == generation
+    assert cloud.names("data") == [OBJECT]
+
+
+def test_an_object_that_is_replaced_while_it_is_read_is_an_error(
+    cloud: Proxy, storage: Storage
+) -> None:
+    storage.write(NAME, content_of("large"))
+    with storage.open(NAME, 1 << 20) as opened:
+        opened.read(1 << 20)
+        storage.delete(NAME)
+        storage.write(NAME, bytes(SIZES["large"]))
+        with pytest.raises(
+            OutputError, match=rf"^gs://data/{OBJECT} was changed or deleted while it was read"
+        ):
+            opened.read()
+
+
+def test_a_writer_that_dies_in_an_upload_publishes_nothing(cloud: Proxy, storage: Storage) -> None:
+    program = (
+        "from shards.storage import open_storage\n"
+        f"open_storage('gs://data/out').write({NAME!r}, bytes({9 << 20}))\n"
+    )
+    writer = subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}
+    )
+    rule = cloud.fail("^PUT", CUT_UPLOAD)
+    # In the middle of its upload it is killed, at the time of its next attempt.
+    cloud.fail("^POST /upload", writer.kill, (2,))
+    assert writer.wait(60) == -signal.SIGKILL
+    assert rule.hits == 1
+    storage.write(NAME, b"second attempt")
+    assert cloud.content("data", OBJECT) == b"second attempt"
+
+
+def test_many_objects_are_deleted_over_kept_connections(cloud: Proxy, storage: Storage) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: storage.write(f"a/{n % 7}/{n}", b""), range(200)))
+    storage.write("ab", b"")
+    before = cloud.connections
+    storage.delete_folder("a")
+    assert cloud.names("data") == ["out/ab"]
+    assert cloud.count("^DELETE") == 200
+    assert cloud.connections - before <= 2 * 32 + 2
+
+
+def test_seeking_reads_nothing(cloud: Proxy, storage: Storage) -> None:
+    storage.write(NAME, b"0123456789")
+    with storage.open(NAME) as opened:
+        assert isinstance(opened.raw, ObjectReader)  # type: ignore[attr-defined]
+        assert opened.seek(0, os.SEEK_END) == 10
+        assert opened.seek(-3, os.SEEK_CUR) == 7
+        assert cloud.count("alt=media") == 0
+        assert opened.read(2) == b"78"
+        assert opened.seek(100) == 100
+        assert opened.read() == b""

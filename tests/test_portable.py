@@ -1,0 +1,108 @@
+"""Runners with a job service, as far as Beam's own service in the process can show it.
+
+Real ones are in test_engines.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from oracle import oracle, read_texts, shards_in
+
+from pipeline.options import (
+    BuildOptions,
+    Parser,
+    add_build_flags,
+    parse_build_flags,
+)
+from pipeline.runners import choose_runner
+from shards.errors import UsageError
+
+Build = Callable[..., int]
+EMBEDDED = ["--runner=PortableRunner", "--job_endpoint=embed", "--environment_type=LOOPBACK"]
+
+
+def parse(*flags: str) -> BuildOptions:
+    parser = Parser()
+    add_build_flags(parser)
+    return parse_build_flags(parser, ["--input=in", "--output=out", *flags])
+
+
+def last_line(capsys: pytest.CaptureFixture[str]) -> str:
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("runner", ["FlinkRunner", "flink", "SparkRunner", "PortableRunner"])
+def test_flags_of_a_job_service_are_left_to_it(runner: str) -> None:
+    flags = (f"--runner={runner}", "--object_reuse", "--savepoint_path=x")
+    options = parse(*flags)
+    assert options.beam_args == flags
+    assert not choose_runner(options).local
+
+
+@pytest.mark.parametrize("runner", [None, "DirectRunner", "direct", "PrismRunner", "Dataflow"])
+def test_an_unknown_flag_is_refused_where_no_job_service_has_flags_of_its_own(
+    runner: str | None,
+) -> None:
+    flags = [f"--runner={runner}"] if runner else []
+    with pytest.raises(UsageError, match="unknown flag --object_reuse"):
+        parse(*flags, "--object_reuse")
+
+
+@pytest.mark.parametrize("runner", ["DirectRunner", "direct", "FnApiRunner", "fnapi"])
+def test_local_runners_are_known_by_every_name_that_beam_takes(runner: str) -> None:
+    assert choose_runner(parse(f"--runner={runner}")).local
+
+
+def test_a_job_service_gives_the_same_bytes(build: Build, sample: Path, tmp_path: Path) -> None:
+    assert build(sample, tmp_path, "--shard_tokens=50000", *EMBEDDED) == 0
+    assert shards_in(tmp_path) == oracle(read_texts(sample), 50_000, test_shards=1)
+
+
+def test_a_flag_that_the_job_service_does_not_describe_is_refused(
+    build: Build, sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert build(sample, tmp_path, *EMBEDDED, "--test_shard=1") == 2
+    assert last_line(capsys).startswith("fineshards: unknown flag --test_shard=1")
+    assert not shards_in(tmp_path)
+
+
+def test_a_worker_in_this_process_shows_no_traceback_of_what_is_explained(
+    fineshards: Callable[..., object], tmp_path: Path
+) -> None:
+    source = tmp_path / "bad.jsonl"
+    source.write_text('{"text": "good"}\n{"text": 1}\n')
+    done = fineshards("build", f"--input={source}", f"--output={tmp_path}/out", *EMBEDDED)
+    assert done.returncode == 1
+    (sentence,) = [line for line in done.stderr.splitlines() if line.startswith("fineshards:")]
+    assert f"{source}, line 2, row 1: " in sentence
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (
+            ["--runner=PortableRunner", "--job_endpoint=localhost:1", "--job_server_timeout=1"],
+            "no job service answers at localhost:1 within 1 seconds. Start it, or ",
+        ),
+        (["--runner=PortableRunner"], "You must specify a --job_endpoint"),
+        (
+            ["--runner=FlinkRunner", "--flink_job_server_jar=/missing.jar"],
+            'Unable to parse jar URL "/missing.jar"',
+        ),
+    ],
+    ids=["no answer", "no address", "no jar"],
+)
+def test_a_job_service_that_cannot_be_had(
+    build: Build,
+    sample: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    flags: list[str],
+    expected: str,
+) -> None:
+    assert build(sample, tmp_path, *flags) == 2
+    assert last_line(capsys).startswith(f"fineshards: {expected}")
