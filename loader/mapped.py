@@ -6,7 +6,6 @@ import mmap
 import os
 import resource
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,7 +28,7 @@ class MappedShards:
         unlimited = allowed == resource.RLIM_INFINITY
         self._limit = _MOST_OPEN if unlimited else min(_MOST_OPEN, allowed // 2)
         self._lock = threading.Lock()
-        self._open: OrderedDict[int, npt.NDArray[np.unsignedinteger]] = OrderedDict()
+        self._open: dict[int, npt.NDArray[np.unsignedinteger]] = {}
 
     def fill(
         self,
@@ -66,14 +65,17 @@ class MappedShards:
             self._open.clear()
 
     def _tokens(self, shard: int) -> npt.NDArray[np.unsignedinteger]:
+        found = self._open.get(shard)
+        if found is not None:
+            return found
         with self._lock:
-            tokens = self._open.pop(shard, None)
-            if tokens is None:
-                tokens = self._map(shard)
-            self._open[shard] = tokens
-            if len(self._open) > self._limit:
-                self._open.popitem(last=False)
-            return tokens
+            # Another thread may have been first.
+            if shard not in self._open:
+                if len(self._open) >= self._limit:
+                    # What was opened first goes: to keep the order of use would cost more.
+                    del self._open[next(iter(self._open))]
+                self._open[shard] = self._map(shard)
+            return self._open[shard]
 
     def _map(self, shard: int) -> npt.NDArray[np.unsignedinteger]:
         storage, name = self._split.storage, self._split.shard_name(shard)

@@ -28,7 +28,7 @@ TABLE_MAXIMUM = 1 << 12
 # with narrow halves and fewer than six or seven, tests of pairs still see a difference.
 ROUNDS = 10
 # Numbers that are worked on at once, so that they stay in the processor's cache.
-_CHUNK = 1 << 13
+_CHUNK = 1 << 15
 
 Numbers = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]
