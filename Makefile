@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 SAMPLE := samples/debian_text.parquet
 
-.PHONY: demo test test-airflow test-engines encoders lint types bench bench-scale template clean
+.PHONY: demo test test-airflow test-engines encoders lint types bench bench-loader bench-scale template clean
 
 .venv/installed: requirements.txt setup.py pyproject.toml
 	@echo "preparing .venv: a minute or two"
@@ -59,6 +59,10 @@ types: .venv/installed
 bench: .venv/installed .bench-venv/installed
 	$(BIN)/python -m benchmarks.run $(foreach pattern,$(INPUT),--input '$(pattern)') \
 	    $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(REPEAT),--repeat $(REPEAT)) $(if $(NAME),--name $(NAME))
+	@$(MAKE) --no-print-directory bench-loader NAME=$(if $(NAME),$(NAME)-loader)
+
+bench-loader: .venv/installed
+	$(BIN)/python -m benchmarks.run --loader $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(NAME),--name $(NAME))
 
 bench-scale: .venv/installed
 	$(BIN)/python -m benchmarks.run --scale $(if $(NAME),--name $(NAME))

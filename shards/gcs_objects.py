@@ -78,6 +78,10 @@ def client() -> Client:
     return mine
 
 
+# A fork that used its parent's connections would read the answers to its parent's questions.
+os.register_at_fork(after_in_child=lambda: _of_thread.__dict__.clear())
+
+
 def retry(seconds: float | None = None) -> Retry:
     """When a request is tried again: status 408, 429 and 5xx, and connections that break.
 

@@ -21,6 +21,8 @@ ROOMS = ["benchmarks", "pipeline", "transforms", "loader", "sources", "encoders"
 NOT_SHIPPED = {"benchmarks"}
 # The loader is of the training machines: it knows the files on disk and nothing else.
 FORBIDDEN = {"loader": {"sources", "encoders"}}
+# Imported only by the adapter to each, which nothing else imports.
+TRAINERS = {"torch", "torchdata", "jax", "grain"}
 
 WITHOUT_BEAM = [room for room in ROOMS[ROOMS.index("transforms") + 1 :] if (ROOT / room).is_dir()]
 MODULES = sorted(
@@ -81,11 +83,19 @@ def test_a_room_without_beam_does_not_import_it_by_any_way(room: str) -> None:
     names = [
         path.with_suffix("").relative_to(ROOT).as_posix().replace("/", ".")
         for path in sorted((ROOT / room).rglob("*.py"))
-        if path.name not in ("__init__.py", "__main__.py")
+        if path.name not in ("__init__.py", "__main__.py") and not TRAINERS & set(imported(path))
     ]
     loaded = modules_after("".join(f"import {name}\n" for name in names))
     assert room in loaded
-    assert loaded.isdisjoint({"apache_beam", "pipeline", "transforms"})
+    assert loaded.isdisjoint({"apache_beam", "pipeline", "transforms", *TRAINERS})
+
+
+def test_a_training_machine_reads_a_local_dataset_with_numpy_alone() -> None:
+    names = [path.stem for path in (ROOT / "loader").glob("*.py")]
+    program = "".join(f"import loader.{name}\n" for name in names if name != "torch_batches")
+    loaded = modules_after(program)
+    assert "numpy" in loaded
+    assert loaded.isdisjoint({"apache_beam", "pyarrow", "google_crc32c", "rich", *TRAINERS})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,48 @@
+"""The loader's benchmark: what it reads and mixes in a second."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.contestants import ROOT
+from benchmarks.machine import describe_commit, describe_machine, describe_versions
+from benchmarks.mixing import time_mixing
+from benchmarks.reading import time_reading
+from benchmarks.results import free_path, save
+from benchmarks.timings import table, to_json
+
+
+def bench_loader(results: Path, name: str, rounds: int, shrink: int, console: Console) -> Path:
+    """Measures a `shrink`-th, prints and saves; returns the JSON's path. Raises FineshardsError."""
+    began, load = datetime.now(UTC).isoformat(timespec="seconds"), os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        work = Path(folder)
+        timings = [
+            *time_reading(work, rounds, shrink),
+            *time_mixing(work, rounds, shrink, console),
+        ]
+        machine = describe_machine(work)
+    console.print(table(timings))
+    path = free_path(results, began, name)
+    content = {
+        "format": "fineshards-loader",
+        "version": 1,
+        "name": name,
+        "date": began,
+        "commit": describe_commit(ROOT),
+        "machine": machine,
+        "versions": describe_versions(sys.executable, ("numpy",)),
+        "load": load,
+        "rounds": rounds,
+        "shrink": shrink,
+        "timings": to_json(timings),
+    }
+    save(content, path)
+    console.print(f"written to {os.path.relpath(path)}", highlight=False)
+    return path

@@ -1,0 +1,88 @@
+"""Finished datasets of made-up tokens, of any size, without the job that would build them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.made_up import DOCUMENT_TOKENS
+from shards import npy
+from shards.job import Columns, Job, Settings, Tokenizer
+from shards.layout import Layout, SplitRule
+from shards.manifest import Manifest
+from shards.records import FileReport, LabelCount, ShardRecord, SourceFile
+from shards.storage import Storage
+
+EOT = 50256
+
+
+def make_dataset(
+    storage: Storage,
+    tokens: int,
+    shard_tokens: int,
+    *,
+    test_shards: int = 0,
+    dtype: str = "uint32",
+    files: int = 1,
+    empty: bool = False,
+) -> None:
+    """Writes shards and manifest of a dataset; it has no document tables, and no source.
+
+    tokens: of the stream, which is that of `stream`. files: in the manifest. empty: leaves out the
+    shards, for whoever only reads the manifest.
+    """
+    tokenizer = Tokenizer("tiktoken", "made_up", "", "", (("<|endoftext|>", EOT),), EOT, 50257, "")
+    rule = SplitRule(None, test_shards)
+    settings = Settings(Columns("text", "id", False), tokenizer, shard_tokens, rule, 1, dtype)
+    sources = tuple(
+        SourceFile(number, f"/made-up/{number:05d}.parquet", 1, "mtime:0", "parquet", "none")
+        for number in range(files)
+    )
+    layout = Layout.plan(tokens, shard_tokens, rule)
+    records, documents = [], 0
+    for window, key in enumerate(layout.shard_keys()):
+        start = window * shard_tokens
+        content = stream(start, start + layout.shard_length(key))
+        name, begun = layout.shard_name(key), int(np.count_nonzero(content == EOT))
+        if not empty:
+            with storage.create(name) as file:
+                file.write(npy.header(len(content), settings.token_dtype))
+                file.write(content.astype(settings.token_dtype).data)
+        records.append(
+            ShardRecord(
+                name=name,
+                split=key.split,
+                index=key.index,
+                tokens=len(content),
+                bytes=npy.file_bytes(len(content), settings.token_dtype),
+                crc32c="",
+                pieces=begun,
+                documents=begun,
+                first_document=documents,
+            )
+        )
+        documents += begun
+    job = Job(settings, sources, ())
+    Manifest.of(job, layout, records, _reports(files, documents, tokens)).save(storage)
+
+
+def stream(start: int, stop: int) -> npt.NDArray[np.uint32]:
+    """Tokens `[start, stop)` of the made-up stream, in which every EOT starts a document.
+
+    A token follows from its position, and tells it: for a while, no two runs are equal.
+    """
+    positions = np.arange(start, stop, dtype=np.uint64)
+    tokens = (positions * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(40)) % np.uint64(EOT)
+    tokens[positions % np.uint64(DOCUMENT_TOKENS) == 0] = EOT
+    return tokens.astype(np.uint32)
+
+
+def _reports(files: int, documents: int, tokens: int) -> Iterator[FileReport]:
+    """Files with labels as a crawl has them; the first has what the others do not."""
+    for file in range(files):
+        share = tokens // files + (tokens % files if file == 0 else 0)
+        begun = documents // files + (documents % files if file == 0 else 0)
+        labels = (LabelCount("language", "en", begun, share),)
+        yield FileReport(file, 1, begun, begun, 0, 0, share, 4 * share, 0, 0, labels)

@@ -1,0 +1,59 @@
+"""What the tests of mixtures share: made-up sources, and the definition in plain integers."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from loader.apportionment import Stretch
+from loader.source import Samples
+
+
+@dataclass(frozen=True)
+class MadeUp:
+    """A source of `samples` samples; sample i is [mark, i, 0, …]."""
+
+    samples: int
+    mark: int = 0
+    tokens_a_sample: int = 4
+
+    @property
+    def fingerprint(self) -> str:
+        return f"{self.mark}-{self.samples}"
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int, /) -> Samples:
+        if not 0 <= index < self.samples:
+            raise IndexError(index)
+        sample = np.zeros(self.tokens_a_sample + 1, np.uint32)
+        sample[:2] = self.mark, index
+        return sample
+
+
+def in_turn(stretch: Stretch) -> Iterator[tuple[int, int]]:
+    """The draws of a stretch by its definition: one after the other, in Python's integers."""
+    weights, phases = stretch.weights.tolist(), stretch.phases.tolist()
+
+    def due(source: int, given: int) -> int:
+        # The first tick with floor((tick * weight + phase) / 2^60) > given.
+        return max(0, -(-((given + 1) * 2**60 - phases[source]) // weights[source]))
+
+    waiting = [(due(source, 0), source, 0) for source, weight in enumerate(weights) if weight]
+    heapq.heapify(waiting)
+    while True:
+        _, source, given = waiting[0]
+        heapq.heapreplace(waiting, (due(source, given + 1), source, given + 1))
+        yield source, int(stretch.counts[source]) + given
+
+
+def pairs(
+    draws: tuple[Sequence[int], Sequence[int]] | tuple[np.ndarray, np.ndarray],
+) -> list[tuple[int, int]]:
+    """Draws as (source, number) pairs."""
+    sources, numbers = draws
+    return list(zip(map(int, sources), map(int, numbers), strict=True))

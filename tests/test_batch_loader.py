@@ -1,0 +1,543 @@
+"""BatchLoader: one order for any number of readers, resumable at every step, without a trace."""
+
+from __future__ import annotations
+
+import gc
+import json
+import multiprocessing
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from hypothesis import given
+from hypothesis import strategies as st
+from scalar_permutation import ScalarPermutation, scalar_key
+
+from benchmarks.made_up_dataset import make_dataset
+from loader.batch_loader import BatchLoader
+from loader.dataset import TokenDataset
+from loader.mixture import Mixture
+from shards.errors import FineshardsError, OutputError, UsageError
+from shards.storage import open_storage
+
+
+class Numbers:
+    """A source whose samples say which they are: source, number's low and high half."""
+
+    def __init__(self, samples: int, name: int = 0, fingerprint: str = "numbers") -> None:
+        self.fingerprint = fingerprint
+        self.tokens_a_sample = 2
+        self._samples = samples
+        self._name = name
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        assert 0 <= index < self._samples
+        return np.array([self._name, index % 2**32, index >> 32], np.uint32)
+
+
+def numbers(loader: Iterator[np.ndarray], batches: int | None = None) -> list[int]:
+    """The sample numbers of the next batches, one after the other."""
+    return [int(row[1]) for batch in islice(loader, batches) for row in batch]
+
+
+def scalar_order(samples: int, seed: int, epochs: int) -> list[int]:
+    """The order of a single source, by its definition."""
+    order = []
+    for epoch in range(epochs):
+        shuffled = ScalarPermutation(samples, scalar_key(seed, "epoch", "", epoch))
+        order += [shuffled.forward(place) for place in range(samples)]
+    return order
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("made_up")
+    make_dataset(open_storage(str(made)), 5000, 500, test_shards=1)
+    return made
+
+
+@pytest.fixture
+def dataset(folder: Path) -> TokenDataset:
+    return TokenDataset(folder, sequence_length=30)
+
+
+def refused(call: Callable[[], object], kind: type[FineshardsError] = UsageError) -> str:
+    with pytest.raises(kind) as caught:
+        call()
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.endswith(".")
+    return message
+
+
+# Order
+
+
+@pytest.mark.parametrize("samples", [1, 2, 10, 64, 5000])
+@pytest.mark.parametrize("seed", [0, -7, 2**64 + 1])
+def test_the_global_order_is_one_permutation_after_the_other(samples: int, seed: int) -> None:
+    """The order of saved states: when this fails, ALGORITHM_VERSION must change."""
+    loader = BatchLoader(Numbers(samples), 8, seed, epochs=4, keep_last=True)
+    assert numbers(loader) == scalar_order(samples, seed, 4)
+
+
+def test_without_shuffle_the_order_is_that_of_the_source(dataset: TokenDataset) -> None:
+    loader = BatchLoader(dataset, 7, shuffle=False, epochs=1, keep_last=True)
+    assert np.array_equal(np.concatenate(list(loader)), dataset.gather(np.arange(len(dataset))))
+    loader = BatchLoader(Numbers(5), 3, shuffle=False)
+    assert numbers(loader, 4) == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]
+    loader.close()
+
+
+def test_batches_are_arrays_of_their_own(dataset: TokenDataset) -> None:
+    with BatchLoader(dataset, 4, shuffle=False) as loader:
+        first = next(loader)
+        kept = first.copy()
+        assert (first.dtype, first.shape, first.flags.c_contiguous) == (np.uint32, (4, 31), True)
+        first[:] = 0
+        next(loader)
+        loader.restart()
+        assert np.array_equal(next(loader), kept)
+
+
+@given(
+    samples=st.integers(1, 60),
+    share=st.integers(1, 5),
+    world=st.integers(1, 6),
+    window=st.sampled_from([None, 1, 3]),
+)
+def test_ranks_in_a_row_are_the_same_for_every_world_size(
+    samples: int, share: int, world: int, window: int | None
+) -> None:
+    source = Numbers(samples)
+    source.shard_bounds = np.append(np.arange(0, samples, 7), samples)  # type: ignore[attr-defined]
+    batch, options = share * world, {"window": window, "epochs": 3, "keep_last": True}
+    whole = list(BatchLoader(source, batch, 5, prefetch=0, **options))  # type: ignore[arg-type]
+    ranks = [
+        list(BatchLoader(source, batch, 5, rank, world, prefetch=0, **options))  # type: ignore[arg-type]
+        for rank in range(world)
+    ]
+    assert {len(each) for each in ranks} == {len(whole)} == {-(-3 * samples // batch)}
+    for step, together in enumerate(whole):
+        parts = [each[step] for each in ranks]
+        assert np.array_equal(np.concatenate(parts), together)
+        sizes = {len(part) for part in parts}
+        assert max(sizes) - min(sizes) <= (0 if len(together) == batch else 1)
+    everything = Counter(int(row[1]) for together in whole for row in together)
+    assert everything == Counter(dict.fromkeys(range(samples), 3))
+
+
+def test_every_epoch_has_another_order_and_each_sample_once() -> None:
+    n = 1000
+    order = np.array(numbers(BatchLoader(Numbers(n), 10, epochs=5))).reshape(5, n)
+    assert all(sorted(epoch) == list(range(n)) for epoch in order.tolist())
+    assert len({tuple(epoch) for epoch in order.tolist()}) == 5
+    # The order of (seed 0, epoch 1) is not that of (seed 1, epoch 0).
+    other = numbers(BatchLoader(Numbers(n), 10, seed=1, epochs=1))
+    assert all(epoch != other for epoch in order.tolist())
+
+
+@pytest.mark.parametrize("window", [1, 2, 4, 9, 100])
+def test_a_windowed_shuffle_mixes_a_few_shards_at_a_time(
+    dataset: TokenDataset, window: int
+) -> None:
+    bounds = dataset.shard_bounds
+    shard_of = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+    rows = {row.tobytes(): i for i, row in enumerate(dataset)}
+    epochs = []
+    for epoch in range(2):
+        loader = BatchLoader(dataset, 1, seed=epoch, window=window, epochs=1)
+        order = [rows[batch[0].tobytes()] for batch in loader]
+        assert sorted(order) == list(range(len(dataset)))
+        shards = shard_of[order].tolist()
+        # A shard's samples all come within its window, and windows one after the other.
+        firsts = list(dict.fromkeys(shards))
+        groups = [set(firsts[at : at + window]) for at in range(0, len(firsts), window)]
+        if window <= 2:
+            at = 0
+            for group in groups:
+                size = sum(int(np.diff(bounds)[shard]) for shard in group)
+                assert set(shards[at : at + size]) == group
+                at += size
+        epochs.append(order)
+        assert order != sorted(order)
+    assert epochs[0] != epochs[1]
+
+
+def test_shard_order_changes_with_the_epoch_in_a_windowed_shuffle(dataset: TokenDataset) -> None:
+    shard_of = np.repeat(np.arange(9), np.diff(dataset.shard_bounds))
+    rows = {row.tobytes(): i for i, row in enumerate(dataset)}
+    with BatchLoader(dataset, len(dataset), window=1) as loader:
+        orders = [
+            tuple(dict.fromkeys(shard_of[rows[row.tobytes()]] for row in batch))
+            for batch in islice(loader, 6)
+        ]
+    assert all(sorted(order) == list(range(9)) for order in orders)
+    assert len(set(orders)) == 6
+
+
+# Resuming
+
+
+def saved(loader: BatchLoader) -> dict[str, Any]:
+    """A state as a checkpoint keeps it."""
+    state: dict[str, Any] = json.loads(json.dumps(loader.state_dict()))
+    return state
+
+
+@pytest.mark.parametrize("samples", [24, 25, 60])
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_it_resumes_at_every_step_of_three_epochs(samples: int, prefetch: int) -> None:
+    def make(batch: int = 12, rank: int = 0, world: int = 1) -> BatchLoader:
+        return BatchLoader(
+            Numbers(samples), batch, 3, rank, world, epochs=3, keep_last=True, prefetch=prefetch
+        )
+
+    expected = scalar_order(samples, 3, 3)
+    loader = make()
+    states = [saved(loader)]
+    for _ in loader:
+        states.append(saved(loader))
+    assert [state["consumed"] for state in states] == [
+        min(at, 3 * samples) for at in range(0, 3 * samples + 12, 12)
+    ]
+    other = make()
+    for state in states:
+        rest = expected[state["consumed"] :]
+        # Into a new loader; saved at once, and loaded again; into one that was in use.
+        fresh = make()
+        fresh.load_state_dict(state)
+        assert saved(fresh) == state
+        assert numbers(fresh) == rest
+        next(iter(other), None)
+        other.load_state_dict(state)
+        other.load_state_dict(saved(other))
+        assert numbers(other, 1) == rest[:12]
+        again = make()
+        again.load_state_dict(saved(other))
+        assert numbers(again) == rest[12:]
+        # With other numbers of ranks and samples.
+        for batch, world in ((8, 4), (5, 1), (36, 2)):
+            ranks = [make(batch, rank, world) for rank in range(world)]
+            for each in ranks:
+                each.load_state_dict(state)
+            batches = zip(*map(list, ranks), strict=True)
+            assert [int(row[1]) for parts in batches for part in parts for row in part] == rest
+    loader.close()
+
+
+def test_a_state_is_equal_on_all_ranks_and_counts_what_was_taken() -> None:
+    loaders = [BatchLoader(Numbers(100), 8, 0, rank, 4, prefetch=9) for rank in range(4)]
+    for taken in range(1, 30):
+        for loader in loaders:
+            next(loader)
+        states = [loader.state_dict() for loader in loaders]
+        assert all(state == states[0] for state in states)
+        assert states[0]["consumed"] == 8 * taken
+    for loader in loaders:
+        loader.close()
+
+
+def test_a_state_can_count_steps_that_others_took() -> None:
+    loader = BatchLoader(Numbers(50), 8, epochs=2)
+    taken = [loader.state_dict(steps)["consumed"] for steps in range(14)]
+    assert taken == [*range(0, 97, 8), 96]
+    loader = BatchLoader(Numbers(50), 8, epochs=2, keep_last=True)
+    assert loader.state_dict(13)["consumed"] == 100
+    assert loader.state_dict(10**9)["consumed"] == 100
+
+
+def test_a_far_step_is_reached_like_a_near_one() -> None:
+    """2^60 samples on, and beyond 2^32 samples of a source."""
+    n = 2**33 + 1
+    loader = BatchLoader(Numbers(n), 4, 1)
+    consumed = 2**60 + 2
+    loader.load_state_dict(loader.state_dict() | {"consumed": consumed})
+    shuffled = ScalarPermutation(n, scalar_key(1, "epoch", "", consumed // n))
+    expected = [shuffled.forward(consumed % n + i) % 2**32 for i in range(8)]
+    assert numbers(loader, 2) == expected
+    loader.close()
+
+
+def test_a_state_of_another_order_or_source_is_refused_by_name(folder: Path) -> None:
+    source = TokenDataset(folder, sequence_length=30)
+    loader = BatchLoader(source, 4, seed=1, window=2)
+    state = saved(loader)
+    for other, said in [
+        (BatchLoader(source, 4, seed=2, window=2), "seed 1 there and 2 here"),
+        (BatchLoader(source, 4, seed=1), "window 2 there and None here"),
+        (BatchLoader(source, 4, seed=1, shuffle=False), "shuffle True there and False here"),
+        (
+            BatchLoader(TokenDataset(folder, sequence_length=31), 4, seed=1, window=2),
+            "tokens_a_sample 30 there and 31 here",
+        ),
+        (
+            BatchLoader(TokenDataset(folder, "test", sequence_length=30), 4, seed=1, window=2),
+            "/train' there and",
+        ),
+    ]:
+        before = saved(other)
+        message = refused(lambda other=other: other.load_state_dict(state))  # type: ignore[misc]
+        assert said in message
+        assert saved(other) == before
+    for name, value, said in [
+        ("version", 2, "version 2 there and 1 here"),
+        ("algorithm", 0, "algorithm 0 there and 1 here"),
+        ("consumed", -1, "consumed"),
+        ("consumed", 1.5, "consumed"),
+        ("consumed", None, "consumed"),
+    ]:
+        message = refused(lambda v={name: value}: loader.load_state_dict(state | v))  # type: ignore[misc]
+        assert said in message
+    assert "seed, shuffle" in refused(
+        lambda: loader.load_state_dict(
+            {key: state[key] for key in state if key not in ("seed", "shuffle")}
+        )
+    )
+    assert saved(loader) == state
+
+
+def test_a_dataset_that_was_moved_is_the_same(folder: Path, tmp_path: Path) -> None:
+    loader = BatchLoader(TokenDataset(folder, sequence_length=30), 4)
+    moved = shutil.copytree(folder, tmp_path / "moved")
+    BatchLoader(TokenDataset(moved, sequence_length=30), 4).load_state_dict(loader.state_dict())
+
+
+# The end
+
+
+@pytest.mark.parametrize(("keep_last", "given"), [(True, 25), (False, 24)])
+def test_a_single_pass_ends_and_can_be_made_again(keep_last: bool, given: int) -> None:
+    loader = BatchLoader(Numbers(25), 4, shuffle=False, epochs=1, keep_last=keep_last)
+    for _ in range(3):
+        assert numbers(iter(loader)) == list(range(given))
+        assert next(loader, None) is None
+    state = loader.state_dict()
+    assert state["consumed"] == given
+    # A run that had ended ends at once when it is resumed.
+    resumed = BatchLoader(Numbers(25), 4, shuffle=False, epochs=1, keep_last=keep_last)
+    resumed.load_state_dict(state)
+    assert list(resumed) == []
+
+
+def test_an_iteration_goes_on_where_another_stopped() -> None:
+    loader = BatchLoader(Numbers(30), 4, shuffle=False)
+    assert numbers(iter(loader), 2) == list(range(8))
+    assert numbers(iter(loader), 2) == list(range(8, 16))
+    loader.close()
+    assert numbers(iter(loader), 2) == list(range(16, 24))
+    loader.close()
+
+
+def test_a_batch_larger_than_the_source_goes_round() -> None:
+    with BatchLoader(Numbers(3), 8, shuffle=False) as loader:
+        assert numbers(loader, 2) == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0]
+    assert list(BatchLoader(Numbers(3), 8, epochs=2)) == []
+    assert len(numbers(BatchLoader(Numbers(3), 8, epochs=2, keep_last=True))) == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"batch_size": 0}, "batch_size is 0; give a whole number from 1 on"),
+        ({"batch_size": 6.0}, "batch_size is 6.0; give a whole number"),
+        ({"world_size": 4}, "a batch of 6 samples cannot be divided by world_size 4"),
+        ({"world_size": 0}, "world_size is 0"),
+        ({"rank": 2, "world_size": 2}, "rank 2 is not one of world_size 2"),
+        ({"rank": -1}, "rank is -1"),
+        ({"epochs": 0}, "epochs is 0"),
+        ({"window": 0}, "window is 0"),
+        ({"window": 2}, "has no shards to shuffle within"),
+        ({"prefetch": -1}, "prefetch is -1"),
+        ({"seed": "a"}, "seed is 'a'; give a whole number"),
+    ],
+)
+def test_arguments_that_do_not_go_together_are_refused(
+    arguments: dict[str, Any], said: str
+) -> None:
+    assert said in refused(lambda: BatchLoader(Numbers(10), **({"batch_size": 6} | arguments)))
+
+
+# Several sources
+
+
+def mixture(**options: Any) -> Mixture:
+    sources = {
+        "a": (Numbers(50, 1), 5),
+        "b": (Numbers(7, 2), 3),
+        "c": (Numbers(400, 3), 2.0),
+    }
+    return Mixture(sources, **options)
+
+
+def scalar_mixture(mixed: Mixture, seed: int, draws: int) -> list[tuple[int, int]]:
+    """(source, sample) by the definition, one draw at a time."""
+    order = []
+    for draw in range(draws):
+        name, number = mixed[draw]
+        source = mixed.names.index(name)
+        samples = len(mixed.sources[source])
+        epoch, place = divmod(number, samples)
+        shuffled = ScalarPermutation(samples, scalar_key(seed, "epoch", name, epoch))
+        order.append((source + 1, shuffled.forward(place)))
+    return order
+
+
+def pairs(loader: Iterator[np.ndarray], batches: int | None = None) -> list[tuple[int, int]]:
+    return [(int(row[0]), int(row[1])) for batch in islice(loader, batches) for row in batch]
+
+
+def test_a_mixture_is_read_in_the_order_of_its_draws() -> None:
+    mixed = mixture(seed=4)
+    expected = scalar_mixture(mixed, 9, 480)
+    with BatchLoader(mixed, 12, 9) as loader:
+        assert pairs(loader, 40) == expected
+    ranks = [BatchLoader(mixed, 12, 9, rank, 3) for rank in range(3)]
+    together = [pairs(iter([next(each)])) for _ in range(40) for each in ranks]
+    assert [pair for part in together for pair in part] == expected
+    # Each source is a pass over all of its samples after the other, shuffled anew.
+    of_b = [number for source, number in expected if source == 2]
+    passes = [of_b[at : at + 7] for at in range(0, len(of_b) - 6, 7)]
+    assert all(sorted(each) == list(range(7)) for each in passes)
+    assert len(set(map(tuple, passes))) > 10
+    for step in (0, 1, 17, 39):
+        fresh = BatchLoader(mixture(seed=4), 4, 9)
+        fresh.load_state_dict(ranks[0].state_dict() | {"consumed": 12 * step})
+        assert pairs(fresh, 3) == expected[12 * step :][:12]
+        fresh.close()
+    for each in ranks:
+        each.close()
+
+
+def test_a_mixture_ends_where_its_draws_do() -> None:
+    mixed = mixture(exhausted="drop")
+    given = pairs(BatchLoader(mixed, 10, keep_last=True))
+    assert sorted(given) == [(name, i) for name, n in ((1, 50), (2, 7), (3, 400)) for i in range(n)]
+    assert len(pairs(BatchLoader(mixed, 10))) == 450
+
+
+def test_a_state_of_another_mixture_is_refused() -> None:
+    state = BatchLoader(mixture(), 4).state_dict()
+    assert "fingerprint" in refused(lambda: BatchLoader(mixture(seed=1), 4).load_state_dict(state))
+    assert "a mixture has no epochs" in refused(lambda: BatchLoader(mixture(), 4, epochs=1))
+
+
+# Threads and processes
+
+
+class Failing(Numbers):
+    """A source one of whose samples cannot be read, for a while."""
+
+    broken = True
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        if self.broken and index == 17:
+            raise OutputError("the shard train_0003.npy is damaged.")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 5])
+def test_an_error_comes_out_where_its_batch_would_have_and_can_be_mended(prefetch: int) -> None:
+    source = Failing(40)
+    loader = BatchLoader(source, 5, shuffle=False, prefetch=prefetch, epochs=1)
+    assert numbers(loader, 3) == list(range(15))
+    for _ in range(2):
+        assert refused(lambda: next(loader), OutputError) == "the shard train_0003.npy is damaged."
+        assert loader.consumed == 15
+    source.broken = False
+    assert numbers(loader) == list(range(15, 40))
+
+
+def prefetching() -> int:
+    return sum(thread.name == "fineshards-prefetch" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("end", ["close", "with", "garbage", "load", "end"])
+def test_the_thread_ends_with_its_loader(end: str) -> None:
+    assert prefetching() == 0
+    loader = BatchLoader(Numbers(10), 2, epochs=3)
+    next(loader)
+    assert prefetching() == 1
+    if end == "close":
+        loader.close()
+        loader.close()
+    elif end == "with":
+        with loader:
+            next(loader)
+    elif end == "garbage":
+        del loader
+        gc.collect()
+    elif end == "load":
+        loader.load_state_dict(loader.state_dict())
+    else:
+        list(loader)
+    assert prefetching() == 0
+
+
+@pytest.mark.parametrize("how", ["next(loader)", "next(loader); raise SystemExit(3)", "pass"])
+def test_nothing_hangs_when_python_ends(folder: Path, how: str) -> None:
+    program = (
+        "import sys, time\n"
+        "from loader.batch_loader import BatchLoader\n"
+        "from loader.dataset import TokenDataset\n"
+        "loader = BatchLoader(TokenDataset(sys.argv[1], sequence_length=30), 4, prefetch=4)\n"
+        f"{how}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(folder)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (3 if "3" in how else 0, "")
+
+
+def _rest(loader: BatchLoader, result: Any) -> None:
+    result.put(numbers(loader))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_loader_in_use_goes_on_in_another_process(method: str) -> None:
+    loader = BatchLoader(Numbers(40), 4, 6, epochs=2)
+    numbers(loader, 3)
+    context = multiprocessing.get_context(method)
+    result = context.Queue()
+    child = context.Process(target=_rest, args=(loader, result))
+    child.start()
+    rest = result.get(timeout=60)
+    child.join(60)
+    assert child.exitcode == 0
+    assert rest == numbers(loader) == scalar_order(40, 6, 2)[12:]
+
+
+def test_a_pickled_loader_goes_on_where_it_stood() -> None:
+    loader = BatchLoader(Numbers(40), 4, 6, epochs=2)
+    numbers(loader, 3)
+    assert numbers(pickle.loads(pickle.dumps(loader))) == numbers(loader)
+
+
+def test_two_loaders_of_one_dataset_do_not_disturb_each_other(dataset: TokenDataset) -> None:
+    def make(seed: int) -> BatchLoader:
+        return BatchLoader(dataset, 4, seed, epochs=2)
+
+    alone = [list(make(0)), list(make(1))]
+    together = list(zip(make(0), make(1), strict=True))
+    for batches, expected in zip(zip(*together, strict=True), alone, strict=True):
+        assert np.array_equal(np.array(batches), np.array(expected))

@@ -1,0 +1,190 @@
+"""The index arrays of Megatron and of Nanosets, against their rules in a plain loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loader import blending
+from loader.blending import greedy, nanoset
+from shards.errors import UsageError
+
+
+def plain(weights: list[float], size: int, first_target: int = 1) -> tuple[list[int], list[int]]:
+    """The rule, sample by sample. Megatron and Nanosets have 0 for `first_target`."""
+    shares = np.array(weights, dtype=float)
+    if abs(shares.sum() - 1) > 1e-14:
+        shares /= shares.sum()
+    counts = np.zeros(len(weights))
+    sources, numbers = [], []
+    for sample in range(size):
+        source = int(np.argmax(shares * max(sample + first_target, 1) - counts))
+        sources.append(source)
+        numbers.append(int(counts[source]))
+        counts[source] += 1
+    return sources, numbers
+
+
+def check(weights: list[float], size: int) -> None:
+    sources, numbers = greedy(weights, size)
+    expected = plain(weights, size)
+    assert sources.tolist() == expected[0]
+    assert numbers.tolist() == expected[1]
+
+
+@given(
+    st.lists(
+        st.sampled_from([0, 0.1, 0.2, 0.5, 1, 1e-9, 1 / 3]) | st.floats(1e-9, 1),
+        min_size=1,
+        max_size=10,
+    ).filter(any),
+    st.integers(0, 300),
+)
+def test_greedy_is_the_rule_on_short_indices(weights: list[float], size: int) -> None:
+    check(weights, size)
+
+
+RANDOM = np.random.default_rng(3)
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        [0.1, 0.5, 0.3, 0.1],
+        [1 / number for number in range(1, 11)],
+        [0.999, 0.001],
+        [1e-9, 1, 1],
+        [0, 0, 3, 1],
+        [0.1] * 9 + [0.2],
+        [2.0**-number for number in range(20)],
+        RANDOM.random(10).tolist(),
+        RANDOM.lognormal(0, 3, 60).tolist(),
+        RANDOM.lognormal(0, 1, 300).tolist(),
+    ],
+)
+def test_greedy_is_the_rule_on_indices_that_are_built_in_many_lanes(weights: list[float]) -> None:
+    # Not a multiple of anything. Ties, near and exact, are decided as the plain loop does.
+    check(weights, 50_021)
+
+
+def test_lanes_that_begin_wrongly_are_found_and_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    # All samples so far from the first source: far from anything that the rule would have done.
+    def all_from_the_first(shares: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        counts = np.zeros((len(shares), len(rows)))
+        counts[0] = rows
+        return counts
+
+    monkeypatch.setattr(blending, "_nearest", all_from_the_first)
+    check([0.5, 0.3, 0.2], 5003)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+@pytest.mark.parametrize("size", [0, 1, 6, 1000])
+def test_equal_weights_come_in_turn(count: int, size: int) -> None:
+    check([0.3] * count, size)
+
+
+def test_only_the_first_rows_of_megatron_are_mended() -> None:
+    weights = [0.6, 0.25, 0.15]
+    mended, _ = greedy(weights, 1001)
+    theirs, _ = plain(weights, 1001, first_target=0)
+    # Worked out by hand; their second sample has the target of the first, and all after it lag.
+    assert theirs[:4] == [0, 1, 2, 0]
+    assert mended[:4].tolist() == [0, 1, 0, 2]
+    assert np.abs(np.bincount(mended) - np.bincount(theirs)).max() <= 1
+
+
+def test_more_sources_than_16_bits_can_name() -> None:
+    weights = np.ones(40_000)
+    weights[-1] = 2
+    sources, numbers = greedy(weights.tolist(), 3)
+    assert sources[0] == 39_999
+    assert sources.dtype == np.int32
+    assert numbers.dtype == np.int64
+    assert greedy([1, 2], 3)[0].dtype == np.int16
+    in_turn, _ = greedy(np.ones(40_000).tolist(), 40_000)
+    assert in_turn.tolist() == list(range(40_000))
+
+
+def test_no_index_leaves_its_dataset() -> None:
+    lengths = [10, 3, 500]
+    sources, numbers = greedy([0.2, 0.5, 0.3], 1000, lengths)
+    unwrapped = greedy([0.2, 0.5, 0.3], 1000)[1]
+    assert (numbers < np.array(lengths)[sources]).all()
+    assert numbers.tolist() == (unwrapped % np.array(lengths)[sources]).tolist()
+
+
+def test_nanoset_with_the_quotients_is_what_the_code_of_nanotron_gives() -> None:
+    # It divides by the sum, which is 0.9999999999999999, and some ties turn.
+    shares = np.array(WEIGHTS) / np.sum(WEIGHTS)
+    sources, _ = nanoset(LENGTHS, 20, shares.tolist())
+    expected = np.array(plain(shares.tolist(), 20, first_target=0)[0])
+    assert expected.tolist() != DATASET_INDEX
+    assert sources.tolist() == expected[np.random.RandomState(1234).permutation(20)].tolist()
+
+
+# The worked example of nanotron's docs/nanoset.md.
+LENGTHS = [8, 2, 5, 5]
+WEIGHTS = [0.1, 0.5, 0.3, 0.1]
+DATASET_INDEX = [1, 2, 0, 1, 3, 1, 2, 1, 2, 1, 0, 1, 2, 1, 3, 1, 2, 1, 2, 1]
+SAMPLE_INDEX = [0, 0, 0, 1, 0, 0, 1, 1, 2, 0, 1, 1, 3, 0, 1, 1, 4, 0, 0, 1]
+
+
+def test_nanoset_gives_the_worked_example() -> None:
+    sources, numbers = nanoset(LENGTHS, 70, WEIGHTS, seed=1234)
+    # Both are shuffled in the same way, as nanotron does: in place, by two equal generators.
+    for found, index in ((sources, DATASET_INDEX), (numbers, SAMPLE_INDEX)):
+        shuffled = np.array(index)
+        np.random.RandomState(1234).shuffle(shuffled)
+        assert found.tolist() == [*shuffled, *shuffled, *shuffled, *shuffled][:70]
+
+
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=5),
+    st.integers(0, 300),
+    st.integers(0, 2**32 - 1),
+    st.booleans(),
+)
+def test_nanoset_is_the_rule_shuffled_and_repeated(
+    lengths: list[int], samples: int, seed: int, by_length: bool
+) -> None:
+    weights = None if by_length else list(range(1, len(lengths) + 1))
+    sources, numbers = nanoset(lengths, samples, weights, seed)
+    epoch = sum(lengths)
+    expected = plain([float(weight) for weight in weights or lengths], epoch, first_target=0)
+    wrapped = [number % lengths[source] for source, number in zip(*expected, strict=True)]
+    for found, index in ((sources, expected[0]), (numbers, wrapped)):
+        shuffled = np.array(index)
+        np.random.RandomState(seed).shuffle(shuffled)
+        concatenated = np.concatenate([shuffled] * (samples // epoch + 1))
+        assert found.tolist() == concatenated[:samples].tolist()
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: greedy([], 5), "one a source"),
+        (lambda: greedy([[1.0]], 5), "one a source"),
+        (lambda: greedy([1, -1], 5), "numbers from 0 on"),
+        (lambda: greedy([0, 0], 5), "at least positive"),
+        (lambda: greedy([1, float("nan")], 5), "numbers from 0 on"),
+        (lambda: greedy([1, float("inf")], 5), "numbers from 0 on"),
+        (lambda: greedy([1], -5), "size is -5"),
+        (lambda: greedy([1], 2.5), r"size is 2\.5"),
+        (lambda: greedy([1, 1], 5, [3]), "2 sources need 2 lengths"),
+        (lambda: greedy([1, 1], 5, [3, 0]), "lengths from 1 on"),
+        (lambda: nanoset([3, 0], 5, [1, 1]), "lengths from 1 on"),
+        (lambda: nanoset([3], 5, [1, 1]), "2 sources need 2 lengths"),
+        (lambda: nanoset([3], -1), "samples is -1"),
+        (lambda: nanoset([3], 5, seed=-1), "from 0 to 2"),
+        (lambda: nanoset([3], 5, seed=2**32), "from 0 to 2"),
+    ],
+)
+def test_mistakes_are_one_sentence(make: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words) as caught:
+        make()
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,500 @@
+"""Mixtures: weights, ends, schedules, and what a BatchLoader makes of them."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import re
+from collections import Counter
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_up_sources import MadeUp, pairs
+
+from benchmarks.made_up_dataset import make_dataset, stream
+from loader.apportionment import MAX_DRAWS, WEIGHT_SUM
+from loader.batch_loader import BatchLoader
+from loader.dataset import TokenDataset
+from loader.mixture import Mixture
+from shards.errors import UsageError
+from shards.storage import open_storage
+
+
+def mixture(weights: list[Any], lengths: list[int] | int = 10**6, **options: Any) -> Mixture:
+    """Sources named a, b, … with these weights and lengths."""
+    if isinstance(lengths, int):
+        lengths = [lengths] * len(weights)
+    names = [chr(ord("a") + at) if len(weights) < 27 else str(at) for at in range(len(weights))]
+    return Mixture(
+        {
+            name: (MadeUp(length, mark), weight)
+            for mark, (name, weight, length) in enumerate(zip(names, weights, lengths, strict=True))
+        },
+        **options,
+    )
+
+
+def is_a_prefix_of_each(draws: list[tuple[int, int]]) -> bool:
+    """Whether every number of a source comes after all smaller ones, once."""
+    seen: Counter[int] = Counter()
+    for source, number in draws:
+        if number != seen[source]:
+            return False
+        seen[source] += 1
+    return True
+
+
+def test_draws_are_named_counted_and_the_same_by_any_way() -> None:
+    mix = Mixture({"web": (MadeUp(1000), 0.7), "code": (MadeUp(100), 0.3)}, seed=1)
+    every = pairs(mix.draws(0, 500))
+    assert [mix[draw] for draw in range(500)] == [
+        (("web", "code")[source], number) for source, number in every
+    ]
+    assert mix[np.int64(7)] == mix[7]
+    for draws in range(501):
+        first = Counter(source for source, _ in every[:draws])
+        assert mix.counts(draws) == {"web": first[0], "code": first[1]}
+    assert mix.counts(10**10) == {"web": 7 * 10**9, "code": 3 * 10**9}
+    assert mix.length is None
+    assert pairs(mix.draws(5, 5)) == []
+
+
+def fast_llm(weights: list[float], draw: int) -> tuple[int, int]:
+    """The closed form of ServiceNow/Fast-LLM, fast_llm/data/dataset/blended.py, read as a rule.
+
+    What each source has given is its share rounded down, and one more for the source that lacks
+    most, again and again, until the sum is right. The draw is from the one that lacks most then.
+    """
+    shares = np.array(weights) / sum(weights)
+    given = np.floor(shares * draw).astype(int)
+    for made in range(int(given.sum()), draw):
+        given[np.argmax(shares * (made + 1) - given)] += 1
+    source = int(np.argmax(shares * (draw + 1) - given))
+    return source, int(given[source])
+
+
+def test_nothing_is_repeated_or_skipped_where_the_published_closed_form_does_both() -> None:
+    weights = [1, 4, 10]
+    theirs = [fast_llm(weights, draw) for draw in range(60)]
+    assert len(set(theirs)) < 60, "it repeats samples"
+    assert not is_a_prefix_of_each(theirs)
+    ours = [mixture(weights).draws(draw, draw + 1) for draw in range(60)]
+    assert is_a_prefix_of_each([pair for draw in ours for pair in pairs(draw)])
+
+
+weight_lists = st.lists(
+    st.sampled_from([0, 1e-9, 0.001, 0.3, 0.999, 1, 1.0, 7, Fraction(1, 3)]),
+    min_size=1,
+    max_size=8,
+).filter(any)
+
+
+@given(weight_lists, st.integers(), st.data())
+def test_the_first_draws_are_a_prefix_of_each_source_whatever_the_schedule(
+    weights: list[Any], seed: int, data: st.DataObject
+) -> None:
+    switches = data.draw(st.lists(st.integers(1, 250), max_size=4, unique=True))
+    schedule = {
+        at: data.draw(
+            st.lists(
+                st.sampled_from([0, 1, 2.5]), min_size=len(weights), max_size=len(weights)
+            ).filter(any)
+        )
+        for at in switches
+    }
+    names = mixture(weights).names
+    mix = mixture(
+        weights,
+        seed=seed,
+        schedule={at: dict(zip(names, each, strict=True)) for at, each in schedule.items()},
+    )
+    every = pairs(mix.draws(0, 300))
+    assert is_a_prefix_of_each(every)
+    for at in [*range(0, 300, 37), *(at - 1 for at in switches), *switches]:
+        assert pairs(mix.draws(at, at + 1)) == every[at : at + 1]
+    # Between two switches each source keeps to its weight of that time.
+    for start, stop in pairwise([0, *sorted(switches), 300]):
+        current = schedule.get(start, weights)
+        drawn = Counter(source for source, _ in every[start:stop])
+        for source, weight in enumerate(current):
+            share = float(Fraction(weight) / sum(map(Fraction, current)))
+            bound = (1 + share * (len(weights) - 2)) * (1 + 2**-10)
+            assert abs(drawn[source] - share * (stop - start)) <= max(bound, 0)
+            assert weight or not drawn[source]
+
+
+def test_a_small_source_gets_its_share_under_a_schedule_that_changes_all_the_time() -> None:
+    # Each stretch by itself gives it 0.01 of a draw.
+    schedule = {10 * step: {"a": 0.9 + step % 2, "b": 0.001} for step in range(1, 2000)}
+    mix = mixture([0.9, 0.001], schedule=schedule)
+    expected = sum(10 * 0.001 / (0.901 + step % 2) for step in range(2000))
+    assert abs(mix.counts(20_000)["b"] - expected) < 2
+
+
+def test_a_source_that_joins_later_begins_at_its_first_sample() -> None:
+    mix = mixture([1, 0], schedule={100: {"a": 1, "b": 1}, 200: {"a": 0, "b": 1}})
+    every = pairs(mix.draws(0, 300))
+    assert every[:100] == [(0, number) for number in range(100)]
+    assert [pair for pair in every if pair[0] == 1] == [(1, number) for number in range(150)]
+    assert every[200:] == [(1, number) for number in range(50, 150)]
+
+
+@pytest.mark.parametrize("weights", [[7, 3], [0.7, 0.3], [70, 30], [Fraction(7, 10), 0.3]])
+def test_weights_may_have_any_sum(weights: list[Any]) -> None:
+    assert mixture(weights).counts(10**6) == {"a": 700_000, "b": 300_000}
+
+
+def test_weights_are_kept_over_nine_orders_of_magnitude() -> None:
+    mix = mixture([1, 1e-9, 0, 1e-5])
+    counts = mix.counts(10**12)
+    assert counts["c"] == 0
+    total = 1 + 1e-9 + 1e-5
+    assert abs(counts["b"] - 10**12 * 1e-9 / total) < 2
+    assert abs(counts["d"] - 10**12 * 1e-5 / total) < 2
+
+
+def test_weights_in_tokens_are_those_of_the_tokens() -> None:
+    sources = {"short": (MadeUp(50, 0, 100), 1), "long": (MadeUp(50, 1, 400), 1)}
+    mix = Mixture(sources, weights_in="tokens")
+    assert mix.counts(1000) == {"short": 800, "long": 200}
+    assert Mixture(sources, weights_in="samples").counts(1000) == {"short": 500, "long": 500}
+    with pytest.raises(UsageError, match=r"'short' have 100 tokens and those of 'long' 400"):
+        BatchLoader(mix, batch_size=4)
+
+
+def test_ten_thousand_sources() -> None:
+    weights = np.random.default_rng(5).lognormal(0, 3, 10_000).tolist()
+    mix = mixture(weights, exhausted="drop", lengths=3)
+    assert mix.length == len(mix) == 30_000
+    every = pairs(mix.draws(0, 30_000))
+    assert is_a_prefix_of_each(every)
+    assert Counter(source for source, _ in every) == dict.fromkeys(range(10_000), 3)
+    endless = mixture(weights)
+    first = pairs(endless.draws(0, 20_000))
+    assert is_a_prefix_of_each(first)
+    assert pairs(endless.draws(10**9, 10**9 + 1)) == [
+        (source, endless.counts(10**9)[endless.names[source]])
+        for source, _ in pairs(endless.draws(10**9, 10**9 + 1))
+    ]
+
+
+ends = st.lists(
+    st.tuples(st.sampled_from([1e-9, 0.001, 0.3, 1, 5]), st.integers(1, 60)),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(ends, st.integers(0, 3))
+def test_stop_ends_before_the_first_draw_that_repeats(
+    sources: list[tuple[float, int]], seed: int
+) -> None:
+    weights, lengths = map(list, zip(*sources, strict=True))
+    mix = mixture(weights, lengths, seed=seed, exhausted="stop")
+    every = pairs(mixture(weights, lengths, seed=seed).draws(0, len(mix) + 1))
+    assert pairs(mix.draws(0, len(mix))) == every[:-1]
+    assert all(number < lengths[source] for source, number in every[:-1])
+    source, number = every[-1]
+    assert number == lengths[source]
+
+
+@given(ends, st.integers(0, 3))
+def test_drop_gives_every_sample_once_and_goes_on_in_proportion(
+    sources: list[tuple[float, int]], seed: int
+) -> None:
+    weights, lengths = map(list, zip(*sources, strict=True))
+    mix = mixture(weights, lengths, seed=seed, exhausted="drop")
+    assert len(mix) == sum(lengths)
+    every = pairs(mix.draws(0, len(mix)))
+    assert is_a_prefix_of_each(every)
+    assert Counter(source for source, _ in every) == dict(enumerate(lengths))
+    for at in range(0, len(mix), 7):
+        assert pairs(mix.draws(at, at + 1)) == every[at : at + 1]
+    # Between two sources' last draws the others keep to their weights.
+    last = [
+        max(at for at, (each, _) in enumerate(every) if each == source) + 1
+        for source in range(len(lengths))
+    ]
+    for start, stop in pairwise([0, *sorted(last)]):
+        left = [source for source in range(len(lengths)) if last[source] > start]
+        total = sum(weights[source] for source in left)
+        drawn = Counter(source for source, _ in every[start:stop])
+        for source in left:
+            share = weights[source] / total
+            assert abs(drawn[source] - share * (stop - start)) < 1.01 + share * len(left)
+
+
+def test_a_tiny_source_is_given_to_its_end_when_all_others_are_dropped() -> None:
+    mix = mixture([1, 1e-9, 1e-12], [1000, 10**9, 50], exhausted="drop")
+    assert len(mix) == 10**9 + 1050
+    counts = mix.counts(10**9 + 1000)
+    assert counts["a"] == 1000
+    assert abs(counts["c"] - 50) <= 50
+    assert mix.counts(len(mix)) == {"a": 1000, "b": 10**9, "c": 50}
+    with pytest.raises(IndexError):
+        mix[len(mix)]
+
+
+schedules = st.dictionaries(
+    st.integers(1, 100),
+    st.lists(st.sampled_from([0, 1, 7]), min_size=3, max_size=3).filter(any),
+    min_size=1,
+    max_size=3,
+)
+
+
+@given(schedules, st.lists(st.integers(1, 60), min_size=3, max_size=3))
+def test_sources_end_as_they_should_under_a_schedule(
+    schedule: dict[int, list[int]], lengths: list[int]
+) -> None:
+    changes = {at: dict(zip("abc", weights, strict=True)) for at, weights in schedule.items()}
+    endless = pairs(mixture([5, 1, 1], lengths, schedule=changes).draws(0, 500))
+    repeats = [at for at, (source, number) in enumerate(endless) if number == lengths[source]]
+    stopped = mixture([5, 1, 1], lengths, schedule=changes, exhausted="stop")
+    assert stopped.length == (repeats[0] if repeats else None)
+
+    dropped = mixture([5, 1, 1], lengths, schedule=changes, exhausted="drop")
+    end = 500 if dropped.length is None else dropped.length
+    every = pairs(dropped.draws(0, end))
+    assert is_a_prefix_of_each(every)
+    assert all(number < lengths[source] for source, number in every)
+    # Up to the first end the two are the same, and so are the counts at any place.
+    assert every[: repeats[0]] == endless[: repeats[0]]
+    for draws in range(0, end, 11):
+        counts = Counter(source for source, _ in every[:draws])
+        assert list(dropped.counts(draws).values()) == [counts[source] for source in range(3)]
+    # It ends where all that have a weight at that time are exhausted.
+    weights = dict(sorted({0: [5, 1, 1], **schedule}.items()))
+    current = [each for at, each in weights.items() if at <= end][-1]
+    counts = Counter(source for source, _ in every)
+    assert all(counts[source] == lengths[source] for source in range(3) if current[source])
+
+
+def test_dropped_sources_stay_dropped_when_weights_change() -> None:
+    mix = mixture([1, 1], [10, 1000], exhausted="drop", schedule={50: {"a": 1, "b": 1}})
+    assert len(mix) == 1010
+    assert is_a_prefix_of_each(pairs(mix.draws(0, 1010)))
+
+
+def test_a_mixture_ends_where_only_sources_without_weight_are_left() -> None:
+    assert len(mixture([1, 0], [10, 1000], exhausted="drop")) == 10
+
+
+def test_repeat_shuffles_a_source_anew_each_time() -> None:
+    mix = mixture([0.9, 0.1], [10_000, 20])
+    rows = np.concatenate(
+        [batch for _, batch in zip(range(60), BatchLoader(mix, 10), strict=False)]
+    )
+    assert (rows[:, 0] == 1).sum() == 60
+    epochs = rows[rows[:, 0] == 1][:, 1].reshape(3, 20).tolist()
+    assert all(sorted(epoch) == list(range(20)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    large = rows[rows[:, 0] == 0][:, 1].tolist()
+    assert len(set(large)) == 540
+
+
+def test_batches_of_a_mixture_are_the_same_for_every_world_size_and_after_a_restart() -> None:
+    mix = mixture([5, 3, 1e-3], [40, 7, 3], schedule={55: {"a": 1, "b": 0, "c": 1}})
+
+    def read(world_size: int, state: dict[str, Any] | None, batches: int) -> tuple[Any, Any]:
+        loaders = [
+            BatchLoader(mix, 6, seed=-5, rank=rank, world_size=world_size)
+            for rank in range(world_size)
+        ]
+        for loader in loaders:
+            if state:
+                loader.load_state_dict(state)
+        read = [np.concatenate([next(loader) for loader in loaders]) for _ in range(batches)]
+        states = [loader.state_dict() for loader in loaders]
+        for loader in loaders:
+            loader.close()
+        return np.concatenate(read), states[-1]
+
+    expected, _ = read(1, None, 40)
+    first, state = read(3, None, 7)
+    second, state = read(2, state, 20)
+    third, state = read(6, state, 13)
+    assert np.array_equal(np.concatenate([first, second, third]), expected)
+    which, _ = mix.draws(0, 240)
+    assert np.array_equal(expected[:, 0], which)
+
+
+def test_datasets_are_mixed_token_by_token(tmp_path: Path) -> None:
+    sizes, length = {"web": 5000, "code": 900}, 64
+    for name, tokens in sizes.items():
+        storage = open_storage(str(tmp_path / name))
+        make_dataset(storage, tokens, shard_tokens=700, dtype="uint16")
+    datasets = {name: TokenDataset(tmp_path / name, sequence_length=length) for name in sizes}
+    mix = Mixture({"web": (datasets["web"], 0.8), "code": (datasets["code"], 0.2)}, seed=9)
+    with BatchLoader(mix, 8, seed=9, shuffle=False) as loader:
+        for batch in range(20):
+            samples = next(loader)
+            assert samples.dtype == np.uint32
+            for row, sample in enumerate(samples):
+                name, number = mix[8 * batch + row]
+                start = number % ((sizes[name] - 1) // length) * length
+                assert np.array_equal(sample, stream(start, start + length + 1))
+
+
+def test_a_state_of_another_mixture_is_refused() -> None:
+    state = BatchLoader(mixture([1, 2]), 4).state_dict()
+    with pytest.raises(UsageError, match="fingerprint"):
+        BatchLoader(mixture([1, 3]), 4).load_state_dict(state)
+
+
+def test_weights_may_be_changed_where_a_run_is_resumed() -> None:
+    before, after = {"a": 1, "b": 2}, {"a": 5, "b": 1}
+    plain = mixture([1, 2])
+    with BatchLoader(plain, 4, seed=3) as loader:
+        first = [next(loader) for _ in range(5)]
+        state = loader.state_dict()
+    changed = mixture([1, 2], schedule={20: after}, exhausted="repeat")
+    with BatchLoader(changed, 4, seed=3) as loader:
+        whole = [next(loader) for _ in range(15)]
+        loader.load_state_dict(state)
+        assert np.array_equal([next(loader) for _ in range(10)], whole[5:])
+        later = loader.state_dict()
+    assert np.array_equal(first, whole[:5])
+    # What is drawn already cannot be changed any more.
+    for other in (plain, mixture([1, 2], schedule={19: after}), mixture([5, 1])):
+        with pytest.raises(UsageError, match="fingerprint"):
+            BatchLoader(other, 4, seed=3).load_state_dict(later)
+    again = mixture([1, 2], schedule={20: after, 60: before})
+    BatchLoader(again, 4, seed=3).load_state_dict(later)
+    with pytest.raises(UsageError, match="fingerprint"):
+        BatchLoader(mixture([1, 2], schedule={19: after}), 4, seed=3).load_state_dict(state)
+
+
+def test_the_fingerprint_tells_all_that_decides_the_draws() -> None:
+    variants = [
+        mixture([1, 2]),
+        mixture([1, 3]),
+        mixture([1, 2], seed=1),
+        mixture([1, 2], seed=-1),
+        mixture([1, 2], seed=2**64),
+        mixture([1, 2], [10, 11]),
+        mixture([1, 2], exhausted="drop"),
+        mixture([1, 2], exhausted="stop"),
+        mixture([1, 2], schedule={9: {"a": 1, "b": 1}}),
+        mixture([1, 2], schedule={8: {"a": 1, "b": 1}}),
+        mixture([1, 2, 0]),
+        Mixture({"a": (MadeUp(10**6), 1), "c": (MadeUp(10**6, 1), 2)}),
+        Mixture({"b": (MadeUp(10**6, 1), 2), "a": (MadeUp(10**6), 1)}),
+    ]
+    assert len({each.fingerprint for each in variants}) == len(variants)
+    again = mixture([1.0, 2.0], seed=0)
+    assert again.fingerprint == variants[0].fingerprint
+    assert pickle.loads(pickle.dumps(again)).fingerprint == again.fingerprint
+
+
+def test_seeds_interleave_sources_differently() -> None:
+    weights = [3, 2, 1, 1]
+    seen = {tuple(pairs(mixture(weights, seed=seed).draws(0, 100))) for seed in range(-8, 8)}
+    assert len(seen) > 1
+
+
+def test_the_order_is_that_of_version_1() -> None:
+    # A saved state goes on in this order: if it changes, ALGORITHM_VERSION must.
+    phases = [Fraction(3, 8), Fraction(7, 8), Fraction(1, 8), Fraction(5, 8)]
+    times = sorted(
+        ((number + 1 - phase) / weight, source, number)
+        for source, (weight, phase) in enumerate(zip([4, 3, 2, 1], phases, strict=True))
+        for number in range(100)
+    )
+    drawn = pairs(mixture([4, 3, 2, 1], seed=42).draws(0, 200))
+    assert drawn == [(source, number) for _, source, number in times[:200]]
+
+
+def test_the_plan_is_what_will_be_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    mix = mixture([0.6, 0.3, 0.1, 0], [1000, 50, 9, 5])
+    batch, steps = 16, 30
+    plan = mix.plan(steps, batch)
+    every = pairs(mix.draws(0, steps * batch))
+    for source, row in enumerate(plan):
+        mine = [at for at, (each, _) in enumerate(every) if each == source]
+        length = len(mix.sources[source])
+        assert row.name == mix.names[source]
+        assert row.samples == len(mine)
+        assert row.tokens == 4 * len(mine)
+        assert row.epochs == pytest.approx(len(mine) / length)
+        repeated = [at // batch for at in mine[length:]]
+        assert row.first_repeated_step == (repeated[0] if repeated else None)
+    assert [row.weight for row in plan] == pytest.approx([0.6, 0.3, 0.1, 0])
+    header, *rows, total = capsys.readouterr().out.splitlines()
+    assert header.split() == [
+        *("source", "weight", "samples", "tokens", "epochs"),
+        *("first", "repeated", "step"),
+    ]
+    assert [row.split()[0] for row in rows] == list(mix.names)
+    assert rows[3].split() == ["d", "0", "0", "0", "0.000", "-"]
+    assert total.split() == ["30", "steps", "480", "1,920"]
+
+
+def test_the_plan_finds_a_repetition_behind_changes_of_weights() -> None:
+    schedule = {100: {"a": 1, "b": 0}, 200: {"a": 1, "b": 1}}
+    mix = mixture([1, 1], [10**6, 80], schedule=schedule)
+    every = pairs(mix.draws(0, 400))
+    assert mix.plan(400)[1].first_repeated_step == every.index((1, 80))
+
+
+def test_the_plan_of_a_mixture_that_ends_is_that_of_all_of_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    mix = mixture([1, 1], [10, 14], exhausted="drop")
+    assert [row.samples for row in mix.plan(1000, 16)] == [10, 14]
+    assert capsys.readouterr().out.splitlines()[-1].split() == ["1.5", "steps", "24", "96"]
+
+
+A, B = MadeUp(10), MadeUp(20, 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Mixture({}), "at least one source"),
+        (lambda: Mixture({"a": MadeUp(5)}), r"source 'a' of the mixture is not \(source, weight\)"),
+        (lambda: mixture([1, -0.5]), r"weight of source 'b' is -0\.5, and below zero"),
+        (lambda: mixture([0, 0.0]), "all weights of the mixture are zero; at least one"),
+        (lambda: mixture([1, math.nan]), "weight of source 'b' is nan, expected a number"),
+        (lambda: mixture([math.inf, 1]), "weight of source 'a' is inf, expected a number"),
+        (lambda: mixture([1, "2"]), "weight of source 'b' is '2', expected a number"),
+        (lambda: mixture([1, 1], [5, 0]), "source 'b' of the mixture has no samples"),
+        (lambda: mixture([1, 1], MAX_DRAWS), "a mixture takes 35184372088832"),
+        (lambda: mixture([1], exhausted="end"), "exhausted='end': expected 'repeat'"),
+        (lambda: mixture([1], weights_in="bytes"), "weights_in='bytes': expected 'samples'"),
+        (lambda: mixture([1], seed=0.5), r"seed is 0\.5; give a whole number"),
+        (lambda: mixture([1], schedule={0: {"a": 1}}), "changes weights at 0: expected the number"),
+        (lambda: mixture([1], schedule={1.5: {"a": 1}}), r"at 1\.5: expected the number"),
+        (lambda: mixture([1, 1], schedule={5: {"a": 1}}), "no weight for 'b' at draw 5"),
+        (lambda: mixture([1], schedule={5: {"a": 1, "z": 1}}), "unknown source, 'z' at draw 5"),
+        (lambda: mixture([1], schedule={5: {"a": 0}}), "are zero from draw 5 on"),
+        (lambda: mixture([1], schedule={5: {"a": -1}}), "weight of source 'a' is -1"),
+        (lambda: mixture([1]).plan(0), "steps is 0; give a whole number from 1 on"),
+        (lambda: mixture([1]).plan(1, 0), "batch_size is 0"),
+    ],
+)
+def test_mistakes_are_one_sentence(make: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words) as caught:
+        make()
+    message = str(caught.value)
+    assert "\n" not in message
+    assert re.search(r"[.]$", message)
+
+
+def test_draws_beyond_the_end_are_an_index_error() -> None:
+    endless, finite = mixture([1]), mixture([1], 5, exhausted="stop")
+    for outside in (lambda: endless[-1], lambda: finite[5], lambda: finite.counts(6)):
+        with pytest.raises(IndexError):
+            outside()
+    assert finite[4] == ("a", 4)
+    assert len(finite) == 5
+    with pytest.raises(TypeError, match="endless"):
+        len(endless)
+    assert endless.counts(MAX_DRAWS) == {"a": MAX_DRAWS}
+    assert WEIGHT_SUM == 2**50

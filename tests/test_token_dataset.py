@@ -1,0 +1,416 @@
+"""TokenDataset: every sample of every shape of dataset, whose tokens, documents and faults."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from damage import edit_manifest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import ENCODING, EOT, read_texts
+
+from benchmarks.made_up_dataset import make_dataset, stream
+from loader.boundaries import cu_seqlens, position_ids
+from loader.dataset import TokenDataset
+from pipeline.cli import main
+from shards.errors import FineshardsError, OutputError, UsageError
+from shards.storage import open_storage
+
+SHARD_TOKENS = 1000
+TOKENS = 7321
+TEST_SHARDS = 2
+
+
+def made(folder: Path, tokens: int = TOKENS, **options: object) -> Path:
+    options = {"shard_tokens": SHARD_TOKENS, "test_shards": TEST_SHARDS} | options
+    make_dataset(open_storage(str(folder)), tokens, **options)  # type: ignore[arg-type]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made(tmp_path_factory.mktemp("made_up"))
+
+
+@pytest.fixture
+def copy(whole: Path, tmp_path: Path) -> Path:
+    """A dataset to harm."""
+    return Path(shutil.copytree(whole, tmp_path / "copy"))
+
+
+def split_stream(split: str) -> np.ndarray:
+    border = TEST_SHARDS * SHARD_TOKENS
+    return stream(0, border) if split == "test" else stream(border, TOKENS)
+
+
+@pytest.mark.parametrize("split", ["test", "train"])
+@pytest.mark.parametrize("length", [1, 2, 7, 64, 499, 500, 999, 1000, 1001, 1024, 1999])
+def test_samples_are_the_stream_at_every_place(whole: Path, split: str, length: int) -> None:
+    dataset = TokenDataset(whole, split, sequence_length=length)
+    tokens = split_stream(split)
+    assert len(dataset) == (len(tokens) - 1) // length
+    for i in range(len(dataset)):
+        sample = dataset[i]
+        assert sample.dtype == np.uint32
+        assert np.array_equal(sample, tokens[i * length : i * length + length + 1])
+        assert len(sample) == length + 1
+
+
+@pytest.mark.parametrize(("tokens", "samples"), [(5320, 1), (5321, 1), (10641, 2)])
+def test_the_tail_is_used_to_its_last_whole_sample(
+    tmp_path: Path, tokens: int, samples: int
+) -> None:
+    """The last token is the label of the last input: T * n + 1 tokens are n samples, no fewer."""
+    folder = made(tmp_path / "set", tokens=tokens + 1, test_shards=0)
+    dataset = TokenDataset(folder, sequence_length=5320)
+    assert len(dataset) == samples
+    assert dataset[-1][-1] == stream(samples * 5320, samples * 5320 + 1)[0]
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_any_size_of_shard_and_sample_gives_the_stream(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    tokens = data.draw(st.integers(2, 400), "tokens")
+    shard_tokens = data.draw(st.integers(max(1, tokens // 12), 400), "shard_tokens")
+    length = data.draw(st.integers(1, tokens - 1), "length")
+    dtype = data.draw(st.sampled_from(["uint16", "uint32"]), "dtype")
+    folder = tmp_path_factory.mktemp("any")
+    made(folder, tokens, shard_tokens=shard_tokens, test_shards=0, dtype=dtype)
+    dataset = TokenDataset(folder, sequence_length=length)
+    numbers = data.draw(st.lists(st.integers(0, len(dataset) - 1), max_size=8), "numbers")
+    expected = [stream(i * length, i * length + length + 1) for i in numbers]
+    gathered = dataset.gather(np.array(numbers, np.int64))
+    assert gathered.dtype == np.uint32
+    assert gathered.shape == (len(numbers), length + 1)
+    assert np.array_equal(gathered, np.array(expected).reshape(gathered.shape))
+    bounds = dataset.shard_bounds
+    firsts = np.arange(len(dataset)) * length // shard_tokens
+    assert bounds.tolist() == [
+        int(np.count_nonzero(firsts < shard)) for shard in range(len(bounds))
+    ]
+    shutil.rmtree(folder)
+
+
+def test_numbers_count_from_the_end_as_in_any_sequence(whole: Path) -> None:
+    dataset = TokenDataset(whole, sequence_length=100)
+    assert np.array_equal(dataset[-1], dataset[len(dataset) - 1])
+    assert np.array_equal(dataset[np.int64(3)], dataset[3])
+    assert [sample.tolist() for sample in dataset] == [
+        dataset[i].tolist() for i in range(len(dataset))
+    ]
+    for index in (len(dataset), -len(dataset) - 1):
+        with pytest.raises(IndexError, match=f"sample {index} of {len(dataset)}"):
+            dataset[index]
+    for numbers in ([0, len(dataset)], [-1]):
+        with pytest.raises(IndexError, match="outside of range"):
+            dataset.gather(np.array(numbers))
+
+
+def test_token_numbers_beyond_32_bits_are_found(tmp_path: Path) -> None:
+    """Shards of 2^31 tokens and more; the files are holes, but for the tokens looked for."""
+    folder, shard_tokens, length = tmp_path / "large", 2**31 + (1 << 21), 1 << 20
+    make_dataset(open_storage(str(folder)), 5, 5)
+    tokens = 2 * shard_tokens + 5
+
+    def enlarge(content: dict[str, object]) -> None:
+        (shard,) = content["shards"]  # type: ignore[misc]
+        content["layout"] |= {"tokens": tokens, "shard_tokens": shard_tokens}  # type: ignore[operator]
+        content["settings"]["shard_tokens"] = shard_tokens  # type: ignore[index]
+        content["files"][0]["tokens"] = content["totals"]["tokens"] = tokens  # type: ignore[index]
+        content["shards"] = [
+            shard
+            | {"name": f"train/train_{i:04d}.npy", "index": i, "tokens": n, "bytes": 128 + 4 * n}
+            | {"documents": int(i == 0)}
+            for i, n in enumerate([shard_tokens, shard_tokens, 5])
+        ]
+
+    edit_manifest(folder, enlarge)
+    from shards.npy import header
+
+    for i, n in enumerate([shard_tokens, shard_tokens, 5]):
+        with (folder / f"train/train_{i:04d}.npy").open("wb") as file:
+            file.write(header(n))
+            file.truncate(128 + 4 * n)
+    wanted = (2**32 // length) * length
+    with (folder / "train/train_0001.npy").open("r+b") as file:
+        file.seek(128 + 4 * (wanted - shard_tokens))
+        file.write(np.arange(1, 8, dtype="<u4").tobytes())
+    dataset = TokenDataset(folder, sequence_length=length)
+    assert len(dataset) == (tokens - 1) // length
+    sample = dataset[wanted // length]
+    assert sample[:8].tolist() == [1, 2, 3, 4, 5, 6, 7, 0]
+
+
+# Opening
+
+
+def test_opening_reads_the_manifest_and_no_shard(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(copy / "train")
+    shutil.rmtree(copy / "test")
+    dataset = TokenDataset(copy, sequence_length=100)
+    assert len(dataset) == 53
+
+
+def test_what_else_lies_in_the_folders_is_not_read(copy: Path) -> None:
+    """Readers that list a folder load placeholders, copies and other people's files."""
+    (copy / "train/train_0000 (copy).npy").write_bytes(b"")
+    (copy / "train/train_9999.npy").write_bytes(b"\x93NUMPY")
+    (copy / "train/.train_0000.npy.swp").write_bytes(b"x")
+    dataset = TokenDataset(copy, sequence_length=100)
+    everything = dataset.gather(np.arange(len(dataset)))
+    assert np.array_equal(everything[:, :-1].ravel(), split_stream("train")[:5300])
+
+
+def test_a_read_only_dataset_is_read_and_nothing_is_written(copy: Path) -> None:
+    before = sorted((path, path.stat().st_mtime_ns) for path in copy.rglob("*"))
+    for path in [copy, *copy.rglob("*")]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    dataset = TokenDataset(copy, sequence_length=100)
+    dataset.gather(np.arange(len(dataset)))
+    for path in [copy, *copy.rglob("*")]:
+        path.chmod(0o755)
+    assert sorted((path, path.stat().st_mtime_ns) for path in copy.rglob("*")) == before
+
+
+def refused(
+    kind: type[FineshardsError], call: Callable[..., object], *arguments: object, **named: object
+) -> str:
+    """The message of an error, which must be of one line and end as a sentence does."""
+    with pytest.raises(kind) as caught:
+        call(*arguments, **named)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.endswith(".")
+    return message
+
+
+@pytest.mark.parametrize(
+    ("split", "length", "said"),
+    [
+        ("train", 5321, "has 5,321 tokens, but a sample of sequence_length 5,321 needs 5,322"),
+        ("test", 2000, "the split test has 2,000 tokens"),
+        ("train", 0, "sequence_length is 0"),
+        ("train", -1, "sequence_length is -1"),
+        ("train", 1.5, "sequence_length is 1.5"),
+        ("validation", 10, "no split 'validation'; give test or train"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused(
+    whole: Path, split: str, length: int, said: str
+) -> None:
+    message = refused(UsageError, TokenDataset, whole, split, sequence_length=length)
+    assert said in message
+
+
+def test_an_empty_split_is_refused(tmp_path: Path) -> None:
+    made(tmp_path, test_shards=0)
+    message = refused(UsageError, TokenDataset, tmp_path, "test", sequence_length=10)
+    assert "the split test is empty" in message
+
+
+def test_an_unfinished_dataset_is_refused(copy: Path) -> None:
+    (copy / "metadata/manifest.json").unlink()
+    message = refused(OutputError, TokenDataset, copy, sequence_length=10)
+    assert "holds no finished dataset: metadata/manifest.json is missing" in message
+    message = refused(OutputError, TokenDataset, copy / "none", sequence_length=10)
+    assert "none" in message
+
+
+def test_a_manifest_that_contradicts_itself_is_refused(copy: Path) -> None:
+    edit_manifest(copy, lambda content: content["shards"].pop())
+    message = refused(OutputError, TokenDataset, copy, sequence_length=10)
+    assert "metadata/manifest.json is damaged: 7 shards, expected 8" in message
+
+
+# Damage
+
+SHARD = "train/train_0002.npy"
+
+
+def rewrite(path: Path, change: Callable[[bytes], bytes]) -> None:
+    path.write_bytes(change(path.read_bytes()))
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (Path.unlink, "cannot be read: No such file"),
+        (lambda path: rewrite(path, lambda old: old[:-1]), "has 4,127 bytes, expected 4,128"),
+        (lambda path: rewrite(path, lambda old: old + b"\0"), "has 4,129 bytes, expected 4,128"),
+        (lambda path: rewrite(path, lambda _: b""), "has 0 bytes, expected 4,128"),
+        (lambda path: rewrite(path, lambda old: b"x" + old[1:]), "is not a .npy file"),
+        (
+            lambda path: rewrite(path, lambda old: old.replace(b"<u4", b"<i4")),
+            "holds dtype '<i4', expected '<u4'",
+        ),
+        (
+            lambda path: rewrite(path, lambda old: old.replace(b"(1000,)", b"(1001,)")),
+            "says 1,001 tokens, expected 1,000",
+        ),
+    ],
+)
+def test_a_missing_or_damaged_shard_is_an_error_that_names_it(
+    copy: Path, harm: Callable[[Path], object], said: str
+) -> None:
+    harm(copy / SHARD)
+    dataset = TokenDataset(copy, sequence_length=100)
+    for samples in ([25], [0, 25, 1], list(range(53)), [19]):
+        message = refused(OutputError, dataset.gather, np.array(samples))
+        assert said in message
+        assert SHARD in message
+    # All others are still there.
+    assert np.array_equal(dataset[31], split_stream("train")[3100:3201])
+
+
+# Documents
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory, sample: Path) -> Path:
+    """A dataset of the sample, by the job itself: short shards, so that documents straddle them."""
+    folder = tmp_path_factory.mktemp("built") / "dataset"
+    flags = ["--shard_tokens=3000", "--block_bytes=300000", "--test_shards=3"]
+    assert main(["build", "--input", str(sample), "--output", str(folder), *flags]) == 0
+    return folder
+
+
+@pytest.mark.parametrize(("split", "length"), [("train", 700), ("train", 4000), ("test", 512)])
+def test_documents_of_a_sample_are_those_of_the_source(
+    built: Path, sample: Path, split: str, length: int
+) -> None:
+    import pyarrow.parquet as pq
+
+    ids = pq.read_table(sample)["id"].to_pylist()
+    documents = [[EOT, *ENCODING.encode_ordinary(text)] for text in read_texts(sample)]
+    begins = np.cumsum([0, *map(len, documents)])
+    dataset = TokenDataset(built, split, sequence_length=length)
+    border = 9000 if split == "train" else 0
+    touched = set()
+    for i in [*range(0, len(dataset), 37), len(dataset) - 1]:
+        at = border + i * length
+        found = dataset.documents(i)
+        tokens = dataset[i]
+        # In order, without a gap, from the first token to the last.
+        assert [each.begin for each in found] == [0, *(each.end for each in found[:-1])]
+        assert found[-1].end == length + 1
+        for each in found:
+            whole = documents[each.number]
+            length_here = each.end - each.begin
+            part = whole[each.position : each.position + length_here]
+            assert tokens[each.begin : each.end].tolist() == part
+            assert begins[each.number] + each.position == at + each.begin
+            assert (each.file, each.row, each.id) == (str(sample), each.number, ids[each.number])
+            touched.add(each.number)
+        starts = sorted({0, *(each.begin for each in found)})
+        assert dataset.boundaries(i).tolist() == starts
+        assert cu_seqlens(tokens, EOT).tolist() == [*starts, length + 1]
+        # A document that began before the sample counts from the sample's first token.
+        assert position_ids(tokens, EOT).tolist() == [
+            position for each in found for position in range(each.end - each.begin)
+        ]
+    assert len(touched) > 5
+
+
+def test_boundaries_of_batches_begin_anew_in_every_row() -> None:
+    eot = 9
+    batch = np.array([[9, 1, 2, 9], [1, 2, 3, 4], [4, 9, 9, 5]], np.uint32)
+    assert cu_seqlens(batch, eot).tolist() == [0, 3, 4, 8, 9, 10, 12]
+    assert cu_seqlens(batch, eot).dtype == np.int32
+    assert position_ids(batch, eot).tolist() == [[0, 1, 2, 0], [0, 1, 2, 3], [0, 0, 0, 1]]
+    assert cu_seqlens(batch[:0], eot).tolist() == [0]
+    assert batch.tolist()[0] == [9, 1, 2, 9]
+
+
+# Processes and threads
+
+
+def gather_all(dataset: TokenDataset) -> bytes:
+    return bytes(dataset.gather(np.arange(len(dataset))).data)
+
+
+def _in_child(dataset: TokenDataset, result: object) -> None:
+    result.put(gather_all(dataset))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_dataset_in_use_goes_on_in_other_processes(whole: Path, method: str) -> None:
+    dataset = TokenDataset(whole, sequence_length=100)
+    expected = gather_all(dataset)
+    context = multiprocessing.get_context(method)
+    result = context.Queue()
+    children = [context.Process(target=_in_child, args=(dataset, result)) for _ in range(2)]
+    for child in children:
+        child.start()
+    assert [result.get(timeout=60) for _ in children] == [expected, expected]
+    for child in children:
+        child.join()
+    assert gather_all(dataset) == expected
+
+
+def test_a_pickle_is_small_and_equal(whole: Path) -> None:
+    dataset = TokenDataset(whole, sequence_length=100)
+    expected = gather_all(dataset)
+    content = pickle.dumps(dataset)
+    assert len(content) < 2000
+    assert gather_all(pickle.loads(content)) == expected
+
+
+def test_threads_share_a_dataset_with_few_files_open(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loader.mapped._MOST_OPEN", 2)
+    dataset = TokenDataset(whole, sequence_length=100)
+    expected = split_stream("train")
+    rng = np.random.default_rng(0)
+
+    def check(numbers: np.ndarray) -> bool:
+        got = dataset.gather(numbers)
+        return all(
+            np.array_equal(row, expected[i * 100 : i * 100 + 101])
+            for row, i in zip(got, numbers, strict=True)
+        )
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(check, [rng.integers(0, 53, 20) for _ in range(200)]))
+    before = len(os.listdir("/proc/self/fd"))
+    dataset.close()
+    assert before - len(os.listdir("/proc/self/fd")) <= 2
+    assert check(np.arange(53))
+
+
+def test_a_batch_may_touch_more_shards_than_files_may_be_open(tmp_path: Path) -> None:
+    made(tmp_path, tokens=1501, shard_tokens=10, test_shards=0)
+    program = (
+        "import resource, sys\n"
+        "import numpy as np\n"
+        "from loader.dataset import TokenDataset\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (50, 50))\n"
+        "dataset = TokenDataset(sys.argv[1], sequence_length=15)\n"
+        "print(dataset.gather(np.arange(100)[::-1]).sum())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    expected = sum(int(stream(i * 15, i * 15 + 16).sum()) for i in range(100))
+    assert int(done.stdout) == expected
