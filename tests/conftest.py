@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,12 +14,14 @@ from faulty_proxy import Proxy, faulty_server
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from faulty_proxy import Proxy
     from gcs_input import Stored
 
 # The same examples in every run: a failure is a change of the code, not of the dice.
 settings.register_profile("fineshards", derandomize=True, deadline=None)
 settings.load_profile("fineshards")
+
+# A shell's background jobs ignore interrupts, and so would all processes that the tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parent.parent
 SAMPLE = ROOT / "samples/debian_text.parquet"
