@@ -197,6 +197,8 @@ def _asked(request: DatasetRequest) -> str:
 
 def _quiet_libraries() -> None:
     """The terminal belongs to the job's own progress and errors; failures arrive as exceptions."""
+    # While it is imported it tells which frameworks it has found.
+    logging.getLogger("datasets").setLevel(logging.ERROR)
     import datasets
     from huggingface_hub.utils import logging as hub_logging
     from huggingface_hub.utils.tqdm import disable_progress_bars
