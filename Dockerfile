@@ -16,6 +16,7 @@ COPY requirements.txt .
 RUN pip install --no-cache-dir -r requirements.txt
 COPY pyproject.toml setup.py MANIFEST.in README.md LICENSE ./
 COPY encoders encoders
+COPY loader loader
 COPY pipeline pipeline
 COPY shards shards
 COPY sources sources
