@@ -150,13 +150,13 @@ def explained(what: str, url: str, kind: type[FineshardsError] = OutputError) ->
     except FineshardsError:
         raise
     except Exception as error:
-        why = _explanation(error, url)
+        why = _explanation(error, what, url)
         if why is None:
             raise
         raise kind(f"{url} cannot be {what}: {why}") from error
 
 
-def _explanation(error: Exception, url: str) -> str | None:
+def _explanation(error: Exception, what: str, url: str) -> str | None:
     """Why Cloud Storage did not do as asked, and what to do; None for other errors."""
     from google.api_core import exceptions as api
     from google.auth import exceptions as auth
@@ -170,7 +170,8 @@ def _explanation(error: Exception, url: str) -> str | None:
             "or set GOOGLE_APPLICATION_CREDENTIALS."
         )
     if isinstance(error, api.NotFound):
-        if is_no_bucket(error):
+        # A listing of nothing is empty: only the bucket can be missing there.
+        if what == "listed" or is_no_bucket(error):
             return f"there is no bucket {bucket}. Check the name, or create it."
         return "it is not there. Check the name."
     if isinstance(error, api.Forbidden | api.Unauthorized):

@@ -39,8 +39,6 @@ def find_objects(pattern: str) -> list[FoundObject]:
     Patterns mean what they mean for local files. Raises UsageError for an address that names no
     bucket, InputError if the bucket cannot be listed.
     """
-    from google.api_core.exceptions import NotFound
-
     bucket, wanted = split_url(pattern)
     if not bucket or _SIGNS.search(bucket):
         raise UsageError(
@@ -53,21 +51,16 @@ def find_objects(pattern: str) -> list[FoundObject]:
     delimiter = None if "/" in rest or "**" in rest else "/"
     parts = wanted.split("/")
     with explained("listed", pattern, InputError):
-        try:
-            listing = bucket_of(pattern).list_blobs(
-                prefix=prefix, delimiter=delimiter, fields=_FIELDS, retry=retry()
-            )
-            blobs = [
-                blob
-                for blob in listing
-                # A name that ends with a slash is a folder made by hand.
-                if not blob.name.endswith("/")
-                and (blob.name == wanted or _matches(blob.name.split("/"), parts))
-            ]
-        except NotFound:
-            raise InputError(
-                f"{pattern} cannot be listed: there is no bucket {bucket}. Check the name."
-            ) from None
+        listing = bucket_of(pattern).list_blobs(
+            prefix=prefix, delimiter=delimiter, fields=_FIELDS, retry=retry()
+        )
+        blobs = [
+            blob
+            for blob in listing
+            # A name that ends with a slash is a folder made by hand.
+            if not blob.name.endswith("/")
+            and (blob.name == wanted or _matches(blob.name.split("/"), parts))
+        ]
     # A name may hold brackets, which mean something else in a pattern.
     blobs = [blob for blob in blobs if _matches(blob.name.split("/"), parts)] or blobs
     return [
