@@ -7,6 +7,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
+from pipeline import runners
 from pipeline.options import BuildOptions, runner_name
 from shards.errors import FineshardsError, UsageError
 
@@ -65,17 +66,11 @@ def dataflow_defaults(options: BuildOptions) -> tuple[str, ...]:
 
 def new_pipeline(options: BuildOptions) -> Pipeline:
     """An empty pipeline; raises UsageError for what Beam has against the options."""
-    import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
     _be_quiet()
     _go_without_credentials()
-    try:
-        return beam.Pipeline(
-            options=PipelineOptions([*dataflow_defaults(options), *options.beam_args])
-        )
-    except ValueError as error:
-        raise UsageError(" ".join(str(error).split())) from error
+    return runners.new_pipeline(PipelineOptions([*dataflow_defaults(options), *options.beam_args]))
 
 
 def submit(pipeline: Pipeline, root: str) -> str | None:

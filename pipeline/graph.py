@@ -27,7 +27,8 @@ def build_pipeline(
     """Adds the job to a pipeline; returns the collection of the one manifest name.
 
     The job record and the vocabulary must be in storage (`pipeline.launch`) when it runs.
-    files: their number in the job record. threads: at work at once in each worker of the runner.
+    files: their number in the job record. engine: see encoders/loading.py. assembly: see
+    shards/assembly.py. threads: at work at once in each worker of the runner.
     """
     summaries = (
         root

@@ -18,7 +18,7 @@ from pipeline.options import (
     launches_template,
     parse_build_flags,
 )
-from pipeline.runners import RunnerChoice, choose_runner
+from pipeline.runners import RunnerChoice, choose_runner, new_pipeline
 from pipeline.startup import without_garbage_collection
 from pipeline.terminal import hold_back_stderr, report_errors, set_up_logging
 from shards.errors import FineshardsError
@@ -100,9 +100,9 @@ def _pipeline(launch: Launch, options: BuildOptions) -> tuple[Pipeline, RunnerCh
     elif dataflow.runs_on_dataflow(options):
         pipeline = dataflow.new_pipeline(options)
     else:
-        from pipeline import portable
+        from pipeline.portable import DescribedOptions
 
-        pipeline = portable.new_pipeline(beam_args)
+        pipeline = new_pipeline(DescribedOptions(beam_args))
     if launch.manifest is not None:
         # A template's launcher must leave a job even if there is nothing to do.
         _ = pipeline | "AlreadyFinished" >> beam.Create([MANIFEST_NAME])

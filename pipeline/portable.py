@@ -42,14 +42,6 @@ class DescribedOptions(PipelineOptions):
         return options
 
 
-def new_pipeline(beam_args: list[str]) -> beam.Pipeline:
-    """An empty pipeline; raises UsageError for what Beam has against the options."""
-    try:
-        return beam.Pipeline(options=DescribedOptions(beam_args))
-    except ValueError as error:
-        raise UsageError(" ".join(str(error).split())) from error
-
-
 def submit(pipeline: beam.Pipeline, root: str) -> None:
     """Hands a job that writes to `root` over and waits for it.
 

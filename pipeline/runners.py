@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pipeline.options import BuildOptions, runner_name
+from shards.errors import UsageError
+
+if TYPE_CHECKING:
+    from apache_beam import Pipeline
+    from apache_beam.options.pipeline_options import PipelineOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +46,13 @@ def choose_runner(options: BuildOptions) -> RunnerChoice:
     if given.view_as(DirectOptions).direct_running_mode == "in_memory":
         return RunnerChoice((*args, "--direct_num_workers=1"), True, workers)
     return RunnerChoice((*args, f"--direct_num_workers={workers}"), True, 1)
+
+
+def new_pipeline(options: PipelineOptions) -> Pipeline:
+    """An empty pipeline; raises UsageError for what Beam has against the options."""
+    import apache_beam as beam
+
+    try:
+        return beam.Pipeline(options=options)
+    except ValueError as error:
+        raise UsageError(" ".join(str(error).split())) from error

@@ -82,9 +82,7 @@ class GcsStorage(Storage):
         """See Storage."""
         with explained("listed", self.path(prefix)):
             listing = bucket_of(self.root).list_blobs(
-                prefix=self._prefix + prefix,
-                delimiter="/",
-                retry=retry(),
+                prefix=self._prefix + prefix, delimiter="/", retry=retry()
             )
             for blob in listing:
                 if not blob.name.endswith("/"):
@@ -95,14 +93,14 @@ class GcsStorage(Storage):
         """See Storage."""
         blob = self.find(name)
         if blob is None:
-            raise OutputError(f"{self.path(name)} cannot be read: it is not there.")
+            raise self._missing(name)
         return self.reader(blob, read_ahead)
 
     def read(self, name: str) -> bytes:
         """See Storage; one request."""
         content = self.read_if_there(name)
         if content is None:
-            raise OutputError(f"{self.path(name)} cannot be read: it is not there.")
+            raise self._missing(name)
         return content
 
     def read_if_there(self, name: str) -> bytes | None:
@@ -249,3 +247,6 @@ class GcsStorage(Storage):
 
     def _list(self, prefix: str) -> Iterator[Blob]:
         yield from bucket_of(self.root).list_blobs(prefix=self._prefix + prefix, retry=retry())
+
+    def _missing(self, name: str) -> OutputError:
+        return OutputError(f"{self.path(name)} cannot be read: it is not there.")
