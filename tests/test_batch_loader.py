@@ -5,11 +5,8 @@ from __future__ import annotations
 import gc
 import json
 import multiprocessing
-import os
 import pickle
 import shutil
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from fresh_interpreter import run_program
 from hypothesis import given
 from hypothesis import strategies as st
 from scalar_permutation import ScalarPermutation, scalar_key
@@ -497,15 +494,7 @@ def test_nothing_hangs_when_python_ends(folder: Path, how: str) -> None:
         "loader = BatchLoader(TokenDataset(sys.argv[1], sequence_length=30), 4, prefetch=4)\n"
         f"{how}\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(folder)],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_program(program, folder, timeout=60)
     assert (done.returncode, done.stderr) == (3 if "3" in how else 0, "")
 
 

@@ -18,6 +18,7 @@ import pytest
 import zstandard
 from conftest import ROOT
 from faulty_proxy import CUT_DOWNLOAD, Proxy
+from fresh_interpreter import run_program
 from gcs_input import Stored
 from gcs_server import free_port
 from hypothesis import given, settings
@@ -328,14 +329,8 @@ def test_memory_does_not_grow_with_the_row_group(stored: Stored, tmp_path: Path)
         texts = [os.urandom(5_000).hex() for _ in range(rows)]
         pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet", row_group_size=rows)
         url = stored.put(f"{rows}.parquet", tmp_path / "a.parquet")
-        done = subprocess.run(
-            [sys.executable, "-c", _PEAK, url],
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        done = run_program(_PEAK, url)
+        assert done.returncode == 0, done.stderr
         found, kilobytes = map(int, done.stdout.split())
         assert found == rows
         return kilobytes * 1024

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from fresh_interpreter import run_program
 from source_files import COLUMNS, describe
 
 from sources import parquet
@@ -75,14 +74,8 @@ def peak_memory(path: Path) -> tuple[int, int]:
 
     Not ru_maxrss, which begins with what the parent has.
     """
-    done = subprocess.run(
-        [sys.executable, "-c", _PEAK, str(path)],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_program(_PEAK, path)
+    assert done.returncode == 0, done.stderr
     characters, kilobytes = map(int, done.stdout.split())
     return characters, kilobytes * 1024
 

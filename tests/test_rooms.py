@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fresh_interpreter import run_program
 
 ROOT = Path(__file__).parent.parent
 
@@ -67,14 +65,8 @@ def test_modules_are_short_and_have_one_idea(module: str) -> None:
 def modules_after(program: str) -> set[str]:
     """Top-level modules that a fresh interpreter has loaded when a program has run."""
     listing = "\nimport sys, json; print('\\n' + json.dumps(sorted(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", program + listing],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_program(program + listing)
+    assert done.returncode == 0, done.stderr
     return {name.split(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
 
 

@@ -6,16 +6,14 @@ import multiprocessing
 import os
 import pickle
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
 from damage import edit_manifest
+from fresh_interpreter import run_program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import ENCODING, EOT, read_texts
@@ -403,14 +401,7 @@ def test_a_batch_may_touch_more_shards_than_files_may_be_open(tmp_path: Path) ->
         "dataset = TokenDataset(sys.argv[1], sequence_length=15)\n"
         "print(dataset.gather(np.arange(100)[::-1]).sum())\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_program(program, tmp_path)
     assert done.returncode == 0, done.stderr
     expected = sum(int(stream(i * 15, i * 15 + 16).sum()) for i in range(100))
     assert int(done.stdout) == expected

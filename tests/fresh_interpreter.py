@@ -1,0 +1,25 @@
+"""Programs in an interpreter of their own: for limits, memory, imports and exits of a process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def run_program(
+    program: str, *arguments: object, timeout: float | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs Python source that may import the project; does not look at the exit code."""
+    return subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
