@@ -7,6 +7,11 @@ from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import worker_handlers
+from apache_beam.runners.worker import statesampler
+from apache_beam.transforms import userstate
+
+# Beam's own is 200.
+_SAMPLING_MILLISECONDS = 5
 
 
 class CachedOptions(PipelineOptions):
@@ -25,8 +30,15 @@ class CachedOptions(PipelineOptions):
         return views[cls]
 
 
-def mend_workers() -> None:
-    """What Beam's local workers need when a person asks for them; ours has no use for gRPC."""
+def mend_runner() -> None:
+    """Switches off what the runner does for other jobs than ours, and what does harm."""
+    # Beam looks through all methods of a step, by reflection, several times, for state and timers.
+    # Our steps have none.
+    userstate.get_dofn_specs = _no_state
+    # A thread notes what a step is doing in longer and longer intervals, and the end of a step
+    # waits for the last of them.
+    statesampler.StateSampler.__init__.__defaults__ = (_SAMPLING_MILLISECONDS,)
+    # The rest is for Beam's own local workers; ours has no use for gRPC.
     # gRPC would send even what stays on this machine to the proxy that the environment names, where
     # it fails after a minute.
     os.environ.setdefault("no_grpc_proxy", "localhost,127.0.0.1")
@@ -34,3 +46,7 @@ def mend_workers() -> None:
     # (TimeBasedBufferingClosableOutputStream): with it elements were cut in two or jobs hung in our
     # measurements; without it, never. Buffers are then flushed by size and at the end.
     worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = 0
+
+
+def _no_state(_dofn: Any) -> tuple[set[Any], set[Any]]:
+    return set(), set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -18,7 +19,7 @@ from pipeline.options import (
     launches_template,
     parse_build_flags,
 )
-from pipeline.runners import RunnerChoice, choose_runner, new_pipeline
+from pipeline.runners import RunnerChoice, choose_runner, new_pipeline, runs_in_this_process
 from pipeline.startup import without_garbage_collection
 from pipeline.terminal import hold_back_stderr, report_errors, set_up_logging
 from shards.errors import FineshardsError
@@ -54,25 +55,23 @@ def build(options: BuildOptions) -> None:
         print(f"already finished, nothing to do: {_outcome(launch.manifest)} in {storage.root}")
         return
 
-    with without_garbage_collection():
-        pipeline, runner = _pipeline(launch, options)
-    speed = ""
-    if runner.local:
-        new_bytes = _run_here(pipeline, storage, options.keep_checkpoints)
-        if new_bytes:
-            rate = new_bytes / 1e6 / (time.monotonic() - began)
-            speed = f" at {rate:,.1f} MB of text a second"
-    elif dataflow.runs_on_dataflow(options):
-        if came_of_it := dataflow.submit(pipeline, storage.root):
-            print(came_of_it)
-            return
-    else:
-        from pipeline import portable
+    anew = not launch.checkpoints.has_finished_blocks()
+    with _head_start(launch, options):
+        with without_garbage_collection():
+            pipeline, runner = _pipeline(launch, options)
+        if runner.local:
+            _run_here(pipeline, storage, options.keep_checkpoints)
+        elif dataflow.runs_on_dataflow(options):
+            if came_of_it := dataflow.submit(pipeline, storage.root):
+                print(came_of_it)
+                return
+        else:
+            from pipeline import portable
 
-        # Workers in this process (--environment_type=LOOPBACK) print tracebacks, too.
-        with hold_back_stderr() as console:
-            set_up_logging(console, local=False)
-            portable.submit(pipeline, storage.root)
+            # Workers in this process (--environment_type=LOOPBACK) print tracebacks, too.
+            with hold_back_stderr() as console:
+                set_up_logging(console, local=False)
+                portable.submit(pipeline, storage.root)
     manifest = Manifest.load(storage)
     if manifest is None:
         raise FineshardsError(
@@ -80,6 +79,10 @@ def build(options: BuildOptions) -> None:
             "there, so the dataset is not finished. See the runner's log, and run again."
         )
     seconds = time.monotonic() - began
+    speed = ""
+    if anew and runner.local:
+        rate = manifest.totals()["text_bytes"] / 1e6 / seconds
+        speed = f" at {rate:,.1f} MB of text a second"
     print(f"finished in {seconds:,.1f} s{speed}: {_outcome(manifest)} in {storage.root}")
 
 
@@ -93,9 +96,9 @@ def _pipeline(launch: Launch, options: BuildOptions) -> tuple[Pipeline, RunnerCh
     set_up_logging(Console(stderr=True), runner.local)
     beam_args = list(runner.beam_args)
     if runner.local:
-        from pipeline.local_runner import CachedOptions, mend_workers
+        from pipeline.local_runner import CachedOptions, mend_runner
 
-        mend_workers()
+        mend_runner()
         pipeline = beam.Pipeline(options=CachedOptions(beam_args))
     elif dataflow.runs_on_dataflow(options):
         pipeline = dataflow.new_pipeline(options)
@@ -121,13 +124,21 @@ def _pipeline(launch: Launch, options: BuildOptions) -> tuple[Pipeline, RunnerCh
     return pipeline, runner
 
 
-def _run_here(pipeline: Pipeline, storage: Storage, keep_checkpoints: bool) -> int:
-    """Runs the job on this machine; returns the bytes of text if it did all of the work itself."""
+def _head_start(launch: Launch, options: BuildOptions) -> AbstractContextManager[None]:
+    if not runs_in_this_process(options):
+        return nullcontext()
+    from transforms.head_start import HeadStart
+
+    return HeadStart(launch.checkpoints, launch.job.settings, options.engine, options.max_bad_rows)
+
+
+def _run_here(pipeline: Pipeline, storage: Storage, keep_checkpoints: bool) -> None:
+    """Runs the job on this machine."""
     from pipeline.launch import clear_checkpoints
     from pipeline.progress import watch
 
     try:
-        with hold_back_stderr() as console, watch(storage, console) as start:
+        with hold_back_stderr() as console, watch(storage, console):
             set_up_logging(console, local=True)
             try:
                 pipeline.run().wait_until_finish()
@@ -142,9 +153,6 @@ def _run_here(pipeline: Pipeline, storage: Storage, keep_checkpoints: bool) -> i
             raise
         if not keep_checkpoints:
             clear_checkpoints(storage)
-    manifest = Manifest.load(storage)
-    assert manifest is not None, "the graph ended without an error"
-    return 0 if start.blocks else manifest.totals()["text_bytes"]
 
 
 def _outcome(manifest: Manifest) -> str:

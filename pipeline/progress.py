@@ -24,15 +24,15 @@ _POLL_SECONDS = 0.5
 
 
 @contextmanager
-def watch(storage: Storage, console: Console) -> Iterator[Status]:
-    """Shows progress while the body runs; yields the status at the start."""
+def watch(storage: Storage, console: Console) -> Iterator[None]:
+    """Shows progress while the body runs."""
     reader = StatusReader(storage)
     start = reader.read()
     stop = threading.Event()
     watcher = threading.Thread(target=_watch, args=(reader, start, console, stop), daemon=True)
     watcher.start()
     try:
-        yield start
+        yield
     finally:
         stop.set()
         watcher.join()

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
 
 
+# Names of the runner on this machine.
+_LOCAL = ("", "direct", "fnapi")
+
+
 @dataclass(frozen=True, slots=True)
 class RunnerChoice:
     """Where the job runs: Beam's arguments, whether that is this machine, and threads a worker."""
@@ -35,7 +39,7 @@ def choose_runner(options: BuildOptions) -> RunnerChoice:
     from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 
     args = options.beam_args
-    if runner_name(args) not in ("", "direct", "fnapi"):
+    if runner_name(args) not in _LOCAL:
         return RunnerChoice(args, False, 1)
     given = PipelineOptions(list(args))
     args = (*args, "--runner=FnApiRunner")
@@ -46,6 +50,12 @@ def choose_runner(options: BuildOptions) -> RunnerChoice:
     if given.view_as(DirectOptions).direct_running_mode == "in_memory":
         return RunnerChoice((*args, "--direct_num_workers=1"), True, workers)
     return RunnerChoice((*args, f"--direct_num_workers={workers}"), True, 1)
+
+
+def runs_in_this_process(options: BuildOptions) -> bool:
+    """Whether the steps run in this process, with a thread a core; known without Beam."""
+    local = runner_name(options.beam_args) in _LOCAL
+    return local and not any(arg.startswith("--direct_") for arg in options.beam_args)
 
 
 def new_pipeline(options: PipelineOptions) -> Pipeline:

@@ -14,6 +14,7 @@ from types import ModuleType
 # Beam imports these if it can, for connectors that local runs do not have; so does pyarrow pandas.
 # They are almost half of the time that Beam takes to be imported.
 _OPTIONAL = (
+    "apitools",
     "apache_beam.io.gcp.bigquery",
     "google.cloud.bigquery",
     "google.cloud.dataflow",

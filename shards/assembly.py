@@ -7,8 +7,11 @@ where their bytes pass through the worker. Both give the same bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import BinaryIO
 
 import google_crc32c
+import pyarrow as pa
 
 from shards import npy
 from shards.checkpoints import Checkpoints
@@ -47,19 +50,6 @@ def write_shard(
     tokens = layout.shard_length(key)
     _check_cover(name, ordered, tokens)
     storage = checkpoints.storage
-    table = join_documents(
-        cut_documents(
-            checkpoints.read_documents(piece.file, piece.block, piece.start, piece.stop),
-            piece.start,
-            piece.stop,
-            piece.at,
-            piece.first_document,
-            paths[piece.file],
-        )
-        for piece in ordered
-    )
-    with storage.create(table_name(name)) as opened:
-        DocumentTable.write(table, opened)
     size = checkpoints.dtype.itemsize
     parts = [
         Part(
@@ -70,8 +60,12 @@ def write_shard(
     header = npy.header(tokens, checkpoints.dtype)
     if isinstance(storage, GcsStorage) and assembly != "stream":
         checksum = compose(storage, name, header, parts)
+        table = _write_table(name, ordered, checkpoints, paths)
     else:
-        checksum = _stream(storage, name, header, parts)
+        with storage.create(name) as shard, ThreadPoolExecutor(1) as beside:
+            waiting = beside.submit(_write_table, name, ordered, checkpoints, paths)
+            checksum = _copy(storage, name, header, parts, shard)
+            table = waiting.result()
     record = ShardRecord(
         name=name,
         split=key.split,
@@ -87,22 +81,43 @@ def write_shard(
     return record
 
 
-def _stream(storage: Storage, name: str, header: bytes, parts: Sequence[Part]) -> int:
-    """Copies a header and parts into a new file; returns its crc32c."""
-    with storage.create(name) as shard:
-        shard.write(header)
-        checksum: int = google_crc32c.value(header)
-        for part in parts:
-            size = part.stop - part.start
-            with storage.open(part.name, min(size, _READ_AHEAD)) as block:
-                block.seek(part.start)
-                try:
-                    checksum = copy_with_checksum(block, size, shard, checksum)
-                except EOFError as error:
-                    raise FineshardsError(
-                        f"{name}: the token block {part.name} {error}. Somebody changed the "
-                        "checkpoints folder; start anew with --overwrite."
-                    ) from error
+def _write_table(
+    name: str, ordered: list[Piece], checkpoints: Checkpoints, paths: Sequence[str]
+) -> pa.Table:
+    """Writes a shard's document table and returns it."""
+    table = join_documents(
+        cut_documents(
+            checkpoints.read_documents(piece.file, piece.block, piece.start, piece.stop),
+            piece.start,
+            piece.stop,
+            piece.at,
+            piece.first_document,
+            paths[piece.file],
+        )
+        for piece in ordered
+    )
+    with checkpoints.storage.create(table_name(name)) as opened:
+        DocumentTable.write(table, opened)
+    return table
+
+
+def _copy(
+    storage: Storage, name: str, header: bytes, parts: Sequence[Part], shard: BinaryIO
+) -> int:
+    """Copies a header and parts into a shard; returns its crc32c."""
+    shard.write(header)
+    checksum: int = google_crc32c.value(header)
+    for part in parts:
+        size = part.stop - part.start
+        with storage.open(part.name, min(size, _READ_AHEAD)) as block:
+            block.seek(part.start)
+            try:
+                checksum = copy_with_checksum(block, size, shard, checksum)
+            except EOFError as error:
+                raise FineshardsError(
+                    f"{name}: the token block {part.name} {error}. Somebody changed the "
+                    "checkpoints folder; start anew with --overwrite."
+                ) from error
     return checksum
 
 

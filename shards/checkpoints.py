@@ -7,7 +7,9 @@
     shards/train_0017.json         the record of a finished shard; written after the shard
 
 The later file of each pair is the mark of completion: what lacks it is done again. Token blocks
-have no header, so that a shard is a header and whole or cut token blocks.
+have no header, so that a shard is a header and whole or cut token blocks. They are soon read and
+then deleted, so they are not made to outlive a power cut; a block that an earlier run left is
+checked before it is used, and done again if it is damaged.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, BinaryIO
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shards import npy
+from shards.checksums import file_checksum
 from shards.errors import OutputError
 from shards.job import Job
 from shards.layout import Layout, shard_stem, table_name
@@ -32,6 +36,7 @@ from shards.storage import Storage
 
 FOLDER = "checkpoints"
 _SUMMARY_KEY = b"fineshards.summary"
+_CHECKSUM_KEY = b"fineshards.crc32c"
 
 # Documents whose rows are kept in memory before they become a row group: some megabytes.
 _GROUP_DOCUMENTS = 1 << 16
@@ -62,6 +67,7 @@ class BlockWriter:
         self._dtype = dtype
         self._documents_file = documents
         self._waiting: list[pa.Table] = []
+        self._checksum = 0
         self.tokens = 0
         self.documents = 0
 
@@ -83,7 +89,9 @@ class BlockWriter:
                     f"the tokenizer gave the id {highest}, which {self._dtype.name} cannot hold, "
                     "though its vocabulary should. Please report it; --dtype uint32 holds it."
                 )
-        self._tokens_file.write(np.ascontiguousarray(tokens, dtype=self._dtype).data)
+        content = np.ascontiguousarray(tokens, dtype=self._dtype)
+        self._tokens_file.write(content.data)
+        self._checksum = google_crc32c.extend(self._checksum, content.view(np.uint8))
         shifted = offsets + self.tokens
         numbers = np.arange(self.documents, self.documents + len(rows), dtype=np.int64)
         columns = [numbers, shifted[:-1], shifted[1:], rows, ids]
@@ -94,8 +102,10 @@ class BlockWriter:
             self.write_documents()
 
     def finish(self, summary: BlockSummary) -> None:
-        """Stores the block's summary with its documents."""
-        self._documents_file.add_key_value_metadata({_SUMMARY_KEY: json.dumps(asdict(summary))})
+        """Stores the block's summary, and the checksum of its tokens, with its documents."""
+        self._documents_file.add_key_value_metadata(
+            {_SUMMARY_KEY: json.dumps(asdict(summary)), _CHECKSUM_KEY: str(self._checksum)}
+        )
 
     def write_documents(self) -> None:
         """Writes what is known of the documents and was not written yet."""
@@ -154,11 +164,13 @@ class Checkpoints:
         The tokens get their name first and the documents last, so that a document file stands for
         a finished block.
         """
+        tokens_name = self.tokens_name(block.file, block.index)
+        documents_name = self.documents_name(block.file, block.index)
         with (
-            self.storage.create(self.documents_name(block.file, block.index)) as documents_file,
+            self.storage.create(documents_name, lasting=False) as documents_file,
             _documents_writer(documents_file) as documents,
         ):
-            with self.storage.create(self.tokens_name(block.file, block.index)) as tokens_file:
+            with self.storage.create(tokens_name, lasting=False) as tokens_file:
                 writer = BlockWriter(tokens_file, documents, self.dtype)
                 yield writer
             writer.write_documents()
@@ -166,14 +178,28 @@ class Checkpoints:
     def read_summary(self, block: Block) -> BlockSummary | None:
         """The summary of a finished block, or None if it is still to be done."""
         documents_name = self.documents_name(block.file, block.index)
+        tokens_name = self.tokens_name(block.file, block.index)
         if self.storage.size(documents_name) is None:
             return None
-        with self.storage.open(documents_name) as file:
-            fields = json.loads(pq.read_metadata(file).metadata[_SUMMARY_KEY])
+        try:
+            with self.storage.open(documents_name) as file:
+                parquet = _open_documents(file)
+                metadata = parquet.metadata.metadata
+                if not self.storage.checks_itself:
+                    for _ in parquet.iter_batches(use_threads=False):
+                        pass
+        except (pa.ArrowException, OSError):
+            return None
+        fields = json.loads(metadata[_SUMMARY_KEY])
         labels = tuple(LabelCount(**label) for label in fields.pop("labels"))
         summary = BlockSummary(**fields, labels=labels)
-        size = self.storage.size(self.tokens_name(block.file, block.index))
-        return summary if size == summary.tokens * self.dtype.itemsize else None
+        if self.storage.size(tokens_name) != summary.tokens * self.dtype.itemsize:
+            return None
+        if not self.storage.checks_itself:
+            with self.storage.open(tokens_name) as file:
+                if file_checksum(file) != int(metadata[_CHECKSUM_KEY]):
+                    return None
+        return summary
 
     def read_documents(self, file: int, index: int, start: int, stop: int) -> pa.Table:
         """The documents of a block that have tokens in `[start, stop)`; schema DOCUMENTS_SCHEMA.
@@ -182,7 +208,7 @@ class Checkpoints:
         """
         # Arrow's own filters would do it, but take a fifth of a second to be imported.
         with self.storage.open(self.documents_name(file, index), _DOCUMENT_BYTES) as opened:
-            parquet = pq.ParquetFile(opened)
+            parquet = _open_documents(opened)
             groups = [
                 group
                 for group in range(parquet.num_row_groups)
@@ -274,6 +300,10 @@ def _maximum(parquet: pq.ParquetFile, group: int, column: str) -> int:
     return value
 
 
+def _open_documents(opened: BinaryIO) -> pq.ParquetFile:
+    return pq.ParquetFile(opened, page_checksum_verification=True)
+
+
 def _documents_writer(opened: BinaryIO) -> pq.ParquetWriter:
     # Written once and read once or twice, soon: quick matters more than small. Statistics are for
     # `read_documents`, which skips row groups by them.
@@ -283,4 +313,5 @@ def _documents_writer(opened: BinaryIO) -> pq.ParquetWriter:
         compression="lz4",
         use_dictionary=False,
         write_statistics=["offset", "end"],
+        write_page_checksum=True,
     )

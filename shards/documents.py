@@ -30,6 +30,8 @@ SCHEMA = pa.schema(
     ]
 )
 
+_NUMBERS = [field.name for field in SCHEMA if field.type == pa.int64()]
+
 
 @dataclass(frozen=True, slots=True)
 class DocumentPiece:
@@ -70,7 +72,15 @@ class DocumentTable:
     @staticmethod
     def write(table: pa.Table, opened: BinaryIO) -> None:
         """Writes a table of SCHEMA with checksums, so that `read` finds every changed byte."""
-        pq.write_table(table, opened, compression="zstd", write_page_checksum=True)
+        # Numbers that grow by little, and ids of which none is there twice.
+        pq.write_table(
+            table,
+            opened,
+            compression="zstd",
+            use_dictionary=["file"],
+            column_encoding=dict.fromkeys(_NUMBERS, "DELTA_BINARY_PACKED"),
+            write_page_checksum=True,
+        )
 
     def __len__(self) -> int:
         return int(self._table.num_rows)

@@ -43,6 +43,8 @@ _LISTED = 10_000
 class GcsStorage(Storage):
     """An output folder `gs://bucket/prefix`."""
 
+    checks_itself = True
+
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/")
         self._bucket, prefix = split_url(self.root)
@@ -121,8 +123,8 @@ class GcsStorage(Storage):
                 return None
 
     @contextmanager
-    def create(self, name: str) -> Iterator[BinaryIO]:
-        """See Storage."""
+    def create(self, name: str, lasting: bool = True) -> Iterator[BinaryIO]:
+        """See Storage; all that is written lasts."""
         with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as content:
             yield content  # type: ignore[misc]
             self.upload(name, content)

@@ -32,10 +32,12 @@ class Entry:
 class Storage(ABC):
     """An output folder. Cheap to make and to pickle; opens nothing until it is used.
 
-    root: the folder as people name it. All methods raise OutputError for what cannot be done.
+    root: the folder as people name it. checks_itself: whether it notices by itself when content is
+    not what was written. All methods raise OutputError for what cannot be done.
     """
 
     root: str
+    checks_itself: bool
 
     @abstractmethod
     def path(self, name: str) -> str:
@@ -75,8 +77,11 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    def create(self, name: str) -> AbstractContextManager[BinaryIO]:
-        """A file to write; it appears under `name` when the block ends without an exception."""
+    def create(self, name: str, lasting: bool = True) -> AbstractContextManager[BinaryIO]:
+        """A file to write; it appears under `name` when the block ends without an exception.
+
+        lasting: whether it is to outlive a power cut. One that is not may be damaged after it.
+        """
 
     @abstractmethod
     def delete(self, name: str) -> None:

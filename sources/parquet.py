@@ -27,6 +27,7 @@ _READ_BUFFER = 8 << 20
 def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: int) -> list[Block]:
     """The blocks of a file, from its footer: row groups until their text reaches `block_bytes`.
 
+    At least one, if an empty one, so that every file is heard of again.
     Raises InputError for a file that is not parquet, or lacks a column, or has it in another type.
     """
     parquet = _open(file, opened)
@@ -42,6 +43,7 @@ def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: 
         runs[-1][1] = group + 1
         runs[-1][3] += size
         row += metadata.row_group(group).num_rows
+    runs = runs or [[0, 0, 0, 0]]
     return [
         Block(file.index, index, len(runs), first, stop, first_row, size)
         for index, (first, stop, first_row, size) in enumerate(runs)

@@ -14,9 +14,8 @@ from pipeline.launch import prepare
 from pipeline.options import Parser, add_build_flags, parse_build_flags
 from shards.assembly import write_shard
 from shards.plan import plan_pieces, plan_stream, report_file
+from transforms.blocks import discover_file, tokenize_block
 from transforms.commit import commit
-from transforms.discover import discover_file
-from transforms.tokenize import tokenize_block
 
 
 def status(capsys: pytest.CaptureFixture[str], folder: Path) -> tuple[dict[str, Any], str]:

@@ -13,6 +13,7 @@ from shards.manifest import Manifest
 from shards.plan import StreamPlan
 from shards.records import FileReport, ShardRecord
 from shards.storage import TEMPORARY
+from transforms.gather import Gather
 from transforms.metrics import StepMetrics
 
 METRICS = StepMetrics("commit")
@@ -39,7 +40,7 @@ class Commit(beam.PTransform):
         """Builds the step."""
         return (
             records
-            | "AllRecords" >> beam.combiners.ToList()
+            | "AllRecords" >> Gather()
             | "Manifest"
             >> beam.Map(
                 commit,

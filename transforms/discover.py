@@ -7,7 +7,7 @@ import apache_beam as beam
 from shards.checkpoints import Checkpoints
 from shards.job import Settings
 from shards.records import Block, SourceFile
-from sources.reading import discover_blocks
+from transforms.blocks import discover_file
 from transforms.metrics import StepMetrics
 from transforms.parallel import ParallelDoFn
 
@@ -59,12 +59,3 @@ class _DiscoverFile(ParallelDoFn):
 
     def counts(self, file: SourceFile, result: tuple[SourceFile, list[Block]]) -> dict[str, int]:
         return {"files_in": 1, "blocks_out": len(result[1])}
-
-
-def discover_file(file: SourceFile, checkpoints: Checkpoints, settings: Settings) -> list[Block]:
-    """The blocks of a file, as an earlier run found them or from its metadata."""
-    blocks = checkpoints.read_blocks(file.index)
-    if blocks is None:
-        blocks = discover_blocks(file, settings.columns, settings.block_bytes)
-        checkpoints.write_blocks(file.index, blocks)
-    return blocks

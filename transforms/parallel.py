@@ -7,9 +7,11 @@ kernel's, which release the interpreter lock. On other runners every worker has 
 one thread of its own is enough.
 """
 
+import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import apache_beam as beam
@@ -21,8 +23,8 @@ from transforms.metrics import StepMetrics
 class ParallelDoFn(beam.DoFn):
     """Turns each element into one result by `work`, in `threads` threads.
 
-    A bundle ends when all of its elements are done; the first that fails makes it fail, and those
-    that have not begun by then are dropped.
+    With several, a bundle's elements are worked on when all are there. The first that fails makes
+    it fail, and those that have not begun by then are dropped.
     """
 
     def __init__(self, metrics: StepMetrics, threads: int) -> None:
@@ -39,25 +41,35 @@ class ParallelDoFn(beam.DoFn):
 
     def start_bundle(self) -> None:
         """Called by Beam."""
-        self._pool = ThreadPoolExecutor(self._threads) if self._threads > 1 else None
-        self._pending: list[Future[tuple[Any, Any, float]]] = []
+        self._waiting: list[tuple[Any, ...]] = []
 
     def process(self, element: Any, *side: Any) -> Iterator[Any]:
         """Called by Beam for each element."""
-        if self._pool is None:
-            yield self._counted(*self._timed(element, *side))
+        if self._threads > 1:
+            self._waiting.append((element, *side))
         else:
-            self._pending.append(self._pool.submit(self._timed, element, *side))
+            yield self._counted(*self._timed(element, *side))
 
     def finish_bundle(self) -> Iterator[Any]:
-        """Called by Beam; waits for what is not done yet."""
-        if self._pool is None:
+        """Called by Beam; does what is waiting."""
+        if not self._waiting:
             return
+        shares = Shares(self._waiting, self._threads)
+        with ThreadPoolExecutor(self._threads) as pool:
+            try:
+                threads = [pool.submit(self._do, shares, n) for n in range(self._threads)]
+                done = [result for thread in threads for result in thread.result()]
+            finally:
+                shares.drop()
+        for result in done:
+            yield GlobalWindows.windowed_value(self._counted(*result))
+
+    def _do(self, shares: "Shares", number: int) -> list[tuple[Any, Any, float]]:
         try:
-            for future in self._pending:
-                yield GlobalWindows.windowed_value(self._counted(*future.result()))
-        finally:
-            self._pool.shutdown(cancel_futures=True)
+            return [self._timed(*arguments) for arguments in shares.of(number)]
+        except BaseException:
+            shares.drop()
+            raise
 
     def _timed(self, element: Any, *side: Any) -> tuple[Any, Any, float]:
         began = time.monotonic()
@@ -68,3 +80,34 @@ class ParallelDoFn(beam.DoFn):
         counts = self.counts(element, result)
         self._metrics.count(milliseconds=round(seconds * 1000), **counts)
         return result
+
+
+class Shares:
+    """Elements dealt out to threads: to each a run of its own, and then of what others have left.
+
+    Neighbours are alike, and a tokenizer is quick with what is like the text before; so a thread
+    goes through its run from the front, and who has none left takes over the last element of the
+    longest one.
+    """
+
+    def __init__(self, elements: Sequence[Any], threads: int) -> None:
+        self._lock = threading.Lock()
+        ends = [len(elements) * n // threads for n in range(threads + 1)]
+        self._runs = [deque(elements[ends[n] : ends[n + 1]]) for n in range(threads)]
+
+    def of(self, number: int) -> Iterator[Any]:
+        """The elements that a thread is to work on, one after the other."""
+        while True:
+            with self._lock:
+                longest = max(self._runs, key=len)
+                if not longest:
+                    return
+                own = self._runs[number]
+                element = own.popleft() if own else longest.pop()
+            yield element
+
+    def drop(self) -> None:
+        """Leaves nothing for anybody."""
+        with self._lock:
+            for run in self._runs:
+                run.clear()

@@ -15,6 +15,7 @@ from shards.errors import InputError
 from shards.job import Settings
 from shards.plan import StreamPlan, complete_file, plan_pieces, plan_stream, report_file
 from shards.records import BlockSummary, FileReport, Piece
+from transforms.gather import Gather
 from transforms.metrics import StepMetrics
 
 METRICS = StepMetrics("plan")
@@ -46,7 +47,7 @@ class Plan(beam.PTransform):
         reports = by_file | "Report" >> beam.Map(_report)
         plan = (
             reports
-            | "AllReports" >> beam.combiners.ToList()
+            | "AllReports" >> Gather()
             | "Layout" >> beam.Map(_plan_and_check, *self._arguments)
         )
         pieces = by_file | "Pieces" >> beam.FlatMap(_keyed_pieces, beam.pvalue.AsSingleton(plan))

@@ -1,0 +1,96 @@
+"""A head start: the first blocks, finished by a thread while Beam is imported.
+
+Beam and the graph keep one core of a machine busy for most of a second, and the others idle. The
+thread does what the steps will do, by the same functions, and leaves what an interrupted run would
+have left. It begins no other block once the step asks for one, and the step does not begin a block
+that the thread is at work on. What goes wrong here goes wrong there once more, where it is told.
+"""
+
+import threading
+from concurrent.futures import Future
+from types import TracebackType
+
+from encoders.loading import load_encoder
+from shards.checkpoints import Checkpoints
+from shards.job import Settings
+from shards.records import Block, BlockSummary
+from transforms.blocks import discover_file, finish_block
+
+# By the folder of their checkpoints: Beam hands the steps over as copies, within the process too.
+_begun: dict[str, "HeadStart"] = {}
+
+
+class HeadStart:
+    """Works while its context lasts, or until the step asks for a block."""
+
+    def __init__(
+        self, checkpoints: Checkpoints, settings: Settings, engine: str, max_bad_rows: int
+    ) -> None:
+        self._checkpoints = checkpoints
+        self._settings = settings
+        self._engine = engine
+        self._max_bad_rows = max_bad_rows
+        self._lock = threading.Lock()
+        self._ended = False
+        self._blocks: dict[Block, Future[tuple[BlockSummary, bool] | None]] = {}
+        self._thread = threading.Thread(target=self._work, name="head start")
+
+    def __enter__(self) -> None:
+        _begun[_place(self._checkpoints)] = self
+        self._thread.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with self._lock:
+            self._ended = True
+        self._thread.join()
+        del _begun[_place(self._checkpoints)]
+
+    def take(self, block: Block) -> tuple[BlockSummary, bool] | None:
+        """What `finish_block` gave for a block, or None if it is still to be called."""
+        with self._lock:
+            self._ended = True
+            future = self._blocks.pop(block, None)
+        return None if future is None else future.result()
+
+    def _work(self) -> None:
+        try:
+            encoder = load_encoder(
+                self._settings.tokenizer, self._checkpoints.storage, self._engine
+            )
+            for file in self._checkpoints.job().files:
+                for block in discover_file(file, self._checkpoints, self._settings):
+                    future: Future[tuple[BlockSummary, bool] | None] = Future()
+                    with self._lock:
+                        if self._ended:
+                            return
+                        self._blocks[block] = future
+                    try:
+                        finished = finish_block(
+                            file,
+                            block,
+                            self._settings.columns,
+                            encoder,
+                            self._checkpoints,
+                            self._max_bad_rows,
+                        )
+                        future.set_result(finished)
+                    finally:
+                        if not future.done():
+                            future.set_result(None)
+        except Exception:
+            return
+
+
+def take(checkpoints: Checkpoints, block: Block) -> tuple[BlockSummary, bool] | None:
+    """What a head start made of a block, as `finish_block` gives it; None if it did not."""
+    head_start = _begun.get(_place(checkpoints))
+    return None if head_start is None else head_start.take(block)
+
+
+def _place(checkpoints: Checkpoints) -> str:
+    return checkpoints.storage.path(checkpoints.folder)
