@@ -47,11 +47,12 @@ class Scheme:
         hits = []
         for start in range(int(offsets[0]), int(offsets[-1]), _CHUNK):
             chunk = data[start : min(start + _CHUNK, int(offsets[-1]))]
-            # Two passes over all bytes; what follows is for few of them in most text.
-            places = np.flatnonzero(chunk >= self._lowest_lead)
-            places = places[self._is_lead[chunk[places]]] + start
-            if places.size:
-                hits.append(places[self._holds(_code_points(data, places))])
+            # For every lead byte two passes over all bytes; what follows is for few of them.
+            for lead, seconds in self._beginnings.items():
+                places = np.flatnonzero(chunk == lead) + start
+                if places.size:
+                    places = places[seconds[data[np.minimum(places + 1, len(data) - 1)]]]
+                    hits.append(places[self._holds(_code_points(data, places))])
         if not hits:
             return np.empty(0, np.int64)
         return np.unique(np.searchsorted(offsets, np.concatenate(hits), side="right") - 1)
@@ -63,16 +64,14 @@ class Scheme:
         return inside
 
     @cached_property
-    def _is_lead(self) -> npt.NDArray[np.bool_]:
-        """For each byte, whether a character of the table begins with it."""
-        leads = np.zeros(256, np.bool_)
+    def _beginnings(self) -> dict[np.uint8, npt.NDArray[np.bool_]]:
+        """For each byte that begins a character of the table, which bytes follow it there."""
+        beginnings: dict[np.uint8, npt.NDArray[np.bool_]] = {}
         for first, last in self.ranges:
-            leads[chr(first).encode()[0] : chr(last).encode()[0] + 1] = True
-        return leads
-
-    @cached_property
-    def _lowest_lead(self) -> np.uint8:
-        return np.uint8(np.flatnonzero(self._is_lead)[0])
+            for code_point in range(first, last + 1):
+                lead, second = chr(code_point).encode()[:2]
+                beginnings.setdefault(np.uint8(lead), np.zeros(256, np.bool_))[second] = True
+        return beginnings
 
     @cached_property
     def _bounds(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import json
 import logging
 import pickle
@@ -18,6 +19,7 @@ import zstandard
 from apache_beam import typehints
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
+from apache_beam.transforms import userstate
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracle import ENCODING, EOT, cut, oracle, read_texts, shards_in
@@ -282,6 +284,30 @@ def test_keys_are_plain_and_beam_has_nothing_to_say_about_the_graph(
     pipeline.visit(Visitor())
     assert keys["Plan/GroupFiles"] is int
     assert keys["Write/GroupShards"] == typehints.Tuple[str, int]
+    assert keys["Plan/AllReports/Group"] is keys["Commit/AllRecords/Group"] is type(None)
+
+
+def test_no_step_has_state_or_timers(sample: Path, tmp_path: Path) -> None:
+    """So the runner on this machine need not look for them (pipeline/local_runner.py)."""
+    parser = Parser()
+    add_build_flags(parser)
+    launch = prepare(parse_build_flags(parser, [f"--input={sample}", f"--output={tmp_path}"]))
+    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
+    build_pipeline(pipeline, launch.checkpoints, launch.job.settings, files=1)
+    steps = []
+
+    class Visitor(PipelineVisitor):
+        def visit_transform(self, node: AppliedPTransform) -> None:
+            if isinstance(node.transform, beam.ParDo):
+                steps.append(node.transform.fn)
+
+    pipeline.visit(Visitor())
+    # As Beam ships it, whatever was built in this process before.
+    spec = importlib.util.spec_from_file_location("userstate_as_shipped", userstate.__file__)
+    as_shipped = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(as_shipped)
+    assert len(steps) > 10
+    assert [as_shipped.get_dofn_specs(step) for step in steps] == [(set(), set())] * len(steps)
 
 
 def test_elements_of_the_shuffles_are_small() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -99,10 +100,53 @@ def test_a_block_whose_tokens_have_another_size_is_not_finished(
 ) -> None:
     summary = write_block(checkpoints, [[5, 6]])
     name = checkpoints.tokens_name(3, 12)
-    checkpoints.storage.write(name, b"\x00" * size)
+    content = checkpoints.storage.read(name)
+    checkpoints.storage.write(name, (content + content)[:size])
     assert checkpoints.read_summary(BLOCK) is None
-    checkpoints.storage.write(name, b"\x00" * 44)
+    checkpoints.storage.write(name, content)
     assert checkpoints.read_summary(BLOCK) == summary
+
+
+@pytest.mark.parametrize("place", range(0, 44, 5))
+def test_a_block_with_another_byte_among_its_tokens_is_not_finished(
+    checkpoints: Checkpoints, place: int
+) -> None:
+    write_block(checkpoints, [[5, 6]])
+    name = checkpoints.tokens_name(3, 12)
+    content = bytearray(checkpoints.storage.read(name))
+    content[place] ^= 0x40
+    checkpoints.storage.write(name, content)
+    assert checkpoints.read_summary(BLOCK) is None
+
+
+def test_a_block_whose_documents_were_cut_short_is_not_finished(checkpoints: Checkpoints) -> None:
+    """As a power cut leaves files that were not flushed: shorter, or filled up with zeros."""
+    summary = write_block(checkpoints, [[5, 6]])
+    name = checkpoints.documents_name(3, 12)
+    content = checkpoints.storage.read(name)
+    for size in (0, 3, 4, 8, len(content) // 2, len(content) - 1):
+        for filler in (b"", b"\x00" * (len(content) - size)):
+            checkpoints.storage.write(name, content[:size] + filler)
+            assert checkpoints.read_summary(BLOCK) is None
+    checkpoints.storage.write(name, content)
+    assert checkpoints.read_summary(BLOCK) == summary
+
+
+def test_a_block_with_another_byte_among_its_documents_is_not_finished(
+    checkpoints: Checkpoints,
+) -> None:
+    write_block(checkpoints, [list(range(1, 200))])
+    name = checkpoints.documents_name(3, 12)
+    content = checkpoints.storage.read(name)
+    metadata = pq.read_metadata(checkpoints.storage.path(name)).row_group(0)
+    for number in range(metadata.num_columns):
+        column = metadata.column(number)
+        # The page's content ends where the column ends.
+        place = column.data_page_offset + column.total_compressed_size - 3
+        changed = bytearray(content)
+        changed[place] ^= 0x40
+        checkpoints.storage.write(name, changed)
+        assert checkpoints.read_summary(BLOCK) is None, column.path_in_schema
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")

@@ -104,12 +104,14 @@ def test_every_block_alone_has_its_own_rows(tmp_path: Path) -> None:
         assert numbers == list(range(block.first_row, stop))
 
 
-def test_a_file_without_row_groups_has_no_blocks(tmp_path: Path) -> None:
+def test_a_file_without_row_groups_has_an_empty_block(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     with pq.ParquetWriter(path, table([]).schema):
         pass
     assert pq.read_metadata(path).num_row_groups == 0
-    assert blocks_of(path) == []
+    (block,) = blocks_of(path)
+    assert (block.blocks, block.first_group, block.stop_group, block.bytes) == (1, 0, 0, 0)
+    assert read_all(path).rows == []
 
 
 def test_a_file_of_empty_row_groups_has_no_rows(tmp_path: Path) -> None:

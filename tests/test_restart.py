@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -12,12 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import apache_beam as beam
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from conftest import ROOT
 from oracle import oracle, read_texts, shards_in
 
+from encoders.encoder import TokenBatch
+from encoders.exact import ExactEncoder
+from encoders.golden import GOLDEN_TEXTS
 from pipeline.graph import build_pipeline
 from shards.checkpoints import Checkpoints
 from shards.errors import OutputError
@@ -83,17 +88,17 @@ def expected_names(shards: dict[str, bytes]) -> set[str]:
     return set(shards) | tables | records
 
 
-@pytest.mark.parametrize("mode", ["multi_threading", "multi_processing"])
+@pytest.mark.parametrize("mode", [None, "multi_threading", "multi_processing"])
 def test_restart_after_kills_at_random_moments_on_ever_other_workers(
-    sample: Path, tmp_path: Path, mode: str
+    sample: Path, tmp_path: Path, mode: str | None
 ) -> None:
     output = tmp_path / "out"
 
     def command(workers: int) -> list[str]:
+        flags = [f"--direct_running_mode={mode}", f"--direct_num_workers={workers}"] if mode else []
         return [
             *(sys.executable, "-m", "pipeline", "build", f"--input={sample}", f"--output={output}"),
-            *("--shard_tokens=50000", "--block_bytes=1", f"--direct_running_mode={mode}"),
-            f"--direct_num_workers={workers}",
+            *("--shard_tokens=50000", "--block_bytes=1", *flags),
         ]
 
     for workers in (2, 1, 3):
@@ -108,6 +113,42 @@ def test_restart_after_kills_at_random_moments_on_ever_other_workers(
     expected = oracle(read_texts(sample), 50_000, test_shards=1)
     assert shards_in(output) == expected
     assert set(files_in(output)) == expected_names(expected)
+
+
+def test_blocks_that_a_power_cut_damaged_are_done_again(
+    build: Build, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names are there, contents are not: token blocks are not flushed to the disk."""
+    output = tmp_path / "out"
+    flags = ["--shard_tokens=10000", "--block_bytes=1", "--keep_checkpoints"]
+    assert build(small / "*.parquet", output, *flags) == 0
+    expected = shards_in(output)
+    (folder,) = (output / "checkpoints").iterdir()
+    zeroed, cut, whole = sorted(folder.glob("blocks/*.tokens"))
+    zeroed.write_bytes(bytes(zeroed.stat().st_size))
+    os.truncate(cut.with_suffix(".parquet"), 100)
+    inode = whole.stat().st_ino
+    shutil.rmtree(folder / "shards")
+    (output / "metadata/manifest.json").unlink()
+    encoded = count_encoded_documents(monkeypatch)
+    assert build(small / "*.parquet", output, *flags) == 0
+    assert shards_in(output) == expected
+    assert sum(encoded) == 30
+    assert whole.stat().st_ino == inode
+
+
+def count_encoded_documents(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Documents in each call of the encoder from now on, golden texts apart."""
+    encoded: list[int] = []
+    encode = ExactEncoder.encode
+
+    def counted(self: ExactEncoder, texts: pa.Array) -> TokenBatch:
+        if tuple(texts.to_pylist()) != GOLDEN_TEXTS:
+            encoded.append(len(texts))
+        return encode(self, texts)
+
+    monkeypatch.setattr(ExactEncoder, "encode", counted)
+    return encoded
 
 
 def test_finished_job_does_nothing_and_says_so(

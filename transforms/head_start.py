@@ -10,10 +10,11 @@ import threading
 from concurrent.futures import Future
 from types import TracebackType
 
+from encoders.encoder import Encoder
 from encoders.loading import load_encoder
 from shards.checkpoints import Checkpoints
 from shards.job import Settings
-from shards.records import Block, BlockSummary
+from shards.records import Block, BlockSummary, SourceFile
 from transforms.blocks import discover_file, finish_block
 
 # By the folder of their checkpoints: Beam hands the steps over as copies, within the process too.
@@ -33,7 +34,7 @@ class HeadStart:
         self._lock = threading.Lock()
         self._ended = False
         self._blocks: dict[Block, Future[tuple[BlockSummary, bool] | None]] = {}
-        self._thread = threading.Thread(target=self._work, name="head start")
+        self._thread = threading.Thread(target=self._work, name="head start", daemon=True)
 
     def __enter__(self) -> None:
         _begun[_place(self._checkpoints)] = self
@@ -47,7 +48,9 @@ class HeadStart:
     ) -> None:
         with self._lock:
             self._ended = True
-        self._thread.join()
+        # An error is told at once; a block, which may be a large file, would be waited for.
+        if error is None:
+            self._thread.join()
         del _begun[_place(self._checkpoints)]
 
     def take(self, block: Block) -> tuple[BlockSummary, bool] | None:
@@ -59,31 +62,42 @@ class HeadStart:
 
     def _work(self) -> None:
         try:
+            # All footers first, as in the graph: a mistake in the flags leaves no block behind.
+            blocks = [
+                (file, block)
+                for file in self._checkpoints.job().files
+                if not self._ended
+                for block in discover_file(file, self._checkpoints, self._settings)
+            ]
             encoder = load_encoder(
                 self._settings.tokenizer, self._checkpoints.storage, self._engine
             )
-            for file in self._checkpoints.job().files:
-                for block in discover_file(file, self._checkpoints, self._settings):
-                    future: Future[tuple[BlockSummary, bool] | None] = Future()
-                    with self._lock:
-                        if self._ended:
-                            return
-                        self._blocks[block] = future
-                    try:
-                        finished = finish_block(
-                            file,
-                            block,
-                            self._settings.columns,
-                            encoder,
-                            self._checkpoints,
-                            self._max_bad_rows,
-                        )
-                        future.set_result(finished)
-                    finally:
-                        if not future.done():
-                            future.set_result(None)
+            for file, block in blocks:
+                if not self._finish(file, block, encoder):
+                    return
         except Exception:
             return
+
+    def _finish(self, file: SourceFile, block: Block, encoder: Encoder) -> bool:
+        """Finishes a block; False if it is too late to begin one."""
+        future: Future[tuple[BlockSummary, bool] | None] = Future()
+        with self._lock:
+            if self._ended:
+                return False
+            self._blocks[block] = future
+        finished = None
+        try:
+            finished = finish_block(
+                file,
+                block,
+                self._settings.columns,
+                encoder,
+                self._checkpoints,
+                self._max_bad_rows,
+            )
+        finally:
+            future.set_result(finished)
+        return True
 
 
 def take(checkpoints: Checkpoints, block: Block) -> tuple[BlockSummary, bool] | None:

@@ -1,0 +1,169 @@
+"""The head start: its blocks are the step's, and nothing is done twice or told twice."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from oracle import oracle, read_texts, shards_in
+
+from encoders.encoder import TokenBatch
+from encoders.exact import ExactEncoder
+from encoders.golden import GOLDEN_TEXTS
+from pipeline.launch import Launch, prepare
+from pipeline.options import Parser, add_build_flags, parse_build_flags
+from shards.records import Block
+from transforms import head_start
+from transforms.blocks import discover_file
+from transforms.head_start import HeadStart
+
+Build = Callable[..., int]
+
+
+@pytest.fixture
+def slow_encoder(monkeypatch: pytest.MonkeyPatch) -> SlowEncoder:
+    slow = SlowEncoder()
+    encode = ExactEncoder.encode
+
+    def wait_and_encode(self: ExactEncoder, texts: pa.Array) -> TokenBatch:
+        if tuple(texts.to_pylist()) != GOLDEN_TEXTS:
+            slow.called(len(texts))
+        return encode(self, texts)
+
+    monkeypatch.setattr(ExactEncoder, "encode", wait_and_encode)
+    return slow
+
+
+class SlowEncoder:
+    """The real encoder, which waits in each call until it may go on."""
+
+    def __init__(self) -> None:
+        self.documents: list[int] = []
+        self.begun = threading.Event()
+        self.may_go_on = threading.Event()
+
+    def called(self, documents: int) -> None:
+        self.documents.append(documents)
+        self.begun.set()
+        assert self.may_go_on.wait(60)
+
+
+def launch(source: Path, output: Path) -> Launch:
+    parser = Parser()
+    add_build_flags(parser)
+    given = [f"--input={source}", f"--output={output}", "--block_bytes=1", "--shard_tokens=50000"]
+    return prepare(parse_build_flags(parser, given))
+
+
+def begin(job: Launch) -> tuple[HeadStart, list[Block]]:
+    settings = job.job.settings
+    (file,) = job.job.files
+    blocks = discover_file(file, job.checkpoints, settings)
+    return HeadStart(job.checkpoints, settings, "auto", 0), blocks
+
+
+def test_a_block_at_work_is_waited_for_and_none_is_begun_after_it(
+    sample: Path, tmp_path: Path, slow_encoder: SlowEncoder
+) -> None:
+    job = launch(sample, tmp_path)
+    early, blocks = begin(job)
+    with early:
+        assert slow_encoder.begun.wait(60)
+        taken = []
+        asking = threading.Thread(
+            target=lambda: taken.append(head_start.take(job.checkpoints, blocks[0]))
+        )
+        asking.start()
+        time.sleep(0.05)
+        assert taken == []
+        assert head_start.take(job.checkpoints, blocks[1]) is None
+        slow_encoder.may_go_on.set()
+        asking.join()
+        ((summary, reused),) = taken
+        assert (summary, reused) == (job.checkpoints.read_summary(blocks[0]), False)
+    assert sum(slow_encoder.documents) == summary.documents
+    assert set(job.checkpoints.finished_blocks()) == {(0, 0)}
+    assert head_start.take(job.checkpoints, blocks[0]) is None
+
+
+def test_it_goes_on_until_it_is_asked(sample: Path, tmp_path: Path) -> None:
+    job = launch(sample, tmp_path)
+    early, blocks = begin(job)
+    with early:
+        deadline = time.monotonic() + 60
+        while len(job.checkpoints.finished_blocks()) < len(blocks):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        found = [head_start.take(job.checkpoints, block) for block in blocks]
+    assert found == [(job.checkpoints.read_summary(block), False) for block in blocks]
+
+
+def test_what_an_earlier_run_finished_is_found(sample: Path, tmp_path: Path) -> None:
+    test_it_goes_on_until_it_is_asked(sample, tmp_path)
+    job = launch(sample, tmp_path)
+    early, blocks = begin(job)
+    with early:
+        found = [head_start.take(job.checkpoints, block) for block in blocks]
+    for block, taken in zip(blocks, found, strict=True):
+        assert taken in (None, (job.checkpoints.read_summary(block), True))
+
+
+def test_a_build_encodes_every_document_once(
+    build: Build, sample: Path, tmp_path: Path, slow_encoder: SlowEncoder
+) -> None:
+    slow_encoder.may_go_on.set()
+    assert build(sample, tmp_path, "--shard_tokens=50000", "--block_bytes=1") == 0
+    texts = read_texts(sample)
+    assert shards_in(tmp_path) == oracle(texts, 50_000, test_shards=1)
+    assert sum(slow_encoder.documents) == len(texts)
+
+
+def test_no_block_is_begun_before_all_footers_are_checked(
+    build: Build, sample: Path, tmp_path: Path, slow_encoder: SlowEncoder
+) -> None:
+    """So a misspelt column that only some files have is mended without --overwrite."""
+    slow_encoder.may_go_on.set()
+    folder = tmp_path / "input"
+    folder.mkdir()
+    table = pq.read_table(sample).slice(0, 30)
+    pq.write_table(table.append_column("body", table["text"]), folder / "a.parquet")
+    pq.write_table(table, folder / "b.parquet")
+    output = tmp_path / "out"
+    assert build(folder / "*.parquet", output, "--text_column=body") == 1
+    assert slow_encoder.documents == []
+    assert build(folder / "*.parquet", output) == 0
+
+
+def test_an_error_is_told_once_and_without_waiting_for_a_block(
+    build: Build,
+    sample: Path,
+    tmp_path: Path,
+    slow_encoder: SlowEncoder,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    threading.Timer(60, slow_encoder.may_go_on.set).start()
+    began = time.monotonic()
+    try:
+        assert build(sample, tmp_path, "--no_such_flag=1") == 2
+        assert time.monotonic() - began < 60
+    finally:
+        slow_encoder.may_go_on.set()
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "--no_such_flag" in line
+
+
+def test_what_fails_there_is_told_by_the_step(
+    build: Build, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    broken = pa.array([b"good", b"\xff"]).cast(pa.binary()).view(pa.binary())
+    bad = pa.Array.from_buffers(pa.string(), 2, broken.buffers())
+    pq.write_table(pa.table({"text": bad}), tmp_path / "a.parquet")
+    assert build(tmp_path / "a.parquet", tmp_path / "out") == 1
+    errors = capfd.readouterr().err.splitlines()
+    assert [line for line in errors if line.startswith("fineshards: ")] == errors[-1:]
+    assert "row 1: its 'text' is not valid UTF-8" in errors[-1]
