@@ -7,8 +7,8 @@
     shards/train_0017.json         the record of a finished shard; written after the shard
 
 The later file of each pair is the mark of completion: what lacks it is done again. Token blocks
-have no header, so that a shard is a header and whole or cut token blocks. They are soon read and
-then deleted, so they are not made to outlive a power cut; a block that an earlier run left is
+have no header, so that a shard is a header and whole or cut token blocks. All of these are soon
+read and then deleted, so they are not made to outlive a power cut; what an earlier run left is
 checked before it is used, and done again if it is damaged.
 """
 
@@ -20,14 +20,13 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, BinaryIO
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shards import npy
-from shards.checksums import file_checksum
+from shards.checksums import file_checksum, write_with_checksum
 from shards.errors import OutputError
 from shards.job import Job
 from shards.layout import Layout, shard_stem, table_name
@@ -89,9 +88,8 @@ class BlockWriter:
                     f"the tokenizer gave the id {highest}, which {self._dtype.name} cannot hold, "
                     "though its vocabulary should. Please report it; --dtype uint32 holds it."
                 )
-        content = np.ascontiguousarray(tokens, dtype=self._dtype)
-        self._tokens_file.write(content.data)
-        self._checksum = google_crc32c.extend(self._checksum, content.view(np.uint8))
+        content = np.ascontiguousarray(tokens, dtype=self._dtype).view(np.uint8)
+        self._checksum = write_with_checksum(content, self._tokens_file, self._checksum)
         shifted = offsets + self.tokens
         numbers = np.arange(self.documents, self.documents + len(rows), dtype=np.int64)
         columns = [numbers, shifted[:-1], shifted[1:], rows, ids]
@@ -148,12 +146,12 @@ class Checkpoints:
     def write_blocks(self, file: int, blocks: list[Block]) -> None:
         """Remembers the blocks of a file."""
         content = json.dumps([asdict(block) for block in blocks])
-        self.storage.write(self._blocks_name(file), content.encode())
+        self.storage.write(self._blocks_name(file), content.encode(), lasting=False)
 
     def read_blocks(self, file: int) -> list[Block] | None:
         """The blocks of a file, or None if it was not discovered yet."""
-        content = self.storage.read_if_there(self._blocks_name(file))
-        return None if content is None else [Block(**fields) for fields in json.loads(content)]
+        blocks = self._read_json(self._blocks_name(file))
+        return None if blocks is None else [Block(**fields) for fields in blocks]
 
     # -- token blocks
 
@@ -258,25 +256,35 @@ class Checkpoints:
 
     def write_layout(self, layout: Layout) -> None:
         """Remembers the layout, for people and for `status`."""
-        self.storage.write(self._plan_name(), json.dumps(asdict(layout)).encode())
+        content = json.dumps(asdict(layout)).encode()
+        self.storage.write(self._plan_name(), content, lasting=False)
 
     def read_layout(self) -> Layout | None:
         """The layout, or None before all blocks are tokenized."""
-        content = self.storage.read_if_there(self._plan_name())
-        return None if content is None else Layout(**json.loads(content))
+        layout = self._read_json(self._plan_name())
+        return None if layout is None else Layout(**layout)
 
     def write_shard_record(self, record: ShardRecord) -> None:
         """Marks a shard as finished."""
-        self.storage.write(self._shard_name(record.name), json.dumps(asdict(record)).encode())
+        content = json.dumps(asdict(record)).encode()
+        self.storage.write(self._shard_name(record.name), content, lasting=False)
 
     def read_shard_record(self, shard_name: str) -> ShardRecord | None:
         """The record of a finished shard, or None if it is still to be written."""
-        content = self.storage.read_if_there(self._shard_name(shard_name))
-        if content is None:
+        fields = self._read_json(self._shard_name(shard_name))
+        if fields is None:
             return None
-        record = ShardRecord(**json.loads(content))
+        record = ShardRecord(**fields)
         whole = self.storage.size(shard_name) == record.bytes
         return record if whole and self.storage.size(table_name(shard_name)) else None
+
+    def _read_json(self, name: str) -> Any:
+        """The content of a file; None if it is not there, or was lost in a power cut."""
+        content = self.storage.read_if_there(name)
+        try:
+            return None if content is None else json.loads(content)
+        except ValueError:
+            return None
 
     def _blocks_name(self, file: int) -> str:
         return f"{self.folder}/files/{file:05d}.json"

@@ -100,9 +100,9 @@ class Storage(ABC):
         """The content of a small file, or None when it is not there."""
         return None if self.size(name) is None else self.read(name)
 
-    def write(self, name: str, content: bytes) -> None:
-        """Writes a small file."""
-        with self.create(name) as file:
+    def write(self, name: str, content: bytes, lasting: bool = True) -> None:
+        """Writes a small file; lasting: see `create`."""
+        with self.create(name, lasting) as file:
             file.write(content)
 
 

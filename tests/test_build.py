@@ -284,7 +284,7 @@ def test_keys_are_plain_and_beam_has_nothing_to_say_about_the_graph(
     pipeline.visit(Visitor())
     assert keys["Plan/GroupFiles"] is int
     assert keys["Write/GroupShards"] == typehints.Tuple[str, int]
-    assert keys["Plan/AllReports/Group"] is keys["Commit/AllRecords/Group"] is type(None)
+    assert keys["Plan/AllReports/Group"] is keys["Commit/AllRecords/Group"] is None
 
 
 def test_no_step_has_state_or_timers(sample: Path, tmp_path: Path) -> None:
