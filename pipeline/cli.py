@@ -15,7 +15,7 @@ from pipeline.options import (
     parse_build_flags,
     parse_tune_flags,
 )
-from pipeline.startup import leave_out_optional_modules
+from pipeline.startup import leave_out_what_is_not_needed
 from pipeline.terminal import report_errors
 from shards.errors import UsageError
 from shards.storage import open_storage
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code: 0, 1 (failed) or 2 (used wrongly)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if argv is None and _builds_files_here(arguments):
-        leave_out_optional_modules()
+        leave_out_what_is_not_needed()
     return report_errors(lambda: _run(arguments))
 
 

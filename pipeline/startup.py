@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -34,12 +35,14 @@ class _NotInstalled(MetaPathFinder):
         return None
 
 
-def leave_out_optional_modules() -> None:
+def leave_out_what_is_not_needed() -> None:
     """Makes modules that a local run has no use for look as if they were not installed.
 
-    For a process that does nothing else: what imports them later does not find them either.
+    For a process that does nothing else: what imports them later does not find them either. Nor
+    has it linear algebra to do, for which numpy would start threads that spin for a while.
     """
     sys.meta_path.insert(0, _NotInstalled())
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # It complains of what it does not find.
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
 

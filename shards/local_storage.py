@@ -12,7 +12,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -153,7 +153,8 @@ class _WriteBehind(io.FileIO):
         self._written += count
         waiting = self._written - self._told
         if waiting >= _WRITE_BEHIND and hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self.fileno(), self._told, waiting, os.POSIX_FADV_DONTNEED)
+            with suppress(OSError):
+                os.posix_fadvise(self.fileno(), self._told, waiting, os.POSIX_FADV_DONTNEED)
             self._told = self._written
         return count
 
