@@ -226,9 +226,10 @@ class _Tuning:
         return copy_sample(self.survey, columns_of(self.options.build), folder, wish)
 
     def _flags(self, sample: Sample) -> list[str]:
-        """The flags that build a sample: as given, but another input, and many shards.
+        """The flags that build a sample: as given, but another input, many shards, no head start.
 
-        The whole input has many, so that all workers have some to write.
+        The whole input has many shards, so that all workers have some to write. A head start, which
+        the number of workers prevents, would belong to the start-up with the defaults only.
         """
         pattern = os.path.join(glob.escape(os.path.dirname(sample.parts[0].path)), "*")
         rest = [
@@ -236,7 +237,8 @@ class _Tuning:
         ]
         # Tokens have about four bytes.
         shard_tokens = min(max(sample.bytes // (16 * self.cores), 1), DEFAULT_SHARD_TOKENS)
-        return [f"--input={pattern}", *rest, f"--shard_tokens={shard_tokens}"]
+        made = [f"--input={pattern}", f"--shard_tokens={shard_tokens}"]
+        return [*rest, *made, f"--direct_num_workers={self.cores}"]
 
     def _workers(self, setting: Setting) -> int:
         return setting.workers or self.cores
