@@ -1,9 +1,9 @@
 """`fineshards tune`: which flags make a build of this input on this machine the quickest.
 
 It copies a sample of the input and builds it again and again, each time with other settings, by
-the very command that it then advises. In order: look at the input; build next to nothing, for the
-time of start-up; build a little, for the rate; copy a sample that keeps a build at work for some
-seconds; search.
+the command that it then advises, without its head start. In order: look at the input; build next
+to nothing, for the time of start-up; build a little, for the rate; copy a sample that keeps a build
+at work for some seconds; search.
 """
 
 from __future__ import annotations
