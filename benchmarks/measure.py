@@ -23,7 +23,7 @@ from shards.errors import FineshardsError
 
 # A look at the memory of all processes costs time: it is taken every so many seconds, or less often
 # if it would take more than this part of a core. At 0.05 it also held up a process that maps memory
-# all the time: the job took 4 to 7 % longer, the bound nothing.
+# all the time: the job took 4 to 7 % longer, the bound 1 %.
 SAMPLING_SECONDS = 0.05
 SAMPLING_SHARE = 0.01
 # How long helpers may outlive the command before they are killed.
