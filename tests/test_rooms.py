@@ -113,6 +113,14 @@ def test_a_mistake_is_reported_without_importing_anything_slow(flag: str) -> Non
     assert loaded.isdisjoint({"apache_beam", "pyarrow", "tiktoken"})
 
 
+def test_a_head_start_does_not_wait_for_beam() -> None:
+    loaded = modules_after(
+        "import pipeline.main\nimport pipeline.launch\nimport transforms.head_start\n"
+    )
+    assert "transforms" in loaded
+    assert "apache_beam" not in loaded
+
+
 def test_a_manifest_is_read_without_importing_more_than_numpy() -> None:
     loaded = modules_after("import shards.manifest\n")
     assert loaded.isdisjoint({"apache_beam", "pyarrow", "tiktoken", "google_crc32c"})
