@@ -130,7 +130,7 @@ class Race:
             self._contents.empty if contestant.skips_empty else 0
         )
         if len(set(self._totals.values())) > 1:
-            totals = ", ".join(f"{name} {total:,}" for name, total in self._totals.items())
+            totals = ", ".join(f"{name} {total:,}" for name, total in sorted(self._totals.items()))
             raise FineshardsError(
                 f"the contestants give different numbers of tokens: {totals}. Nothing is measured "
                 "before they do the same work."

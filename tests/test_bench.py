@@ -148,7 +148,7 @@ def test_a_contestant_with_other_tokens_fails_the_benchmark(
         "import os, sys, numpy\nos.mkdir(sys.argv[1])\n"
         f"numpy.save(sys.argv[1] + '/a', numpy.zeros({right - 1}, dtype=numpy.uint32))"
     )
-    with pytest.raises(FineshardsError, match=f"seed {right}, newcomer {right - 1}"):
+    with pytest.raises(FineshardsError, match=f"newcomer {right - 1}, seed {right}"):
         race(files, tmp_path, monkeypatch, program)
     assert not (tmp_path / "results").exists()
     assert is_clean(files)
