@@ -125,7 +125,9 @@ def _pipeline(launch: Launch, options: BuildOptions) -> tuple[Pipeline, RunnerCh
 
 
 def _head_start(launch: Launch, options: BuildOptions) -> AbstractContextManager[None]:
-    if not runs_in_this_process(options):
+    # What is elsewhere would be asked for the same things twice.
+    places = [launch.checkpoints.storage.root, *(file.path for file in launch.job.files)]
+    if not runs_in_this_process(options) or any("://" in place for place in places):
         return nullcontext()
     from transforms.head_start import HeadStart
 
