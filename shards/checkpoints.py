@@ -181,11 +181,7 @@ class Checkpoints:
             return None
         try:
             with self.storage.open(documents_name) as file:
-                parquet = _open_documents(file)
-                metadata = parquet.metadata.metadata
-                if not self.storage.checks_itself:
-                    for _ in parquet.iter_batches(use_threads=False):
-                        pass
+                metadata = pq.read_metadata(file).metadata
         except (pa.ArrowException, OSError):
             return None
         fields = json.loads(metadata[_SUMMARY_KEY])
@@ -193,11 +189,20 @@ class Checkpoints:
         summary = BlockSummary(**fields, labels=labels)
         if self.storage.size(tokens_name) != summary.tokens * self.dtype.itemsize:
             return None
-        if not self.storage.checks_itself:
-            with self.storage.open(tokens_name) as file:
-                if file_checksum(file) != int(metadata[_CHECKSUM_KEY]):
-                    return None
-        return summary
+        checksum = int(metadata[_CHECKSUM_KEY])
+        whole = self.storage.checks_itself or self._is_whole(documents_name, tokens_name, checksum)
+        return summary if whole else None
+
+    def _is_whole(self, documents_name: str, tokens_name: str, checksum: int) -> bool:
+        """Whether a finished block's documents and tokens are what was written."""
+        try:
+            with self.storage.open(documents_name) as file:
+                for _ in _open_documents(file).iter_batches(use_threads=False):
+                    pass
+        except (pa.ArrowException, OSError):
+            return False
+        with self.storage.open(tokens_name) as file:
+            return file_checksum(file) == checksum
 
     def read_documents(self, file: int, index: int, start: int, stop: int) -> pa.Table:
         """The documents of a block that have tokens in `[start, stop)`; schema DOCUMENTS_SCHEMA.

@@ -11,10 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from oracle import oracle, read_texts, shards_in
+from watched_encoder import watched_encode
 
-from encoders.encoder import TokenBatch
 from encoders.exact import ExactEncoder
-from encoders.golden import GOLDEN_TEXTS
 from pipeline.launch import Launch, prepare
 from pipeline.options import Parser, add_build_flags, parse_build_flags
 from shards.records import Block
@@ -28,14 +27,7 @@ Build = Callable[..., int]
 @pytest.fixture
 def slow_encoder(monkeypatch: pytest.MonkeyPatch) -> SlowEncoder:
     slow = SlowEncoder()
-    encode = ExactEncoder.encode
-
-    def wait_and_encode(self: ExactEncoder, texts: pa.Array) -> TokenBatch:
-        if tuple(texts.to_pylist()) != GOLDEN_TEXTS:
-            slow.called(len(texts))
-        return encode(self, texts)
-
-    monkeypatch.setattr(ExactEncoder, "encode", wait_and_encode)
+    monkeypatch.setattr(ExactEncoder, "encode", watched_encode(slow.called))
     return slow
 
 

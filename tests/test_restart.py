@@ -13,16 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import apache_beam as beam
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from conftest import ROOT
 from oracle import oracle, read_texts, shards_in
+from watched_encoder import watched_encode
 
-from encoders.encoder import TokenBatch
 from encoders.exact import ExactEncoder
-from encoders.golden import GOLDEN_TEXTS
 from pipeline.graph import build_pipeline
 from shards.checkpoints import Checkpoints
 from shards.errors import OutputError
@@ -130,25 +128,12 @@ def test_blocks_that_a_power_cut_damaged_are_done_again(
     inode = whole.stat().st_ino
     shutil.rmtree(folder / "shards")
     (output / "metadata/manifest.json").unlink()
-    encoded = count_encoded_documents(monkeypatch)
+    encoded: list[int] = []
+    monkeypatch.setattr(ExactEncoder, "encode", watched_encode(encoded.append))
     assert build(small / "*.parquet", output, *flags) == 0
     assert shards_in(output) == expected
     assert sum(encoded) == 30
     assert whole.stat().st_ino == inode
-
-
-def count_encoded_documents(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Documents in each call of the encoder from now on, golden texts apart."""
-    encoded: list[int] = []
-    encode = ExactEncoder.encode
-
-    def counted(self: ExactEncoder, texts: pa.Array) -> TokenBatch:
-        if tuple(texts.to_pylist()) != GOLDEN_TEXTS:
-            encoded.append(len(texts))
-        return encode(self, texts)
-
-    monkeypatch.setattr(ExactEncoder, "encode", counted)
-    return encoded
 
 
 def test_finished_job_does_nothing_and_says_so(

@@ -14,7 +14,7 @@ from pipeline.launch import prepare
 from pipeline.options import Parser, add_build_flags, parse_build_flags
 from shards.assembly import write_shard
 from shards.plan import plan_pieces, plan_stream, report_file
-from transforms.blocks import discover_file, tokenize_block
+from transforms.blocks import discover_file, finish_block
 from transforms.commit import commit
 
 
@@ -63,7 +63,8 @@ def test_every_stage_of_a_job_is_told(
     summaries = []
     for number, block in enumerate(blocks, start=1):
         columns = job.settings.columns
-        summaries.append(tokenize_block(file, block, columns, encoder, checkpoints, 0))
+        summary, _ = finish_block(file, block, columns, encoder, checkpoints, 0)
+        summaries.append(summary)
         now, told = status(capsys, tmp_path)
         assert (now["stage"], now["blocks"]) == ("tokenizing", number)
         assert now["tokens"] == sum(summary.tokens for summary in summaries)

@@ -43,26 +43,15 @@ def finish_block(
     checkpoints: Checkpoints,
     max_bad_rows: int,
 ) -> tuple[BlockSummary, bool]:
-    """The summary of a block, and whether an earlier run had finished it; now it is finished."""
-    summary = checkpoints.read_summary(block)
-    if summary is not None:
-        return summary, True
-    return tokenize_block(file, block, columns, encoder, checkpoints, max_bad_rows), False
+    """Encodes a block into its token block, unless an earlier run did.
 
-
-def tokenize_block(
-    file: SourceFile,
-    block: Block,
-    columns: Columns,
-    encoder: Encoder,
-    checkpoints: Checkpoints,
-    max_bad_rows: int,
-) -> BlockSummary:
-    """Encodes a block into its token block and returns the summary.
-
+    Returns the block's summary, and whether it was finished before.
     Rows with null text are counted and skipped. Rows that cannot be encoded go to
     `metadata/rejected/`; more than `max_bad_rows` of them raise InputError naming the last.
     """
+    finished = checkpoints.read_summary(block)
+    if finished is not None:
+        return finished, True
     labels: list[LabelCount] = []
     by_reference = compared = 0
     bad: list[BadRow] = []
@@ -98,7 +87,7 @@ def tokenize_block(
             labels=sum_labels(labels),
         )
         writer.finish(summary)
-    return summary
+    return summary, False
 
 
 def _compare_sample(file: SourceFile, rows: Rows, encoded: TokenBatch, encoder: Encoder) -> int:

@@ -8,6 +8,7 @@ that the thread is at work on. What goes wrong here goes wrong there once more, 
 
 import threading
 from concurrent.futures import Future
+from contextlib import suppress
 from types import TracebackType
 
 from encoders.encoder import Encoder
@@ -61,7 +62,7 @@ class HeadStart:
         return None if future is None else future.result()
 
     def _work(self) -> None:
-        try:
+        with suppress(Exception):
             # All footers first, as in the graph: a mistake in the flags leaves no block behind.
             blocks = [
                 (file, block)
@@ -75,8 +76,6 @@ class HeadStart:
             for file, block in blocks:
                 if not self._finish(file, block, encoder):
                     return
-        except Exception:
-            return
 
     def _finish(self, file: SourceFile, block: Block, encoder: Encoder) -> bool:
         """Finishes a block; False if it is too late to begin one."""
