@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 
 from shards import npy
 from shards.checksums import file_checksum, write_with_checksum
+from shards.documents import open_parquet
 from shards.errors import OutputError
 from shards.job import Job
 from shards.layout import Layout, shard_stem, table_name
@@ -197,7 +198,7 @@ class Checkpoints:
         """Whether a finished block's documents and tokens are what was written."""
         try:
             with self.storage.open(documents_name) as file:
-                for _ in _open_documents(file).iter_batches(use_threads=False):
+                for _ in open_parquet(file).iter_batches(use_threads=False):
                     pass
         except (pa.ArrowException, OSError):
             return False
@@ -211,7 +212,7 @@ class Checkpoints:
         """
         # Arrow's own filters would do it, but take a fifth of a second to be imported.
         with self.storage.open(self.documents_name(file, index), _DOCUMENT_BYTES) as opened:
-            parquet = _open_documents(opened)
+            parquet = open_parquet(opened)
             groups = [
                 group
                 for group in range(parquet.num_row_groups)
@@ -311,10 +312,6 @@ def _maximum(parquet: pq.ParquetFile, group: int, column: str) -> int:
     index = DOCUMENTS_SCHEMA.get_field_index(column)
     value: int = parquet.metadata.row_group(group).column(index).statistics.max
     return value
-
-
-def _open_documents(opened: BinaryIO) -> pq.ParquetFile:
-    return pq.ParquetFile(opened, page_checksum_verification=True)
 
 
 def _documents_writer(opened: BinaryIO) -> pq.ParquetWriter:

@@ -63,7 +63,7 @@ class DocumentTable:
     @classmethod
     def read(cls, opened: BinaryIO) -> DocumentTable:
         """Reads a table; raises pyarrow's errors, or ValueError for another schema."""
-        table = pq.read_table(opened, page_checksum_verification=True)
+        table = open_parquet(opened).read(use_threads=False)
         if not table.schema.equals(SCHEMA):
             raise ValueError(f"has the columns {table.schema.names}, expected {SCHEMA.names}")
         table.validate(full=True)
@@ -119,6 +119,16 @@ class DocumentTable:
         if index == len(self) or self.document[index] != document:
             raise KeyError(document)
         return index
+
+
+def open_parquet(opened: BinaryIO) -> pq.ParquetFile:
+    """A parquet file with checksums, to be read with `use_threads=False`.
+
+    It is then read in the thread that asks and in no other. Arrow's own threads may let go of
+    `opened` long after they have returned what was in it, and a process that is about to end by
+    then is aborted for it, or hangs (https://github.com/apache/arrow/issues/33975, 34314, 50482).
+    """
+    return pq.ParquetFile(opened, page_checksum_verification=True, pre_buffer=False)
 
 
 def cut_documents(

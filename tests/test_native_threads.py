@@ -1,0 +1,40 @@
+"""Native threads: none of a command's may be left when its process ends.
+
+Arrow's readers start threads that may let go of a Python object while the interpreter shuts down,
+by which the process is aborted with its work done (https://github.com/apache/arrow/issues/34314).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fresh_interpreter import run_program
+
+PROGRAM = """
+import os, sys, time
+import numpy, pyarrow.parquet
+from pipeline.cli import main
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+sample, output = sys.argv[1:]
+before = threads()
+for command in (
+    ["build", "--input", sample, "--output", output, "--keep_checkpoints"],
+    ["status", output],
+    ["verify", output, "--sample", "5"],
+    ["inspect", output, "--shard", "train/0", "--token", "0"],
+):
+    assert main(command) == 0
+    # A thread that was waited for needs a moment to be gone; Arrow's would stay for ever.
+    patience = time.monotonic() + 10
+    while threads() > before and time.monotonic() < patience:
+        time.sleep(0.01)
+    assert threads() <= before, f"{command[0]} left {threads() - before} threads"
+"""
+
+
+def test_commands_leave_no_thread(sample: Path, tmp_path: Path) -> None:
+    done = run_program(PROGRAM, sample, tmp_path / "out")
+    assert (done.returncode, "left" in done.stderr) == (0, False), done.stderr
