@@ -8,7 +8,7 @@ not something to convert.
 
 from __future__ import annotations
 
-import ast
+import re
 import struct
 
 import numpy as np
@@ -21,6 +21,10 @@ DTYPES: dict[str, np.dtype[np.unsignedinteger]] = {
 TOKEN_DTYPE = DTYPES["uint32"]
 HEADER_BYTES = 128
 _MAGIC = b"\x93NUMPY\x01\x00"
+# The fields of a header are a Python literal, but Python 3.11's own parser of such fails now and
+# then when two threads call it (https://github.com/python/cpython/issues/106905).
+_DESCR = re.compile(rb"'descr': '([^']*)'")
+_SHAPE = re.compile(rb"'shape': \((\d+),\)")
 
 
 def header(tokens: int, dtype: np.dtype[np.unsignedinteger] = TOKEN_DTYPE) -> bytes:
@@ -41,18 +45,15 @@ def parse_header(first_bytes: bytes, dtype: np.dtype[np.unsignedinteger] = TOKEN
         raise ValueError(f"is not a .npy file: it starts with {first_bytes[:6]!r}")
     if first_bytes[6:8] != _MAGIC[6:]:
         raise ValueError(f"is .npy version {tuple(first_bytes[6:8])}, expected (1, 0)")
-    try:
-        fields = ast.literal_eval(first_bytes[10:].decode("latin1").strip())
-        descr, shape = fields["descr"], fields["shape"]
-    except (ValueError, SyntaxError, KeyError, TypeError):
-        raise ValueError(f"has an unreadable .npy header: {first_bytes[10:]!r}") from None
-    if descr != dtype.str:
-        raise ValueError(f"holds dtype {descr!r}, expected {dtype.str!r}")
-    is_flat = isinstance(shape, tuple) and len(shape) == 1 and isinstance(shape[0], int)
-    tokens: int = shape[0] if is_flat else -1
-    if tokens < 0 or first_bytes != header(tokens, dtype):
-        raise ValueError(f"has the header {fields}, expected that of a flat C-ordered array")
-    return tokens
+    fields = first_bytes[10:].rstrip()
+    descr, shape = _DESCR.search(fields), _SHAPE.search(fields)
+    if descr and descr[1] != dtype.str.encode():
+        raise ValueError(f"holds dtype '{descr[1].decode('latin1')}', expected {dtype.str!r}")
+    if shape is None or first_bytes != header(int(shape[1]), dtype):
+        raise ValueError(
+            f"has the header {fields.decode('latin1')!r}, expected that of a flat C-ordered array"
+        )
+    return int(shape[1])
 
 
 def file_bytes(tokens: int, dtype: np.dtype[np.unsignedinteger] = TOKEN_DTYPE) -> int:

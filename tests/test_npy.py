@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import time
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
 
@@ -117,3 +120,21 @@ def test_a_changed_byte_is_refused_or_means_another_count(
 def test_nothing_but_a_header_is_accepted(text: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_header(header(7)[:10] + text.ljust(118))
+
+
+def test_threads_do_not_disturb_each_other() -> None:
+    """As they would by Python 3.11's `ast`, if garbage is collected while it builds its tree."""
+
+    def let_others_work(phase: str, info: dict[str, int]) -> None:
+        time.sleep(0)
+
+    threshold = gc.get_threshold()
+    gc.set_threshold(5)
+    gc.callbacks.append(let_others_work)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            parsed = list(pool.map(lambda n: parse_header(header(n)), range(8000)))
+    finally:
+        gc.callbacks.remove(let_others_work)
+        gc.set_threshold(*threshold)
+    assert parsed == list(range(8000))
