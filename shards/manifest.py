@@ -107,7 +107,11 @@ class Manifest:
                     found.append(f"{shard.name} has {shard.bytes} bytes for {shard.tokens} tokens")
         for report, file in zip(self.reports, self.files, strict=True):
             if report.rows != report.documents + report.nulls + report.rejected:
-                found.append(f"the rows of {file.path} do not balance: {report}")
+                found.append(
+                    f"the rows of {file.path} do not balance: {report.rows} rows, of which "
+                    f"{report.documents} became documents, {report.nulls} had no text and "
+                    f"{report.rejected} were rejected"
+                )
         totals = self.totals()
         for what, in_shards in (
             ("tokens", sum(shard.tokens for shard in self.shards)),

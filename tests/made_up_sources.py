@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from loader.apportionment import Stretch
+from loader.mixture import Mixture
 from loader.source import Samples
 
 
@@ -57,3 +60,27 @@ def pairs(
     """Draws as (source, number) pairs."""
     sources, numbers = draws
     return list(zip(map(int, sources), map(int, numbers), strict=True))
+
+
+def mixture(weights: list[Any], lengths: list[int] | int = 10**6, **options: Any) -> Mixture:
+    """Sources named a, b, … with these weights and lengths."""
+    if isinstance(lengths, int):
+        lengths = [lengths] * len(weights)
+    names = [chr(ord("a") + at) if len(weights) < 27 else str(at) for at in range(len(weights))]
+    return Mixture(
+        {
+            name: (MadeUp(length, mark), weight)
+            for mark, (name, weight, length) in enumerate(zip(names, weights, lengths, strict=True))
+        },
+        **options,
+    )
+
+
+def is_a_prefix_of_each(draws: list[tuple[int, int]]) -> bool:
+    """Whether every number of a source comes after all smaller ones, once."""
+    seen: Counter[int] = Counter()
+    for source, number in draws:
+        if number != seen[source]:
+            return False
+        seen[source] += 1
+    return True

@@ -2,62 +2,27 @@
 
 from __future__ import annotations
 
-import gc
 import json
-import multiprocessing
-import pickle
 import shutil
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fresh_interpreter import run_program
 from hypothesis import given
 from hypothesis import strategies as st
+from numbered_samples import Numbers, numbers, scalar_order
 from scalar_permutation import ScalarPermutation, scalar_key
+from sentences import refused
 
 from benchmarks.made_up_dataset import make_dataset
 from loader.batch_loader import BatchLoader
 from loader.dataset import TokenDataset
 from loader.mixture import Mixture
-from shards.errors import FineshardsError, OutputError, UsageError
 from shards.storage import open_storage
-
-
-class Numbers:
-    """A source whose samples say which they are: source, number's low and high half."""
-
-    def __init__(self, samples: int, name: int = 0, fingerprint: str = "numbers") -> None:
-        self.fingerprint = fingerprint
-        self.tokens_a_sample = 2
-        self._samples = samples
-        self._name = name
-
-    def __len__(self) -> int:
-        return self._samples
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        assert 0 <= index < self._samples
-        return np.array([self._name, index % 2**32, index >> 32], np.uint32)
-
-
-def numbers(loader: Iterator[np.ndarray], batches: int | None = None) -> list[int]:
-    """The sample numbers of the next batches, one after the other."""
-    return [int(row[1]) for batch in islice(loader, batches) for row in batch]
-
-
-def scalar_order(samples: int, seed: int, epochs: int) -> list[int]:
-    """The order of a single source, by its definition."""
-    order = []
-    for epoch in range(epochs):
-        shuffled = ScalarPermutation(samples, scalar_key(seed, "epoch", "", epoch))
-        order += [shuffled.forward(place) for place in range(samples)]
-    return order
 
 
 @pytest.fixture(scope="module")
@@ -70,15 +35,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def dataset(folder: Path) -> TokenDataset:
     return TokenDataset(folder, sequence_length=30)
-
-
-def refused(call: Callable[[], object], kind: type[FineshardsError] = UsageError) -> str:
-    with pytest.raises(kind) as caught:
-        call()
-    message = str(caught.value)
-    assert "\n" not in message
-    assert message.endswith(".")
-    return message
 
 
 # Order
@@ -185,6 +141,16 @@ def test_shard_order_changes_with_the_epoch_in_a_windowed_shuffle(dataset: Token
         ]
     assert all(sorted(order) == list(range(9)) for order in orders)
     assert len(set(orders)) == 6
+
+
+def test_two_loaders_of_one_dataset_do_not_disturb_each_other(dataset: TokenDataset) -> None:
+    def make(seed: int) -> BatchLoader:
+        return BatchLoader(dataset, 4, seed, epochs=2)
+
+    alone = [list(make(0)), list(make(1))]
+    together = list(zip(make(0), make(1), strict=True))
+    for batches, expected in zip(zip(*together, strict=True), alone, strict=True):
+        assert np.array_equal(np.array(batches), np.array(expected))
 
 
 # Resuming
@@ -431,102 +397,3 @@ def test_a_state_of_another_mixture_is_refused() -> None:
     state = BatchLoader(mixture(), 4).state_dict()
     assert "fingerprint" in refused(lambda: BatchLoader(mixture(seed=1), 4).load_state_dict(state))
     assert "a mixture has no epochs" in refused(lambda: BatchLoader(mixture(), 4, epochs=1))
-
-
-# Threads and processes
-
-
-class Failing(Numbers):
-    """A source one of whose samples cannot be read, for a while."""
-
-    broken = True
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        if self.broken and index == 17:
-            raise OutputError("the shard train_0003.npy is damaged.")
-        return super().__getitem__(index)
-
-
-@pytest.mark.parametrize("prefetch", [0, 1, 5])
-def test_an_error_comes_out_where_its_batch_would_have_and_can_be_mended(prefetch: int) -> None:
-    source = Failing(40)
-    loader = BatchLoader(source, 5, shuffle=False, prefetch=prefetch, epochs=1)
-    assert numbers(loader, 3) == list(range(15))
-    for _ in range(2):
-        assert refused(lambda: next(loader), OutputError) == "the shard train_0003.npy is damaged."
-        assert loader.consumed == 15
-    source.broken = False
-    assert numbers(loader) == list(range(15, 40))
-
-
-def prefetching() -> int:
-    return sum(thread.name == "fineshards-prefetch" for thread in threading.enumerate())
-
-
-@pytest.mark.parametrize("end", ["close", "with", "garbage", "load", "end"])
-def test_the_thread_ends_with_its_loader(end: str) -> None:
-    assert prefetching() == 0
-    loader = BatchLoader(Numbers(10), 2, epochs=3)
-    next(loader)
-    assert prefetching() == 1
-    if end == "close":
-        loader.close()
-        loader.close()
-    elif end == "with":
-        with loader:
-            next(loader)
-    elif end == "garbage":
-        del loader
-        gc.collect()
-    elif end == "load":
-        loader.load_state_dict(loader.state_dict())
-    else:
-        list(loader)
-    assert prefetching() == 0
-
-
-@pytest.mark.parametrize("how", ["next(loader)", "next(loader); raise SystemExit(3)", "pass"])
-def test_nothing_hangs_when_python_ends(folder: Path, how: str) -> None:
-    program = (
-        "import sys, time\n"
-        "from loader.batch_loader import BatchLoader\n"
-        "from loader.dataset import TokenDataset\n"
-        "loader = BatchLoader(TokenDataset(sys.argv[1], sequence_length=30), 4, prefetch=4)\n"
-        f"{how}\n"
-    )
-    done = run_program(program, folder, timeout=60)
-    assert (done.returncode, done.stderr) == (3 if "3" in how else 0, "")
-
-
-def _rest(loader: BatchLoader, result: Any) -> None:
-    result.put(numbers(loader))
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_loader_in_use_goes_on_in_another_process(method: str) -> None:
-    loader = BatchLoader(Numbers(40), 4, 6, epochs=2)
-    numbers(loader, 3)
-    context = multiprocessing.get_context(method)
-    result = context.Queue()
-    child = context.Process(target=_rest, args=(loader, result))
-    child.start()
-    rest = result.get(timeout=60)
-    child.join(60)
-    assert child.exitcode == 0
-    assert rest == numbers(loader) == scalar_order(40, 6, 2)[12:]
-
-
-def test_a_pickled_loader_goes_on_where_it_stood() -> None:
-    loader = BatchLoader(Numbers(40), 4, 6, epochs=2)
-    numbers(loader, 3)
-    assert numbers(pickle.loads(pickle.dumps(loader))) == numbers(loader)
-
-
-def test_two_loaders_of_one_dataset_do_not_disturb_each_other(dataset: TokenDataset) -> None:
-    def make(seed: int) -> BatchLoader:
-        return BatchLoader(dataset, 4, seed, epochs=2)
-
-    alone = [list(make(0)), list(make(1))]
-    together = list(zip(make(0), make(1), strict=True))
-    for batches, expected in zip(zip(*together, strict=True), alone, strict=True):
-        assert np.array_equal(np.array(batches), np.array(expected))

@@ -8,6 +8,7 @@ import pickle
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +18,13 @@ from fresh_interpreter import run_program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import ENCODING, EOT, read_texts
+from sentences import refused
 
 from benchmarks.made_up_dataset import make_dataset, stream
 from loader.boundaries import cu_seqlens, position_ids
 from loader.dataset import TokenDataset
 from pipeline.cli import main
-from shards.errors import FineshardsError, OutputError, UsageError
+from shards.errors import OutputError
 from shards.storage import open_storage
 
 SHARD_TOKENS = 1000
@@ -185,18 +187,6 @@ def test_a_read_only_dataset_is_read_and_nothing_is_written(copy: Path) -> None:
     assert sorted((path, path.stat().st_mtime_ns) for path in copy.rglob("*")) == before
 
 
-def refused(
-    kind: type[FineshardsError], call: Callable[..., object], *arguments: object, **named: object
-) -> str:
-    """The message of an error, which must be of one line and end as a sentence does."""
-    with pytest.raises(kind) as caught:
-        call(*arguments, **named)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert message.endswith(".")
-    return message
-
-
 @pytest.mark.parametrize(
     ("split", "length", "said"),
     [
@@ -211,27 +201,27 @@ def refused(
 def test_what_cannot_be_asked_for_is_refused(
     whole: Path, split: str, length: int, said: str
 ) -> None:
-    message = refused(UsageError, TokenDataset, whole, split, sequence_length=length)
+    message = refused(lambda: TokenDataset(whole, split, sequence_length=length))
     assert said in message
 
 
 def test_an_empty_split_is_refused(tmp_path: Path) -> None:
     made(tmp_path, test_shards=0)
-    message = refused(UsageError, TokenDataset, tmp_path, "test", sequence_length=10)
+    message = refused(lambda: TokenDataset(tmp_path, "test", sequence_length=10))
     assert "the split test is empty" in message
 
 
 def test_an_unfinished_dataset_is_refused(copy: Path) -> None:
     (copy / "metadata/manifest.json").unlink()
-    message = refused(OutputError, TokenDataset, copy, sequence_length=10)
+    message = refused(lambda: TokenDataset(copy, sequence_length=10), OutputError)
     assert "holds no finished dataset: metadata/manifest.json is missing" in message
-    message = refused(OutputError, TokenDataset, copy / "none", sequence_length=10)
+    message = refused(lambda: TokenDataset(copy / "none", sequence_length=10), OutputError)
     assert "none" in message
 
 
 def test_a_manifest_that_contradicts_itself_is_refused(copy: Path) -> None:
     edit_manifest(copy, lambda content: content["shards"].pop())
-    message = refused(OutputError, TokenDataset, copy, sequence_length=10)
+    message = refused(lambda: TokenDataset(copy, sequence_length=10), OutputError)
     assert "metadata/manifest.json is damaged: 7 shards, expected 8" in message
 
 
@@ -268,7 +258,7 @@ def test_a_missing_or_damaged_shard_is_an_error_that_names_it(
     harm(copy / SHARD)
     dataset = TokenDataset(copy, sequence_length=100)
     for samples in ([25], [0, 25, 1], list(range(53)), [19]):
-        message = refused(OutputError, dataset.gather, np.array(samples))
+        message = refused(partial(dataset.gather, np.array(samples)), OutputError)
         assert said in message
         assert SHARD in message
     # All others are still there.

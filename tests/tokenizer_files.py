@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+from oracle import read_texts
 from tokenizers import (
     AddedToken,
     Regex,
@@ -18,6 +22,7 @@ from tokenizers import (
     trainers,
 )
 
+SAMPLE = Path(__file__).parent.parent / "samples/debian_text.parquet"
 EOT = "<|endoftext|>"
 SPECIALS = [EOT, "<|im_start|>", "<|im_end|>"]
 ADDED = ["<tool_call>", "</tool_call>"]
@@ -74,3 +79,23 @@ def oracle_documents(path: Path, eot: str, texts: Iterable[str]) -> list[list[in
     tokenizer.no_padding()
     first = tokenizer.token_to_id(eot)
     return [[first, *tokenizer.encode(text, add_special_tokens=False).ids] for text in texts]
+
+
+def arrow(texts: list[str]) -> pa.Array:
+    return pa.array(texts, pa.large_string())
+
+
+@lru_cache
+def sample_texts() -> list[str]:
+    return read_texts(SAMPLE)
+
+
+@lru_cache
+def trained(style: str) -> Tokenizer:
+    return train(style, sample_texts()[::4])
+
+
+@lru_cache
+def path_of(style: str) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="fineshards-tokenizers-"))
+    return save(trained(style), folder / f"{style.split()[0]}.json")

@@ -1,0 +1,40 @@
+"""A source whose samples say which they are, and the order in which they must come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+import numpy as np
+from scalar_permutation import ScalarPermutation, scalar_key
+
+
+class Numbers:
+    """A source whose samples say which they are: source, number's low and high half."""
+
+    def __init__(self, samples: int, name: int = 0, fingerprint: str = "numbers") -> None:
+        self.fingerprint = fingerprint
+        self.tokens_a_sample = 2
+        self._samples = samples
+        self._name = name
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        assert 0 <= index < self._samples
+        return np.array([self._name, index % 2**32, index >> 32], np.uint32)
+
+
+def numbers(loader: Iterator[np.ndarray], batches: int | None = None) -> list[int]:
+    """The sample numbers of the next batches, one after the other."""
+    return [int(row[1]) for batch in islice(loader, batches) for row in batch]
+
+
+def scalar_order(samples: int, seed: int, epochs: int) -> list[int]:
+    """The order of a single source, by its definition."""
+    order = []
+    for epoch in range(epochs):
+        shuffled = ScalarPermutation(samples, scalar_key(seed, "epoch", "", epoch))
+        order += [shuffled.forward(place) for place in range(samples)]
+    return order

@@ -1,0 +1,108 @@
+"""The thread that prefetches, and loaders that are copied to other processes: nothing is lost."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fresh_interpreter import run_program
+from numbered_samples import Numbers, numbers, scalar_order
+from sentences import refused
+
+from benchmarks.made_up_dataset import make_dataset
+from loader.batch_loader import BatchLoader
+from shards.errors import OutputError
+from shards.storage import open_storage
+
+
+class Failing(Numbers):
+    """A source one of whose samples cannot be read, for a while."""
+
+    broken = True
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        if self.broken and index == 17:
+            raise OutputError("the shard train_0003.npy is damaged.")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 5])
+def test_an_error_comes_out_where_its_batch_would_have_and_can_be_mended(prefetch: int) -> None:
+    source = Failing(40)
+    loader = BatchLoader(source, 5, shuffle=False, prefetch=prefetch, epochs=1)
+    assert numbers(loader, 3) == list(range(15))
+    for _ in range(2):
+        assert refused(lambda: next(loader), OutputError) == "the shard train_0003.npy is damaged."
+        assert loader.consumed == 15
+    source.broken = False
+    assert numbers(loader) == list(range(15, 40))
+
+
+def prefetching() -> int:
+    return sum(thread.name == "fineshards-prefetch" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("end", ["close", "with", "garbage", "load", "end"])
+def test_the_thread_ends_with_its_loader(end: str) -> None:
+    assert prefetching() == 0
+    loader = BatchLoader(Numbers(10), 2, epochs=3)
+    next(loader)
+    assert prefetching() == 1
+    if end == "close":
+        loader.close()
+        loader.close()
+    elif end == "with":
+        with loader:
+            next(loader)
+    elif end == "garbage":
+        del loader
+        gc.collect()
+    elif end == "load":
+        loader.load_state_dict(loader.state_dict())
+    else:
+        list(loader)
+    assert prefetching() == 0
+
+
+@pytest.mark.parametrize("how", ["next(loader)", "next(loader); raise SystemExit(3)", "pass"])
+def test_nothing_hangs_when_python_ends(tmp_path: Path, how: str) -> None:
+    make_dataset(open_storage(str(tmp_path)), 5000, 500, test_shards=1)
+    program = (
+        "import sys, time\n"
+        "from loader.batch_loader import BatchLoader\n"
+        "from loader.dataset import TokenDataset\n"
+        "loader = BatchLoader(TokenDataset(sys.argv[1], sequence_length=30), 4, prefetch=4)\n"
+        f"{how}\n"
+    )
+    done = run_program(program, tmp_path, timeout=60)
+    assert (done.returncode, done.stderr) == (3 if "3" in how else 0, "")
+
+
+def _rest(loader: BatchLoader, result: Any) -> None:
+    result.put(numbers(loader))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_loader_in_use_goes_on_in_another_process(method: str) -> None:
+    loader = BatchLoader(Numbers(40), 4, 6, epochs=2)
+    numbers(loader, 3)
+    context = multiprocessing.get_context(method)
+    result = context.Queue()
+    child = context.Process(target=_rest, args=(loader, result))
+    child.start()
+    rest = result.get(timeout=60)
+    child.join(60)
+    assert child.exitcode == 0
+    assert rest == numbers(loader) == scalar_order(40, 6, 2)[12:]
+
+
+def test_a_pickled_loader_goes_on_where_it_stood() -> None:
+    loader = BatchLoader(Numbers(40), 4, 6, epochs=2)
+    numbers(loader, 3)
+    assert numbers(pickle.loads(pickle.dumps(loader))) == numbers(loader)
