@@ -45,11 +45,11 @@ class SlowEncoder:
         assert self.may_go_on.wait(60)
 
 
-def launch(source: Path, output: Path) -> Launch:
+def launch(source: Path, output: Path, block_bytes: int = 1) -> Launch:
     parser = Parser()
     add_build_flags(parser)
-    given = [f"--input={source}", f"--output={output}", "--block_bytes=1", "--shard_tokens=50000"]
-    return prepare(parse_build_flags(parser, given))
+    given = [f"--input={source}", f"--output={output}", "--shard_tokens=50000"]
+    return prepare(parse_build_flags(parser, [*given, f"--block_bytes={block_bytes}"]))
 
 
 def begin(job: Launch) -> tuple[HeadStart, list[Block]]:
@@ -131,24 +131,28 @@ def test_no_block_is_begun_before_all_footers_are_checked(
     assert build(folder / "*.parquet", output) == 0
 
 
-def test_an_error_is_told_once_and_without_waiting_for_a_block(
-    build: Build,
-    sample: Path,
-    tmp_path: Path,
-    slow_encoder: SlowEncoder,
-    capfd: pytest.CaptureFixture[str],
+def test_an_interrupt_waits_for_a_batch_and_leaves_no_thread(
+    sample: Path, tmp_path: Path, slow_encoder: SlowEncoder
 ) -> None:
-    # If it did wait it would not be for ever.
-    rescue = threading.Timer(60, slow_encoder.may_go_on.set)
-    rescue.start()
-    try:
-        assert build(sample, tmp_path, "--no_such_flag=1") == 2
-        assert not slow_encoder.may_go_on.is_set()
-    finally:
-        rescue.cancel()
-        slow_encoder.may_go_on.set()
-    (line,) = capfd.readouterr().err.splitlines()
-    assert "--no_such_flag" in line
+    """A thread that is left in foreign code may abort the process as it ends."""
+    job = launch(sample, tmp_path, block_bytes=10**9)
+    early, blocks = begin(job)
+    assert len(blocks) == 1
+    slow_encoder.may_go_on = early._given_up
+    before = threading.active_count()
+
+    def interrupted() -> None:
+        with early:
+            assert slow_encoder.begun.wait(60)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert threading.active_count() == before
+    (documents,) = slow_encoder.documents
+    assert 0 < documents < len(read_texts(sample))
+    assert not job.checkpoints.finished_blocks()
+    assert list(tmp_path.glob("checkpoints/unfinished/*")) == []
 
 
 def test_what_fails_there_is_told_by_the_step(

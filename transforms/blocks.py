@@ -1,6 +1,7 @@
 """What Discover does to a file and Tokenize to a block. No Beam."""
 
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import asdict
 
@@ -26,6 +27,10 @@ from sources.rows import BadRow, Rows
 COMPARED_SHARE = 1 / 1000
 
 
+class GivenUpError(Exception):
+    """A block was not finished, because nobody wants it any more."""
+
+
 def discover_file(file: SourceFile, checkpoints: Checkpoints, settings: Settings) -> list[Block]:
     """The blocks of a file, as an earlier run found them or from its metadata."""
     blocks = checkpoints.read_blocks(file.index)
@@ -42,10 +47,12 @@ def finish_block(
     encoder: Encoder,
     checkpoints: Checkpoints,
     max_bad_rows: int,
+    given_up: threading.Event | None = None,
 ) -> tuple[BlockSummary, bool]:
     """Encodes a block into its token block, unless an earlier run did.
 
-    Returns the block's summary, and whether it was finished before.
+    Returns the block's summary, and whether it was finished before. Once `given_up` is set, raises
+    GivenUpError after the batch at work, and leaves no block.
     Rows with null text are counted and skipped. Rows that cannot be encoded go to
     `metadata/rejected/`; more than `max_bad_rows` of them raise InputError naming the last.
     """
@@ -58,6 +65,8 @@ def finish_block(
     rows = nulls = text_bytes = 0
     with checkpoints.create_block(block) as writer:
         for batch in read_block(file, columns, block):
+            if given_up is not None and given_up.is_set():
+                raise GivenUpError
             bad += batch.bad
             if len(bad) > max_bad_rows:
                 raise _bad_row_error(file, bad[max_bad_rows], max_bad_rows)

@@ -34,6 +34,7 @@ class HeadStart:
         self._max_bad_rows = max_bad_rows
         self._lock = threading.Lock()
         self._ended = False
+        self._given_up = threading.Event()
         self._blocks: dict[Block, Future[tuple[BlockSummary, bool] | None]] = {}
         self._thread = threading.Thread(target=self._work, name="head start", daemon=True)
 
@@ -49,9 +50,11 @@ class HeadStart:
     ) -> None:
         with self._lock:
             self._ended = True
-        # An error is told at once; a block, which may be a large file, would be waited for.
-        if error is None:
-            self._thread.join()
+        # An error waits for a batch at most, not for a block, which may be a large file. It does
+        # wait: a thread that is in foreign code while the interpreter ends aborts the process.
+        if error is not None:
+            self._given_up.set()
+        self._thread.join()
         del _begun[_place(self._checkpoints)]
 
     def take(self, block: Block) -> tuple[BlockSummary, bool] | None:
@@ -93,6 +96,7 @@ class HeadStart:
                 encoder,
                 self._checkpoints,
                 self._max_bad_rows,
+                self._given_up,
             )
         finally:
             future.set_result(finished)
