@@ -36,6 +36,15 @@ TIME = "2026-11-21T00:00:00Z"
 _PROJECT = r"/v1b3/projects/(?P<project>[^/:]+)"
 _LOCATION = rf"{_PROJECT}/locations/(?P<location>[^/:]+)"
 _JOB = rf"{_LOCATION}/jobs/(?P<job>[^/:]+)"
+# What a submission needs beside its input and output; the image is never pulled.
+IMAGE = "us-central1-docker.pkg.dev/my-project/fineshards/fineshards:0.1.0"
+DATAFLOW = (
+    "--runner=DataflowRunner",
+    "--project=my-project",
+    "--region=us-central1",
+    "--temp_location=gs://bucket/temp",
+    f"--sdk_container_image={IMAGE}",
+)
 
 
 @dataclass

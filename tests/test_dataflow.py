@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from apache_beam.portability.api import beam_runner_api_pb2
-from dataflow_server import DataflowServer
+from dataflow_server import DATAFLOW, IMAGE, DataflowServer
 from gcs_server import client_environment, gcs_server
 from google.cloud.dataflow_v1beta3.types import Job as DataflowJob
 from google.cloud.storage import Client
@@ -26,20 +26,7 @@ from hub_server import HubServer
 from oracle import oracle, read_texts
 from tokenizer_files import save, train
 
-from pipeline.dataflow import dataflow_defaults, runs_on_dataflow
-from pipeline.failures import explain
-from pipeline.main import main
-from pipeline.options import Parser, add_build_flags, parse_build_flags
-
 ROOT = Path(__file__).parent.parent
-IMAGE = "us-central1-docker.pkg.dev/my-project/fineshards/fineshards:0.1.0"
-DATAFLOW = (
-    "--runner=DataflowRunner",
-    "--project=my-project",
-    "--region=us-central1",
-    "--temp_location=gs://bucket/temp",
-    f"--sdk_container_image={IMAGE}",
-)
 STEPS = {"Discover", "Tokenize", "Plan", "Write", "Commit"}
 
 
@@ -373,87 +360,9 @@ def test_a_second_job_is_refused_while_the_first_goes_on_even_unwatched(
     assert job.state == "RUNNING"
 
 
-@pytest.mark.parametrize(
-    ("error", "sentence"),
-    [
-        ("State: CANCELLED, Error:\nNone", "the Dataflow job ended as CANCELLED. What is finished"),
-        (
-            "State: FAILED, Error:\nWorkflow failed. Causes: no quota\nfor N2_CPUS.",
-            "the Dataflow job ended as FAILED: Workflow failed. Causes: no quota for N2_CPUS. What",
-        ),
-    ],
-)
-def test_other_bad_ends_are_one_sentence_too(error: str, sentence: str) -> None:
-    explained = explain(RuntimeError(f"Dataflow pipeline failed. {error}"))
-    assert str(explained).startswith(sentence)
-
-
-def test_an_error_that_nobody_explains_stays_whole() -> None:
-    text = "State: FAILED, Error:\nTraceback (most recent call last):\nKeyError: 'x'"
-    assert explain(RuntimeError(f"Dataflow pipeline failed. {text}")) is None
-
-
-@pytest.mark.parametrize(
-    ("flags", "sentence"),
-    [
-        (["--dataset=a/b", "--output=out", *DATAFLOW], "--output out is on this machine"),
-        (["--input=/in/*.parquet", "--output=gs://b/o", *DATAFLOW], "--input /in/*.parquet is on"),
-        ([f"--dataset={ROOT}", "--output=gs://b/o", *DATAFLOW], f"--dataset {ROOT} is on this"),
-        (["--dataset=a/b", "--output=gs://b/o", *DATAFLOW[:-1]], "--sdk_container_image"),
-    ],
-)
-def test_what_workers_could_never_do_is_refused_at_once(
-    flags: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(flags) == 2
-    assert sentence in capsys.readouterr().err
-
-
 def test_what_beam_lacks_is_one_sentence(cloud: Cloud) -> None:
     flags = [flag for flag in DATAFLOW if not flag.startswith("--project")]
     ended = cloud.run(ROOT / "pipeline/main.py", *cloud.job, *flags)
     assert ended.exit_code == 2
     assert "Missing required option: project" in ended.sentence
     assert "Traceback" not in ended.err
-
-
-@pytest.mark.parametrize(
-    ("flags", "yes"),
-    [
-        (["--runner=DataflowRunner"], True),
-        (["--project=p", "--runner", "dataflow", "--region=r"], True),
-        (["--runner=apache_beam.runners.DataflowRunner"], True),
-        (["--runner=FlinkRunner", "--job_name=dataflow"], False),
-        (["--job_name=DataflowRunner"], False),
-    ],
-)
-def test_dataflow_is_known_by_all_names_that_beam_takes(flags: list[str], yes: bool) -> None:
-    parser = Parser()
-    add_build_flags(parser)
-    options = parse_build_flags(parser, ["--dataset=a/b", "--output=gs://b/o", *flags])
-    assert runs_on_dataflow(options) is yes
-
-
-def test_flags_of_the_user_win_over_those_of_the_program() -> None:
-    from apache_beam.options.pipeline_options import (
-        GoogleCloudOptions,
-        PipelineOptions,
-        SetupOptions,
-    )
-
-    parser = Parser()
-    add_build_flags(parser)
-
-    def options(*flags: str) -> PipelineOptions:
-        job = parse_build_flags(parser, ["--dataset=a/b", "--output=gs://b/o/", *DATAFLOW, *flags])
-        return PipelineOptions([*dataflow_defaults(job), *job.beam_args])
-
-    plain = options()
-    assert plain.view_as(SetupOptions).save_main_session is False
-    assert plain.view_as(SetupOptions).sdk_location == "container"
-    name = plain.view_as(GoogleCloudOptions).job_name
-    assert name == options("--region=europe-west4").view_as(GoogleCloudOptions).job_name
-    own = options("--save_main_session", "--sdk_location=default", "--job_name=mine")
-    assert own.view_as(SetupOptions).save_main_session is True
-    assert own.view_as(SetupOptions).sdk_location == "default"
-    assert own.view_as(GoogleCloudOptions).job_name == "mine"
