@@ -27,10 +27,10 @@ import pyarrow.parquet as pq
 
 from shards import npy
 from shards.checksums import file_checksum, write_with_checksum
-from shards.documents import open_parquet
 from shards.errors import OutputError
 from shards.job import Job
 from shards.layout import Layout, shard_stem, table_name
+from shards.parquet import open_parquet
 from shards.records import Block, BlockSummary, LabelCount, ShardRecord
 from shards.storage import Storage
 

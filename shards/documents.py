@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from shards.parquet import open_parquet
+
 # document: number in the stream, from 0. offset, length: its tokens in this shard, EOT included.
 # start: how many of its tokens lie in earlier shards; 0 when it begins here, with its EOT.
 # file, row: where its text stands in the source. id: the source's name for it, or null.
@@ -119,16 +121,6 @@ class DocumentTable:
         if index == len(self) or self.document[index] != document:
             raise KeyError(document)
         return index
-
-
-def open_parquet(opened: BinaryIO) -> pq.ParquetFile:
-    """A parquet file with checksums, to be read with `use_threads=False`.
-
-    It is then read in the thread that asks and in no other. Arrow's own threads may let go of
-    `opened` long after they have returned what was in it, and a process that is about to end by
-    then is aborted for it, or hangs (https://github.com/apache/arrow/issues/33975, 34314, 50482).
-    """
-    return pq.ParquetFile(opened, page_checksum_verification=True, pre_buffer=False)
 
 
 def cut_documents(

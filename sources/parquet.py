@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from shards.errors import InputError
 from shards.job import Columns
+from shards.parquet import open_parquet
 from shards.records import Block, SourceFile
 from sources.rows import BATCH_BYTES, BATCH_ROWS, LABEL_COLUMNS, BadRow, Rows
 
@@ -81,9 +82,7 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
 
 def _open(file: SourceFile, opened: BinaryIO) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(
-            opened, buffer_size=_READ_BUFFER, page_checksum_verification=True, pre_buffer=False
-        )
+        return open_parquet(opened, _READ_BUFFER)
     except (pa.ArrowException, OSError) as error:
         raise InputError(
             f"{file.path} is not a readable parquet file of {file.size} bytes: {_reason(error)}. "

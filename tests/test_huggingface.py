@@ -1,4 +1,4 @@
-"""tokenizer.json files: gigatoken gives exactly the tokens of `tokenizers`, or has no part."""
+"""tokenizer.json files: gigatoken gives exactly the tokens of `tokenizers`."""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ class HeadStart:
     ) -> None:
         with self._lock:
             self._ended = True
-        # An error waits for a batch at most, not for a block, which may be a large file. It does
-        # wait: a thread that is in foreign code while the interpreter ends aborts the process.
+        # An error does not wait for a block, which may be a large file, but for the batch at work:
+        # a thread that is in foreign code while the interpreter ends may abort the process.
         if error is not None:
             self._given_up.set()
         self._thread.join()
