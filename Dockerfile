@@ -12,16 +12,11 @@ FROM apache/beam_python3.11_sdk:2.77.0
 COPY --from=launcher /opt/google/dataflow/python_template_launcher /opt/google/dataflow/python_template_launcher
 
 WORKDIR /fineshards
-COPY requirements.txt .
-RUN pip install --no-cache-dir -r requirements.txt
-COPY pyproject.toml setup.py MANIFEST.in README.md LICENSE ./
-COPY encoders encoders
-COPY loader loader
+COPY pyproject.toml requirements.txt setup.py MANIFEST.in README.md LICENSE ./
+COPY fineshards fineshards
 COPY pipeline pipeline
-COPY shards shards
-COPY sources sources
 COPY transforms transforms
-RUN pip install --no-cache-dir --no-deps .
+RUN pip install --no-cache-dir --constraint requirements.txt '.[dataflow]'
 
 # In a folder of its own: Python puts the folder of the program it runs before all packages.
 COPY pipeline/main.py /template/main.py
@@ -31,7 +26,7 @@ ENV FLEX_TEMPLATE_PYTHON_PY_FILE=/template/main.py
 WORKDIR /template
 
 # No two packages contradict each other; cl100k_base is there and is what OpenAI published.
-RUN pip check && python -c "from encoders.vocabulary import resolve_vocabulary as r; r('cl100k_base')"
+RUN pip check && python -c "from fineshards.encoders.vocabulary import resolve_vocabulary as r; r('cl100k_base')"
 
 # As in the base image; said again because the workers depend on it.
 ENTRYPOINT ["/opt/apache/beam/boot"]

@@ -8,7 +8,7 @@ SAMPLE := samples/debian_text.parquet
 .venv/installed: requirements.txt setup.py pyproject.toml
 	@echo "preparing .venv: a minute or two"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]' -c requirements.txt
 	@touch $@
 
 demo: .venv/installed
@@ -45,7 +45,11 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+# mypy does not see the two folders that are installed under another name, so it gets them as links.
 types: .venv/installed
+	@rm -rf .types && mkdir -p .types/fineshards
+	@ln -s $(CURDIR)/benchmarks .types/
+	@ln -s $(CURDIR)/fineshards/* $(CURDIR)/pipeline $(CURDIR)/transforms .types/fineshards/
 	$(BIN)/mypy
 
 # The peers have an environment of their own, so that the job's stays what is shipped.
@@ -73,7 +77,7 @@ bench-scale: .venv/installed
 PROJECT ?= PROJECT
 REGION ?= us-central1
 BUCKET ?= BUCKET
-IMAGE ?= $(REGION)-docker.pkg.dev/$(PROJECT)/fineshards/fineshards:$(shell sed -n 's/.*version="\(.*\)".*/\1/p' setup.py)
+IMAGE ?= $(REGION)-docker.pkg.dev/$(PROJECT)/fineshards/fineshards:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 TEMPLATE ?= gs://$(BUCKET)/templates/fineshards.json
 DATASET ?= $(if $(INPUT),,HuggingFaceFW/fineweb-edu)
 CONFIG ?= $(if $(INPUT),,sample-10BT)
@@ -111,4 +115,4 @@ else
 endif
 
 clean:
-	rm -rf .venv .airflow-venv .bench-venv demo build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .ranks
+	rm -rf .venv .types .airflow-venv .bench-venv demo build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .ranks

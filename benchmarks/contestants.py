@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shards.errors import FineshardsError, UsageError
+from fineshards.errors import FineshardsError, UsageError
 
 ROOT = Path(__file__).parent.parent
 PEERS_PYTHON = ROOT / ".bench-venv/bin/python"
@@ -43,7 +43,7 @@ CONTESTANTS = (
     Contestant(
         name="fineshards",
         what="this job, all defaults",
-        module=("pipeline", "build", "--input", "{input}/*.parquet", "--output", "{output}"),
+        module=("fineshards", "build", "--input", "{input}/*.parquet", "--output", "{output}"),
         packages=("apache-beam", "gigatoken", "numpy", "pyarrow", "tiktoken"),
     ),
     Contestant(

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from shards.errors import FineshardsError, InputError, UsageError
-from sources.files import find_files
+from fineshards.errors import FineshardsError, InputError, UsageError
+from fineshards.sources.files import find_files
 
 
 @dataclass(frozen=True, slots=True)

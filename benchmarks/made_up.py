@@ -8,7 +8,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from shards.records import BlockSummary, LabelCount
+from fineshards.shards.counts import Counts, LabelCount
+from fineshards.shards.reports import BlockSummary
 
 # About those of FineWeb.
 DOCUMENT_TOKENS = 650
@@ -65,17 +66,11 @@ def _summary(file: int, index: int, blocks: int, tokens: int) -> BlockSummary:
         LabelCount("dump", f"CC-MAIN-{file % CRAWLS:02d}", documents, tokens),
         LabelCount("language", "en", documents, tokens),
     )
-    return BlockSummary(
-        file=file,
-        index=index,
-        blocks=blocks,
+    counts = Counts(
         rows=documents,
         documents=documents,
-        nulls=0,
-        rejected=0,
         tokens=tokens,
         text_bytes=int(tokens * TOKEN_BYTES),
-        by_reference=0,
-        compared=0,
         labels=labels,
     )
+    return BlockSummary(file, index, blocks, counts)

@@ -8,12 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.made_up import DOCUMENT_TOKENS
-from shards import npy
-from shards.job import Columns, Job, Settings, Tokenizer
-from shards.layout import Layout, SplitRule
-from shards.manifest import Manifest
-from shards.records import FileReport, LabelCount, ShardRecord, SourceFile
-from shards.storage import Storage
+from fineshards.shards import npy
+from fineshards.shards.counts import Counts, LabelCount
+from fineshards.shards.job import Columns, Job, Settings, Tokenizer
+from fineshards.shards.layout import Layout, SplitRule
+from fineshards.shards.manifest import Manifest
+from fineshards.shards.records import ShardRecord, SourceFile
+from fineshards.shards.reports import FileReport
+from fineshards.storage.base import Storage
 
 EOT = 50256
 
@@ -85,4 +87,7 @@ def _reports(files: int, documents: int, tokens: int) -> Iterator[FileReport]:
         share = tokens // files + (tokens % files if file == 0 else 0)
         begun = documents // files + (documents % files if file == 0 else 0)
         labels = (LabelCount("language", "en", begun, share),)
-        yield FileReport(file, 1, begun, begun, 0, 0, share, 4 * share, 0, 0, labels)
+        counts = Counts(
+            rows=begun, documents=begun, tokens=share, text_bytes=4 * share, labels=labels
+        )
+        yield FileReport(file, 1, counts)

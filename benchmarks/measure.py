@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from resource import struct_rusage
 
-from shards.errors import FineshardsError
+from fineshards.errors import FineshardsError
 
 # A look at the memory of all processes costs time: it is taken every so many seconds, or less often
 # if it would take more than this part of a core. At 0.05 it also held up a process that maps memory

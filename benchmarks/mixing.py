@@ -18,10 +18,10 @@ from rich.console import Console
 
 from benchmarks.contestants import ROOT
 from benchmarks.timings import Timing, in_turn
-from loader.blending import greedy, nanoset
-from loader.mixture import Mixture
-from loader.source import Samples
-from shards.errors import FineshardsError
+from fineshards.errors import FineshardsError
+from fineshards.loader.blending import greedy, nanoset
+from fineshards.loader.mixture import Mixture
+from fineshards.loader.sample_sources import Samples
 
 # The mixtures are drawn far out, where nothing can be counted up to.
 _FAR = 10**10

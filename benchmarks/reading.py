@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from benchmarks.made_up_dataset import make_dataset
 from benchmarks.timings import Timing, in_turn
-from loader.batch_loader import BatchLoader
-from loader.dataset import TokenDataset
-from shards.storage import open_storage
+from fineshards.loader.batch_loader import BatchLoader
+from fineshards.loader.dataset import TokenDataset
+from fineshards.storage.base import open_storage
 
 # 400 million tokens, 1.6 GB: more than any cache of a processor, less than a machine's memory.
 _TOKENS, _SHARD_TOKENS = 400_000_000, 4_000_000

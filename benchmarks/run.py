@@ -36,8 +36,8 @@ from benchmarks.machine import describe_commit, describe_machine, describe_versi
 from benchmarks.made_up import FINEWEB
 from benchmarks.measure import Measurement, measure
 from benchmarks.results import Entry, Result, free_path, save
-from pipeline.options import Parser
-from shards.errors import FineshardsError, UsageError
+from fineshards.errors import FineshardsError, UsageError
+from fineshards.pipeline.options import Parser
 
 RESULTS = ROOT / "benchmarks/results"
 # The first that exists is the input when none is named.

@@ -2,7 +2,7 @@
 
 What its parts take in time and memory, and what they shuffle.
 
-The functions are those of `shards/plan.py`, called as `transforms/plan.py` calls them: a file's
+The functions are those of `fineshards/shards`, called as `transforms/plan.py` calls them: a file's
 summaries at a time, all reports at once. Sizes are those of Beam's own coders.
 """
 
@@ -30,11 +30,17 @@ from benchmarks.machine import describe_commit, describe_machine, describe_versi
 from benchmarks.made_up import Size, file_summaries
 from benchmarks.measure import measure
 from benchmarks.results import free_path, save
-from shards.errors import FineshardsError
-from shards.layout import SplitRule
-from shards.plan import StreamPlan, complete_file, plan_pieces, plan_stream, report_file
-from shards.records import BlockSummary, FileReport, Piece
-from transforms.plan import check_reports
+from fineshards.errors import FineshardsError
+from fineshards.shards.layout import SplitRule
+from fineshards.shards.plan import StreamPlan, plan_pieces, plan_stream
+from fineshards.shards.records import Piece
+from fineshards.shards.reports import (
+    BlockSummary,
+    FileReport,
+    check_reports,
+    complete_file,
+    report_file,
+)
 
 RULE = SplitRule("1/10", None)
 # The whole would take some minutes and gigabytes in one process.

@@ -14,14 +14,16 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from benchmarks.made_up import Size, file_summaries
 from benchmarks.scale import RULE
-from shards.checkpoints import Checkpoints
-from shards.errors import FineshardsError
-from shards.job import Columns, Settings, Tokenizer
-from shards.layout import ShardKey
-from shards.plan import StreamPlan
-from shards.records import BlockSummary, Piece
-from shards.storage import open_storage
-from transforms.plan import Plan
+from fineshards.errors import FineshardsError
+from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.job import Columns, Settings, Tokenizer
+from fineshards.shards.layout import ShardKey
+from fineshards.shards.plan import StreamPlan
+from fineshards.shards.records import Piece
+from fineshards.shards.reports import BlockSummary
+from fineshards.storage.base import open_storage
+from fineshards.transforms.plan import Plan
+from fineshards.transforms.work import Work
 
 
 def run(size: Size) -> None:
@@ -40,7 +42,7 @@ def run(size: Size) -> None:
                 | "Files" >> beam.Create(range(size.files), reshuffle=False)
                 | "Summaries" >> beam.FlatMap(_summaries, size)
             )
-            planned = summaries | "Plan" >> Plan(checkpoints, settings, size.files, 0)
+            planned = summaries | "Plan" >> Plan(Work(checkpoints, settings, size.files))
             _ = (
                 planned["pieces"]
                 | "GroupShards" >> beam.GroupByKey()

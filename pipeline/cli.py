@@ -8,17 +8,17 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from pipeline.options import (
+from fineshards.errors import UsageError
+from fineshards.pipeline.fast_start import leave_out_what_is_not_needed
+from fineshards.pipeline.options import (
     Parser,
     add_build_flags,
     add_tune_flags,
     parse_build_flags,
     parse_tune_flags,
 )
-from pipeline.startup import leave_out_what_is_not_needed
-from pipeline.terminal import report_errors
-from shards.errors import UsageError
-from shards.storage import open_storage
+from fineshards.pipeline.terminal import report_errors
+from fineshards.storage.base import open_storage
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,7 +42,7 @@ def _run(arguments: list[str]) -> int:
     for command in (status, verify, inspect):
         command.add_argument("output", metavar="FOLDER", help="the dataset's folder")
     for command in (status, verify):
-        command.add_argument("--json", action="store_true", help="for machines")
+        command.add_argument("--json", action="store_true", help="print JSON")
     verify.add_argument(
         "--sample",
         type=float,
@@ -55,13 +55,13 @@ def _run(arguments: list[str]) -> int:
     place.add_argument("--document", type=int, metavar="N", help="the N-th of the shard, from 0")
     place.add_argument("--token", type=int, metavar="N", help="the one with the shard's token N")
     if arguments[:1] == ["build"]:
-        from pipeline.main import build as run_build
+        from fineshards.pipeline.main import build as run_build
 
         run_build(parse_build_flags(build, arguments[1:]))
         return 0
     if arguments[:1] == ["tune"]:
         options = parse_tune_flags(tune, arguments[1:])
-        from pipeline.tune import tune as run_tune
+        from fineshards.pipeline.tuning.tune import tune as run_tune
 
         return run_tune(options)
     args = parser.parse_args(arguments)
@@ -77,26 +77,24 @@ def _builds_files_here(arguments: list[str]) -> bool:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from pipeline.status import StatusReader, describe_status
+    from fineshards.commands.status import describe_status, status
 
-    status = StatusReader(open_storage(args.output)).read()
-    print(json.dumps(asdict(status)) if args.json else describe_status(status))
+    found = status(args.output)
+    print(json.dumps(asdict(found)) if args.json else describe_status(found))
     return 0
 
 
 def _verify(args: argparse.Namespace) -> int:
-    from pipeline.verify import describe_verdict, verify
+    from fineshards.commands.verify import describe_verdict, verify
 
-    if not 0 <= args.sample <= 100:
-        raise UsageError(f"--sample is a percentage from 0 to 100, got {args.sample}.")
-    verdict = verify(open_storage(args.output), args.sample)
+    verdict = verify(args.output, sample=args.sample)
     print(json.dumps(asdict(verdict)) if args.json else describe_verdict(verdict))
     return 0 if verdict.ok else 1
 
 
 def _inspect(args: argparse.Namespace) -> int:
-    from pipeline.inspection import describe_dataset, describe_document
-    from shards.dataset import Dataset
+    from fineshards.commands.inspect import describe_dataset, describe_document
+    from fineshards.shards.dataset import Dataset
 
     dataset = Dataset.open(open_storage(args.output))
     if args.shard is None:

@@ -7,21 +7,23 @@ takes everything else; so whatever the runner, nothing depends on the launching 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from encoders.loading import describe_tokenizer
-from pipeline.options import BuildOptions
-from shards.checkpoints import FOLDER as CHECKPOINTS
-from shards.checkpoints import Checkpoints
-from shards.errors import UsageError
-from shards.job import JOB_NAME, REJECTED_FOLDER, TOKENIZER_FILES, Columns, Job, Settings, Tokenizer
-from shards.layout import SPLITS
-from shards.manifest import MANIFEST_NAME, Manifest
-from shards.records import SourceFile
-from shards.storage import TEMPORARY, Storage, open_storage
-from sources.files import find_files
+from fineshards.config import BuildConfig
+from fineshards.encoders.loading import describe_tokenizer
+from fineshards.errors import UsageError
+from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
+from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.job import JOB_NAME, TOKENIZER_FILES, Columns, Job, Settings, Tokenizer
+from fineshards.shards.layout import SPLITS, SplitRule
+from fineshards.shards.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.records import SourceFile
+from fineshards.shards.rejected import REJECTED_FOLDER
+from fineshards.sources.files import find_files
+from fineshards.storage.base import TEMPORARY, Storage, open_storage
 
 _SHARD_NAME = re.compile(r"(test|train)/\1_\d{4,}\.npy")
 _CHECKPOINT_FOLDER = re.compile(rf"{TEMPORARY}/|{CHECKPOINTS}/[0-9a-f]{{64}}/")
@@ -36,25 +38,27 @@ class Launch:
     manifest: Manifest | None
 
 
-def prepare(options: BuildOptions) -> Launch:
+def prepare(config: BuildConfig) -> Launch:
     """Resolves the input and the tokenizer and takes hold of the output folder.
 
     Raises UsageError if the input cannot be found or the output belongs to another job.
     """
-    storage = open_storage(options.output)
-    files, origin = find_input(options)
-    tokenizer, vocabulary = describe_tokenizer(options.tokenizer, options.engine, options.eot_token)
+    storage = open_storage(config.folder)
+    files, origin = find_input(config)
+    tokenizer, vocabulary = describe_tokenizer(
+        os.fspath(config.tokenizer), config.tokenizer_engine, config.eot_token
+    )
     settings = Settings(
-        columns=columns_of(options),
+        columns=columns_of(config),
         tokenizer=tokenizer,
-        shard_tokens=options.shard_tokens,
-        split=options.split,
-        block_bytes=options.block_bytes or default_block_bytes(files),
-        dtype=_resolve_dtype(options.dtype, tokenizer),
+        shard_tokens=config.shard_tokens,
+        split=SplitRule(config.test_share, config.test_shards),
+        block_bytes=config.block_bytes or default_block_bytes(files),
+        dtype=_resolve_dtype(config.dtype, tokenizer),
     )
     job = Job(settings, tuple(files), origin)
     _refuse_foreign_files(storage)
-    if options.overwrite:
+    if config.overwrite:
         _clear(storage)
     existing = Job.load(storage)
     if existing is not None and existing.fingerprint() != job.fingerprint():
@@ -73,16 +77,15 @@ def prepare(options: BuildOptions) -> Launch:
         storage.write(tokenizer.file, vocabulary)
         job.save(storage)
     manifest = Manifest.load(storage)
-    if manifest is not None and not options.keep_checkpoints:
+    if manifest is not None and not config.keep_checkpoints:
         # A job that was killed just after its manifest leaves them behind.
         clear_checkpoints(storage)
-    checkpoints = Checkpoints(storage, job.fingerprint(), settings.token_dtype)
-    return Launch(job, checkpoints, manifest)
+    return Launch(job, Checkpoints.of(storage, job), manifest)
 
 
-def columns_of(options: BuildOptions) -> Columns:
+def columns_of(config: BuildConfig) -> Columns:
     """The columns to read."""
-    return Columns(options.text_column, options.id_column or "id", bool(options.id_column))
+    return Columns(config.text_column, config.id_column or "id", bool(config.id_column))
 
 
 def default_block_bytes(files: Sequence[SourceFile]) -> int:
@@ -114,28 +117,28 @@ def _resolve_dtype(wanted: str, tokenizer: Tokenizer) -> str:
     return wanted
 
 
-def find_input(options: BuildOptions) -> tuple[list[SourceFile], tuple[tuple[str, str], ...]]:
+def find_input(config: BuildConfig) -> tuple[list[SourceFile], tuple[tuple[str, str], ...]]:
     """The ordered files, and how the user named them, for the manifest.
 
     Raises UsageError or InputError if there are none.
     """
-    if options.dataset is None:
-        return find_files(options.inputs), (("input", " ".join(options.inputs)),)
+    if config.dataset is None:
+        return find_files(config.patterns), (("input", " ".join(config.patterns)),)
     # huggingface_hub and datasets take seconds to import.
-    from sources.hub import DatasetRequest, resolve_dataset
+    from fineshards.sources.hub import DatasetRequest, resolve_dataset
 
     resolved = resolve_dataset(
         DatasetRequest(
-            options.dataset,
-            options.dataset_config,
-            options.dataset_split,
-            options.dataset_revision,
+            config.dataset,
+            config.dataset_config,
+            config.dataset_split,
+            config.dataset_revision,
         )
     )
     origin = {
-        "dataset": options.dataset,
+        "dataset": config.dataset,
         "config": resolved.config,
-        "split": options.dataset_split,
+        "split": config.dataset_split,
         "commit": resolved.commit or "",
     }
     return resolved.files, tuple(origin.items())
@@ -166,7 +169,7 @@ def _refuse_foreign_files(storage: Storage) -> None:
 def _has_results(storage: Storage, job: Job) -> bool:
     """Whether a job has finished anything that took work."""
     shards = any(True for split in SPLITS for _ in storage.entries(split))
-    return shards or Checkpoints(storage, job.fingerprint()).has_finished_blocks()
+    return shards or Checkpoints.of(storage, job).has_finished_blocks()
 
 
 def _refuse_shards_without_job(storage: Storage) -> None:

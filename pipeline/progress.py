@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
-from pipeline.status import Status, StatusReader, duration
-from shards.errors import FineshardsError
-from shards.storage import Storage
+from fineshards.commands.status import Status, StatusReader, duration
+from fineshards.errors import FineshardsError
+from fineshards.storage.base import Storage
 
 _log = logging.getLogger("fineshards")
 _POLL_SECONDS = 0.5

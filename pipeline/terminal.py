@@ -1,4 +1,4 @@
-"""The terminal: log lines, and errors that end with one sentence."""
+"""The terminal: log lines, progress, and errors that end with one sentence."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr
-from typing import TextIO
+from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stderr
+from typing import TYPE_CHECKING, TextIO
 
-from rich.console import Console
-from rich.logging import RichHandler
+from fineshards.pipeline.explain import explain
+from fineshards.pipeline.fast_start import without_garbage_collection
 
-from pipeline.failures import explain
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fineshards.pipeline.runners.choice import RunnerChoice
+    from fineshards.storage.base import Storage
 
 INTERRUPTED = 130
 
@@ -38,20 +42,52 @@ def report_errors(action: Callable[[], int | None]) -> int:
             return explained.exit_code
         traceback.print_exc()
         print(
-            f"fineshards: failed unexpectedly with {type(error).__name__}; what is finished is "
-            "safe, and the same command continues the job. Please report the lines above.",
+            f"fineshards: failed unexpectedly with {type(error).__name__}. Finished work is safe, "
+            "and the same command continues the job. Please report the lines above.",
             file=sys.stderr,
         )
         return 1
+
+
+class Terminal:
+    """What stands around a build that has the process to itself: see pipeline/run.py."""
+
+    def __init__(self) -> None:
+        self.local = False
+
+    def starting(self) -> AbstractContextManager[None]:
+        """Nothing is looked through for garbage meanwhile."""
+        return without_garbage_collection()
+
+    @contextmanager
+    def working(self, storage: Storage, runner: RunnerChoice) -> Iterator[None]:
+        """Shows log lines and, on this machine, progress."""
+        from rich.console import Console
+
+        self.local = runner.local
+        with ExitStack() as stack:
+            console = Console(stderr=True)
+            # Beam's workers in this process print the traceback of every error themselves.
+            if runner.in_process:
+                console = stack.enter_context(hold_back_stderr())
+            if runner.local:
+                from fineshards.pipeline.progress import watch
+                from fineshards.pipeline.runners.local import mend_runner
+
+                mend_runner()
+                stack.enter_context(watch(storage, console))
+            set_up_logging(console, runner.local)
+            yield
 
 
 @contextmanager
 def hold_back_stderr() -> Iterator[Console]:
     """Yields a console on stderr, and holds back what anything else prints there.
 
-    Beam's workers, be they threads or processes, print the traceback of every error themselves.
     It is shown at the end if the error is none that we explain.
     """
+    from rich.console import Console
+
     with tempfile.TemporaryFile("w+", buffering=1, errors="replace") as held:
         saved = os.dup(2)
         shown = sys.stderr
@@ -88,6 +124,8 @@ def set_up_logging(console: Console, local: bool) -> None:
     """
     handler: logging.Handler
     if console.is_terminal:
+        from rich.logging import RichHandler
+
         handler = RichHandler(
             console=console, show_path=False, show_level=False, log_time_format="%H:%M:%S"
         )

@@ -44,7 +44,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 @pytest.fixture
 def build() -> Callable[..., int]:
     """Runs `fineshards build` in this process: build(input, output, *flags) -> exit code."""
-    from pipeline.cli import main
+    from fineshards.pipeline.cli import main
 
     def run(source: Path | str, output: Path, *flags: str) -> int:
         return main(["build", "--input", str(source), "--output", str(output), *flags])
@@ -57,7 +57,7 @@ def fineshards() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs the command line in a process of its own: fineshards("verify", folder)."""
 
     def run(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "pipeline", *map(str, arguments)]
+        command = [sys.executable, "-m", "fineshards", *map(str, arguments)]
         return subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, check=False, **options
         )

@@ -19,14 +19,14 @@ from typing import Any
 import apache_beam  # noqa: F401  (imported before the forks)
 from watched_encoder import watched_encode
 
-import pipeline.graph  # noqa: F401
-from encoders.exact import ExactEncoder
-from encoders.loading import describe_tokenizer
-from pipeline.cli import main
-from shards.checkpoints import Checkpoints
-from shards.job import Job
-from shards.manifest import Manifest
-from shards.storage import open_storage
+import fineshards.pipeline.graph  # noqa: F401
+from fineshards.encoders.exact import ExactEncoder
+from fineshards.encoders.loading import describe_tokenizer
+from fineshards.pipeline.cli import main
+from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.job import Job
+from fineshards.shards.manifest import Manifest
+from fineshards.storage.base import open_storage
 
 # A file is written, flushed, renamed, and its folder flushed; folders are removed in the end.
 OPERATIONS = ("fsync", "replace", "rmdir")

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from encoders.differences import Scheme
+from fineshards.encoders.differences import Scheme
 
 SPACES = [*" \n\r\t\x0b\x0c\x85\xa0\u3000\u2003\u2028\u1680\x1c\u200b\ufeff", "\r\n", "  ", "\n\n"]
 # In each case, with the two characters whose small letters are ASCII: U+017F (s), U+212A (k).

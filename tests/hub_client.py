@@ -1,4 +1,4 @@
-"""Runs `sources.hub` in a process of its own, because HF_ENDPOINT is read at import.
+"""Runs `fineshards.sources.hub` in a process of its own, because HF_ENDPOINT is read at import.
 
 Standard input is a JSON list of steps, standard output the list of their answers.
 """
@@ -45,7 +45,7 @@ def run(endpoint: str, home: Path, *steps: dict[str, Any], **environ: str) -> li
 def fineshards(endpoint: str, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs the command line where the hub is at the endpoint."""
     return subprocess.run(
-        [sys.executable, "-m", "pipeline", *arguments],
+        [sys.executable, "-m", "fineshards", *arguments],
         env=_environment(endpoint, home),
         cwd=home,
         capture_output=True,
@@ -84,9 +84,9 @@ def read_bytes(file: dict[str, Any]) -> dict[str, Any]:
 def _answer(step: dict[str, Any]) -> Any:
     import pyarrow.parquet as pq
 
-    from shards.errors import FineshardsError
-    from sources.files import SourceFile, open_file
-    from sources.hub import DatasetRequest, resolve_dataset
+    from fineshards.errors import FineshardsError
+    from fineshards.sources.files import SourceFile, open_file
+    from fineshards.sources.hub import DatasetRequest, resolve_dataset
 
     try:
         if "name" in step:

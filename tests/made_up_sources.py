@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from loader.apportionment import Stretch
-from loader.mixture import Mixture
-from loader.source import Samples
+from fineshards.loader.apportionment import Stretch
+from fineshards.loader.mixture import Mixture
+from fineshards.loader.sample_sources import Samples
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 from conftest import ROOT
 from tiktoken_ext import openai_public
 
-from encoders.vocabulary import Vocabulary, resolve_vocabulary
+from fineshards.encoders.vocabulary import Vocabulary, resolve_vocabulary
 
 CACHE = ROOT / ".ranks"
 

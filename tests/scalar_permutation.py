@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
-from loader.permutation import TABLE_MAXIMUM
+from fineshards.loader.permutation import TABLE_MAXIMUM
 
 WORD = (1 << 64) - 1
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from shards.errors import FineshardsError, UsageError
+from fineshards.errors import FineshardsError, UsageError
 
 
 def refused(call: Callable[[], object], kind: type[FineshardsError] = UsageError) -> str:

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from shards.job import Columns
-from shards.records import Block, SourceFile
-from sources.files import describe_files
-from sources.reading import discover_blocks, read_block
-from sources.rows import BadRow, Rows
+from fineshards.shards.job import Columns
+from fineshards.shards.records import Block, SourceFile
+from fineshards.sources.files import describe_files
+from fineshards.sources.reading import discover_blocks, read_block
+from fineshards.sources.rows import BadRow, Rows
 
 COLUMNS = Columns("text", "id", id_required=False)
 

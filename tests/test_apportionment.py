@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_up_sources import in_turn, pairs
 
-from loader.apportionment import (
+from fineshards.loader.apportionment import (
     ENDLESS,
     MAX_DRAWS,
     UNIT,

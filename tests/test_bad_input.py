@@ -16,7 +16,7 @@ import pytest
 from damage import MANIFEST, flip_bit
 from oracle import oracle, shards_in
 
-from pipeline.cli import main
+from fineshards.pipeline.cli import main
 
 TEXTS = [f"text number {number}, and some more words" for number in range(300)]
 LINES = [json.dumps({"text": text, "id": f"id-{i}"}).encode() for i, text in enumerate(TEXTS)]

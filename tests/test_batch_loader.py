@@ -19,10 +19,10 @@ from scalar_permutation import ScalarPermutation, scalar_key
 from sentences import refused
 
 from benchmarks.made_up_dataset import make_dataset
-from loader.batch_loader import BatchLoader
-from loader.dataset import TokenDataset
-from loader.mixture import Mixture
-from shards.storage import open_storage
+from fineshards.loader.batch_loader import BatchLoader
+from fineshards.loader.dataset import TokenDataset
+from fineshards.loader.mixture import Mixture
+from fineshards.storage.base import open_storage
 
 
 @pytest.fixture(scope="module")

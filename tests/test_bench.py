@@ -25,7 +25,7 @@ from benchmarks.results import free_path
 from benchmarks.run import bench, flags, main
 from benchmarks.scale import simulate
 from benchmarks.scale_beam import run as run_in_beam
-from shards.errors import FineshardsError
+from fineshards.errors import FineshardsError
 
 TEXTS = [
     ["A first document.", None, "", "1234567 Wörter,  größer\n\n  als <|endoftext|> andere"],

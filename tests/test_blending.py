@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loader import blending
-from loader.blending import greedy, nanoset
-from shards.errors import UsageError
+from fineshards.errors import UsageError
+from fineshards.loader import blending
+from fineshards.loader.blending import greedy, nanoset
 
 
 def plain(weights: list[float], size: int, first_target: int = 1) -> tuple[list[int], list[int]]:

@@ -24,12 +24,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracle import ENCODING, EOT, cut, oracle, read_texts, shards_in
 
-from pipeline.cli import main
-from pipeline.graph import build_pipeline
-from pipeline.launch import prepare
-from pipeline.options import Parser, add_build_flags, parse_build_flags
-from shards.layout import Layout
-from shards.records import Block, BlockSummary, LabelCount, Piece, ShardRecord
+from fineshards.pipeline.cli import main
+from fineshards.pipeline.graph import build_pipeline
+from fineshards.pipeline.launch import prepare
+from fineshards.pipeline.options import Parser, add_build_flags, parse_build_flags
+from fineshards.shards.layout import Layout
+from fineshards.shards.records import Block, BlockSummary, LabelCount, Piece, ShardRecord
 
 Build = Callable[..., int]
 WORD = " hello"  # one token of cl100k_base, also when it is repeated
@@ -288,7 +288,7 @@ def test_keys_are_plain_and_beam_has_nothing_to_say_about_the_graph(
 
 
 def test_no_step_has_state_or_timers(sample: Path, tmp_path: Path) -> None:
-    """So the runner on this machine need not look for them (pipeline/local_runner.py)."""
+    """So the runner on this machine need not look for them (pipeline/runners/local.py)."""
     parser = Parser()
     add_build_flags(parser)
     launch = prepare(parse_build_flags(parser, [f"--input={sample}", f"--output={tmp_path}"]))

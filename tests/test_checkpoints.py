@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shards.checkpoints import DOCUMENTS_SCHEMA, Checkpoints
-from shards.errors import OutputError
-from shards.layout import Layout, table_name
-from shards.npy import file_bytes
-from shards.records import Block, BlockSummary, LabelCount, ShardRecord
-from shards.storage import open_storage
+from fineshards.errors import OutputError
+from fineshards.shards.checkpoints import DOCUMENTS_SCHEMA, Checkpoints
+from fineshards.shards.layout import Layout, table_name
+from fineshards.shards.npy import file_bytes
+from fineshards.shards.records import Block, BlockSummary, LabelCount, ShardRecord
+from fineshards.storage.base import open_storage
 
 ROOT = Path(__file__).parent.parent
 BLOCK = Block(file=3, index=12, blocks=13, first_group=5, stop_group=7, first_row=100, bytes=999)
@@ -167,10 +167,10 @@ def test_a_full_disk_while_a_block_is_written_leaves_no_block(checkpoints: Check
     program = """
 import resource, sys
 import numpy as np, pyarrow as pa
-from shards.checkpoints import Checkpoints
-from shards.errors import OutputError
-from shards.records import Block, BlockSummary
-from shards.storage import open_storage
+from fineshards.shards.checkpoints import Checkpoints
+from fineshards.errors import OutputError
+from fineshards.shards.records import Block, BlockSummary
+from fineshards.storage.base import open_storage
 checkpoints = Checkpoints(open_storage(sys.argv[1]), "f1ng3r")
 ids = pa.array([str(hash(str(n))) * 10 for n in range(2000)], pa.string())
 for limit, length in ((4_000_000, 1000), (40_000, 1)):

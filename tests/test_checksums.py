@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shards.checksums import copy_with_checksum, crc32c_combine, file_checksum, parsed, printed
+from fineshards.storage.checksums import (
+    copy_with_checksum,
+    crc32c_combine,
+    file_checksum,
+    parsed,
+    printed,
+)
 
 
 @given(st.lists(st.binary(max_size=300), max_size=12))

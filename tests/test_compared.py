@@ -17,7 +17,7 @@ from conftest import ROOT
 from encoding import scheme
 from oracle import oracle, shards_in
 
-from encoders.golden import GOLDEN_TEXTS
+from fineshards.encoders.golden import GOLDEN_TEXTS
 
 ROWS = 4_000
 MARK = "the spoiled one"

@@ -13,10 +13,10 @@ from faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shards.composition import Part, compose
-from shards.errors import OutputError
-from shards.gcs_storage import GcsStorage
-from shards.storage import TEMPORARY
+from fineshards.errors import OutputError
+from fineshards.storage.base import TEMPORARY
+from fineshards.storage.gcs import GcsStorage
+from fineshards.storage.gcs_compose import Part, compose
 
 NAME = "train/train_0000.npy"
 OBJECT = f"out/{NAME}"
@@ -74,7 +74,7 @@ def test_a_composed_file_has_the_bytes_and_the_checksum_and_leaves_nothing(
 def test_many_blocks_are_composed_in_several_levels(
     cloud: Proxy, storage: GcsStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shards.composition._COMPONENTS", 4)
+    monkeypatch.setattr("fineshards.storage.gcs_compose._COMPONENTS", 4)
     sizes = [3] * 33
     blocks = write_blocks(storage, sizes)
     expected = HEADER + b"".join(blocks)

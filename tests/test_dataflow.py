@@ -306,8 +306,9 @@ def test_a_job_that_fails_ends_in_the_sentence_of_its_step(
     worker = (
         "Error message from worker: generic::unknown: Traceback (most recent call last):\n"
         '  File "apache_beam/runners/common.py", line 1498, in process\n'
-        "shards.errors.InputError: data/train-00000.parquet has no column 'content'. Name one that "
-        "it has. [while running 'Discover/Footers-ptransform-27']\n\npassed through:\n==>\n"
+        "fineshards.errors.InputError: data/train-00000.parquet has no column 'content'. Name "
+        "one that it has. [while running 'Discover/Footers-ptransform-27']\n\npassed through:\n==>"
+        "\n"
         "    dist_proc/dax/workflow/worker/fnapi_service_impl.cc:1335"
     )
     summary = (

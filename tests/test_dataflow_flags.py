@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from dataflow_server import DATAFLOW
 
-from pipeline.dataflow import dataflow_defaults, runs_on_dataflow
-from pipeline.failures import explain
-from pipeline.main import main
-from pipeline.options import Parser, add_build_flags, parse_build_flags
+from fineshards.pipeline.explain import explain
+from fineshards.pipeline.main import main
+from fineshards.pipeline.options import Parser, add_build_flags, parse_build_flags
+from fineshards.pipeline.runners.dataflow import dataflow_defaults, runs_on_dataflow
 
 ROOT = Path(__file__).parent.parent
 

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shards.assembly import write_shard
-from shards.checkpoints import Checkpoints
-from shards.documents import DocumentPiece, DocumentTable
-from shards.errors import FineshardsError
-from shards.layout import Layout, ShardKey, SplitRule, table_name
-from shards.npy import header
-from shards.plan import plan_pieces, plan_stream, report_file
-from shards.records import Block, BlockSummary, Piece
-from shards.storage import open_storage
+from fineshards.errors import FineshardsError
+from fineshards.shards.assembly import write_shard
+from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.documents import DocumentPiece, DocumentTable
+from fineshards.shards.layout import Layout, ShardKey, SplitRule, table_name
+from fineshards.shards.npy import header
+from fineshards.shards.plan import plan_pieces, plan_stream, report_file
+from fineshards.shards.records import Block, BlockSummary, Piece
+from fineshards.storage.base import open_storage
 
 # A file is a list of blocks, a block is a list of lengths of documents.
 Files = list[list[list[int]]]

@@ -16,13 +16,13 @@ from oracle import cut, read_texts, shards_in
 from tokenizer_files import EOT, oracle_documents, save, train
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from pipeline.cli import main
-from shards.checkpoints import Checkpoints
-from shards.errors import OutputError
-from shards.job import Job
-from shards.npy import DTYPES, HEADER_BYTES, file_bytes, header, parse_header
-from shards.records import Block
-from shards.storage import open_storage
+from fineshards.errors import OutputError
+from fineshards.pipeline.cli import main
+from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.job import Job
+from fineshards.shards.npy import DTYPES, HEADER_BYTES, file_bytes, header, parse_header
+from fineshards.shards.records import Block
+from fineshards.storage.base import open_storage
 
 Run = Callable[..., CompletedProcess[str]]
 

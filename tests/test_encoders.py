@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from oracle import ENCODING, EOT, read_texts
 from tiktoken_ext import openai_public
 
-from encoders.tiktoken_encoder import PIECEWISE_CHARACTERS, TiktokenEncoder
-from encoders.vocabulary import Vocabulary, resolve_vocabulary
+from fineshards.encoders.tiktoken_encoder import PIECEWISE_CHARACTERS, TiktokenEncoder
+from fineshards.encoders.vocabulary import Vocabulary, resolve_vocabulary
 
 ROOT = Path(__file__).parent.parent
 
@@ -278,8 +278,8 @@ def test_both_ways_agree_at_the_length_where_one_takes_over() -> None:
 def run_encoder(expression: str) -> subprocess.CompletedProcess[str]:
     program = f"""
 import pyarrow as pa
-from encoders.tiktoken_encoder import TiktokenEncoder
-from encoders.vocabulary import resolve_vocabulary
+from fineshards.encoders.tiktoken_encoder import TiktokenEncoder
+from fineshards.encoders.vocabulary import resolve_vocabulary
 vocabulary = resolve_vocabulary("cl100k_base")
 text = " " * 1_200_000 + "a"
 {expression}

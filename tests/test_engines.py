@@ -21,8 +21,8 @@ from engine_downloads import MissingError, flink_jar, prism
 from flink_cluster import Flink, flink_cluster
 from oracle import oracle, read_texts, shards_in
 
-from pipeline.status import StatusReader
-from shards.storage import open_storage
+from fineshards.commands.status import StatusReader
+from fineshards.storage.base import open_storage
 
 pytestmark = pytest.mark.engines
 
@@ -91,7 +91,7 @@ def build_flags(source: Path, output: Path, *flags: str) -> list[str]:
 
 
 def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pipeline", *arguments]
+    command = [sys.executable, "-m", "fineshards", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
@@ -134,7 +134,7 @@ def test_flink_goes_on_when_a_worker_is_killed(
     assert run(build_flags(copies, tmp_path / "direct", slow)).returncode == 0
     flags = build_flags(copies, output, *with_flink, slow, "--keep_checkpoints")
     flags.append("--sdk_worker_parallelism=2")
-    command = [sys.executable, "-m", "pipeline", *flags]
+    command = [sys.executable, "-m", "fineshards", *flags]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as job:
         wait_for_blocks(output, job, 3)
         workers = flink.worker_processes()
@@ -163,7 +163,7 @@ def test_flink_goes_on_when_nobody_waits_for_the_job(
     copies: Path, direct: dict[str, bytes], flink: Flink, with_flink: list[str], tmp_path: Path
 ) -> None:
     flags = build_flags(copies, tmp_path / "out", *with_flink)
-    command = [sys.executable, "-m", "pipeline", *flags]
+    command = [sys.executable, "-m", "fineshards", *flags]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as job:
         wait_for_blocks(tmp_path / "out", job, 1)
         job.send_signal(signal.SIGINT)

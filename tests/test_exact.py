@@ -34,15 +34,15 @@ from hypothesis import strategies as st
 from oracle import ENCODING, EOT, read_texts
 from test_encoders import HOSTILE
 
-from encoders import differences, gigatoken_encoder, loading
-from encoders.derive import CONTEXTS, revealing_ranks
-from encoders.differences import Table, load_table
-from encoders.encoder import Encoder
-from encoders.exact import ExactEncoder
-from encoders.golden import GOLDEN_TEXTS
-from encoders.tiktoken_encoder import TiktokenEncoder
-from encoders.vocabulary import Vocabulary, resolve_vocabulary
-from shards.errors import UsageError
+from fineshards.encoders import differences, gigatoken_encoder, loading
+from fineshards.encoders.derive import CONTEXTS, revealing_ranks
+from fineshards.encoders.differences import Table, load_table
+from fineshards.encoders.encoder import Encoder
+from fineshards.encoders.exact import ExactEncoder
+from fineshards.encoders.golden import GOLDEN_TEXTS
+from fineshards.encoders.tiktoken_encoder import TiktokenEncoder
+from fineshards.encoders.vocabulary import Vocabulary, resolve_vocabulary
+from fineshards.errors import UsageError
 
 LISTED = hostile.listed_codes(scheme())
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from shards.errors import InputError, UsageError
-from sources.files import check_unchanged, describe_files, find_files, format_of
+from fineshards.errors import InputError, UsageError
+from fineshards.sources.files import check_unchanged, describe_files, find_files, format_of
 
 
 @pytest.fixture(autouse=True)

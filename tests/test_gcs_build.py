@@ -18,7 +18,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage as google_storage
 from oracle import oracle, read_texts, shards_in
 
-from pipeline.cli import main
+from fineshards.pipeline.cli import main
 
 OUTPUT = "gs://data/deep/out"
 FLAGS = ["--shard_tokens=3000", "--block_bytes=1"]
@@ -130,7 +130,7 @@ def test_a_replayed_build_gives_the_same_bytes(
 
 def start(small: Path, *flags: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "pipeline", *command(small, *flags)],
+        [sys.executable, "-m", "fineshards", *command(small, *flags)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -287,7 +287,7 @@ def test_a_server_that_cannot_be_reached_is_told_after_some_patience(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
-    monkeypatch.setattr("shards.gcs_objects._RETRY_SECONDS", 2.0)
+    monkeypatch.setattr("fineshards.storage.gcs_objects._RETRY_SECONDS", 2.0)
     for arguments in (command(small), ["status", OUTPUT]):
         sentence = fails(capfd, 1, *arguments)
         assert OUTPUT in sentence
@@ -386,7 +386,7 @@ def test_a_progressing_job_is_seen_by_status(
 
     def look() -> None:
         done = subprocess.run(
-            [sys.executable, "-m", "pipeline", "status", "--json", OUTPUT],
+            [sys.executable, "-m", "fineshards", "status", "--json", OUTPUT],
             cwd=ROOT,
             capture_output=True,
             text=True,

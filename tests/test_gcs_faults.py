@@ -14,9 +14,9 @@ import pytest
 from conftest import ROOT
 from faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy
 
-from shards.errors import OutputError
-from shards.gcs_objects import ObjectReader
-from shards.storage import Storage, open_storage
+from fineshards.errors import OutputError
+from fineshards.storage.base import Storage, open_storage
+from fineshards.storage.gcs_objects import ObjectReader
 
 # One that is sent in one request, one that is sent in a resumable upload (more than 8 MiB).
 SIZES = {"small": 100_000, "large": 9 << 20}
@@ -120,7 +120,7 @@ def test_other_requests_are_tried_again(
 def test_patience_ends_with_an_error_that_names_the_object(
     cloud: Proxy, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shards.gcs_objects._RETRY_SECONDS", 2.0)
+    monkeypatch.setattr("fineshards.storage.gcs_objects._RETRY_SECONDS", 2.0)
     cloud.fail("/upload", 503, range(1, 100))
     with pytest.raises(OutputError, match=rf"^gs://data/{OBJECT} cannot be written: .*503.*again"):
         storage.write(NAME, b"content")
@@ -180,7 +180,7 @@ def test_an_object_that_is_replaced_while_it_is_read_is_an_error(
 
 def test_a_writer_that_dies_in_an_upload_publishes_nothing(cloud: Proxy, storage: Storage) -> None:
     program = (
-        "from shards.storage import open_storage\n"
+        "from fineshards.storage.base import open_storage\n"
         f"open_storage('gs://data/out').write({NAME!r}, bytes({9 << 20}))\n"
     )
     writer = subprocess.Popen(

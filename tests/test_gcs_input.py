@@ -25,11 +25,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_files import COLUMNS, Read, add
 
-from pipeline.cli import main
-from shards.errors import InputError, UsageError
-from shards.records import SourceFile
-from sources.files import READ_AHEAD, find_files, open_file
-from sources.reading import discover_blocks, read_block
+from fineshards.errors import InputError, UsageError
+from fineshards.pipeline.cli import main
+from fineshards.shards.records import SourceFile
+from fineshards.sources.files import READ_AHEAD, find_files, open_file
+from fineshards.sources.reading import discover_blocks, read_block
 
 TEXTS = [f"text number {number}, and some more words" for number in range(3000)]
 LINES = b"".join(
@@ -40,7 +40,7 @@ LINES = b"".join(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests are not tried again for minutes."""
-    monkeypatch.setattr("shards.gcs_objects._RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("fineshards.storage.gcs_objects._RETRY_SECONDS", 0.1)
 
 
 ALWAYS = range(1, 1 << 30)
@@ -197,7 +197,7 @@ def test_without_credentials_is_one_sentence(tmp_path: Path) -> None:
         "NO_GCE_CHECK": "true",
         "PYTHONPATH": str(ROOT),
     }
-    command = [sys.executable, "-m", "pipeline", "build", "--input=gs://data-1/*.parquet"]
+    command = [sys.executable, "-m", "fineshards", "build", "--input=gs://data-1/*.parquet"]
     done = subprocess.run(
         [*command, f"--output={tmp_path / 'out'}"],
         env=environment,
@@ -215,7 +215,7 @@ def test_without_credentials_is_one_sentence(tmp_path: Path) -> None:
 def test_a_server_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     program = (
         "import sys, shards.gcs_objects; shards.gcs_objects._RETRY_SECONDS = 0.1; "
-        "from pipeline.cli import main; sys.exit(main(sys.argv[1:]))"
+        "from fineshards.pipeline.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", program, "build", "--input=gs://data-1/*.parquet"]
     done = subprocess.run(
@@ -313,8 +313,8 @@ import re, sys
 from pathlib import Path
 sys.path.insert(0, "tests")
 from source_files import COLUMNS
-from sources.files import find_files
-from sources.reading import discover_blocks, read_block
+from fineshards.sources.files import find_files
+from fineshards.sources.reading import discover_blocks, read_block
 (file,) = find_files(sys.argv[1:])
 total = 0
 for block in discover_blocks(file, COLUMNS, 1):

@@ -15,7 +15,7 @@ from faulty_proxy import CUT_DOWNLOAD
 from gcs_input import Stored
 from oracle import oracle, read_texts, shards_in
 
-from pipeline.cli import main
+from fineshards.pipeline.cli import main
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 MODES = [

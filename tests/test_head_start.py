@@ -13,13 +13,13 @@ import pytest
 from oracle import oracle, read_texts, shards_in
 from watched_encoder import watched_encode
 
-from encoders.exact import ExactEncoder
-from pipeline.launch import Launch, prepare
-from pipeline.options import Parser, add_build_flags, parse_build_flags
-from shards.records import Block
-from transforms import head_start
-from transforms.blocks import discover_file
-from transforms.head_start import HeadStart
+from fineshards.encoders.exact import ExactEncoder
+from fineshards.pipeline.launch import Launch, prepare
+from fineshards.pipeline.options import Parser, add_build_flags, parse_build_flags
+from fineshards.shards.records import Block
+from fineshards.transforms import head_start
+from fineshards.transforms.blocks import discover_file
+from fineshards.transforms.head_start import HeadStart
 
 Build = Callable[..., int]
 

@@ -27,19 +27,19 @@ from tokenizer_files import (
 )
 from tokenizers import Tokenizer
 
-from encoders import derive
-from encoders.differences import Table, load_table
-from encoders.encoder import Encoder
-from encoders.exact import ExactEncoder
-from encoders.gigatoken_json import gigatoken_json, obstacles, trial
-from encoders.golden import GOLDEN_TEXTS
-from encoders.huggingface_schemes import PIPELINES
-from encoders.loading import describe_tokenizer, load_encoder, load_reference
-from encoders.tokenizer_json import TokenizerJson, read_tokenizer_json
-from shards.errors import FineshardsError
-from shards.job import TOKENIZER_JSON_NAME
-from shards.job import Tokenizer as Record
-from shards.storage import open_storage
+from fineshards.encoders import derive
+from fineshards.encoders.differences import Table, load_table
+from fineshards.encoders.encoder import Encoder
+from fineshards.encoders.exact import ExactEncoder
+from fineshards.encoders.gigatoken_json import gigatoken_json, obstacles, trial
+from fineshards.encoders.golden import GOLDEN_TEXTS
+from fineshards.encoders.huggingface_schemes import PIPELINES
+from fineshards.encoders.loading import describe_tokenizer, load_encoder, load_reference
+from fineshards.encoders.tokenizer_json import TokenizerJson, read_tokenizer_json
+from fineshards.errors import FineshardsError
+from fineshards.shards.job import TOKENIZER_JSON_NAME
+from fineshards.shards.job import Tokenizer as Record
+from fineshards.storage.base import open_storage
 
 
 @lru_cache
@@ -217,7 +217,7 @@ def test_the_trial_finds_another_merge(tmp_path: Path) -> None:
     assert {token["content"] for token in other["added_tokens"]} == set(ADDED)
     del other["model"]["merges"][100]
     changed = TokenizerJson("changed", json.dumps(other).encode(), EOT)
-    from encoders.gigatoken_encoder import GigatokenTokenizer, from_json
+    from fineshards.encoders.gigatoken_encoder import GigatokenTokenizer, from_json
 
     fast = GigatokenTokenizer(lambda: from_json(changed.data), tokenizer.eot)
     assert trial(tokenizer, fast, encoder.reference) is not None
@@ -253,7 +253,7 @@ def test_tiktoken_needs_no_tokenizers() -> None:
     program = """
 import sys
 sys.modules["tokenizers"] = None
-from encoders.loading import describe_tokenizer
+from fineshards.encoders.loading import describe_tokenizer
 record, _ = describe_tokenizer("cl100k_base", "gigatoken")
 print(record.kind)
 """

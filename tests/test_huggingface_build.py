@@ -14,10 +14,10 @@ from oracle import cut, read_texts, shards_in
 from tokenizer_files import EOT, STYLES, oracle_documents, save, train
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from pipeline.cli import main
-from shards.job import Job
-from shards.manifest import Manifest
-from shards.storage import open_storage
+from fineshards.pipeline.cli import main
+from fineshards.shards.job import Job
+from fineshards.shards.manifest import Manifest
+from fineshards.storage.base import open_storage
 
 Run = Callable[..., CompletedProcess[str]]
 

@@ -19,11 +19,11 @@ from tokenizer_files import (
 )
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from encoders.encoder import Encoder
-from encoders.loading import describe_tokenizer, load_encoder
-from shards.errors import FineshardsError, UsageError
-from shards.job import TOKENIZER_JSON_NAME
-from shards.storage import open_storage
+from fineshards.encoders.encoder import Encoder
+from fineshards.encoders.loading import describe_tokenizer, load_encoder
+from fineshards.errors import FineshardsError, UsageError
+from fineshards.shards.job import TOKENIZER_JSON_NAME
+from fineshards.storage.base import open_storage
 
 
 def reference_only(path: Path, caplog: pytest.LogCaptureFixture, reason: str) -> Encoder:

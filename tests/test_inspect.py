@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from encoders.loading import load_reference
-from pipeline.cli import main
-from shards.dataset import Dataset
-from shards.storage import open_storage
+from fineshards.encoders.loading import load_reference
+from fineshards.pipeline.cli import main
+from fineshards.shards.dataset import Dataset
+from fineshards.storage.base import open_storage
 
 # So few that most documents span several shards.
 SHARD_TOKENS = 300

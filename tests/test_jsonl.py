@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_files import COLUMNS, blocks_of, describe, read_all
 
-from shards.errors import InputError
-from shards.job import Columns
-from sources.reading import read_block
-from sources.rows import BATCH_BYTES, BATCH_ROWS
+from fineshards.errors import InputError
+from fineshards.shards.job import Columns
+from fineshards.sources.reading import read_block
+from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS
 
 LINES = b'{"text":"a","id":1}\n{"text":null,"id":"x"}\n{"text":"","id":null}\n{"id":4,"text":"d"}\n'
 ROWS = [(0, "a", "1"), (1, None, "x"), (2, "", None), (3, "d", "4")]

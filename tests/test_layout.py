@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shards.layout import Layout, ShardKey, SplitRule, shard_stem
+from fineshards.shards.layout import Layout, ShardKey, SplitRule, shard_stem
 
 FIRST_TEST = SplitRule(None, 1)
 

@@ -14,9 +14,9 @@ import pytest
 from conftest import ROOT
 
 from benchmarks.made_up_dataset import make_dataset
-from loader.batch_loader import BatchLoader
-from loader.dataset import TokenDataset
-from shards.storage import open_storage
+from fineshards.loader.batch_loader import BatchLoader
+from fineshards.loader.dataset import TokenDataset
+from fineshards.storage.base import open_storage
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def dataset(folder: Path) -> TokenDataset:
 def torch_loader(dataset: TokenDataset, workers: int, **options: Any) -> Any:
     from torch.utils.data import DataLoader
 
-    from loader.torch_batches import TorchBatches
+    from fineshards.loader.torch_batches import TorchBatches
 
     options = {"epochs": 2, "keep_last": True} | options
     batches = TorchBatches(BatchLoader(dataset, 12, 5, **options))
@@ -80,7 +80,7 @@ def test_torch_resumes_by_steps_on_another_number_of_workers(
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_torchdata_saves_and_restores_the_place(dataset: TokenDataset, workers: int) -> None:
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
-    from loader.torch_batches import TorchBatches
+    from fineshards.loader.torch_batches import TorchBatches
 
     def make() -> Any:
         batches = TorchBatches(BatchLoader(dataset, 12, 5, epochs=2, keep_last=True))
@@ -139,8 +139,8 @@ JAX = """
 import sys
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from loader.batch_loader import BatchLoader
-from loader.dataset import TokenDataset
+from fineshards.loader.batch_loader import BatchLoader
+from fineshards.loader.dataset import TokenDataset
 
 assert jax.device_count() == 4
 mesh = Mesh(np.array(jax.devices()), ("data",))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, SAMPLE
 
-from pipeline.cli import main
+from fineshards.pipeline.cli import main
 
 PAGE = ROOT / "docs/loader.md"
 

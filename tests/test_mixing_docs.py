@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.made_up_dataset import make_dataset
-from shards.storage import open_storage
+from fineshards.storage.base import open_storage
 
 PAGE = Path(__file__).parent.parent / "docs/mixing.md"
 

@@ -19,12 +19,12 @@ from made_up_sources import MadeUp, is_a_prefix_of_each, mixture, pairs
 from sentences import refused
 
 from benchmarks.made_up_dataset import make_dataset, stream
-from loader.apportionment import MAX_DRAWS, WEIGHT_SUM
-from loader.batch_loader import BatchLoader
-from loader.dataset import TokenDataset
-from loader.mixture import Mixture
-from shards.errors import UsageError
-from shards.storage import open_storage
+from fineshards.errors import UsageError
+from fineshards.loader.apportionment import MAX_DRAWS, WEIGHT_SUM
+from fineshards.loader.batch_loader import BatchLoader
+from fineshards.loader.dataset import TokenDataset
+from fineshards.loader.mixture import Mixture
+from fineshards.storage.base import open_storage
 
 
 def test_draws_are_named_counted_and_the_same_by_any_way() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_up_sources import is_a_prefix_of_each, mixture, pairs
 
-from loader.batch_loader import BatchLoader
+from fineshards.loader.batch_loader import BatchLoader
 
 ends = st.lists(
     st.tuples(st.sampled_from([1e-9, 0.001, 0.3, 1, 5]), st.integers(1, 60)),

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shards.npy import HEADER_BYTES, file_bytes, header, parse_header
+from fineshards.shards.npy import HEADER_BYTES, file_bytes, header, parse_header
 
 COUNTS = [0, 1, 9, 10, 99, 1024, *(10**k for k in range(3, 20)), 2**31, 2**32, 2**40, 2**63]
 

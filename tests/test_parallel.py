@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transforms.parallel import Shares
+from fineshards.transforms.parallel import Shares
 
 
 @given(

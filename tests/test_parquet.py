@@ -19,9 +19,9 @@ from source_files import (
     write_groups,
 )
 
-from shards.errors import InputError
-from shards.job import Columns
-from sources.reading import read_block
+from fineshards.errors import InputError
+from fineshards.shards.job import Columns
+from fineshards.sources.reading import read_block
 
 ROOT = Path(__file__).parent.parent
 

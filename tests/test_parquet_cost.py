@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from fresh_interpreter import run_program
 from source_files import COLUMNS, describe
 
-from sources import parquet
+from fineshards.sources import parquet
 
 ROOT = Path(__file__).parent.parent
 
@@ -59,7 +59,7 @@ import re, sys
 from pathlib import Path
 sys.path.insert(0, "tests")
 from source_files import COLUMNS, blocks_of, describe
-from sources.reading import read_block
+from fineshards.sources.reading import read_block
 path = Path(sys.argv[1])
 total = 0
 for block in blocks_of(path):

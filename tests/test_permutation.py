@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scalar_permutation import WORD, ScalarPermutation, scalar_hash, scalar_key
 
-import loader.permutation as permutation
-from loader.permutation import Permutation, key
+import fineshards.loader.permutation as permutation
+from fineshards.loader.permutation import Permutation, key
 
 LARGE = [2**32 - 1, 2**32, 2**32 + 1, 4_294_967_311, 2**40 + 7, 10**12, 2**61 - 1, 2**63 - 1]
 

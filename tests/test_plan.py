@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shards.errors import FineshardsError
-from shards.layout import ShardKey, SplitRule
-from shards.plan import (
+from fineshards.errors import FineshardsError
+from fineshards.shards.layout import ShardKey, SplitRule
+from fineshards.shards.plan import (
     StreamPlan,
     complete_file,
     plan_pieces,
@@ -21,7 +21,7 @@ from shards.plan import (
     report_file,
     sum_labels,
 )
-from shards.records import BlockSummary, LabelCount, Piece
+from fineshards.shards.records import BlockSummary, LabelCount, Piece
 
 # A file is a list of blocks, a block is (documents, tokens).
 Files = list[list[tuple[int, int]]]

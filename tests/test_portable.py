@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from oracle import oracle, read_texts, shards_in
 
-from pipeline.options import (
+from fineshards.errors import UsageError
+from fineshards.pipeline.options import (
     BuildOptions,
     Parser,
     add_build_flags,
     parse_build_flags,
 )
-from pipeline.runners import choose_runner
-from shards.errors import UsageError
+from fineshards.pipeline.runners.choice import choose_runner
 
 Build = Callable[..., int]
 EMBEDDED = ["--runner=PortableRunner", "--job_endpoint=embed", "--environment_type=LOOPBACK"]

@@ -16,9 +16,9 @@ from numbered_samples import Numbers, numbers, scalar_order
 from sentences import refused
 
 from benchmarks.made_up_dataset import make_dataset
-from loader.batch_loader import BatchLoader
-from shards.errors import OutputError
-from shards.storage import open_storage
+from fineshards.errors import OutputError
+from fineshards.loader.batch_loader import BatchLoader
+from fineshards.storage.base import open_storage
 
 
 class Failing(Numbers):
@@ -75,8 +75,8 @@ def test_nothing_hangs_when_python_ends(tmp_path: Path, how: str) -> None:
     make_dataset(open_storage(str(tmp_path)), 5000, 500, test_shards=1)
     program = (
         "import sys, time\n"
-        "from loader.batch_loader import BatchLoader\n"
-        "from loader.dataset import TokenDataset\n"
+        "from fineshards.loader.batch_loader import BatchLoader\n"
+        "from fineshards.loader.dataset import TokenDataset\n"
         "loader = BatchLoader(TokenDataset(sys.argv[1], sequence_length=30), 4, prefetch=4)\n"
         f"{how}\n"
     )

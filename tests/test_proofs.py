@@ -26,9 +26,9 @@ from encoding import SCHEMES, must_be_exact, pair, revealing, scheme, strings
 from oracle import read_texts
 from published import SHA256, UnavailableError, published
 
-from encoders.derive import code_points
-from encoders.differences import Scheme, load_table
-from encoders.exact import ExactEncoder
+from fineshards.encoders.derive import code_points
+from fineshards.encoders.differences import Scheme, load_table
+from fineshards.encoders.exact import ExactEncoder
 
 pytestmark = pytest.mark.heavy
 
@@ -59,8 +59,8 @@ def in_batches(texts: list[str], size: int = 50_000) -> Iterator[pa.Array]:
 def test_the_stored_table_is_what_the_script_derives() -> None:
     # In a process of its own, since it forks. Only what tiktoken is the reference of.
     program = (
-        "from encoders.derive import SCHEMES, derive\n"
-        "from encoders.differences import load_table\n"
+        "from fineshards.encoders.derive import SCHEMES, derive\n"
+        "from fineshards.encoders.differences import load_table\n"
         "for name, scheme in derive(SCHEMES):\n"
         "    assert scheme == load_table().schemes[name], name\n"
     )
@@ -200,9 +200,9 @@ GROWTH = """
 import json, sys
 import numpy as np
 import pyarrow as pa
-from encoders import gigatoken_encoder
-from encoders.loading import _encoder
-from encoders.vocabulary import resolve_vocabulary
+from fineshards.encoders import gigatoken_encoder
+from fineshards.encoders.loading import _encoder
+from fineshards.encoders.vocabulary import resolve_vocabulary
 
 def resident():
     pages = int(open("/proc/self/statm").read().split()[1])

@@ -18,11 +18,11 @@ from gcs_input import Stored
 from gcs_server import client_environment, make_bucket
 
 from benchmarks.made_up_dataset import make_dataset, stream
-from loader.batch_loader import BatchLoader
-from loader.dataset import TokenDataset
-from loader.remote import RemoteShards
-from shards.errors import OutputError, UsageError
-from shards.storage import open_storage
+from fineshards.errors import OutputError, UsageError
+from fineshards.loader.batch_loader import BatchLoader
+from fineshards.loader.dataset import TokenDataset
+from fineshards.loader.remote import RemoteShards
+from fineshards.storage.base import open_storage
 
 ADDRESS = "gs://data/sets/made-up"
 TOKENS = 20_011
@@ -151,8 +151,8 @@ def test_it_reads_in_forked_processes_and_ends_in_the_middle(server: str, tmp_pa
     """As DataLoader's workers do; nothing hangs, whatever is still being fetched."""
     program = f"""
 import os, sys
-from loader.batch_loader import BatchLoader
-from loader.dataset import TokenDataset
+from fineshards.loader.batch_loader import BatchLoader
+from fineshards.loader.dataset import TokenDataset
 dataset = TokenDataset({ADDRESS + "-uint32"!r}, sequence_length=50, block_bytes=512)
 loader = BatchLoader(dataset, 16, prefetch=4)
 first = next(loader)

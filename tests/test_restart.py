@@ -20,12 +20,12 @@ from conftest import ROOT
 from oracle import oracle, read_texts, shards_in
 from watched_encoder import watched_encode
 
-from encoders.exact import ExactEncoder
-from pipeline.graph import build_pipeline
-from shards.checkpoints import Checkpoints
-from shards.errors import OutputError
-from shards.job import Job
-from shards.storage import open_storage
+from fineshards.encoders.exact import ExactEncoder
+from fineshards.errors import OutputError
+from fineshards.pipeline.graph import build_pipeline
+from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.job import Job
+from fineshards.storage.base import open_storage
 
 Build = Callable[..., int]
 
@@ -95,7 +95,14 @@ def test_restart_after_kills_at_random_moments_on_ever_other_workers(
     def command(workers: int) -> list[str]:
         flags = [f"--direct_running_mode={mode}", f"--direct_num_workers={workers}"] if mode else []
         return [
-            *(sys.executable, "-m", "pipeline", "build", f"--input={sample}", f"--output={output}"),
+            *(
+                sys.executable,
+                "-m",
+                "fineshards",
+                "build",
+                f"--input={sample}",
+                f"--output={output}",
+            ),
             *("--shard_tokens=50000", "--block_bytes=1", *flags),
         ]
 
@@ -253,7 +260,7 @@ def test_kept_checkpoints_hold_nothing_unfinished(
 def test_two_jobs_on_one_output_both_succeed(sample: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     command = [
-        *(sys.executable, "-m", "pipeline", "build", f"--input={sample}", f"--output={output}"),
+        *(sys.executable, "-m", "fineshards", "build", f"--input={sample}", f"--output={output}"),
         *("--shard_tokens=50000", "--block_bytes=1"),
     ]
     jobs = [

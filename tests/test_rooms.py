@@ -95,7 +95,7 @@ def test_a_training_machine_reads_a_local_dataset_with_numpy_alone() -> None:
 )
 def test_help_imports_nothing_slow(arguments: list[str]) -> None:
     loaded = modules_after(
-        "from pipeline.cli import main\n"
+        "from fineshards.pipeline.cli import main\n"
         f"try: main({arguments})\n"
         "except SystemExit as end: assert end.code in (0, None)\n"
     )
@@ -106,7 +106,7 @@ def test_help_imports_nothing_slow(arguments: list[str]) -> None:
 @pytest.mark.parametrize("flag", ["--shard_tokens=0", "--test_fraction=2", "--dataset=x"])
 def test_a_mistake_is_reported_without_importing_anything_slow(flag: str) -> None:
     loaded = modules_after(
-        "from pipeline.cli import main\n"
+        "from fineshards.pipeline.cli import main\n"
         f"code = main(['build', '--input=x', '--output=y', {flag!r}])\n"
         "assert code == 2, code\n"
     )
@@ -115,12 +115,13 @@ def test_a_mistake_is_reported_without_importing_anything_slow(flag: str) -> Non
 
 def test_a_head_start_does_not_wait_for_beam() -> None:
     loaded = modules_after(
-        "import pipeline.main\nimport pipeline.launch\nimport transforms.head_start\n"
+        "import fineshards.pipeline.main\nimport fineshards.pipeline.launch\n"
+        "import fineshards.transforms.head_start\n"
     )
     assert "transforms" in loaded
     assert "apache_beam" not in loaded
 
 
 def test_a_manifest_is_read_without_importing_more_than_numpy() -> None:
-    loaded = modules_after("import shards.manifest\n")
+    loaded = modules_after("import fineshards.shards.manifest\n")
     assert loaded.isdisjoint({"apache_beam", "pyarrow", "tiktoken", "google_crc32c"})

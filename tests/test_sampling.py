@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from source_files import COLUMNS, read_all
 
-from shards.errors import InputError
-from sources.files import describe_files
-from sources.reading import discover_blocks
-from sources.sampling import Sample, Wish, copy_sample, spread, survey
+from fineshards.errors import InputError
+from fineshards.sources.files import describe_files
+from fineshards.sources.probe import Sample, Wish, copy_sample, spread, survey
+from fineshards.sources.reading import discover_blocks
 
 
 def wish(size: int, **more: int) -> Wish:

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from encoders.loading import load_reference
-from pipeline.cli import main
-from pipeline.launch import prepare
-from pipeline.options import Parser, add_build_flags, parse_build_flags
-from shards.assembly import write_shard
-from shards.plan import plan_pieces, plan_stream, report_file
-from transforms.blocks import discover_file, finish_block
-from transforms.commit import commit
+from fineshards.encoders.loading import load_reference
+from fineshards.pipeline.cli import main
+from fineshards.pipeline.launch import prepare
+from fineshards.pipeline.options import Parser, add_build_flags, parse_build_flags
+from fineshards.shards.assembly import write_shard
+from fineshards.shards.plan import plan_pieces, plan_stream, report_file
+from fineshards.transforms.blocks import discover_file, finish_block
+from fineshards.transforms.commit import commit
 
 
 def status(capsys: pytest.CaptureFixture[str], folder: Path) -> tuple[dict[str, Any], str]:

@@ -15,8 +15,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from shards.errors import OutputError, UsageError
-from shards.storage import TEMPORARY, Storage, open_storage
+from fineshards.errors import OutputError, UsageError
+from fineshards.storage.base import TEMPORARY, Storage, open_storage
 
 ROOT = Path(__file__).parent.parent
 
@@ -59,8 +59,8 @@ def start(program: str, *arguments: object) -> subprocess.Popen[str]:
 
 _PREAMBLE = """
 import os, resource, sys, time
-from shards.errors import OutputError
-from shards.storage import open_storage
+from fineshards.errors import OutputError
+from fineshards.storage.base import open_storage
 storage = open_storage(sys.argv[1])
 """
 

@@ -27,7 +27,7 @@ STAGES = ["discover", "tokenize", "plan", "write", "commit"]
 def run_on_terminal(*arguments: object) -> str:
     """The output of the command line on a pseudo-terminal."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "pipeline", *map(str, arguments)]
+    command = [sys.executable, "-m", "fineshards", *map(str, arguments)]
     environ = os.environ | {"TERM": "xterm-256color", "COLUMNS": "120"}
     job = subprocess.Popen(command, cwd=ROOT, stdout=theirs, stderr=theirs, env=environ)
     os.close(theirs)
@@ -92,7 +92,7 @@ def test_all_running_modes_say_the_same(fineshards: Run, sample: Path, tmp_path:
 def test_interrupted_by_the_keyboard(slow_input: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     command = [
-        *(sys.executable, "-m", "pipeline", "build", f"--input={slow_input}"),
+        *(sys.executable, "-m", "fineshards", "build", f"--input={slow_input}"),
         *(f"--output={output}", "--block_bytes=1"),
     ]
     job = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
@@ -107,7 +107,9 @@ def test_interrupted_by_the_keyboard(slow_input: Path, tmp_path: Path) -> None:
     assert "Traceback" not in errors
 
 
-@pytest.mark.parametrize("entry", [["-m", "pipeline", "build"], ["-m", "pipeline.main"], [MAIN]])
+@pytest.mark.parametrize(
+    "entry", [["-m", "fineshards", "build"], ["-m", "fineshards.pipeline.main"], [MAIN]]
+)
 def test_every_entry_takes_the_same_flags(entry: list[str], sample: Path, tmp_path: Path) -> None:
     """The last is what a Flex Template launcher runs: the file itself, from anywhere."""
     command = [sys.executable, *entry, f"--input={sample}", f"--output={tmp_path}/out"]

@@ -21,11 +21,11 @@ from oracle import ENCODING, EOT, read_texts
 from sentences import refused
 
 from benchmarks.made_up_dataset import make_dataset, stream
-from loader.boundaries import cu_seqlens, position_ids
-from loader.dataset import TokenDataset
-from pipeline.cli import main
-from shards.errors import OutputError
-from shards.storage import open_storage
+from fineshards.errors import OutputError
+from fineshards.loader.boundaries import cu_seqlens, position_ids
+from fineshards.loader.dataset import TokenDataset
+from fineshards.pipeline.cli import main
+from fineshards.storage.base import open_storage
 
 SHARD_TOKENS = 1000
 TOKENS = 7321
@@ -138,7 +138,7 @@ def test_token_numbers_beyond_32_bits_are_found(tmp_path: Path) -> None:
         ]
 
     edit_manifest(folder, enlarge)
-    from shards.npy import header
+    from fineshards.shards.npy import header
 
     for i, n in enumerate([shard_tokens, shard_tokens, 5]):
         with (folder / f"train/train_{i:04d}.npy").open("wb") as file:
@@ -361,7 +361,7 @@ def test_a_pickle_is_small_and_equal(whole: Path) -> None:
 def test_threads_share_a_dataset_with_few_files_open(
     whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loader.mapped._MOST_OPEN", 2)
+    monkeypatch.setattr("fineshards.loader.mapped._MOST_OPEN", 2)
     dataset = TokenDataset(whole, sequence_length=100)
     expected = split_stream("train")
     rng = np.random.default_rng(0)
@@ -386,7 +386,7 @@ def test_a_batch_may_touch_more_shards_than_files_may_be_open(tmp_path: Path) ->
     program = (
         "import resource, sys\n"
         "import numpy as np\n"
-        "from loader.dataset import TokenDataset\n"
+        "from fineshards.loader.dataset import TokenDataset\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (50, 50))\n"
         "dataset = TokenDataset(sys.argv[1], sequence_length=15)\n"
         "print(dataset.gather(np.arange(100)[::-1]).sum())\n"

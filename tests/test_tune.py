@@ -20,13 +20,21 @@ from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline import tune
-from pipeline.cli import main
-from pipeline.estimates import Costs, Seen, expect
-from pipeline.options import Parser, add_build_flags, parse_build_flags
-from pipeline.search import BLOCK_SIZES, MARGIN, Room, Setting, advise, choose, search
-from pipeline.trials import run_trial, work_seconds
-from shards.errors import UsageError
+from fineshards.errors import UsageError
+from fineshards.pipeline.cli import main
+from fineshards.pipeline.options import Parser, add_build_flags, parse_build_flags
+from fineshards.pipeline.tuning import tune
+from fineshards.pipeline.tuning.estimates import Costs, Seen, expect
+from fineshards.pipeline.tuning.setting_search import (
+    BLOCK_SIZES,
+    MARGIN,
+    Room,
+    Setting,
+    advise,
+    choose,
+    search,
+)
+from fineshards.pipeline.tuning.trial_builds import run_trial, work_seconds
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -105,7 +113,7 @@ def test_settings_are_tried_on_a_sample(
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_leaves_nothing_behind(how: int, sample: Path, work: Path) -> None:
-    command = [sys.executable, "-m", "pipeline", "tune", f"--input={sample}", f"--work={work}"]
+    command = [sys.executable, "-m", "fineshards", "tune", f"--input={sample}", f"--work={work}"]
     job = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     while not list(work.glob("*/build-*.log")):
         assert job.poll() is None

@@ -27,7 +27,7 @@ from damage import (
 )
 from oracle import ENCODING, EOT, read_texts
 
-from pipeline.cli import main
+from fineshards.pipeline.cli import main
 
 SHARD_TOKENS = 60_000
 SHARD = "train/train_0003.npy"  # in the middle of the stream

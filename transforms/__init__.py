@@ -1,1 +1,8 @@
-"""The steps of the graph, one file a step: discover, tokenize, plan, write, commit."""
+"""The steps of the graph, one per file: discover, tokenize, plan, write, commit.
+
+This folder is installed as `fineshards.transforms`. Under a second name its classes would exist
+twice.
+"""
+
+if __name__ != "fineshards.transforms":
+    raise ImportError(f"this package is fineshards.transforms; it cannot be imported as {__name__}")

@@ -8,13 +8,15 @@ import logging
 
 import apache_beam as beam
 
-from shards.checkpoints import FOLDER, Checkpoints
-from shards.manifest import Manifest
-from shards.plan import StreamPlan
-from shards.records import FileReport, ShardRecord
-from shards.storage import TEMPORARY
-from transforms.gather import Gather
-from transforms.metrics import StepMetrics
+from fineshards.shards.checkpoints import FOLDER
+from fineshards.shards.manifest import Manifest
+from fineshards.shards.plan import StreamPlan
+from fineshards.shards.records import ShardRecord
+from fineshards.shards.reports import FileReport
+from fineshards.storage.base import TEMPORARY
+from fineshards.transforms.gather import Gather
+from fineshards.transforms.metrics import StepMetrics
+from fineshards.transforms.work import Work
 
 METRICS = StepMetrics("commit")
 _log = logging.getLogger("fineshards.worker")
@@ -23,18 +25,11 @@ _log = logging.getLogger("fineshards.worker")
 class Commit(beam.PTransform):
     """From shard records (and, beside them, reports and the plan) to the manifest."""
 
-    def __init__(
-        self,
-        checkpoints: Checkpoints,
-        reports: beam.PCollection,
-        plan: beam.PCollection,
-        keep_checkpoints: bool,
-    ) -> None:
+    def __init__(self, work: Work, reports: beam.PCollection, plan: beam.PCollection) -> None:
         super().__init__()
-        self._checkpoints = checkpoints
+        self._work = work
         self._reports = reports
         self._plan = plan
-        self._keep_checkpoints = keep_checkpoints
 
     def expand(self, records: beam.PCollection) -> beam.PCollection:
         """Builds the step."""
@@ -46,27 +41,22 @@ class Commit(beam.PTransform):
                 commit,
                 beam.pvalue.AsList(self._reports),
                 beam.pvalue.AsSingleton(self._plan),
-                self._checkpoints,
-                self._keep_checkpoints,
+                self._work,
             )
         )
 
 
 def commit(
-    records: list[ShardRecord],
-    reports: list[FileReport],
-    plan: StreamPlan,
-    checkpoints: Checkpoints,
-    keep_checkpoints: bool,
+    records: list[ShardRecord], reports: list[FileReport], plan: StreamPlan, work: Work
 ) -> str:
     """Writes the manifest and clears the checkpoints; returns the manifest's name.
 
     Raises FineshardsError, and writes nothing, if the records do not add up.
     """
-    storage = checkpoints.storage
-    manifest = Manifest.of(checkpoints.job(), plan.layout, records, reports)
+    storage = work.checkpoints.storage
+    manifest = Manifest.of(work.checkpoints.job(), plan.layout, records, reports)
     name = manifest.save(storage)
-    storage.delete_folder(TEMPORARY if keep_checkpoints else FOLDER)
+    storage.delete_folder(TEMPORARY if work.keep_checkpoints else FOLDER)
     METRICS.count(shards_in=len(records), tokens_in=plan.layout.tokens)
     _log.info("commit: %s", storage.path(name))
     return name

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
 
-from shards.checkpoints import Checkpoints
-from shards.job import Settings
-from shards.records import Block, SourceFile
-from transforms.blocks import discover_file
-from transforms.metrics import StepMetrics
-from transforms.parallel import ParallelDoFn
+from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.records import Block, SourceFile
+from fineshards.transforms.blocks import discover_file
+from fineshards.transforms.metrics import StepMetrics
+from fineshards.transforms.parallel import ParallelDoFn
+from fineshards.transforms.work import Work
 
 METRICS = StepMetrics("discover")
 
@@ -22,19 +22,18 @@ class Discover(beam.PTransform):
     because the next step reshuffles, which is a barrier in batch.
     """
 
-    def __init__(self, checkpoints: Checkpoints, settings: Settings, threads: int) -> None:
+    def __init__(self, work: Work) -> None:
         super().__init__()
-        self._checkpoints = checkpoints
-        self._do = _DiscoverFile(checkpoints, settings, threads)
+        self._work = work
 
     def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection:
         """Builds the step."""
         return (
             root
-            | "Job" >> beam.Create([self._checkpoints])
+            | "Job" >> beam.Create([self._work.checkpoints])
             | "Files" >> beam.FlatMap(_files)
             | "Spread" >> beam.Reshuffle()
-            | "Footers" >> beam.ParDo(self._do)
+            | "Footers" >> beam.ParDo(_DiscoverFile(self._work))
             | "Blocks" >> beam.FlatMap(_pairs)
         )
 
@@ -49,13 +48,12 @@ def _pairs(found: tuple[SourceFile, list[Block]]) -> Iterator[tuple[SourceFile, 
 
 
 class _DiscoverFile(ParallelDoFn):
-    def __init__(self, checkpoints: Checkpoints, settings: Settings, threads: int) -> None:
-        super().__init__(METRICS, threads)
-        self._checkpoints = checkpoints
-        self._settings = settings
+    def __init__(self, work: Work) -> None:
+        super().__init__(METRICS, work.threads)
+        self._work = work
 
     def work(self, file: SourceFile) -> tuple[SourceFile, list[Block]]:
-        return file, discover_file(file, self._checkpoints, self._settings)
+        return file, discover_file(file, self._work)
 
     def counts(self, file: SourceFile, result: tuple[SourceFile, list[Block]]) -> dict[str, int]:
         return {"files_in": 1, "blocks_out": len(result[1])}

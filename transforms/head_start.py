@@ -11,12 +11,13 @@ from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
 
-from encoders.encoder import Encoder
-from encoders.loading import load_encoder
-from shards.checkpoints import Checkpoints
-from shards.job import Settings
-from shards.records import Block, BlockSummary, SourceFile
-from transforms.blocks import discover_file, finish_block
+from fineshards.encoders.encoder import Encoder
+from fineshards.encoders.loading import load_encoder
+from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.records import Block, SourceFile
+from fineshards.shards.reports import BlockSummary
+from fineshards.transforms.blocks import discover_file, finish_block
+from fineshards.transforms.work import Work
 
 # By the folder of their checkpoints: Beam hands the steps over as copies, within the process too.
 _begun: dict[str, "HeadStart"] = {}
@@ -25,13 +26,9 @@ _begun: dict[str, "HeadStart"] = {}
 class HeadStart:
     """Works while its context lasts, or until the step asks for a block."""
 
-    def __init__(
-        self, checkpoints: Checkpoints, settings: Settings, engine: str, max_bad_rows: int
-    ) -> None:
-        self._checkpoints = checkpoints
-        self._settings = settings
-        self._engine = engine
-        self._max_bad_rows = max_bad_rows
+    def __init__(self, work: Work) -> None:
+        self._job_work = work
+        self._checkpoints = work.checkpoints
         self._lock = threading.Lock()
         self._ended = False
         self._given_up = threading.Event()
@@ -71,10 +68,12 @@ class HeadStart:
                 (file, block)
                 for file in self._checkpoints.job().files
                 if not self._ended
-                for block in discover_file(file, self._checkpoints, self._settings)
+                for block in discover_file(file, self._job_work)
             ]
             encoder = load_encoder(
-                self._settings.tokenizer, self._checkpoints.storage, self._engine
+                self._job_work.settings.tokenizer,
+                self._checkpoints.storage,
+                self._job_work.tokenizer_engine,
             )
             for file, block in blocks:
                 if not self._finish(file, block, encoder):
@@ -89,15 +88,7 @@ class HeadStart:
             self._blocks[block] = future
         finished = None
         try:
-            finished = finish_block(
-                file,
-                block,
-                self._settings.columns,
-                encoder,
-                self._checkpoints,
-                self._max_bad_rows,
-                self._given_up,
-            )
+            finished = finish_block(file, block, encoder, self._job_work, self._given_up)
         finally:
             future.set_result(finished)
         return True

@@ -17,7 +17,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 
-from transforms.metrics import StepMetrics
+from fineshards.transforms.metrics import StepMetrics
 
 
 class ParallelDoFn(beam.DoFn):

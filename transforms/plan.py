@@ -10,13 +10,18 @@ from typing import Any
 
 import apache_beam as beam
 
-from shards.checkpoints import Checkpoints
-from shards.errors import InputError
-from shards.job import Settings
-from shards.plan import StreamPlan, complete_file, plan_pieces, plan_stream, report_file
-from shards.records import BlockSummary, FileReport, Piece
-from transforms.gather import Gather
-from transforms.metrics import StepMetrics
+from fineshards.shards.plan import StreamPlan, plan_pieces, plan_stream
+from fineshards.shards.records import Piece
+from fineshards.shards.reports import (
+    BlockSummary,
+    FileReport,
+    check_reports,
+    complete_file,
+    report_file,
+)
+from fineshards.transforms.gather import Gather
+from fineshards.transforms.metrics import StepMetrics
+from fineshards.transforms.work import Work
 
 METRICS = StepMetrics("plan")
 _log = logging.getLogger("fineshards.worker")
@@ -28,11 +33,9 @@ class Plan(beam.PTransform):
     Returns a dict of collections: `pieces`, `plan` (one element) and `reports`.
     """
 
-    def __init__(
-        self, checkpoints: Checkpoints, settings: Settings, files: int, max_bad_rows: int
-    ) -> None:
+    def __init__(self, work: Work) -> None:
         super().__init__()
-        self._arguments = (checkpoints, settings, files, max_bad_rows)
+        self._work = work
 
     def expand(self, summaries: beam.PCollection) -> Any:
         """Builds the step. Beam has no type hint for several outputs."""
@@ -45,11 +48,7 @@ class Plan(beam.PTransform):
             | "Complete" >> beam.Map(_complete)
         )
         reports = by_file | "Report" >> beam.Map(_report)
-        plan = (
-            reports
-            | "AllReports" >> Gather()
-            | "Layout" >> beam.Map(_plan_and_check, *self._arguments)
-        )
+        plan = reports | "AllReports" >> Gather() | "Layout" >> beam.Map(_plan, self._work)
         pieces = by_file | "Pieces" >> beam.FlatMap(_keyed_pieces, beam.pvalue.AsSingleton(plan))
         return {"pieces": pieces, "plan": plan, "reports": reports}
 
@@ -66,16 +65,10 @@ def _report(summaries: list[BlockSummary]) -> FileReport:
     return report_file(summaries)
 
 
-def _plan_and_check(
-    reports: list[FileReport],
-    checkpoints: Checkpoints,
-    settings: Settings,
-    files: int,
-    max_bad_rows: int,
-) -> StreamPlan:
-    check_reports(reports, max_bad_rows)
-    plan = plan_stream(reports, files, settings.shard_tokens, settings.split)
-    checkpoints.write_layout(plan.layout)
+def _plan(reports: list[FileReport], work: Work) -> StreamPlan:
+    check_reports(reports, work.max_bad_rows)
+    plan = plan_stream(reports, work.files, work.settings.shard_tokens, work.settings.split)
+    work.checkpoints.write_layout(plan.layout)
     METRICS.count(tokens_in=plan.layout.tokens, shards_out=plan.layout.windows)
     _log.info(
         "plan: %s tokens, %d test and %d train shards",
@@ -84,23 +77,6 @@ def _plan_and_check(
         plan.layout.windows - plan.layout.test_windows,
     )
     return plan
-
-
-def check_reports(reports: Iterable[FileReport], max_bad_rows: int) -> None:
-    """Raises InputError if there is no document, or more rejected rows than allowed in all."""
-    reports = list(reports)
-    rejected = sum(report.rejected for report in reports)
-    if rejected > max_bad_rows:
-        raise InputError(
-            f"{rejected} rows cannot be encoded, {max_bad_rows} are allowed; they are listed in "
-            "metadata/rejected/. Mend them, or raise --max_bad_rows."
-        )
-    if not any(report.documents for report in reports):
-        rows = sum(report.rows for report in reports)
-        raise InputError(
-            f"the input has no documents: {rows} rows, none with text. Check --input and "
-            "--text_column."
-        )
 
 
 def _keyed_pieces(

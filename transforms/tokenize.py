@@ -2,14 +2,14 @@
 
 import apache_beam as beam
 
-from encoders.loading import load_encoder
-from shards.checkpoints import Checkpoints
-from shards.job import Settings
-from shards.records import Block, BlockSummary, SourceFile
-from transforms import head_start
-from transforms.blocks import finish_block
-from transforms.metrics import StepMetrics
-from transforms.parallel import ParallelDoFn
+from fineshards.encoders.loading import load_encoder
+from fineshards.shards.records import Block, SourceFile
+from fineshards.shards.reports import BlockSummary
+from fineshards.transforms import head_start
+from fineshards.transforms.blocks import finish_block
+from fineshards.transforms.metrics import StepMetrics
+from fineshards.transforms.parallel import ParallelDoFn
+from fineshards.transforms.work import Work
 
 METRICS = StepMetrics("tokenize")
 
@@ -17,60 +17,38 @@ METRICS = StepMetrics("tokenize")
 class Tokenize(beam.PTransform):
     """From (file, block) pairs to block summaries. All of the CPU work; every block on its own."""
 
-    def __init__(
-        self,
-        checkpoints: Checkpoints,
-        settings: Settings,
-        engine: str,
-        max_bad_rows: int,
-        threads: int,
-    ) -> None:
+    def __init__(self, work: Work) -> None:
         super().__init__()
-        self._do = _TokenizeBlock(checkpoints, settings, engine, max_bad_rows, threads)
+        self._work = work
 
     def expand(self, blocks: beam.PCollection) -> beam.PCollection:
         """Builds the step."""
         return (
             blocks
             | "Spread" >> beam.Reshuffle()
-            | "Encode" >> beam.ParDo(self._do)
+            | "Encode" >> beam.ParDo(_TokenizeBlock(self._work))
             | "Summary" >> beam.Map(_summary)
         )
 
 
 class _TokenizeBlock(ParallelDoFn):
-    def __init__(
-        self,
-        checkpoints: Checkpoints,
-        settings: Settings,
-        engine: str,
-        max_bad_rows: int,
-        threads: int,
-    ) -> None:
-        super().__init__(METRICS, threads)
-        self._checkpoints = checkpoints
-        self._settings = settings
-        self._engine = engine
-        self._max_bad_rows = max_bad_rows
+    def __init__(self, work: Work) -> None:
+        super().__init__(METRICS, work.threads)
+        self._work = work
 
     def setup(self) -> None:
         self._encoder = load_encoder(
-            self._settings.tokenizer, self._checkpoints.storage, self._engine
+            self._work.settings.tokenizer,
+            self._work.checkpoints.storage,
+            self._work.tokenizer_engine,
         )
 
     def work(self, element: tuple[SourceFile, Block]) -> tuple[BlockSummary, bool]:
         file, block = element
-        begun = head_start.take(self._checkpoints, block)
+        begun = head_start.take(self._work.checkpoints, block)
         if begun is not None:
             return begun
-        return finish_block(
-            file,
-            block,
-            self._settings.columns,
-            self._encoder,
-            self._checkpoints,
-            self._max_bad_rows,
-        )
+        return finish_block(file, block, self._encoder, self._work)
 
     def counts(
         self, element: tuple[SourceFile, Block], result: tuple[BlockSummary, bool]
@@ -80,10 +58,10 @@ class _TokenizeBlock(ParallelDoFn):
             return {"blocks_in": 1, "blocks_reused": 1}
         return {
             "blocks_in": 1,
-            "rows_in": summary.rows,
-            "bytes_in": summary.text_bytes,
-            "documents_out": summary.documents,
-            "tokens_out": summary.tokens,
+            "rows_in": summary.counts.rows,
+            "bytes_in": summary.counts.text_bytes,
+            "documents_out": summary.counts.documents,
+            "tokens_out": summary.counts.tokens,
         }
 
 

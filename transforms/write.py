@@ -5,13 +5,13 @@ from collections.abc import Iterable
 
 import apache_beam as beam
 
-from shards.assembly import write_shard
-from shards.checkpoints import Checkpoints
-from shards.layout import ShardKey
-from shards.plan import StreamPlan
-from shards.records import Piece, ShardRecord
-from transforms.metrics import StepMetrics
-from transforms.parallel import ParallelDoFn
+from fineshards.shards.assembly import write_shard
+from fineshards.shards.layout import ShardKey
+from fineshards.shards.plan import StreamPlan
+from fineshards.shards.records import Piece, ShardRecord
+from fineshards.transforms.metrics import StepMetrics
+from fineshards.transforms.parallel import ParallelDoFn
+from fineshards.transforms.work import Work
 
 METRICS = StepMetrics("write")
 _log = logging.getLogger("fineshards.worker")
@@ -20,11 +20,9 @@ _log = logging.getLogger("fineshards.worker")
 class Write(beam.PTransform):
     """From pieces keyed by (split, index) to shard records. Only references are shuffled."""
 
-    def __init__(
-        self, checkpoints: Checkpoints, plan: beam.PCollection, assembly: str, threads: int
-    ) -> None:
+    def __init__(self, work: Work, plan: beam.PCollection) -> None:
         super().__init__()
-        self._do = _WriteShard(checkpoints, assembly, threads)
+        self._work = work
         self._plan = plan
 
     def expand(self, pieces: beam.PCollection) -> beam.PCollection:
@@ -33,7 +31,7 @@ class Write(beam.PTransform):
             pieces
             | "GroupShards" >> beam.GroupByKey()
             | "Listed" >> beam.MapTuple(_listed)
-            | "Assemble" >> beam.ParDo(self._do, beam.pvalue.AsSingleton(self._plan))
+            | "Assemble" >> beam.ParDo(_WriteShard(self._work), beam.pvalue.AsSingleton(self._plan))
         )
 
 
@@ -43,22 +41,21 @@ def _listed(key: tuple[str, int], pieces: Iterable[Piece]) -> tuple[tuple[str, i
 
 
 class _WriteShard(ParallelDoFn):
-    def __init__(self, checkpoints: Checkpoints, assembly: str, threads: int) -> None:
-        super().__init__(METRICS, threads)
-        self._checkpoints = checkpoints
-        self._assembly = assembly
+    def __init__(self, work: Work) -> None:
+        super().__init__(METRICS, work.threads)
+        self._work = work
 
     def setup(self) -> None:
-        self._paths = [file.path for file in self._checkpoints.job().files]
+        self._paths = [file.path for file in self._work.checkpoints.job().files]
 
     def work(self, group: tuple[tuple[str, int], list[Piece]], plan: StreamPlan) -> ShardRecord:
         return write_shard(
             ShardKey(*group[0]),
             group[1],
             plan.layout,
-            self._checkpoints,
+            self._work.checkpoints,
             self._paths,
-            self._assembly,
+            self._work.assembly,
         )
 
     def counts(

@@ -1,0 +1,61 @@
+"""Raw text in, training batches out: exact token shards, and a loader that reads them.
+
+    import fineshards
+
+    manifest = fineshards.build(input="data/*.parquet", output="out")
+    dataset = fineshards.TokenDataset("out", sequence_length=2048)
+
+Names are loaded when they are first used, so that `import fineshards` itself costs nothing and a
+training machine needs no more than numpy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fineshards.commands.status import status
+    from fineshards.commands.verify import verify
+    from fineshards.errors import FineshardsError
+    from fineshards.loader.batch_loader import BatchLoader
+    from fineshards.loader.dataset import TokenDataset
+    from fineshards.loader.mixture import Mixture
+    from fineshards.pipeline.run import build
+
+    __version__: str
+
+_HOME = {
+    "BatchLoader": "fineshards.loader.batch_loader",
+    "FineshardsError": "fineshards.errors",
+    "Mixture": "fineshards.loader.mixture",
+    "TokenDataset": "fineshards.loader.dataset",
+    "build": "fineshards.pipeline.run",
+    "status": "fineshards.commands.status",
+    "verify": "fineshards.commands.verify",
+}
+
+__all__ = [
+    "BatchLoader",
+    "FineshardsError",
+    "Mixture",
+    "TokenDataset",
+    "__version__",
+    "build",
+    "status",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("fineshards")
+    if name not in _HOME:
+        raise AttributeError(f"module 'fineshards' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,207 @@
+"""How far a job is, read from what lies in its output folder; also while it runs elsewhere."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+from fineshards.errors import OutputError
+from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.job import Job
+from fineshards.shards.layout import Layout
+from fineshards.shards.manifest import Manifest
+from fineshards.shards.records import Block
+from fineshards.storage.base import Storage, open_storage
+
+# The rate of the last so many finished blocks tells the time left better than the mean since the
+# first start, which may have been days and several restarts ago.
+_RECENT = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A job's progress. Counts are of finished things; totals are None until they are known.
+
+    text_bytes: of the finished blocks, in the measure of `Block.bytes`. shards_estimated: the
+    total of shards is a guess from the tokens so far. seconds_left: for the present stage, None
+    when there is nothing to go by. seconds_idle: since something was last finished.
+    """
+
+    stage: str
+    files: int
+    files_total: int
+    blocks: int
+    blocks_total: int | None
+    text_bytes: int
+    text_bytes_total: int | None
+    tokens: int
+    shards: int
+    shards_total: int | None
+    shards_estimated: bool
+    bytes_per_second: float | None
+    seconds_left: float | None
+    seconds_idle: float | None
+
+
+def status(output: str | os.PathLike[str]) -> Status:
+    """How far the job of an output folder is, also while it runs elsewhere.
+
+    Args:
+        output: The job's output folder, local or `gs://`.
+
+    Returns:
+        A Status: its `stage` is `discovering`, `tokenizing`, `writing` or `finished`.
+
+    Raises:
+        OutputError: If the folder holds no job.
+
+    Example:
+        >>> import fineshards
+        >>> status = fineshards.status(dataset_folder)
+        >>> status.stage, status.shards
+        ('finished', 7)
+    """
+    return StatusReader(open_storage(os.fspath(output))).read()
+
+
+class StatusReader:
+    """Reads the status of one job again and again; remembers what cannot change."""
+
+    def __init__(self, storage: Storage) -> None:
+        job = Job.load(storage)
+        if job is None:
+            raise OutputError(
+                f"{storage.root} holds no fineshards job. Check the folder, or begin one with "
+                "fineshards build."
+            )
+        self._job = job
+        self._storage = storage
+        self._checkpoints = Checkpoints.of(storage, job)
+        self._blocks: dict[int, list[Block]] = {}
+        self._layout: Layout | None = None
+
+    def read(self) -> Status:
+        """The status now."""
+        manifest = Manifest.load(self._storage)
+        if manifest is not None:
+            return _finished(manifest)
+        for file in self._job.files:
+            if file.index not in self._blocks:
+                blocks = self._checkpoints.read_blocks(file.index)
+                if blocks is not None:
+                    self._blocks[file.index] = blocks
+        self._layout = self._layout or self._checkpoints.read_layout()
+        done = self._checkpoints.finished_blocks()
+        shard_times = self._checkpoints.finished_shards()
+        return self._status(done, shard_times)
+
+    def _status(
+        self, done: dict[tuple[int, int], tuple[int, float]], shard_times: list[float]
+    ) -> Status:
+        files_total = len(self._job.files)
+        known = {(b.file, b.index): b.bytes for blocks in self._blocks.values() for b in blocks}
+        all_known = len(self._blocks) == files_total
+        finished = sorted((time_, known.get(key, 0)) for key, (_, time_) in done.items())
+        text_bytes = sum(size for _, size in finished)
+        tokens = sum(count for count, _ in done.values())
+        bytes_total = sum(known.values()) if all_known else None
+        shards_total, estimated = None, False
+        if self._layout is not None:
+            shards_total = self._layout.windows
+        elif bytes_total and text_bytes:
+            guess = tokens * bytes_total // text_bytes
+            shards_total = max(1, -(-guess // self._job.settings.shard_tokens))
+            estimated = True
+        times = [time_ for time_, _ in finished] + shard_times
+        rate = _rate(finished)
+        seconds_left = None
+        if self._layout is not None:
+            stage = "writing"
+            shard_rate = _rate(sorted((time_, 1) for time_ in shard_times))
+            if shard_rate and shards_total is not None:
+                seconds_left = (shards_total - len(shard_times)) / shard_rate
+        else:
+            stage = "tokenizing" if all_known else "discovering"
+            if rate and bytes_total is not None:
+                seconds_left = (bytes_total - text_bytes) / rate
+        return Status(
+            stage=stage,
+            files=len(self._blocks),
+            files_total=files_total,
+            blocks=len(done),
+            blocks_total=len(known) if all_known else None,
+            text_bytes=text_bytes,
+            text_bytes_total=bytes_total,
+            tokens=tokens,
+            shards=len(shard_times),
+            shards_total=shards_total,
+            shards_estimated=estimated,
+            bytes_per_second=rate,
+            seconds_left=seconds_left,
+            seconds_idle=max(0.0, time.time() - max(times)) if times else None,
+        )
+
+
+def _rate(finished: list[tuple[float, int]]) -> float | None:
+    """Amount per second over the last finished things, given as sorted (time, amount)."""
+    recent = finished[-_RECENT:]
+    if len(recent) < 2 or recent[-1][0] <= recent[0][0]:
+        return None
+    return sum(amount for _, amount in recent[1:]) / (recent[-1][0] - recent[0][0])
+
+
+def _finished(manifest: Manifest) -> Status:
+    totals, shards, files = manifest.totals(), len(manifest.shards), len(manifest.files)
+    return Status(
+        stage="finished",
+        files=files,
+        files_total=files,
+        blocks=totals["blocks"],
+        blocks_total=totals["blocks"],
+        text_bytes=totals["text_bytes"],
+        text_bytes_total=totals["text_bytes"],
+        tokens=totals["tokens"],
+        shards=shards,
+        shards_total=shards,
+        shards_estimated=False,
+        bytes_per_second=None,
+        seconds_left=0.0,
+        seconds_idle=None,
+    )
+
+
+def describe_status(status: Status) -> str:
+    """The status in a few lines for a person."""
+    if status.stage == "finished":
+        return (
+            f"finished: {status.tokens:,} tokens in {status.shards:,} shards from "
+            f"{status.files:,} files"
+        )
+    blocks_total = "?" if status.blocks_total is None else f"{status.blocks_total:,}"
+    about = "about " if status.shards_estimated else ""
+    shards_total = "?" if status.shards_total is None else f"{about}{status.shards_total:,}"
+    lines = [
+        f"{status.stage}",
+        f"  files   {status.files:,} of {status.files_total:,} looked at",
+        f"  blocks  {status.blocks:,} of {blocks_total}, {status.tokens:,} tokens",
+        f"  shards  {status.shards:,} of {shards_total}",
+    ]
+    if status.seconds_left is not None:
+        lines.append(f"  left    about {duration(status.seconds_left)} for {status.stage}")
+    if status.seconds_idle is not None:
+        lines.append(f"  last    something was finished {duration(status.seconds_idle)} ago")
+    return "\n".join(lines)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them: `45 s`, `12 min`, `3 h 20 min`, `2 days 4 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min"
+    return f"{hours // 24} days {hours % 24} h"

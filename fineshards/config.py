@@ -1,0 +1,198 @@
+"""What to build, and how: one frozen object, checked once. The flags of `build` are its fields."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import Field, dataclass, field, fields
+from fractions import Fraction
+from typing import Any, Literal, get_args, get_type_hints
+
+from fineshards.errors import UsageError
+
+# The seed's shard size.
+DEFAULT_SHARD_TOKENS = 100_000_000
+# One tenth of the shards, unless the seed's rule (`test_shards`) is asked for.
+_DEFAULT_TEST_FRACTION = "1/10"
+
+_INPUT = "input (--input or --dataset)"
+_OUTPUT = "output"
+_WORK = "work"
+
+
+def _flag(default: Any, group: str, metavar: str | None = None, least: int = 0) -> Any:
+    """A field that is a flag: its group on the help page, and the least number that it takes."""
+    return field(default=default, metadata={"group": group, "metavar": metavar, "least": least})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildConfig:
+    """What to build, and how. Each field is the flag of `fineshards build` of that name.
+
+    Args:
+        input: Files to read, such as 'data/*.parquet' or 'gs://bucket/data/*.parquet'. May be
+            repeated; files come in the order given, each pattern's matches sorted. Formats:
+            .parquet; .jsonl plain, .gz or .zst.
+        dataset: Instead of --input, a dataset on the Hugging Face hub, or a local folder laid out
+            like one.
+        dataset_config: The dataset's configuration, such as sample-350BT.
+        dataset_split: The dataset's split. Default: train.
+        dataset_revision: The dataset's branch, tag or commit.
+        text_column: The column that holds the text. Default: text.
+        id_column: The column that names documents in the document tables. Default: id, where a
+            file has it.
+        output: Folder for the dataset, local or gs://bucket/folder.
+        tokenizer: A tiktoken encoding, or a tokenizer.json of Hugging Face's tokenizers library.
+            Default: cl100k_base.
+        eot_token: The special token that begins each document. Default: <|endoftext|>, if there
+            is one.
+        dtype: Type of the tokens in the shards. auto is uint16 where every id of the tokenizer
+            fits. Default: uint32.
+        shard_tokens: Tokens per shard. Default: 100,000,000.
+        test_fraction: Share of the shards that are test shards, the first ones. Default: 0.1.
+        test_shards: Number of test shards instead.
+        overwrite: Delete what the output folder holds of another job, and start again.
+        tokenizer_engine: The library that encodes; all give the same tokens. Default: auto, the
+            fastest that is proven to.
+        block_bytes: Bytes of text per block, the unit of work. Default: 16 to 64 MiB, by the size
+            of the input.
+        assembly: How shards are made of token blocks: compose lets Cloud Storage join them, stream
+            copies them through the workers. The bytes are the same. Default: auto, compose on
+            gs://.
+        max_bad_rows: Rows that may be unreadable; they are listed in metadata/rejected/.
+            Default: 0.
+        keep_checkpoints: Keep the token blocks when the job is finished.
+        beam_args: Options of Apache Beam, such as ("--runner=DataflowRunner",).
+
+    Raises:
+        UsageError: For a value out of range, or fields that exclude each other.
+
+    Example:
+        >>> config = BuildConfig(input="data/*.parquet", output="out", test_fraction=0.05)
+        >>> config.patterns, config.test_fraction, config.shard_tokens
+        (('data/*.parquet',), '1/20', 100000000)
+    """
+
+    input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = _flag((), _INPUT, "PATTERN")
+    dataset: str | None = _flag(None, _INPUT, "NAME_OR_FOLDER")
+    dataset_config: str | None = _flag(None, _INPUT, "NAME")
+    dataset_split: str = _flag("train", _INPUT, "NAME")
+    dataset_revision: str | None = _flag(None, _INPUT, "REVISION")
+    text_column: str = _flag("text", _INPUT, "NAME")
+    id_column: str | None = _flag(None, _INPUT, "NAME")
+    output: str | os.PathLike[str] = _flag("", _OUTPUT, "FOLDER")
+    tokenizer: str | os.PathLike[str] = _flag("cl100k_base", _OUTPUT, "NAME_OR_FILE")
+    eot_token: str | None = _flag(None, _OUTPUT, "TEXT")
+    dtype: Literal["auto", "uint16", "uint32"] = _flag("uint32", _OUTPUT)
+    shard_tokens: int = _flag(DEFAULT_SHARD_TOKENS, _OUTPUT, "N", least=1)
+    test_fraction: str | float | Fraction | None = _flag(None, _OUTPUT, "F")
+    test_shards: int | None = _flag(None, _OUTPUT, "N")
+    overwrite: bool = _flag(False, _OUTPUT)
+    tokenizer_engine: Literal["auto", "gigatoken", "tiktoken", "tokenizers"] = _flag("auto", _WORK)
+    block_bytes: int | None = _flag(None, _WORK, "N", least=1)
+    assembly: Literal["auto", "compose", "stream"] = _flag("auto", _WORK)
+    max_bad_rows: int = _flag(0, _WORK, "N")
+    keep_checkpoints: bool = _flag(False, _WORK)
+    beam_args: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        given = [self.input] if isinstance(self.input, str | os.PathLike) else self.input
+        self._settle("input", tuple(os.fspath(pattern) for pattern in given))
+        self._settle("output", os.fspath(self.output))
+        self._settle("tokenizer", os.fspath(self.tokenizer))
+        self._settle("beam_args", tuple(self.beam_args))
+        self._check_places()
+        for flag in flags():
+            self._check_value(flag)
+        if self.test_fraction is not None and self.test_shards is not None:
+            raise UsageError("--test_fraction and --test_shards exclude each other; give one.")
+        if self.test_fraction is not None:
+            self._settle("test_fraction", _simplest(self.test_fraction))
+        elif self.test_shards is None:
+            self._settle("test_fraction", _DEFAULT_TEST_FRACTION)
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The input patterns, as a tuple however they were given."""
+        assert isinstance(self.input, tuple)
+        return self.input
+
+    @property
+    def test_share(self) -> str | None:
+        """The test fraction in lowest terms, however it was given; None for a number of shards."""
+        assert self.test_fraction is None or isinstance(self.test_fraction, str)
+        return self.test_fraction
+
+    @property
+    def folder(self) -> str:
+        """The output folder, as text however it was given."""
+        return os.fspath(self.output)
+
+    def _settle(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _check_places(self) -> None:
+        """Input and output are given, and go together."""
+        if bool(self.input) == bool(self.dataset):
+            raise UsageError("give either --input or --dataset, one of them: it names the input.")
+        if not self.output:
+            raise UsageError("give --output, the folder for the dataset.")
+        if self.dataset and self.dataset.startswith("gs://"):
+            raise UsageError(
+                f"--dataset {self.dataset}: a dataset is a name on the Hugging Face hub or a local "
+                "folder. For objects use --input, such as --input 'gs://bucket/folder/*.parquet'."
+            )
+        for name in ("dataset_config", "dataset_revision"):
+            if getattr(self, name) and not self.dataset:
+                raise UsageError(f"--{name} goes with --dataset; with --input it has no meaning.")
+        if self.assembly == "compose" and "://" not in self.folder:
+            raise UsageError(
+                f"--assembly compose is for gs:// only, and --output {self.output} is a local "
+                "folder. Leave the flag out."
+            )
+
+    def _check_value(self, flag: Field[Any]) -> None:
+        """A word is one of those allowed, a number is whole and large enough."""
+        value, words = getattr(self, flag.name), choices(flag)
+        if words and value not in words:
+            raise UsageError(f"--{flag.name} must be {' or '.join(words)}, got {value!r}.")
+        if int not in kinds(flag) or value is None:
+            return
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise UsageError(f"--{flag.name} must be a whole number, got {value!r}.")
+        if value < flag.metadata["least"]:
+            raise UsageError(
+                f"--{flag.name} must be at least {flag.metadata['least']}, got {value}."
+            )
+
+
+_TYPES = get_type_hints(BuildConfig)
+
+
+def flags() -> list[Field[Any]]:
+    """The fields of BuildConfig that are flags, in the order of the help page."""
+    return [each for each in fields(BuildConfig) if each.metadata]
+
+
+def kinds(flag: Field[Any]) -> tuple[Any, ...]:
+    """The types that a flag takes."""
+    return get_args(_TYPES[flag.name]) or (_TYPES[flag.name],)
+
+
+def choices(flag: Field[Any]) -> tuple[str, ...]:
+    """The words that a flag takes, if it takes no others."""
+    return tuple(kind for kind in kinds(flag) if isinstance(kind, str))
+
+
+def _simplest(value: str | float | Fraction) -> str:
+    """A fraction in lowest terms, so that 0.1, "0.10" and "1/10" are the same job."""
+    try:
+        # A float means the decimal that it prints as, not the binary number next to it.
+        fraction = Fraction(repr(value) if isinstance(value, float) else value)
+    except (TypeError, ValueError, ZeroDivisionError):
+        raise UsageError(
+            f"--test_fraction must be a number such as 0.1, got {str(value)!r}."
+        ) from None
+    if not 0 <= fraction <= 1:
+        raise UsageError(f"--test_fraction must lie between 0 and 1, got {value}.")
+    return str(fraction)

@@ -1,0 +1,221 @@
+"""Derives `differences.json` by asking the libraries about all of Unicode.
+
+Run as `python -m fineshards.encoders.derive`.
+
+With names of schemes only those are derived anew.
+
+Tokens of a real vocabulary hide most differences in splitting: few tokens cross the place where one
+library ends a piece and the other goes on. So both get a vocabulary made for this, in which every
+pair of bytes is a token, pairs with an ASCII byte first: whether two neighbouring characters are in
+one piece then always shows in the tokens. What is found so holds for every vocabulary.
+
+Where text is put into a normal form first, sequences of characters that compose are asked about as
+well. A scheme that differs in ASCII, or in more than a newer Unicode explains, has no entry.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import sys
+import unicodedata
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import lru_cache
+from importlib.metadata import version
+
+import numpy as np
+import pyarrow as pa
+import regex
+
+from fineshards.encoders.differences import Scheme, Table, load_table
+from fineshards.encoders.encoder import Encoder
+from fineshards.encoders.gigatoken_encoder import GigatokenTokenizer, from_json, from_ranks
+from fineshards.encoders.gigatoken_json import gigatoken_json
+from fineshards.encoders.huggingface_encoder import HuggingFaceEncoder
+from fineshards.encoders.huggingface_schemes import PIPELINES, revealing_tokenizer
+from fineshards.encoders.tiktoken_encoder import TiktokenEncoder
+from fineshards.encoders.vocabulary import CL100K_PATTERN, Vocabulary
+
+# gigatoken's names for the schemes, and their patterns as in tiktoken_ext/openai_public.py of
+# tiktoken 0.14.
+SCHEMES = {
+    "r50k_base": (
+        "gpt2",
+        r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s",
+    ),
+    "cl100k_base": ("gpt4", CL100K_PATTERN),
+    "o200k_base": (
+        "o200k",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+        r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ),
+}
+
+# What can stand around a character `_` and changes the pieces with its class: letters of either
+# case, digits, marks, punctuation, contractions, white space, the character itself.
+CONTEXTS = (
+    "a_a A_A a_A _ a 1_1 12_3 !_!  !_ '_ '_e 'r_   _  a /_/ __ _'s _'S \u0301_a _\u0301A"
+    "~!_\n~\n_\n~_/\n~\t_\t~\r_\r\n~\u3000_\u3000"
+)
+
+# More for normal forms: marks of four combining classes beside `_` show which class it has.
+NORMAL_CONTEXTS = "~q\u0301_ q_\u0323 q_\u0334 q\u0345_ a_\u0301 e\u0323_\u0301~_\u0301\u0323_"
+
+# From here on there are only planes of private and of unassigned characters, but for some tags.
+# These contexts tell whether a library gives one of them a class; many go into one text.
+HIGH_PLANES = 0x40000
+HIGH_CONTEXTS = "a_a A_a A_A 1_1 !_! '_e  _ q\u0301_ q_\u0323\n"
+_TOGETHER = 50
+
+# More code points than a newer Unicode gives another class.
+LIMIT = 20_000
+
+_CHUNK = 20_000
+
+
+def code_points() -> list[int]:
+    """The 1,112,064 code points that text can hold: all but the surrogates."""
+    return [code for code in range(0x110000) if not 0xD800 <= code <= 0xDFFF]
+
+
+def compositions() -> list[str]:
+    """Sequences that a normal form may compose: all that Python knows, and all newer pairs.
+
+    Newer than Python's Unicode are those that only the `regex` module knows; what composes stands
+    in the same block of 256, and is no ideograph.
+    """
+    characters = list(map(chr, code_points()))
+    known = [unicodedata.normalize("NFD", character) for character in characters]
+    found = [form for character, form in zip(characters, known, strict=True) if form != character]
+    assigned = regex.compile(r"[\p{M}\p{L}--\p{Ideographic}--\p{Egyptian_Hieroglyphs}]", regex.V1)
+    newer = [x for x in characters if unicodedata.category(x) == "Cn" and assigned.match(x)]
+    return found + [a + b for a in newer for b in newer if ord(a) >> 8 == ord(b) >> 8]
+
+
+def revealing_pairs() -> list[bytes]:
+    """All pairs of bytes, those with ASCII in them first."""
+    ascii_, other = range(128), range(128, 256)
+    halves = [(ascii_, other), (other, ascii_), (ascii_, ascii_), (other, other)]
+    return [bytes([a, b]) for left, right in halves for a in left for b in right]
+
+
+def revealing_ranks() -> bytes:
+    """A rank file of all bytes and all pairs of bytes."""
+    tokens = [bytes([byte]) for byte in range(256)] + revealing_pairs()
+    return b"".join(base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens))
+
+
+def derive(names: Iterable[str]) -> Iterator[tuple[str, Scheme | None]]:
+    """Compares the libraries on every code point in every context; takes a minute a scheme.
+
+    None for a scheme that has no fast path.
+    """
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        for name in names:
+            starts = range(0, len(code_points()), _CHUNK)
+            codes = pool.map(_differing, [name] * len(starts), starts)
+            found = [code for chunk in codes for code in chunk]
+            if _normalizes(name):
+                starts = range(0, len(compositions()), _CHUNK)
+                sequences = pool.map(_differing_compositions, [name] * len(starts), starts)
+                found = _with_compositions(found, [x for chunk in sequences for x in chunk])
+            print(f"{name}: {len(found):,} code points differ, {found[:3]} first", flush=True)
+            if len(found) > LIMIT or any(code < 128 for code in found):
+                yield name, None
+            else:
+                reference, fast, pattern = _described(name)
+                yield name, Scheme(reference, fast, pattern, tuple(_runs(found)))
+
+
+def _differing(name: str, start: int) -> list[int]:
+    codes = code_points()[start : start + _CHUNK]
+    if codes[0] >= HIGH_PLANES:
+        together = [codes[first : first + _TOGETHER] for first in range(0, len(codes), _TOGETHER)]
+        joined = ["".join(HIGH_CONTEXTS.replace("_", chr(x)) for x in some) for some in together]
+        codes = [code for index in _unlike(name, joined) for code in together[index]]
+    contexts = CONTEXTS + NORMAL_CONTEXTS if _normalizes(name) else CONTEXTS
+    texts = [contexts.replace("_", chr(code)) for code in codes]
+    return [codes[index] for index in _unlike(name, texts)]
+
+
+def _differing_compositions(name: str, start: int) -> list[str]:
+    sequences = compositions()[start : start + _CHUNK]
+    texts = [f"a{sequence} {sequence}A{sequence}\u0301" for sequence in sequences]
+    return [sequences[index] for index in _unlike(name, texts)]
+
+
+def _with_compositions(found: list[int], sequences: Iterable[str]) -> list[int]:
+    """Adds the characters of sequences that differ, unless one of them differs by itself."""
+    alone = set(found)
+    more = {ord(x) for text in sequences for x in text if alone.isdisjoint(map(ord, text))}
+    return sorted(alone | more)
+
+
+def _unlike(name: str, texts: list[str]) -> list[int]:
+    """Which texts the libraries do not encode alike."""
+    fast, reference = _pair(name)
+    strings = pa.array(texts, pa.large_string())
+    ours, theirs = fast.encode(strings), reference.encode(strings)
+    return [
+        index
+        for index in range(len(texts))
+        if not np.array_equal(ours.document(index), theirs.document(index))
+    ]
+
+
+def _normalizes(name: str) -> bool:
+    return name in PIPELINES and PIPELINES[name][0] is not None
+
+
+def _described(name: str) -> tuple[str, str, str]:
+    """The reference library of a scheme, gigatoken's name for it, and the pattern."""
+    if name in PIPELINES:
+        return "tokenizers", "tokenizer.json", revealing_tokenizer(name, []).pattern
+    return "tiktoken", *SCHEMES[name]
+
+
+@lru_cache(maxsize=1)
+def _pair(name: str) -> tuple[GigatokenTokenizer, Encoder]:
+    if name in PIPELINES:
+        tokenizer = revealing_tokenizer(name, revealing_pairs())
+        data = gigatoken_json(tokenizer)
+        fast = GigatokenTokenizer(lambda: from_json(data), tokenizer.eot)
+        return fast, HuggingFaceEncoder(tokenizer)
+    scheme, pattern = SCHEMES[name]
+    ranks = revealing_ranks()
+    eot = 1 << 17
+    vocabulary = Vocabulary(name, ranks, pattern, (("<|endoftext|>", eot),))
+    fast = GigatokenTokenizer(lambda: from_ranks(ranks, scheme), eot)
+    return fast, TiktokenEncoder(vocabulary)
+
+
+def _runs(codes: Iterable[int]) -> list[tuple[int, int]]:
+    runs: list[tuple[int, int]] = []
+    for code in codes:
+        if runs and code == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], code)
+        else:
+            runs.append((code, code))
+    return runs
+
+
+def main(names: list[str]) -> None:
+    """Derives the schemes of these names, or all, and writes the table after each."""
+    versions = {name: version(name) for name in ("gigatoken", "tiktoken", "tokenizers")}
+    table = load_table()
+    if not names:
+        table = Table(versions, {})
+    elif table.versions != versions:
+        sys.exit(f"the table is of {table.versions}: derive all schemes")
+    for name, scheme in derive(names or [*SCHEMES, *PIPELINES]):
+        others = {x: table.schemes[x] for x in table.schemes if x != name}
+        table = Table(versions, others | ({name: scheme} if scheme else {}))
+        table.save()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

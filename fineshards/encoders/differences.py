@@ -1,0 +1,181 @@
+"""Where the fast encoder splits text otherwise than the reference: a table of code points.
+
+Both follow Unicode, but not the same version of it: what is unassigned in one may be a letter in
+the other. `python -m fineshards.encoders.derive` finds these code points by asking both libraries
+about all of them, and writes `differences.json` with the libraries' versions. A pattern that is not
+in the table, or other versions of gigatoken or of the reference at hand, have no fast path.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+TABLE = Path(__file__).with_name("differences.json")
+
+# Bytes looked at a time: the scratch arrays then stay in a core's cache.
+_CHUNK = 1 << 18
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A way of splitting text that both libraries have.
+
+    reference: the library that defines it, `tiktoken` or `tokenizers`.
+    fast: gigatoken's name for it, `tokenizer.json` where it reads the pattern itself.
+    pattern: tiktoken's regular expression, or `TokenizerJson.pattern`.
+    ranges: first and last of each run of code points that the two do not treat alike, in order.
+    """
+
+    reference: str
+    fast: str
+    pattern: str
+    ranges: tuple[tuple[int, int], ...]
+
+    def documents(self, texts: pa.Array) -> npt.NDArray[np.int64]:
+        """Indices of the strings (large_string, without nulls) with such a code point, in order."""
+        if not self.ranges:
+            return np.empty(0, np.int64)
+        offsets, data = string_buffers(texts)
+        hits = []
+        for start in range(int(offsets[0]), int(offsets[-1]), _CHUNK):
+            chunk = data[start : min(start + _CHUNK, int(offsets[-1]))]
+            # For every lead byte two passes over all bytes; what follows is for few of them.
+            for lead, seconds in self._beginnings.items():
+                places = np.flatnonzero(chunk == lead) + start
+                if places.size:
+                    places = places[seconds[data[np.minimum(places + 1, len(data) - 1)]]]
+                    hits.append(places[self._holds(_code_points(data, places))])
+        if not hits:
+            return np.empty(0, np.int64)
+        return np.unique(np.searchsorted(offsets, np.concatenate(hits), side="right") - 1)
+
+    def _holds(self, code_points: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        first, last = self._bounds
+        run = np.searchsorted(first, code_points, side="right") - 1
+        inside: npt.NDArray[np.bool_] = (run >= 0) & (code_points <= last[run])
+        return inside
+
+    @cached_property
+    def _beginnings(self) -> dict[np.uint8, npt.NDArray[np.bool_]]:
+        """For each byte that begins a character of the table, which bytes follow it there."""
+        beginnings: dict[np.uint8, npt.NDArray[np.bool_]] = {}
+        for first, last in self.ranges:
+            for code_point in range(first, last + 1):
+                lead, second = chr(code_point).encode()[:2]
+                beginnings.setdefault(np.uint8(lead), np.zeros(256, np.bool_))[second] = True
+        return beginnings
+
+    @cached_property
+    def _bounds(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        bounds = np.array(self.ranges, dtype=np.int64).reshape(-1, 2)
+        return bounds[:, 0], bounds[:, 1]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The stored table.
+
+    versions: of the libraries, by package name. schemes: by the encoding they were derived for.
+    """
+
+    versions: dict[str, str]
+    schemes: dict[str, Scheme]
+
+    def scheme(self, reference: str, pattern: str) -> Scheme | None:
+        """The scheme of this library with this pattern, or None."""
+        wanted = (reference, pattern)
+        return next((x for x in self.schemes.values() if (x.reference, x.pattern) == wanted), None)
+
+    def other_versions(self, reference: str) -> list[str]:
+        """What of gigatoken and a reference is installed otherwise than it should be, in words.
+
+        Empty if nothing is.
+        """
+        return [
+            f"{package} is {_installed(package)}, not {self.versions[package]}"
+            for package in ("gigatoken", reference)
+            if _installed(package) != self.versions[package]
+        ]
+
+    def save(self) -> None:
+        """Writes the table into the package."""
+        schemes = {
+            name: {
+                "reference": scheme.reference,
+                "fast": scheme.fast,
+                "pattern": scheme.pattern,
+                "ranges": [" ".join(f"U+{end:04X}" for end in pair) for pair in scheme.ranges],
+            }
+            for name, scheme in self.schemes.items()
+        }
+        content = {"versions": self.versions, "schemes": schemes}
+        TABLE.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+@lru_cache(maxsize=1)
+def load_table() -> Table:
+    """The table as it is stored in the package."""
+    content = json.loads(TABLE.read_text("utf-8"))
+    return Table(
+        content["versions"],
+        {
+            name: Scheme(
+                fields["reference"],
+                fields["fast"],
+                fields["pattern"],
+                tuple(_range(x) for x in fields["ranges"]),
+            )
+            for name, fields in content["schemes"].items()
+        },
+    )
+
+
+def string_buffers(texts: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """The offsets, shape (n + 1,), and the bytes of large_strings, without a copy."""
+    _, offsets, data = texts.buffers()
+    first = texts.offset
+    return (
+        np.frombuffer(offsets, np.int64, count=len(texts) + 1, offset=8 * first)
+        if offsets is not None and offsets.size
+        else np.zeros(1, np.int64),
+        np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8),
+    )
+
+
+def _code_points(
+    data: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """The characters that begin at `places` of UTF-8 text."""
+    byte = [
+        data[np.minimum(places + step, len(data) - 1)].astype(np.int64) & (0x3F if step else 0xFF)
+        for step in range(4)
+    ]
+    return np.select(
+        [byte[0] < 0x80, byte[0] < 0xE0, byte[0] < 0xF0],
+        [
+            byte[0],
+            (byte[0] & 0x1F) << 6 | byte[1],
+            (byte[0] & 0xF) << 12 | byte[1] << 6 | byte[2],
+        ],
+        (byte[0] & 0x7) << 18 | byte[1] << 12 | byte[2] << 6 | byte[3],
+    )
+
+
+def _range(text: str) -> tuple[int, int]:
+    first, last = text.split()
+    return int(first[2:], 16), int(last[2:], 16)
+
+
+def _installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

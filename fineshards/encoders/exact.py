@@ -1,0 +1,53 @@
+"""The fast encoder, held to the tokens of its reference.
+
+Three things see to it. Documents with a code point that the two libraries do not treat alike go to
+the reference (`encoders/differences.py`); golden texts are compared when a worker starts; and of
+the documents of every job a sample is encoded by both (`encoders/compared.py`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from fineshards.encoders.differences import Scheme
+from fineshards.encoders.encoder import Encoder, TokenBatch
+from fineshards.encoders.gigatoken_encoder import GigatokenTokenizer
+
+
+class ExactEncoder:
+    """gigatoken for all documents but the few that only the reference gets right."""
+
+    def __init__(self, fast: GigatokenTokenizer, reference: Encoder, scheme: Scheme) -> None:
+        self._fast = fast
+        self._scheme = scheme
+        self.reference = reference
+        self.name = f"{fast.name}, checked against {reference.name}"
+
+    def encode(self, texts: pa.Array) -> TokenBatch:
+        """See `Encoder.encode`."""
+        batch = self._fast.encode(texts)
+        hard = self._scheme.documents(texts)
+        if not hard.size:
+            return batch
+        return _replaced(batch, hard, self.reference.encode(texts.take(pa.array(hard))))
+
+    def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
+        """See `Encoder.decode`."""
+        return self.reference.decode(tokens)
+
+
+def _replaced(batch: TokenBatch, places: npt.NDArray[np.int64], others: TokenBatch) -> TokenBatch:
+    """`batch` with the documents at `places` taken from `others` instead, in order."""
+    lengths = np.diff(batch.offsets)
+    lengths[places] = np.diff(others.offsets)
+    parts = []
+    done = 0
+    for number, place in enumerate(places.tolist()):
+        parts += [batch.tokens[done : batch.offsets[place]], others.document(number)]
+        done = batch.offsets[place + 1]
+    parts.append(batch.tokens[done:])
+    offsets = np.zeros(len(batch.offsets), np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return TokenBatch(np.concatenate(parts), offsets, by_reference=len(places))

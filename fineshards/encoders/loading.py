@@ -1,0 +1,176 @@
+"""From a tokenizer's name or record to a ready, checked encoder."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from functools import lru_cache
+
+from fineshards.encoders.differences import Scheme, load_table
+from fineshards.encoders.encoder import Encoder
+from fineshards.encoders.golden import golden_sha256
+from fineshards.encoders.tokenizer_json import (
+    TokenizerJson,
+    names_tokenizer_json,
+    read_tokenizer_json,
+)
+from fineshards.encoders.vocabulary import Vocabulary, resolve_vocabulary
+from fineshards.errors import FineshardsError, UsageError
+from fineshards.shards.job import HUGGINGFACE, TIKTOKEN, Tokenizer
+from fineshards.storage.base import Storage
+
+# The library that defines what is correct, by kind of tokenizer.
+_REFERENCES = {TIKTOKEN: "tiktoken", HUGGINGFACE: "tokenizers"}
+
+_building = threading.Lock()
+_log = logging.getLogger("fineshards.worker")
+
+
+def describe_tokenizer(
+    name: str, engine: str, eot_token: str | None = None
+) -> tuple[Tokenizer, bytes]:
+    """The record of a tokenizer, and the file that holds its vocabulary.
+
+    Raises UsageError if it cannot be had, or not by this engine.
+    """
+    vocabulary: Vocabulary | TokenizerJson
+    if names_tokenizer_json(name):
+        vocabulary = read_tokenizer_json(name, eot_token)
+    else:
+        vocabulary = resolve_vocabulary(name, eot_token)
+    reference = _encoder(vocabulary, engine).reference
+    record = Tokenizer(
+        kind=vocabulary.kind,
+        name=vocabulary.name,
+        vocabulary_sha256=vocabulary.sha256,
+        pattern=vocabulary.pattern,
+        special_tokens=vocabulary.special_tokens,
+        eot=vocabulary.eot,
+        size=vocabulary.size,
+        golden_sha256=golden_sha256(reference),
+    )
+    return record, vocabulary.data
+
+
+def load_encoder(tokenizer: Tokenizer, storage: Storage, engine: str) -> Encoder:
+    """The encoder of a dataset, from the vocabulary stored with it.
+
+    One per process and tokenizer, shared by its threads. Raises FineshardsError if the vocabulary
+    file is not the one recorded, or if the golden texts come out as other tokens here.
+    """
+    vocabulary = _recorded(tokenizer, storage.read(tokenizer.file))
+    if vocabulary.sha256 != tokenizer.vocabulary_sha256:
+        raise FineshardsError(
+            f"{tokenizer.file} has sha256 {vocabulary.sha256}, the dataset was begun with "
+            f"{tokenizer.vocabulary_sha256}; put the right file back or start with --overwrite."
+        )
+    encoder = _encoder(vocabulary, engine)
+    golden = golden_sha256(encoder)
+    if golden != tokenizer.golden_sha256:
+        raise FineshardsError(
+            f"{encoder.name} gives other tokens here for the golden texts (sha256 {golden}) than "
+            f"the job was launched with ({tokenizer.golden_sha256}); install the pinned "
+            "requirements on every worker."
+        )
+    return encoder
+
+
+def load_reference(tokenizer: Tokenizer, storage: Storage) -> Encoder:
+    """The encoder that defines what is correct, for commands that check or decode."""
+    return load_encoder(tokenizer, storage, _REFERENCES[tokenizer.kind])
+
+
+def _recorded(tokenizer: Tokenizer, data: bytes) -> Vocabulary | TokenizerJson:
+    eot_text = {id_: text for text, id_ in tokenizer.special_tokens}[tokenizer.eot]
+    if tokenizer.kind == HUGGINGFACE:
+        return TokenizerJson(tokenizer.name, data, eot_text)
+    return Vocabulary(tokenizer.name, data, tokenizer.pattern, tokenizer.special_tokens, eot_text)
+
+
+def _encoder(vocabulary: Vocabulary | TokenizerJson, engine: str) -> Encoder:
+    # Without the lock every thread that starts at the same time would build one of its own.
+    with _building:
+        return _build(vocabulary, engine)
+
+
+@lru_cache(maxsize=2)
+def _build(vocabulary: Vocabulary | TokenizerJson, engine: str) -> Encoder:
+    library = _REFERENCES[vocabulary.kind]
+    if engine in _REFERENCES.values() and engine != library:
+        raise UsageError(
+            f"--tokenizer_engine {engine}: not for {vocabulary.name}, which the {library} library "
+            f"defines; give {library}, or leave the choice to auto."
+        )
+    reference = _reference(vocabulary)
+    if engine == library:
+        return reference
+    table = load_table()
+    scheme = table.scheme(library, vocabulary.pattern)
+    reasons = table.other_versions(library)
+    if scheme is None:
+        reasons.append("its way of splitting text was never compared with gigatoken's")
+    elif not reasons:
+        fast = _fast(vocabulary, scheme, reference, reasons)
+        if fast is not None:
+            return fast
+    reason = "; ".join(reasons)
+    if engine == "gigatoken":
+        raise UsageError(
+            f"--tokenizer_engine gigatoken: not for {vocabulary.name} here, since {reason}. "
+            "Install the pinned requirements, or leave the choice to --tokenizer_engine auto."
+        )
+    _log.warning("%s is encoded by %s alone, slowly: %s", vocabulary.name, library, reason)
+    return reference
+
+
+def _reference(vocabulary: Vocabulary | TokenizerJson) -> Encoder:
+    # Each library is imported only where it is needed.
+    if isinstance(vocabulary, TokenizerJson):
+        from fineshards.encoders.huggingface_encoder import HuggingFaceEncoder
+
+        return HuggingFaceEncoder(vocabulary)
+    from fineshards.encoders.tiktoken_encoder import TiktokenEncoder
+
+    return TiktokenEncoder(vocabulary)
+
+
+def _fast(
+    vocabulary: Vocabulary | TokenizerJson, scheme: Scheme, reference: Encoder, reasons: list[str]
+) -> Encoder | None:
+    """The fast encoder; or None, with what speaks against it added to `reasons`."""
+    # Not imported where it may not be installed.
+    from fineshards.encoders.exact import ExactEncoder
+    from fineshards.encoders.gigatoken_encoder import (
+        GigatokenTokenizer,
+        from_json,
+        from_ranks,
+        without_holes,
+    )
+
+    if isinstance(vocabulary, Vocabulary):
+        ranks, name = without_holes(vocabulary.ranks), scheme.fast
+        try:
+            fast = GigatokenTokenizer(lambda: from_ranks(ranks, name), vocabulary.eot)
+        except RuntimeError as error:
+            reasons.append(f"gigatoken cannot read it ({str(error).splitlines()[0]})")
+            return None
+        return ExactEncoder(fast, reference, scheme)
+
+    from fineshards.encoders.gigatoken_json import gigatoken_json, obstacles, trial
+
+    reasons += obstacles(vocabulary)
+    if reasons:
+        return None
+    data = gigatoken_json(vocabulary)
+    try:
+        encoder = ExactEncoder(
+            GigatokenTokenizer(lambda: from_json(data), vocabulary.eot), reference, scheme
+        )
+        different = trial(vocabulary, encoder, reference)
+    except RuntimeError as error:
+        reasons.append(f"gigatoken cannot read it ({str(error).splitlines()[0]})")
+        return None
+    if different is not None:
+        reasons.append(f"gigatoken makes other tokens of {different!r}")
+        return None
+    return encoder

@@ -1,0 +1,69 @@
+"""The reference encoder: tiktoken, document by document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import version
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import regex
+
+from fineshards.encoders.encoder import TokenBatch
+from fineshards.encoders.vocabulary import Vocabulary
+
+# tiktoken 0.14 splits text with a regular expression engine whose stack holds a million entries and
+# panics beyond: a million spaces before a letter do it (tiktoken issues 15 and 245). The exception
+# is no Exception and Rust prints a stack trace first, so such texts must never reach it. No pattern
+# of tiktoken's pushes more than two entries a character.
+PIECEWISE_CHARACTERS = 400_000
+
+
+class TiktokenEncoder:
+    """Encodes by tiktoken; threads may share one, as tiktoken releases the interpreter lock."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._encoding = vocabulary.encoding()
+        self._pattern = regex.compile(vocabulary.pattern)
+        self._eot = np.array([vocabulary.eot], dtype=np.uint32)
+        self.name = f"tiktoken {version('tiktoken')}"
+
+    @property
+    def reference(self) -> TiktokenEncoder:
+        """See `Encoder.reference`."""
+        return self
+
+    def encode(self, texts: pa.Array) -> TokenBatch:
+        """See `Encoder.encode`."""
+        parts = []
+        offsets = np.zeros(len(texts) + 1, dtype=np.int64)
+        for number, text in enumerate(texts.to_pylist()):
+            tokens = self._encode_text(text)
+            parts += [self._eot, tokens]
+            offsets[number + 1] = 1 + len(tokens)
+        np.cumsum(offsets, out=offsets)
+        tokens = np.concatenate(parts) if parts else np.empty(0, np.uint32)
+        return TokenBatch(tokens, offsets, by_reference=len(texts))
+
+    def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
+        """See `Encoder.decode`."""
+        ordinary = tokens[tokens != self._eot[0]]
+        return self._encoding.decode(ordinary.tolist())
+
+    def _encode_text(self, text: str) -> npt.NDArray[np.uint32]:
+        if len(text) < PIECEWISE_CHARACTERS:
+            # The same tokens as encode_ordinary for every valid string, without the list.
+            tokens: npt.NDArray[np.uint32] = self._encoding.encode_to_numpy(
+                text, disallowed_special=()
+            )
+            return tokens
+        return np.fromiter(self._encode_piecewise(text), dtype=np.uint32)
+
+    def _encode_piecewise(self, text: str) -> Iterator[int]:
+        """encode_ordinary with the splitting done by the `regex` module instead of by tiktoken.
+
+        Both read the same pattern; tests compare them on every code point and on all sample text.
+        """
+        for piece in self._pattern.finditer(text):
+            yield from self._encoding._core_bpe.encode_single_piece(piece.group().encode())

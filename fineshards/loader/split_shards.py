@@ -1,0 +1,101 @@
+"""The shards of one split: how many, how long, and what their files must look like."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fineshards.errors import OutputError, UsageError
+from fineshards.shards import npy
+from fineshards.shards.layout import SPLITS, Layout, ShardKey
+from fineshards.shards.manifest import MANIFEST_NAME, Manifest
+from fineshards.storage.base import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One split of a finished dataset. Small, so that it is cheap to pickle.
+
+    Its tokens are one stream, cut every `layout.shard_tokens`; token t of it is in the shard
+    t // layout.shard_tokens. fingerprint: names the dataset and the split.
+    tokens: in all shards. dtype: of the files. eot: the token that starts every document.
+    """
+
+    storage: Storage
+    name: str
+    fingerprint: str
+    layout: Layout
+    tokens: int
+    dtype: np.dtype[np.unsignedinteger]
+    eot: int
+
+    @classmethod
+    def open(cls, storage: Storage, name: str) -> Split:
+        """A split, from the manifest alone.
+
+        Raises UsageError for a split that is empty or unknown, and OutputError if the dataset is
+        not finished or its manifest is damaged.
+        """
+        if name not in SPLITS:
+            known = " or ".join(SPLITS)
+            raise UsageError(f"{storage.root} has no split {name!r}; give {known}.")
+        manifest = Manifest.load(storage)
+        if manifest is None:
+            raise OutputError(
+                f"{storage.root} holds no finished dataset: {MANIFEST_NAME} is missing. "
+                "Check the path, or run the build again to finish it."
+            )
+        for problem in manifest.contradictions():
+            raise OutputError(
+                f"{storage.path(MANIFEST_NAME)} is damaged: {problem}. Copy the dataset again."
+            )
+        tokens = sum(shard.tokens for shard in manifest.shards if shard.split == name)
+        if tokens == 0:
+            raise UsageError(f"{storage.root}: the split {name} is empty; choose another one.")
+        return cls(
+            storage=storage,
+            name=name,
+            fingerprint=f"{manifest.fingerprint}/{name}",
+            layout=manifest.layout,
+            tokens=tokens,
+            dtype=manifest.settings.token_dtype,
+            eot=manifest.settings.tokenizer.eot,
+        )
+
+    @property
+    def shards(self) -> int:
+        """The number of shards."""
+        return -(-self.tokens // self.layout.shard_tokens)
+
+    def shard_name(self, shard: int) -> str:
+        """A shard's name below the dataset's folder."""
+        return self.layout.shard_name(ShardKey(self.name, shard))
+
+    def length(self, shard: int) -> int:
+        """The number of tokens in a shard."""
+        return self.layout.shard_length(ShardKey(self.name, shard))
+
+    def file_bytes(self, shard: int) -> int:
+        """The size of a shard's file."""
+        return npy.file_bytes(self.length(shard), self.dtype)
+
+    def check(self, shard: int, size: int, first_bytes: bytes) -> None:
+        """Raises OutputError unless a file's size and first 128 bytes are those of the shard."""
+        path = self.storage.path(self.shard_name(shard))
+        problem = ""
+        if size != self.file_bytes(shard):
+            problem = f"has {size:,} bytes, expected {self.file_bytes(shard):,}"
+        else:
+            try:
+                tokens = npy.parse_header(first_bytes, self.dtype)
+            except ValueError as error:
+                problem = str(error)
+            else:
+                if tokens != self.length(shard):
+                    problem = f"says {tokens:,} tokens, expected {self.length(shard):,}"
+        if problem:
+            raise OutputError(
+                f"the shard {path} {problem}: it is damaged. Copy it again from where it came, or "
+                "see what fineshards verify says."
+            )

@@ -1,0 +1,1 @@
+"""The dataset on disk: layout, plan, `.npy` files, document tables, records, manifest. No Beam."""

@@ -1,0 +1,106 @@
+"""A shard from its pieces: a header, then bytes of token blocks. No token is in memory.
+
+Assembly is either `compose`, where Cloud Storage joins the token blocks by itself, or `stream`,
+where their bytes pass through the worker. Both give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+
+from fineshards.errors import FineshardsError
+from fineshards.shards import npy
+from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.documents import DocumentTable, cut_documents, join_documents
+from fineshards.shards.layout import Layout, ShardKey, table_name
+from fineshards.shards.records import Piece, ShardRecord
+from fineshards.storage.base import Part
+from fineshards.storage.checksums import printed
+
+
+def write_shard(
+    key: ShardKey,
+    pieces: Iterable[Piece],
+    layout: Layout,
+    checkpoints: Checkpoints,
+    paths: Sequence[str],
+    assembly: str = "auto",
+) -> ShardRecord:
+    """Writes a shard and its document table, or finds them finished; returns the shard's record.
+
+    paths: of the source files, by number. assembly: `compose`, `stream`, or `auto`, which is
+    compose on gs:// and stream elsewhere. Raises FineshardsError if the pieces, in whatever order
+    they come, do not cover the shard exactly.
+    """
+    name = layout.shard_name(key)
+    finished = checkpoints.read_shard_record(name)
+    if finished is not None:
+        return finished
+    ordered = sorted(pieces, key=lambda piece: piece.at)
+    tokens = layout.shard_length(key)
+    _check_cover(name, ordered, tokens)
+    storage = checkpoints.storage
+    size = checkpoints.dtype.itemsize
+    parts = [
+        Part(
+            checkpoints.tokens_name(piece.file, piece.block), piece.start * size, piece.stop * size
+        )
+        for piece in ordered
+    ]
+    join = storage.assemble if assembly == "stream" else storage.compose
+    with ThreadPoolExecutor(1) as beside:
+        waiting = beside.submit(_write_table, name, ordered, checkpoints, paths)
+        checksum = join(name, npy.header(tokens, checkpoints.dtype), parts)
+        table = waiting.result()
+    record = ShardRecord(
+        name=name,
+        split=key.split,
+        index=key.index,
+        tokens=tokens,
+        bytes=npy.file_bytes(tokens, checkpoints.dtype),
+        crc32c=printed(checksum),
+        pieces=table.num_rows,
+        documents=table["start"].to_numpy().tolist().count(0),
+        first_document=table["document"][0].as_py(),
+    )
+    checkpoints.write_shard_record(record)
+    return record
+
+
+def _write_table(
+    name: str, ordered: list[Piece], checkpoints: Checkpoints, paths: Sequence[str]
+) -> pa.Table:
+    """Writes a shard's document table and returns it."""
+    table = join_documents(
+        cut_documents(
+            checkpoints.read_documents(piece.file, piece.block, piece.start, piece.stop),
+            piece.start,
+            piece.stop,
+            piece.at,
+            piece.first_document,
+            paths[piece.file],
+        )
+        for piece in ordered
+    )
+    with checkpoints.storage.create(table_name(name)) as opened:
+        DocumentTable.write(table, opened)
+    return table
+
+
+def _check_cover(name: str, ordered: list[Piece], tokens: int) -> None:
+    position = 0
+    for piece in ordered:
+        if piece.at != position:
+            raise FineshardsError(
+                f"{name}: the next piece should stand at token {position}, got {piece}. "
+                "This is a fault of the runner or of fineshards: please report it."
+            )
+        position += piece.stop - piece.start
+    if position != tokens:
+        raise FineshardsError(
+            f"{name}: its pieces hold {position} tokens, expected {tokens}. "
+            "This is a fault of the runner or of fineshards: please report it."
+        )

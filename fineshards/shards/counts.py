@@ -1,0 +1,109 @@
+"""Counts of what became of rows, of a record batch, a block, a file or a dataset alike."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from fineshards.shards.records import from_fields
+
+
+@dataclass(frozen=True, slots=True)
+class LabelCount:
+    """Documents and tokens that carry one value of a label column (`dump`, `language`)."""
+
+    column: str
+    value: str
+    documents: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What became of rows. All are whole numbers from 0.
+
+    rows: all that were read. documents: with text. nulls: without. rejected: that cannot be
+    encoded. tokens: with one EOT per document. text_bytes: UTF-8 bytes of the documents' text.
+    by_reference: documents whose tokens are the reference encoder's own. compared: documents that
+    the reference encoded as well, with the same tokens. labels: sorted, one entry per column and
+    value.
+
+    Example:
+        >>> block = Counts(rows=3, documents=2, nulls=1, tokens=20)
+        >>> (block + block).tokens, block.balances(), Counts(rows=1).balances()
+        (40, True, False)
+    """
+
+    rows: int = 0
+    documents: int = 0
+    nulls: int = 0
+    rejected: int = 0
+    tokens: int = 0
+    text_bytes: int = 0
+    by_reference: int = 0
+    compared: int = 0
+    labels: tuple[LabelCount, ...] = ()
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts.total([self, other])
+
+    @classmethod
+    def total(cls, parts: Iterable[Counts]) -> Counts:
+        """The sum of any number of counts."""
+        parts = list(parts)
+        sums = {name: sum(getattr(part, name) for part in parts) for name in _NUMBERS}
+        labels: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+        for part in parts:
+            for label in part.labels:
+                entry = labels[label.column, label.value]
+                entry[0] += label.documents
+                entry[1] += label.tokens
+        return cls(**sums, labels=tuple(LabelCount(*key, *labels[key]) for key in sorted(labels)))
+
+    def balances(self) -> bool:
+        """Whether every row became a document, had no text, or was rejected."""
+        return self.rows == self.documents + self.nulls + self.rejected
+
+    def imbalance(self) -> str:
+        """Counts that do not balance, in words."""
+        return (
+            f"{self.rows} rows, but {self.documents} documents, {self.nulls} null and "
+            f"{self.rejected} rejected"
+        )
+
+    def numbers(self) -> dict[str, int]:
+        """All counts by name, labels apart."""
+        return {name: getattr(self, name) for name in _NUMBERS}
+
+    def labels_json(self) -> dict[str, dict[str, dict[str, int]]]:
+        """The labels as the manifest has them: by column, then by value."""
+        nested: dict[str, dict[str, dict[str, int]]] = {}
+        for label in self.labels:
+            sums = {"documents": label.documents, "tokens": label.tokens}
+            nested.setdefault(label.column, {})[label.value] = sums
+        return nested
+
+    @classmethod
+    def from_manifest(cls, content: Mapping[str, Any]) -> Counts:
+        """The counts of an entry of the manifest; raises KeyError or TypeError otherwise."""
+        labels = tuple(
+            from_fields(LabelCount, sums, column=column, value=value)
+            for column, values in content["labels"].items()
+            for value, sums in values.items()
+        )
+        return from_fields(cls, content, labels=labels)
+
+    def to_record(self) -> dict[str, Any]:
+        """All counts as a checkpoint has them."""
+        return self.numbers() | {"labels": [asdict(label) for label in self.labels]}
+
+    @classmethod
+    def from_record(cls, content: Mapping[str, Any]) -> Counts:
+        """The inverse of `to_record`; ignores other fields."""
+        labels = tuple(LabelCount(**label) for label in content["labels"])
+        return from_fields(cls, content, labels=labels)
+
+
+_NUMBERS = tuple(each.name for each in fields(Counts) if each.name != "labels")

@@ -1,0 +1,152 @@
+"""The document table of a shard: which tokens belong to which document, and back.
+
+`metadata/documents/train_0017.parquet` has a row for each document with tokens in the shard, in
+order, so both directions are binary searches: a token's document by `offset`, a document's tokens
+by `document` (its number in the stream), for which the manifest says where each shard begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fineshards.storage.parquet import open_parquet
+
+# document: number in the stream, from 0. offset, length: its tokens in this shard, EOT included.
+# start: how many of its tokens lie in earlier shards; 0 when it begins here, with its EOT.
+# file, row: where its text stands in the source. id: the source's name for it, or null.
+SCHEMA = pa.schema(
+    [
+        pa.field("document", pa.int64(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("length", pa.int64(), nullable=False),
+        pa.field("start", pa.int64(), nullable=False),
+        pa.field("file", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("row", pa.int64(), nullable=False),
+        pa.field("id", pa.string()),
+    ]
+)
+
+_NUMBERS = [field.name for field in SCHEMA if field.type == pa.int64()]
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentPiece:
+    """One row of a document table; see SCHEMA for the fields."""
+
+    document: int
+    offset: int
+    length: int
+    start: int
+    file: str
+    row: int
+    id: str | None
+
+
+class DocumentTable:
+    """A shard's document table in memory.
+
+    document, offset, length, start, row: int64 arrays of one length, the number of pieces.
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+        self.document = table["document"].to_numpy()
+        self.offset = table["offset"].to_numpy()
+        self.length = table["length"].to_numpy()
+        self.start = table["start"].to_numpy()
+        self.row = table["row"].to_numpy()
+
+    @classmethod
+    def read(cls, opened: BinaryIO) -> DocumentTable:
+        """Reads a table; raises pyarrow's errors, or ValueError for another schema."""
+        table = open_parquet(opened).read(use_threads=False)
+        if not table.schema.equals(SCHEMA):
+            raise ValueError(f"has the columns {table.schema.names}, expected {SCHEMA.names}")
+        table.validate(full=True)
+        return cls(table)
+
+    @staticmethod
+    def write(table: pa.Table, opened: BinaryIO) -> None:
+        """Writes a table of SCHEMA with checksums, so that `read` finds every changed byte."""
+        # Numbers that grow by little, and ids of which none is there twice.
+        pq.write_table(
+            table,
+            opened,
+            compression="zstd",
+            use_dictionary=["file"],
+            column_encoding=dict.fromkeys(_NUMBERS, "DELTA_BINARY_PACKED"),
+            write_page_checksum=True,
+        )
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def piece(self, index: int) -> DocumentPiece:
+        """Row `index` of the table; raises IndexError beyond its ends."""
+        (fields,) = self._table.slice(range(len(self))[index], 1).to_pylist()
+        return DocumentPiece(**fields)
+
+    def sums_by_file(self) -> dict[str, tuple[int, int]]:
+        """For each source file: tokens in this shard, and documents that begin in it."""
+        column = self._table["file"].combine_chunks()
+        number, paths = column.indices.to_numpy(), column.dictionary.to_pylist()
+        # Sums in float64 are exact here: a shard has far fewer than 2**53 tokens.
+        tokens = np.bincount(number, weights=self.length, minlength=len(paths))
+        begun = np.bincount(number[self.start == 0], minlength=len(paths))
+        return {
+            path: (int(tokens_here), int(begun_here))
+            for path, tokens_here, begun_here in zip(paths, tokens, begun, strict=True)
+        }
+
+    def follows_sources(self, numbers: dict[str, int]) -> bool:
+        """Whether files come in the order of their `numbers`, by path, and rows in their order."""
+        column = self._table["file"].combine_chunks()
+        known = [numbers.get(path, -1) for path in column.dictionary.to_pylist()]
+        steps = np.diff(np.array(known)[column.indices.to_numpy()])
+        return bool(np.all((steps > 0) | ((steps == 0) & (np.diff(self.row) > 0))))
+
+    def index_of_token(self, offset: int) -> int:
+        """The index of the piece that holds the token at `offset` in the shard."""
+        return int(np.searchsorted(self.offset, offset, side="right")) - 1
+
+    def index_of_document(self, document: int) -> int:
+        """The index of the piece of a document; raises KeyError if it has no tokens here."""
+        index = int(np.searchsorted(self.document, document))
+        if index == len(self) or self.document[index] != document:
+            raise KeyError(document)
+        return index
+
+
+def cut_documents(
+    block_documents: pa.Table, start: int, stop: int, at: int, first_document: int, path: str
+) -> pa.Table:
+    """Rows of a document table, from the documents that overlap tokens `[start, stop)` of a block.
+
+    The block's tokens come to stand at `at` in the shard; its first document has the number
+    `first_document` in the stream, and all of them come from the file `path`.
+    """
+    offset = block_documents["offset"].to_numpy()
+    end = block_documents["end"].to_numpy()
+    first = np.maximum(offset, start)
+    files = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(offset), np.int32)), [path])
+    columns = [
+        block_documents["document"].to_numpy() + first_document,
+        first - start + at,
+        np.minimum(end, stop) - first,
+        first - offset,
+        files,
+        block_documents["row"],
+        block_documents["id"],
+    ]
+    return pa.table(columns, schema=SCHEMA)
+
+
+def join_documents(parts: Iterable[pa.Table]) -> pa.Table:
+    """The document table of a shard from the parts of its blocks, in order."""
+    return pa.concat_tables(parts).unify_dictionaries().combine_chunks()

@@ -1,0 +1,163 @@
+"""JSON lines, plain or compressed by gzip or zstd: one object a line, the whole file one block."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from fineshards.errors import InputError
+from fineshards.shards.job import Columns
+from fineshards.shards.records import BadRow, Block, SourceFile
+from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, LABEL_COLUMNS, Rows
+
+# RFC 1952 for gzip; RFC 8878 for zstd, whose files may begin with a skippable frame (pzstd's do).
+_MAGIC = {
+    "none": (b"",),
+    "gzip": (b"\x1f\x8b",),
+    "zstd": (b"\x28\xb5\x2f\xfd", *(bytes([n, 0x2A, 0x4D, 0x18]) for n in range(0x50, 0x60))),
+}
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: int) -> list[Block]:
+    """The one block of a file. Raises InputError if its first object lacks a column.
+
+    A first line that is no object is left to `read`, which may set it aside as a bad row. Lines
+    cannot be found without reading from the start, so the file is not split and `block_bytes` has
+    no effect.
+    """
+    wanted = [("--text_column", columns.text)]
+    if columns.id_required:
+        wanted.append(("--id_column", columns.id))
+    for line_number, line in lines(file, opened):
+        try:
+            record = _parse(line)
+        except ValueError:
+            break
+        for flag, name in wanted:
+            if name not in record:
+                raise InputError(
+                    f"{file.path}, line {line_number}: has no field {name!r}; its fields are "
+                    f"{', '.join(record)}. Name the right one with {flag}."
+                )
+        break
+    return [Block(file.index, 0, 1, 0, 0, 0, file.size)]
+
+
+def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> Iterator[Rows]:
+    """The rows of a file in order. Rows are counted from 0, blank lines left out.
+
+    Raises InputError for a file that ends too early or is not compressed as its name says.
+    """
+    batch = _Batch(columns)
+    row = block.first_row
+    for line_number, line in lines(file, opened):
+        try:
+            batch.add(row, parse_row(line, columns), len(line))
+        except ValueError as error:
+            batch.bad.append(BadRow(row, f"line {line_number}, ", str(error)))
+        row += 1
+        if batch.is_full():
+            yield batch.rows()
+            batch = _Batch(columns)
+    yield batch.rows()
+
+
+class _Batch:
+    """Rows collected until there are enough for an Arrow batch."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+        self._numbers: list[int] = []
+        self._records: list[dict[str, Any]] = []
+        self._bytes = 0
+        self.bad: list[BadRow] = []
+
+    def add(self, row: int, record: dict[str, Any], size: int) -> None:
+        self._numbers.append(row)
+        self._records.append(record)
+        self._bytes += size
+
+    def is_full(self) -> bool:
+        return self._bytes >= BATCH_BYTES or len(self._numbers) >= BATCH_ROWS
+
+    def rows(self) -> Rows:
+        return Rows(
+            numbers=np.array(self._numbers, dtype=np.int64),
+            texts=self._column(self._columns.text, pa.large_string()),
+            ids=self._column(self._columns.id, pa.string()),
+            labels={name: self._column(name, pa.string()) for name in LABEL_COLUMNS},
+            bad=self.bad,
+        )
+
+    def _column(self, name: str, kind: pa.DataType) -> pa.Array:
+        values = [record.get(name) for record in self._records]
+        texts = [
+            value if value is None or isinstance(value, str) else str(value) for value in values
+        ]
+        return pa.array(texts, kind)
+
+
+def parse_row(line: bytes, columns: Columns) -> dict[str, Any]:
+    """A line's object; raises ValueError with the reason if it has no text to encode."""
+    return _check_text(_parse(line), columns)
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    """A line's object; raises ValueError with the reason if it holds none."""
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise ValueError(f"is not valid JSON ({error.msg} at column {error.colno})") from None
+    if not isinstance(record, dict):
+        raise ValueError(f"holds a JSON {type(record).__name__}, not an object")
+    return record
+
+
+def _check_text(record: dict[str, Any], columns: Columns) -> dict[str, Any]:
+    """The object again; raises ValueError with the reason if its text cannot be encoded."""
+    if columns.text not in record:
+        raise ValueError(f"has no field {columns.text!r}; its fields are {', '.join(record)}")
+    text = record[columns.text]
+    if text is not None and not isinstance(text, str):
+        raise ValueError(f"its {columns.text!r} is a {type(text).__name__}, not a string")
+    return record
+
+
+def lines(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Line numbers from 1 and lines, blank ones left out."""
+    first_bytes = opened.read(4)
+    opened.seek(0)
+    if not first_bytes.startswith(_MAGIC[file.compression]):
+        found = f"it starts with {first_bytes!r}" if first_bytes else "it is empty"
+        raise InputError(
+            f"{file.path} is not {file.compression} compressed although its name says so: {found}. "
+            "Rename it, or fetch it again."
+        )
+    line_number = 0
+    try:
+        for line_number, line in enumerate(_decompress(file.compression, opened), start=1):
+            content = line.removeprefix(_BYTE_ORDER_MARK) if line_number == 1 else line
+            if content.strip():
+                yield line_number, content
+    except (EOFError, zlib.error, OSError) as error:
+        raise InputError(
+            f"{file.path}, after line {line_number}: cannot be read: {error}. "
+            "The file is damaged or cut short; fetch it again."
+        ) from error
+
+
+def _decompress(compression: str, opened: BinaryIO) -> Any:
+    if compression == "gzip":
+        return gzip.GzipFile(fileobj=opened)
+    if compression == "zstd":
+        # The reader of the zstandard package takes a file that is cut short for one that ends.
+        return io.BufferedReader(pa.CompressedInputStream(opened, "zstd"), 1 << 20)
+    return opened

@@ -1,0 +1,52 @@
+"""Blocks of any format: finding them, reading them, and noticing that a file changed meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+from fineshards.errors import FineshardsError, InputError
+from fineshards.shards.job import Columns
+from fineshards.shards.records import Block, SourceFile
+from fineshards.sources import jsonl, parquet
+from fineshards.sources.files import check_unchanged, open_file
+from fineshards.sources.rows import Rows
+
+# To look at the first line of a file elsewhere, its first megabytes need not be fetched.
+_LOOK_AHEAD = 1 << 20
+
+# A format is a module with `discover` and `read`; see CONTRIBUTING.md for adding one.
+_FORMATS: dict[str, ModuleType] = {"parquet": parquet, "jsonl": jsonl}
+
+
+def discover_blocks(file: SourceFile, columns: Columns, block_bytes: int) -> list[Block]:
+    """The blocks of a file, from its metadata; raises InputError if it cannot be used."""
+    check_unchanged(file)
+    with explain_failures(file), open_file(file, _LOOK_AHEAD) as opened:
+        blocks: list[Block] = _FORMATS[file.format].discover(file, opened, columns, block_bytes)
+    return blocks
+
+
+def read_block(file: SourceFile, columns: Columns, block: Block) -> Iterator[Rows]:
+    """The rows of a block in order; raises InputError if the file is damaged or has changed."""
+    check_unchanged(file)
+    with explain_failures(file), open_file(file) as opened:
+        yield from _FORMATS[file.format].read(file, opened, columns, block)
+    check_unchanged(file)
+
+
+@contextmanager
+def explain_failures(file: SourceFile) -> Iterator[None]:
+    """Reading can fail at any time: a disk, or a connection, with errors of several libraries."""
+    try:
+        yield
+    except FineshardsError:
+        raise
+    except Exception as error:
+        if "://" not in file.path and not isinstance(error, OSError):
+            raise
+        raise InputError(
+            f"{file.path} cannot be read: {type(error).__name__}: {error}. "
+            "Check the disk or the network; the same command continues the job."
+        ) from error

@@ -1,8 +1,0 @@
-"""`python -m pipeline` is `fineshards`."""
-
-import sys
-
-from pipeline.cli import main
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,222 @@
+"""A build from beginning to end: launch, graph, runner, manifest. Prints nothing.
+
+What stands around it, such as a progress bar, is a `Surroundings`; the command line brings its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, ParamSpec, Protocol
+
+from fineshards.config import BuildConfig
+from fineshards.errors import FineshardsError
+from fineshards.pipeline.explain import explain, is_interrupt
+from fineshards.pipeline.options import launches_template
+from fineshards.pipeline.runners import dataflow
+from fineshards.pipeline.runners.choice import (
+    RunnerChoice,
+    choose_runner,
+    new_pipeline,
+    runs_in_this_process,
+)
+from fineshards.shards.manifest import MANIFEST_NAME, Manifest
+from fineshards.storage.base import Storage
+
+if TYPE_CHECKING:
+    from apache_beam import Pipeline
+
+    from fineshards.pipeline.launch import Launch
+
+_Arguments = ParamSpec("_Arguments")
+
+
+class Surroundings(Protocol):
+    """What stands around a build."""
+
+    def starting(self) -> AbstractContextManager[None]:
+        """Around imports, launch and the making of the graph."""
+
+    def working(self, storage: Storage, runner: RunnerChoice) -> AbstractContextManager[None]:
+        """Around the work on the graph."""
+
+
+class Quiet:
+    """For a build inside another program: nothing is shown, and nothing of it stays changed."""
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """Beam's log repeats, with tracebacks, what ends in one sentence; it is left out."""
+        log = logging.getLogger("apache_beam")
+        before = log.level
+        log.setLevel(logging.CRITICAL + 1)
+        try:
+            yield
+        finally:
+            log.setLevel(before)
+
+    def working(self, storage: Storage, runner: RunnerChoice) -> AbstractContextManager[None]:
+        """As for starting."""
+        return self.starting()
+
+
+def _with_config(
+    config: Callable[_Arguments, BuildConfig], action: Callable[[BuildConfig], Manifest]
+) -> Callable[_Arguments, Manifest]:
+    """A function of BuildConfig's arguments, for type checkers too."""
+
+    def taking_arguments(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Manifest:
+        return action(config(*args, **kwargs))
+
+    return taking_arguments
+
+
+def run(config: BuildConfig) -> Manifest:
+    """Builds a dataset, or continues, or finds it finished; returns its manifest.
+
+    Prints nothing, and leaves loggers, handlers and stderr as they were. Raises FineshardsError if
+    it fails, and if a runner is told not to wait for the end.
+    """
+    surroundings = Quiet()
+    with surroundings.starting():
+        launch = prepare(config)
+    if launch.manifest is not None:
+        return launch.manifest
+    try:
+        submitted = execute(launch, config, surroundings)
+    except Exception as error:
+        explained = explain(error)
+        if explained is None or explained is error:
+            raise
+        raise explained from error
+    if submitted is not None:
+        raise FineshardsError(f"{submitted}. There is no manifest before it has ended.")
+    return finished(launch)
+
+
+build = _with_config(BuildConfig, run)
+build.__name__ = build.__qualname__ = "build"
+build.__doc__ = """Builds a dataset, continues it, or finds it finished; returns its manifest.
+
+    Args:
+        **options: The fields of BuildConfig, which are the flags of `fineshards build`:
+            `input=` or `dataset=`, `output=`, and what is to differ from the defaults.
+
+    Returns:
+        The Manifest of the finished dataset. `manifest.totals()` has its documents and tokens.
+
+    Raises:
+        FineshardsError: What happened, where and what to do, in one sentence. UsageError for
+            options, InputError for the input, OutputError for the output folder.
+
+    Prints nothing, and leaves the caller's loggers, handlers and stderr as they were. Input,
+    options and the result's bytes are those of the command line; an interrupted build continues
+    when it is called again.
+
+    Example:
+        >>> import fineshards
+        >>> manifest = fineshards.build(
+        ...     input="samples/debian_text.parquet", output=folder, shard_tokens=100_000
+        ... )
+        >>> manifest.totals()["documents"], len(manifest.shards)
+        (1063, 7)
+    """
+
+
+def prepare(config: BuildConfig) -> Launch:
+    """See `pipeline.launch`, which is imported late so that --help and mistakes are quick."""
+    if dataflow.runs_on_dataflow(config):
+        dataflow.refuse_impossible(config)
+    from fineshards.pipeline.launch import prepare
+
+    return prepare(config)
+
+
+def execute(launch: Launch, config: BuildConfig, surroundings: Surroundings) -> str | None:
+    """Runs a launched job to its end.
+
+    Returns None, or, for a job that is not waited for, a sentence on what has become of it. Raises
+    whatever the runner does.
+    """
+    storage = launch.checkpoints.storage
+    with _head_start(launch, config):
+        with surroundings.starting():
+            pipeline, runner = _pipeline(launch, config)
+        with surroundings.working(storage, runner):
+            if runner.local:
+                _run_here(pipeline, storage, config.keep_checkpoints)
+            elif dataflow.runs_on_dataflow(config):
+                return dataflow.submit(pipeline, storage.root)
+            else:
+                from fineshards.pipeline.runners import portable
+
+                portable.submit(pipeline, storage.root)
+    return None
+
+
+def finished(launch: Launch) -> Manifest:
+    """The manifest that a job has written; raises FineshardsError if there is none."""
+    storage = launch.checkpoints.storage
+    manifest = Manifest.load(storage)
+    if manifest is None:
+        raise FineshardsError(
+            f"the runner says that the job is done, but {storage.path(MANIFEST_NAME)} is not "
+            "there, so the dataset is not finished. See the runner's log, and run again."
+        )
+    return manifest
+
+
+def _pipeline(launch: Launch, config: BuildConfig) -> tuple[Pipeline, RunnerChoice]:
+    """The job as a pipeline that is ready to run."""
+    import apache_beam as beam
+
+    from fineshards.pipeline.graph import build_pipeline
+    from fineshards.transforms.work import Work
+
+    runner = choose_runner(config)
+    beam_args = list(runner.beam_args)
+    if runner.local:
+        from fineshards.pipeline.runners.local import CachedOptions
+
+        pipeline = beam.Pipeline(options=CachedOptions(beam_args))
+    elif dataflow.runs_on_dataflow(config):
+        pipeline = dataflow.new_pipeline(config)
+    else:
+        from fineshards.pipeline.runners.portable import DescribedOptions
+
+        pipeline = new_pipeline(DescribedOptions(beam_args))
+    if launch.manifest is not None and launches_template(config):
+        # A template's launcher must leave a job even if there is nothing to do.
+        _ = pipeline | "AlreadyFinished" >> beam.Create([MANIFEST_NAME])
+    else:
+        build_pipeline(pipeline, Work.of(launch.checkpoints, launch.job, config, runner.threads))
+    return pipeline, runner
+
+
+def _head_start(launch: Launch, config: BuildConfig) -> AbstractContextManager[None]:
+    # What is elsewhere would be asked for the same things twice.
+    places = [launch.checkpoints.storage.root, *(file.path for file in launch.job.files)]
+    if not runs_in_this_process(config) or any("://" in place for place in places):
+        return nullcontext()
+    from fineshards.transforms.head_start import HeadStart
+    from fineshards.transforms.work import Work
+
+    return HeadStart(Work.of(launch.checkpoints, launch.job, config))
+
+
+def _run_here(pipeline: Pipeline, storage: Storage, keep_checkpoints: bool) -> None:
+    """Runs the job on this machine."""
+    try:
+        pipeline.run().wait_until_finish()
+    except Exception as error:
+        if is_interrupt(error):
+            raise KeyboardInterrupt from None
+        # A second launch of this very job may have finished it and cleared the checkpoints that
+        # this one was reading.
+        if Manifest.load(storage) is None:
+            raise
+        if not keep_checkpoints:
+            from fineshards.pipeline.launch import clear_checkpoints
+
+            clear_checkpoints(storage)

@@ -1,0 +1,1 @@
+"""Where a job runs: this machine, a job service such as Flink's, Dataflow."""

@@ -1,0 +1,1 @@
+"""`fineshards tune`: trial builds, and the flags that they speak for."""

@@ -1,0 +1,41 @@
+"""What every step is given: the launched job, and how to go about it."""
+
+from dataclasses import dataclass
+
+from fineshards.config import BuildConfig
+from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.job import Job, Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A launched job as its steps see it; small, since it is pickled into each of them.
+
+    files: their number in the job record. threads: at work at once in each worker. The others
+    decide no byte and are described at BuildConfig.
+    """
+
+    checkpoints: Checkpoints
+    settings: Settings
+    files: int
+    tokenizer_engine: str = "auto"
+    assembly: str = "auto"
+    max_bad_rows: int = 0
+    keep_checkpoints: bool = False
+    threads: int = 1
+
+    @classmethod
+    def of(
+        cls, checkpoints: Checkpoints, job: Job, config: BuildConfig, threads: int = 1
+    ) -> "Work":
+        """The work of a job."""
+        return cls(
+            checkpoints,
+            job.settings,
+            len(job.files),
+            config.tokenizer_engine,
+            config.assembly,
+            config.max_bad_rows,
+            config.keep_checkpoints,
+            threads,
+        )
