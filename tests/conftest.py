@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from faulty_proxy import Proxy, faulty_server
 from hypothesis import settings
+from support.faulty_proxy import Proxy, faulty_server
 
 if TYPE_CHECKING:
-    from gcs_input import Stored
+    from support.gcs_input import Stored
 
 # The same examples in every run: a failure is a change of the code, not of the dice.
 settings.register_profile("fineshards", derandomize=True, deadline=None)
@@ -68,7 +68,7 @@ def fineshards() -> Callable[..., subprocess.CompletedProcess[str]]:
 @pytest.fixture(scope="session")
 def gcs_proxy() -> Iterator[Proxy]:
     """A storage server for all tests with input on gs://, behind a proxy."""
-    from faulty_proxy import faulty_server
+    from support.faulty_proxy import faulty_server
 
     with faulty_server() as proxy:
         yield proxy
@@ -77,7 +77,7 @@ def gcs_proxy() -> Iterator[Proxy]:
 @pytest.fixture
 def stored(gcs_proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Stored:
     """A new bucket there; this process and those that it starts find it."""
-    from gcs_input import Stored
+    from support.gcs_input import Stored
 
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_proxy.address)
     return Stored(gcs_proxy)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_up_sources import in_turn, pairs
+from support.made_up_sources import in_turn, pairs
 
 from fineshards.loader.apportionment import (
     ENDLESS,

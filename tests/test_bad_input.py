@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from damage import MANIFEST, flip_bit
-from oracle import oracle, shards_in
+from support.damage import MANIFEST, flip_bit
+from support.oracle import oracle, shards_in
 
 from fineshards.pipeline.cli import main
 

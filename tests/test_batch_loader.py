@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numbered_samples import Numbers, numbers, scalar_order
-from scalar_permutation import ScalarPermutation, scalar_key
-from sentences import refused
+from support.numbered_samples import Numbers, numbers, scalar_order
+from support.scalar_permutation import ScalarPermutation, scalar_key
+from support.sentences import refused
 
 from benchmarks.made_up_dataset import make_dataset
 from fineshards.loader.batch_loader import BatchLoader

@@ -22,7 +22,7 @@ from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 from apache_beam.transforms import userstate
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from oracle import ENCODING, EOT, cut, oracle, read_texts, shards_in
+from support.oracle import ENCODING, EOT, cut, oracle, read_texts, shards_in
 
 from fineshards.pipeline.cli import main
 from fineshards.pipeline.graph import build_pipeline

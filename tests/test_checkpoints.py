@@ -186,7 +186,7 @@ for limit, length in ((4_000_000, 1000), (40_000, 1)):
 """
     done = subprocess.run(
         [sys.executable, "-c", program, checkpoints.storage.root],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
         capture_output=True,
         text=True,
         check=True,

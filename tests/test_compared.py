@@ -9,13 +9,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import hostile
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT
-from encoding import scheme
-from oracle import oracle, shards_in
+from support import hostile
+from support.encoding import scheme
+from support.oracle import oracle, shards_in
 
 from fineshards.encoders.golden import GOLDEN_TEXTS
 
@@ -48,8 +48,8 @@ def build_with_wrong_encoder(
 ) -> subprocess.CompletedProcess[str]:
     arguments = ["build", f"--input={source}", f"--output={output}", *FLAGS, *flags]
     return subprocess.run(
-        [sys.executable, ROOT / "tests/wrong_encoder_driver.py", mark, *arguments],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        [sys.executable, ROOT / "tests/support/wrong_encoder_driver.py", mark, *arguments],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
         capture_output=True,
         text=True,
         check=False,

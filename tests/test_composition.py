@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import google_crc32c
 import pytest
-from faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy
 
 from fineshards.errors import OutputError
 from fineshards.storage.base import TEMPORARY

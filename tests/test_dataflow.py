@@ -18,13 +18,13 @@ from pathlib import Path
 
 import pytest
 from apache_beam.portability.api import beam_runner_api_pb2
-from dataflow_server import DATAFLOW, IMAGE, DataflowServer
-from gcs_server import client_environment, gcs_server
 from google.cloud.dataflow_v1beta3.types import Job as DataflowJob
 from google.cloud.storage import Client
-from hub_server import HubServer
-from oracle import oracle, read_texts
-from tokenizer_files import save, train
+from support.dataflow_server import DATAFLOW, IMAGE, DataflowServer
+from support.gcs_server import client_environment, gcs_server
+from support.hub_server import HubServer
+from support.oracle import oracle, read_texts
+from support.tokenizer_files import save, train
 
 ROOT = Path(__file__).parent.parent
 STEPS = {"Discover", "Tokenize", "Plan", "Write", "Commit"}
@@ -79,7 +79,7 @@ class Cloud:
         """What Dataflow's workers do: the graph that was staged with a job."""
         file = folder / "pipeline.pb"
         file.write_bytes(graph_of(self, job).SerializeToString())
-        worked = self.run(ROOT / "tests/graph_driver.py", str(file))
+        worked = self.run(ROOT / "tests/support/graph_driver.py", str(file))
         assert worked.exit_code == 0, worked.err
 
 
@@ -105,7 +105,7 @@ def servers(
         hub.push("team/texts", folder / "texts")
         patch.setenv("STORAGE_EMULATOR_HOST", address)
         environment = client_environment(address) | {
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": str(ROOT / "tests"),
             "HF_ENDPOINT": hub.url,
             "HF_HOME": str(folder / "home"),
         }

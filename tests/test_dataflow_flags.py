@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from dataflow_server import DATAFLOW
+from support.dataflow_server import DATAFLOW
 
 from fineshards.pipeline.explain import explain
 from fineshards.pipeline.main import main

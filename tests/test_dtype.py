@@ -12,8 +12,8 @@ import jsonschema
 import numpy as np
 import pyarrow as pa
 import pytest
-from oracle import cut, read_texts, shards_in
-from tokenizer_files import EOT, oracle_documents, save, train
+from support.oracle import cut, read_texts, shards_in
+from support.tokenizer_files import EOT, oracle_documents, save, train
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from fineshards.errors import OutputError

@@ -15,7 +15,7 @@ import pytest
 import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import ENCODING, EOT, read_texts
+from support.oracle import ENCODING, EOT, read_texts
 from tiktoken_ext import openai_public
 
 from fineshards.encoders.tiktoken_encoder import PIECEWISE_CHARACTERS, TiktokenEncoder
@@ -286,7 +286,7 @@ text = " " * 1_200_000 + "a"
 """
     return subprocess.run(
         [sys.executable, "-c", program],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
         capture_output=True,
         text=True,
         check=False,

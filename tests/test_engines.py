@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, SAMPLE
-from engine_downloads import MissingError, flink_jar, prism
-from flink_cluster import Flink, flink_cluster
-from oracle import oracle, read_texts, shards_in
+from support.engine_downloads import MissingError, flink_jar, prism
+from support.flink_cluster import Flink, flink_cluster
+from support.oracle import oracle, read_texts, shards_in
 
 from fineshards.commands.status import StatusReader
 from fineshards.storage.base import open_storage

@@ -14,12 +14,14 @@ from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 
-import hostile
 import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import ROOT
-from encoding import (
+from hypothesis import given
+from hypothesis import strategies as st
+from support import hostile
+from support.encoding import (
     SCHEMES,
     cl100k,
     documents_with,
@@ -29,9 +31,7 @@ from encoding import (
     scheme,
     strings,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from oracle import ENCODING, EOT, read_texts
+from support.oracle import ENCODING, EOT, read_texts
 from test_encoders import HOSTILE
 
 from fineshards.encoders import differences, gigatoken_encoder, loading

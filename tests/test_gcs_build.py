@@ -13,10 +13,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT
-from faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy, faulty_server
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage as google_storage
-from oracle import oracle, read_texts, shards_in
+from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy, faulty_server
+from support.oracle import oracle, read_texts, shards_in
 
 from fineshards.pipeline.cli import main
 

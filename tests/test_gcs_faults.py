@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from conftest import ROOT
-from faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy
+from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy
 
 from fineshards.errors import OutputError
 from fineshards.storage.base import Storage, open_storage
@@ -184,7 +184,9 @@ def test_a_writer_that_dies_in_an_upload_publishes_nothing(cloud: Proxy, storage
         f"open_storage('gs://data/out').write({NAME!r}, bytes({9 << 20}))\n"
     )
     writer = subprocess.Popen(
-        [sys.executable, "-c", program], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
     )
     rule = cloud.fail("^PUT", CUT_UPLOAD)
     # In the middle of its upload it is killed, at the time of its next attempt.

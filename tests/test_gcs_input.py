@@ -17,13 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 from conftest import ROOT
-from faulty_proxy import CUT_DOWNLOAD, Proxy
-from fresh_interpreter import run_program
-from gcs_input import Stored
-from gcs_server import free_port
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from source_files import COLUMNS, Read, add
+from support.faulty_proxy import CUT_DOWNLOAD, Proxy
+from support.fresh_interpreter import run_program
+from support.gcs_input import Stored
+from support.gcs_server import free_port
+from support.source_files import COLUMNS, Read, add
 
 from fineshards.errors import InputError, UsageError
 from fineshards.pipeline.cli import main
@@ -195,7 +195,7 @@ def test_without_credentials_is_one_sentence(tmp_path: Path) -> None:
         "HOME": str(tmp_path),
         "CLOUDSDK_CONFIG": str(tmp_path),
         "NO_GCE_CHECK": "true",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": str(ROOT / "tests"),
     }
     command = [sys.executable, "-m", "fineshards", "build", "--input=gs://data-1/*.parquet"]
     done = subprocess.run(
@@ -221,7 +221,10 @@ def test_a_server_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     done = subprocess.run(
         [*command, f"--output={tmp_path / 'out'}"],
         env=os.environ
-        | {"PYTHONPATH": str(ROOT), "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{free_port()}"},
+        | {
+            "PYTHONPATH": str(ROOT / "tests"),
+            "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{free_port()}",
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -312,7 +315,7 @@ _PEAK = """
 import re, sys
 from pathlib import Path
 sys.path.insert(0, "tests")
-from source_files import COLUMNS
+from support.source_files import COLUMNS
 from fineshards.sources.files import find_files
 from fineshards.sources.reading import discover_blocks, read_block
 (file,) = find_files(sys.argv[1:])

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from faulty_proxy import CUT_DOWNLOAD
-from gcs_input import Stored
-from oracle import oracle, read_texts, shards_in
+from support.faulty_proxy import CUT_DOWNLOAD
+from support.gcs_input import Stored
+from support.oracle import oracle, read_texts, shards_in
 
 from fineshards.pipeline.cli import main
 

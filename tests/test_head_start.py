@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from oracle import oracle, read_texts, shards_in
-from watched_encoder import watched_encode
+from support.oracle import oracle, read_texts, shards_in
+from support.watched_encoder import watched_encode
 
 from fineshards.encoders.exact import ExactEncoder
 from fineshards.pipeline.launch import Launch, prepare

@@ -15,9 +15,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hub_client import ROOT, fineshards, read_bytes, read_column, resolve, run
-from hub_server import HubServer, Repository
-from oracle import oracle, shards_in
+from support.hub_client import ROOT, fineshards, read_bytes, read_column, resolve, run
+from support.hub_server import HubServer, Repository
+from support.oracle import oracle, shards_in
 
 README = """---
 configs:

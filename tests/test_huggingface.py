@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fresh_interpreter import run_program
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from tokenizer_files import (
+from support.fresh_interpreter import run_program
+from support.tokenizer_files import (
     ADDED,
     EOT,
     SPECIALS,

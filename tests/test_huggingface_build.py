@@ -10,8 +10,8 @@ from subprocess import CompletedProcess
 
 import jsonschema
 import pytest
-from oracle import cut, read_texts, shards_in
-from tokenizer_files import EOT, STYLES, oracle_documents, save, train
+from support.oracle import cut, read_texts, shards_in
+from support.tokenizer_files import EOT, STYLES, oracle_documents, save, train
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from fineshards.pipeline.cli import main

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizer_files import (
+from support.tokenizer_files import (
     EOT,
     arrow,
     oracle_documents,

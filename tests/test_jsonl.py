@@ -12,7 +12,7 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from source_files import COLUMNS, blocks_of, describe, read_all
+from support.source_files import COLUMNS, blocks_of, describe, read_all
 
 from fineshards.errors import InputError
 from fineshards.shards.job import Columns

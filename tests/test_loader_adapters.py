@@ -165,7 +165,7 @@ def test_jax_makes_arrays_of_batches_over_a_mesh(folder: Path) -> None:
         cwd=ROOT,
         env=os.environ
         | {
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": str(ROOT / "tests"),
             "JAX_PLATFORMS": "cpu",
             "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
         },

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT, SAMPLE
-from oracle import ENCODING, EOT
+from support.oracle import ENCODING, EOT
 
 SHARD_TOKENS = 30_000
 BLOCK_BYTES = 600_000

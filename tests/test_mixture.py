@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_up_sources import MadeUp, is_a_prefix_of_each, mixture, pairs
-from sentences import refused
+from support.made_up_sources import MadeUp, is_a_prefix_of_each, mixture, pairs
+from support.sentences import refused
 
 from benchmarks.made_up_dataset import make_dataset, stream
 from fineshards.errors import UsageError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_up_sources import is_a_prefix_of_each, mixture, pairs
+from support.made_up_sources import is_a_prefix_of_each, mixture, pairs
 
 from fineshards.loader.batch_loader import BatchLoader
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fresh_interpreter import run_program
+from support.fresh_interpreter import run_program
 
 PROGRAM = """
 import os, sys, time

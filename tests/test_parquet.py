@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from source_files import (
+from support.source_files import (
     COLUMNS,
     blocks_of,
     describe,

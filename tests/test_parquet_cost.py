@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fresh_interpreter import run_program
-from source_files import COLUMNS, describe
+from support.fresh_interpreter import run_program
+from support.source_files import COLUMNS, describe
 
 from fineshards.sources import parquet
 
@@ -58,7 +58,7 @@ _PEAK = """
 import re, sys
 from pathlib import Path
 sys.path.insert(0, "tests")
-from source_files import COLUMNS, blocks_of, describe
+from support.source_files import COLUMNS, blocks_of, describe
 from fineshards.sources.reading import read_block
 path = Path(sys.argv[1])
 total = 0

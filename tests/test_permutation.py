@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scalar_permutation import WORD, ScalarPermutation, scalar_hash, scalar_key
+from support.scalar_permutation import WORD, ScalarPermutation, scalar_hash, scalar_key
 
 import fineshards.loader.permutation as permutation
 from fineshards.loader.permutation import Permutation, key

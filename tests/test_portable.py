@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from oracle import oracle, read_texts, shards_in
+from support.oracle import oracle, read_texts, shards_in
 
 from fineshards.errors import UsageError
 from fineshards.pipeline.options import (

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fresh_interpreter import run_program
-from numbered_samples import Numbers, numbers, scalar_order
-from sentences import refused
+from support.fresh_interpreter import run_program
+from support.numbered_samples import Numbers, numbers, scalar_order
+from support.sentences import refused
 
 from benchmarks.made_up_dataset import make_dataset
 from fineshards.errors import OutputError

@@ -15,16 +15,16 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-import hostile
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT
-from encoding import SCHEMES, must_be_exact, pair, revealing, scheme, strings
-from oracle import read_texts
-from published import SHA256, UnavailableError, published
+from support import hostile
+from support.encoding import SCHEMES, must_be_exact, pair, revealing, scheme, strings
+from support.oracle import read_texts
+from support.published import SHA256, UnavailableError, published
 
 from fineshards.encoders.derive import code_points
 from fineshards.encoders.differences import Scheme, load_table
@@ -228,7 +228,7 @@ def memory(rebuild_seconds: float) -> list[int]:
     """Resident bytes after each of 60 batches of 2 MB."""
     done = subprocess.run(
         [sys.executable, "-c", GROWTH, str(rebuild_seconds)],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
         capture_output=True,
         check=True,
     )

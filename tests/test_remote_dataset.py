@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ROOT
-from faulty_proxy import Proxy
-from gcs_input import Stored
-from gcs_server import client_environment, make_bucket
+from support.faulty_proxy import Proxy
+from support.gcs_input import Stored
+from support.gcs_server import client_environment, make_bucket
 
 from benchmarks.made_up_dataset import make_dataset, stream
 from fineshards.errors import OutputError, UsageError
@@ -167,7 +167,7 @@ assert os.waitpid(child, 0)[1] == 0
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=ROOT,
-        env=client_environment(server) | {"PYTHONPATH": str(ROOT)},
+        env=client_environment(server) | {"PYTHONPATH": str(ROOT / "tests")},
         capture_output=True,
         text=True,
         timeout=120,

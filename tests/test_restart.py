@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from conftest import ROOT
-from oracle import oracle, read_texts, shards_in
-from watched_encoder import watched_encode
+from support.oracle import oracle, read_texts, shards_in
+from support.watched_encoder import watched_encode
 
 from fineshards.encoders.exact import ExactEncoder
 from fineshards.errors import OutputError
@@ -57,8 +57,8 @@ def test_restart_after_a_kill_before_any_file_operation(
     """Every state of the disk that a crash can leave, one after the other."""
     flags = [f"--input={small}/*.parquet", "--shard_tokens=10000", "--block_bytes=1"]
     done = subprocess.run(
-        [sys.executable, ROOT / "tests/crash_driver.py", tmp_path, str(part), "2", *flags],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        [sys.executable, ROOT / "tests/support/crash_driver.py", tmp_path, str(part), "2", *flags],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
         capture_output=True,
         text=True,
         check=False,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fresh_interpreter import run_program
+from support.fresh_interpreter import run_program
 
 ROOT = Path(__file__).parent.parent
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from source_files import COLUMNS, read_all
+from support.source_files import COLUMNS, read_all
 
 from fineshards.errors import InputError
 from fineshards.sources.files import describe_files

@@ -50,7 +50,7 @@ def start(program: str, *arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", _PREAMBLE + program, *map(str, arguments)],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -292,7 +292,7 @@ def test_nothing_is_fetched_when_the_program_runs(sample: Path, tmp_path: Path) 
     # No vocabulary of an earlier run is at hand.
     nowhere = str(tmp_path / "nowhere")
     environment = os.environ | {"TIKTOKEN_CACHE_DIR": nowhere, "HOME": nowhere}
-    environment["PYTHONPATH"] = str(ROOT)
+    environment["PYTHONPATH"] = str(ROOT / "tests")
     result = subprocess.run(
         [sys.executable, "-c", ALONE, str(program), *flags],
         env=environment,

@@ -114,7 +114,7 @@ def test_every_entry_takes_the_same_flags(entry: list[str], sample: Path, tmp_pa
     """The last is what a Flex Template launcher runs: the file itself, from anywhere."""
     command = [sys.executable, *entry, f"--input={sample}", f"--output={tmp_path}/out"]
     command.append("--overwrite=false")
-    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    environ = os.environ | {"PYTHONPATH": str(ROOT / "tests")}
     done = subprocess.run(
         command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
     )

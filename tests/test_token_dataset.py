@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from damage import edit_manifest
-from fresh_interpreter import run_program
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import ENCODING, EOT, read_texts
-from sentences import refused
+from support.damage import edit_manifest
+from support.fresh_interpreter import run_program
+from support.oracle import ENCODING, EOT, read_texts
+from support.sentences import refused
 
 from benchmarks.made_up_dataset import make_dataset, stream
 from fineshards.errors import OutputError

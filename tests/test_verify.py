@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from damage import (
+from support.damage import (
     MANIFEST,
     change_total,
     edit_manifest,
@@ -25,7 +25,7 @@ from damage import (
     save_consistently,
     table_of,
 )
-from oracle import ENCODING, EOT, read_texts
+from support.oracle import ENCODING, EOT, read_texts
 
 from fineshards.pipeline.cli import main
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from damage import change_total, edit_manifest, edit_table, load, save_consistently
-from oracle import EOT
+from support.damage import change_total, edit_manifest, edit_table, load, save_consistently
+from support.oracle import EOT
 
 from fineshards.pipeline.cli import main
 

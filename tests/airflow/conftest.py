@@ -52,13 +52,13 @@ from airflow.providers.google.cloud.hooks.dataflow import AsyncDataflowHook, Dat
 from airflow.sdk import DAG
 from airflow.utils.db import initdb
 from dataflow_grpc import GrpcDoor
-from dataflow_server import DataflowServer, Job
-from gcs_server import gcs_server
 from google.api_core.client_options import ClientOptions
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
-from hub_server import HubServer
 from kubernetes_server import KubernetesServer
+from support.dataflow_server import DataflowServer, Job
+from support.gcs_server import gcs_server
+from support.hub_server import HubServer
 
 BUCKET = "shards-bucket"
 OUTPUT = f"gs://{BUCKET}/text/2026-05"

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
-from dataflow_server import DataflowServer
 from google.cloud.dataflow_v1beta3 import GetJobRequest, Job, JobState
+from support.dataflow_server import DataflowServer
 
 _SERVICE = "google.dataflow.v1beta3.JobsV1Beta3"
 

@@ -13,7 +13,7 @@ from airflow.models.dagrun import DagRun
 from airflow.serialization.serialized_objects import DagSerialization
 from airflow.settings import Session
 from conftest import BUCKET, DATASET, OUTPUT, PARAMS, RUN_ID, SAMPLE, Cloud
-from dataflow_server import Job, ServiceError
+from support.dataflow_server import Job, ServiceError
 
 FOLDER = "text/2026-05"
 

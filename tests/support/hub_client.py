@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 
 
 def run(endpoint: str, home: Path, *steps: dict[str, Any], **environ: str) -> list[Any]:
@@ -57,7 +57,7 @@ def fineshards(endpoint: str, home: Path, *arguments: str) -> subprocess.Complet
 def _environment(endpoint: str, home: Path) -> dict[str, str]:
     return {
         "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": str(ROOT / "tests"),
         "HOME": str(home),
         "HF_HOME": str(home / "huggingface"),
         "HF_ENDPOINT": endpoint,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from itertools import count
 from pathlib import Path
 
-from faulty_proxy import Proxy, Request
-from gcs_server import make_bucket
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
+
+from support.faulty_proxy import Proxy, Request
+from support.gcs_server import make_bucket
 
 _numbers = count()
 

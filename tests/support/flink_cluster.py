@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from conftest import ROOT
-from engine_downloads import OPENED
-from gcs_server import free_port
+
+from support.engine_downloads import OPENED
+from support.gcs_server import free_port
 
 _PATIENCE_SECONDS = 120
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 
 
 def run_program(
@@ -17,7 +17,7 @@ def run_program(
     return subprocess.run(
         [sys.executable, "-c", program, *map(str, arguments)],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
         capture_output=True,
         text=True,
         timeout=timeout,

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from oracle import read_texts
 from tokenizers import (
     AddedToken,
     Regex,
@@ -22,7 +21,9 @@ from tokenizers import (
     trainers,
 )
 
-SAMPLE = Path(__file__).parent.parent / "samples/debian_text.parquet"
+from support.oracle import read_texts
+
+SAMPLE = Path(__file__).parent.parent.parent / "samples/debian_text.parquet"
 EOT = "<|endoftext|>"
 SPECIALS = [EOT, "<|im_start|>", "<|im_end|>"]
 ADDED = ["<tool_call>", "</tool_call>"]

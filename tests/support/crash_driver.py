@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam  # noqa: F401  (imported before the forks)
-from watched_encoder import watched_encode
 
 import fineshards.pipeline.graph  # noqa: F401
 from fineshards.encoders.exact import ExactEncoder
@@ -27,6 +26,7 @@ from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job import Job
 from fineshards.shards.manifest import Manifest
 from fineshards.storage.base import open_storage
+from support.watched_encoder import watched_encode
 
 # A file is written, flushed, renamed, and its folder flushed; folders are removed in the end.
 OPERATIONS = ("fsync", "replace", "rmdir")

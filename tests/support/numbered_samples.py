@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from itertools import islice
 
 import numpy as np
-from scalar_permutation import ScalarPermutation, scalar_key
+
+from support.scalar_permutation import ScalarPermutation, scalar_key
 
 
 class Numbers:

@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from gcs_server import gcs_server
+from support.gcs_server import gcs_server
 
 _REFUSED = "At least one of the pre-conditions you specified did not hold."
 

@@ -1,0 +1,1 @@
+"""What tests share: an oracle, servers, drivers, made-up input."""
