@@ -156,6 +156,8 @@ class BuildConfig:
         value, words = getattr(self, flag.name), choices(flag)
         if words and value not in words:
             raise UsageError(f"--{flag.name} must be {' or '.join(words)}, got {value!r}.")
+        if bool in kinds(flag) and not isinstance(value, bool):
+            raise UsageError(f"--{flag.name} must be True or False, got {value!r}.")
         if int not in kinds(flag) or value is None:
             return
         if isinstance(value, bool) or not isinstance(value, int):

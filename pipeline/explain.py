@@ -10,7 +10,7 @@ from fineshards.errors import FineshardsError
 # Beam appends the step's label to the message of an exception that leaves a DoFn.
 _STEP_LABEL = re.compile(r" \[while running '[^']*'\]")
 # Runners with workers of their own raise a RuntimeError whose text is the worker's traceback.
-_IN_TRACEBACK = re.compile(r"^shards\.errors\.(\w+): (.+)$", re.MULTILINE)
+_IN_TRACEBACK = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.+)$", re.MULTILINE)
 # What Beam's Dataflow runner raises when a job has ended otherwise than well: the state, and the
 # error among the job's messages that it thinks the best, or None.
 _DATAFLOW_ENDED = re.compile(r"Dataflow pipeline failed\. State: (\w+), Error:\n(.+)", re.DOTALL)

@@ -47,14 +47,18 @@ class Quiet:
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """Beam's log repeats, with tracebacks, what ends in one sentence; it is left out."""
-        log = logging.getLogger("apache_beam")
-        before = log.level
-        log.setLevel(logging.CRITICAL + 1)
+        """Leaves out Beam's log, which repeats with tracebacks what ends in one sentence."""
+        root, beam = logging.getLogger(), logging.getLogger("apache_beam")
+        level, placeholder = beam.level, logging.NullHandler()
+        beam.setLevel(logging.CRITICAL + 1)
+        if not root.handlers:
+            # Beam's options give the root logger a handler where it has none.
+            root.addHandler(placeholder)
         try:
             yield
         finally:
-            log.setLevel(before)
+            root.removeHandler(placeholder)
+            beam.setLevel(level)
 
     def working(self, storage: Storage, runner: RunnerChoice) -> AbstractContextManager[None]:
         """As for starting."""

@@ -245,7 +245,7 @@ def test_the_sentence_is_the_same_in_every_running_mode(
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1] == (
         f"fineshards: {source}, line 151, row 150: has no field 'text'; its fields are . "
-        "Mend the row, or let such rows be set aside with a higher --max_bad_rows."
+        "Fix the row, or raise --max_bad_rows to skip such rows."
     )
 
 
@@ -330,7 +330,7 @@ def test_allowed_bad_rows_are_set_aside_and_counted(
     given = ["build", f"--input={parquet}", f"--input={jsonl}", f"--output={output}"]
     given += ["--block_bytes=1", "--shard_tokens=700"]
     sentence = fails(capfd, 1, *given, "--max_bad_rows=4")
-    assert sentence.startswith("fineshards: 5 rows cannot be encoded, 4 are allowed")
+    assert sentence.startswith("fineshards: 5 rows cannot be encoded, and --max_bad_rows allows 4")
     assert not (output / MANIFEST).exists()
     assert run(capfd, *given, "--max_bad_rows=5")[0] == 0
     kept = [text for i, text in enumerate(TEXTS) if i not in (0, 150)]

@@ -24,12 +24,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.oracle import ENCODING, EOT, cut, oracle, read_texts, shards_in
 
+from fineshards.config import BuildConfig
 from fineshards.pipeline.cli import main
 from fineshards.pipeline.graph import build_pipeline
 from fineshards.pipeline.launch import prepare
-from fineshards.pipeline.options import Parser, add_build_flags, parse_build_flags
+from fineshards.shards.counts import Counts, LabelCount
 from fineshards.shards.layout import Layout
-from fineshards.shards.records import Block, BlockSummary, LabelCount, Piece, ShardRecord
+from fineshards.shards.records import Block, Piece, ShardRecord
+from fineshards.shards.reports import BlockSummary
+from fineshards.transforms.work import Work
 
 Build = Callable[..., int]
 WORD = " hello"  # one token of cl100k_base, also when it is repeated
@@ -230,13 +233,10 @@ def test_a_local_folder_laid_out_like_a_hub_repository(sample: Path, tmp_path: P
 
 
 def test_steps_count_what_goes_in_and_out(sample: Path, tmp_path: Path) -> None:
-    parser = Parser()
-    add_build_flags(parser)
-    flags = ["--shard_tokens=50000", "--block_bytes=1"]
-    arguments = [f"--input={sample}", f"--output={tmp_path}", *flags]
-    launch = prepare(parse_build_flags(parser, arguments))
+    config = BuildConfig(input=sample, output=tmp_path, shard_tokens=50_000, block_bytes=1)
+    launch = prepare(config)
     pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
-    build_pipeline(pipeline, launch.checkpoints, launch.job.settings, len(launch.job.files))
+    build_pipeline(pipeline, Work.of(launch.checkpoints, launch.job, config))
     result = pipeline.run()
     result.wait_until_finish()
     counters = {
@@ -267,12 +267,11 @@ def test_keys_are_plain_and_beam_has_nothing_to_say_about_the_graph(
     sample: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Beam takes unknown types for Any, with a log line, and pickles their keys."""
-    parser = Parser()
-    add_build_flags(parser)
-    launch = prepare(parse_build_flags(parser, [f"--input={sample}", f"--output={tmp_path}"]))
+    config = BuildConfig(input=sample, output=tmp_path)
+    launch = prepare(config)
     pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
     with caplog.at_level(logging.INFO), caplog.at_level(logging.INFO, "apache_beam"):
-        build_pipeline(pipeline, launch.checkpoints, launch.job.settings, files=1)
+        build_pipeline(pipeline, Work.of(launch.checkpoints, launch.job, config))
     assert caplog.messages == []
     keys = {}
 
@@ -289,11 +288,10 @@ def test_keys_are_plain_and_beam_has_nothing_to_say_about_the_graph(
 
 def test_no_step_has_state_or_timers(sample: Path, tmp_path: Path) -> None:
     """So the runner on this machine need not look for them (pipeline/runners/local.py)."""
-    parser = Parser()
-    add_build_flags(parser)
-    launch = prepare(parse_build_flags(parser, [f"--input={sample}", f"--output={tmp_path}"]))
+    config = BuildConfig(input=sample, output=tmp_path)
+    launch = prepare(config)
     pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
-    build_pipeline(pipeline, launch.checkpoints, launch.job.settings, files=1)
+    build_pipeline(pipeline, Work.of(launch.checkpoints, launch.job, config))
     steps = []
 
     class Visitor(PipelineVisitor):
@@ -317,7 +315,7 @@ def test_elements_of_the_shuffles_are_small() -> None:
     elements = [
         Piece(big, big, big, big, big, big),
         Block(big, big, big, big, big, big, big),
-        BlockSummary(*[big] * 11, (label,)),
+        BlockSummary(big, big, big, Counts(*[big] * 8, (label,))),
         ShardRecord("train/train_0000.npy", "train", big, big, big, "AAAAAA==", big, big, big),
     ]
     for element in elements:

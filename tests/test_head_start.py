@@ -13,13 +13,14 @@ import pytest
 from support.oracle import oracle, read_texts, shards_in
 from support.watched_encoder import watched_encode
 
+from fineshards.config import BuildConfig
 from fineshards.encoders.exact import ExactEncoder
 from fineshards.pipeline.launch import Launch, prepare
-from fineshards.pipeline.options import Parser, add_build_flags, parse_build_flags
 from fineshards.shards.records import Block
 from fineshards.transforms import head_start
 from fineshards.transforms.blocks import discover_file
 from fineshards.transforms.head_start import HeadStart
+from fineshards.transforms.work import Work
 
 Build = Callable[..., int]
 
@@ -46,17 +47,15 @@ class SlowEncoder:
 
 
 def launch(source: Path, output: Path, block_bytes: int = 1) -> Launch:
-    parser = Parser()
-    add_build_flags(parser)
-    given = [f"--input={source}", f"--output={output}", "--shard_tokens=50000"]
-    return prepare(parse_build_flags(parser, [*given, f"--block_bytes={block_bytes}"]))
+    return prepare(
+        BuildConfig(input=source, output=output, shard_tokens=50_000, block_bytes=block_bytes)
+    )
 
 
 def begin(job: Launch) -> tuple[HeadStart, list[Block]]:
-    settings = job.job.settings
+    work = Work(job.checkpoints, job.job.settings, files=1)
     (file,) = job.job.files
-    blocks = discover_file(file, job.checkpoints, settings)
-    return HeadStart(job.checkpoints, settings, "auto", 0), blocks
+    return HeadStart(work), discover_file(file, work)
 
 
 def test_a_block_at_work_is_waited_for_and_none_is_begun_after_it(
@@ -78,7 +77,7 @@ def test_a_block_at_work_is_waited_for_and_none_is_begun_after_it(
         asking.join()
         ((summary, reused),) = taken
         assert (summary, reused) == (job.checkpoints.read_summary(blocks[0]), False)
-    assert sum(slow_encoder.documents) == summary.documents
+    assert sum(slow_encoder.documents) == summary.counts.documents
     assert set(job.checkpoints.finished_blocks()) == {(0, 0)}
     assert head_start.take(job.checkpoints, blocks[0]) is None
 

@@ -26,6 +26,7 @@ from fineshards.pipeline.graph import build_pipeline
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job import Job
 from fineshards.storage.base import open_storage
+from fineshards.transforms.work import Work
 
 Build = Callable[..., int]
 
@@ -226,13 +227,15 @@ def test_a_job_whose_output_was_taken_over_stops_before_it_writes(
 ) -> None:
     output = tmp_path / "out"
     assert build(small / "a.parquet", output, "--keep_checkpoints") == 0
-    old = Checkpoints(open_storage(str(output)), Job.load(open_storage(str(output))).fingerprint())
+    storage = open_storage(str(output))
+    job = Job.load(storage)
+    old = Checkpoints.of(storage, job)
     assert build(small / "b.parquet", output, "--overwrite") == 0
     before = files_in(output)
     with pytest.raises(OutputError, match="was taken over by another job"):
         old.job()
     pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
-    build_pipeline(pipeline, old, Job.load(old.storage).settings, files=1)
+    build_pipeline(pipeline, Work(old, job.settings, files=1))
     with pytest.raises(OutputError, match="was taken over by another job"):
         pipeline.run()
     assert files_in(output) == before

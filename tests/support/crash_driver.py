@@ -80,12 +80,12 @@ def finished_work(output: Path) -> tuple[int, dict[str, int]]:
         names = [shard.name for shard in manifest.shards]
         inodes = {name: os.stat(storage.path(name)).st_ino for name in names}
         return manifest.totals()["documents"], inodes
-    checkpoints = Checkpoints(storage, job.fingerprint())
+    checkpoints = Checkpoints.of(storage, job)
     documents = 0
     for file in job.files:
         for block in checkpoints.read_blocks(file.index) or []:
             summary = checkpoints.read_summary(block)
-            documents += summary.documents if summary else 0
+            documents += summary.counts.documents if summary else 0
     shards = {}
     for entry in storage.entries(f"{checkpoints.folder}/shards"):
         record = checkpoints.read_shard_record(entry.name.rpartition("/")[2].removesuffix(".json"))

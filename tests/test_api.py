@@ -1,0 +1,180 @@
+"""`import fineshards`: the names that users import, and what a build leaves of their process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.fresh_interpreter import run_program
+from support.oracle import oracle, read_texts, shards_in
+
+import fineshards
+from fineshards.config import BuildConfig
+from fineshards.errors import InputError, UsageError
+
+# What of a process a library must leave as it was.
+STATE = """
+import gc, json, logging, os, sys, threading, warnings
+
+import apache_beam as beam
+from apache_beam.transforms.userstate import BagStateSpec
+
+import fineshards
+
+def state():
+    names = ["", "fineshards", "apache_beam", "pyarrow", "fineshards.worker"]
+    loggers = [logging.getLogger(name) for name in names]
+    return {
+        "levels": [log.level for log in loggers],
+        "handlers": [list(map(repr, log.handlers)) for log in loggers],
+        "filters": [list(map(repr, log.filters)) for log in loggers],
+        "streams": [repr(sys.stdout), repr(sys.stderr)],
+        "descriptors": [os.readlink(f"/proc/self/fd/{number}") for number in (0, 1, 2)],
+        "importers": [repr(each) for each in sys.meta_path if "fineshards" in repr(each)],
+        "collector": [gc.isenabled(), gc.get_freeze_count()],
+        "threads": [thread.name for thread in threading.enumerate()],
+        "environment": dict(os.environ),
+        "folder": os.getcwd(),
+        "beam": [
+            repr(beam.transforms.userstate.get_dofn_specs),
+            repr(beam.runners.worker.statesampler.StateSampler.__init__.__defaults__),
+        ],
+    }
+
+class RunningSum(beam.DoFn):
+    '''A pipeline of the user's own, with state, which our steps do without.'''
+
+    SEEN = BagStateSpec("seen", beam.coders.VarIntCoder())
+
+    def process(self, element, seen=beam.DoFn.StateParam(SEEN)):
+        seen.add(element[1])
+        yield element[0], sum(seen.read())
+
+def users_own_pipeline(output):
+    with beam.Pipeline(runner="FnApiRunner") as pipeline:
+        _ = (
+            pipeline
+            | beam.Create([("a", 1), ("a", 2), ("b", 5)])
+            | beam.ParDo(RunningSum())
+            | beam.GroupByKey()
+            | beam.MapTuple(lambda key, sums: f"{key} {max(sums)}")
+            | beam.io.WriteToText(output, shard_name_template="")
+        )
+"""
+
+BUILD = (
+    STATE
+    + """
+source, output, own = sys.argv[1:]
+before = state()
+manifest = fineshards.build(input=source, output=output, shard_tokens=100_000, test_shards=1)
+assert manifest.totals()["documents"] == 1063
+assert state() == before, [(k, v, state()[k]) for k, v in before.items() if state()[k] != v]
+again = fineshards.build(input=source, output=output, shard_tokens=100_000, test_shards=1)
+assert again == manifest
+users_own_pipeline(own)
+"""
+)
+
+FAILING_BUILD = (
+    STATE
+    + """
+source, output = sys.argv[1:]
+before = state()
+try:
+    fineshards.build(input=source, output=output)
+except fineshards.FineshardsError as error:
+    assert "row 1: its 'text' is a int" in str(error), error
+    assert "while running" not in str(error), error
+else:
+    raise AssertionError("it did not fail")
+assert state() == before, [(k, v, state()[k]) for k, v in before.items() if state()[k] != v]
+"""
+)
+
+
+def test_a_build_returns_the_manifest_and_leaves_the_process_as_it_was(
+    sample: Path, tmp_path: Path
+) -> None:
+    output, own = tmp_path / "out", tmp_path / "own.txt"
+    done = run_program(BUILD, sample, output, own)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert shards_in(output) == oracle(read_texts(sample), 100_000, test_shards=1)
+    assert sorted(own.read_text().split("\n")) == ["", "a 3", "b 5"]
+
+
+def test_a_build_that_fails_raises_one_sentence_and_prints_nothing(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"text": "good"}\n{"text": 1}\n')
+    done = run_program(FAILING_BUILD, source, tmp_path / "out")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_config_that_is_given_as_arguments_is_that_of_the_flags(
+    sample: Path, tmp_path: Path
+) -> None:
+    from fineshards.pipeline.cli import main
+
+    flags = ["--shard_tokens=50000", "--test_fraction=0.25", "--dtype=uint32"]
+    assert main(["build", f"--input={sample}", f"--output={tmp_path / 'a'}", *flags]) == 0
+    fineshards.build(input=[sample], output=tmp_path / "b", shard_tokens=50_000, test_fraction=0.25)
+    records = [json.loads((tmp_path / name / "metadata/job.json").read_text()) for name in "ab"]
+    assert records[0] == records[1]
+    assert shards_in(tmp_path / "a") == shards_in(tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"output": "out"}, "--input or --dataset"),
+        ({"input": "a", "dataset": "b", "output": "out"}, "--input or --dataset"),
+        ({"input": "a"}, "--output"),
+        ({"input": "a", "output": "out", "shard_tokens": 0}, "at least 1, got 0"),
+        ({"input": "a", "output": "out", "shard_tokens": 1e6}, "whole number, got 1000000.0"),
+        ({"input": "a", "output": "out", "shard_tokens": True}, "whole number, got True"),
+        ({"input": "a", "output": "out", "max_bad_rows": -1}, "at least 0, got -1"),
+        ({"input": "a", "output": "out", "test_fraction": 1.5}, "between 0 and 1"),
+        ({"input": "a", "output": "out", "test_fraction": "x"}, "such as 0.1, got 'x'"),
+        ({"input": "a", "output": "out", "test_fraction": float("nan")}, "such as 0.1"),
+        ({"input": "a", "output": "out", "test_fraction": 0.1, "test_shards": 1}, "exclude"),
+        ({"input": "a", "output": "out", "dtype": "int8"}, "auto or uint16 or uint32"),
+        ({"input": "a", "output": "out", "overwrite": "no"}, "--overwrite must be True or False"),
+        ({"input": "a", "output": "out", "assembly": "compose"}, "gs:// only"),
+        ({"input": "a", "output": "out", "dataset_config": "x"}, "goes with --dataset"),
+        ({"dataset": "gs://b/x", "output": "out"}, "--dataset gs://b/x"),
+    ],
+)
+def test_a_wrong_option_is_refused_in_a_sentence(options: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        BuildConfig(**options)
+    assert said in str(refused.value)
+    with pytest.raises(UsageError):
+        fineshards.build(**options)
+
+
+def test_an_option_that_does_not_exist_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="shard_token"):
+        fineshards.build(input="a", output="b", shard_token=5)
+
+
+def test_fractions_that_are_the_same_are_one_job() -> None:
+    given = [0.1, "0.1", "0.10", "1/10"]
+    assert {BuildConfig(input="a", output="b", test_fraction=f).test_share for f in given} == {
+        "1/10"
+    }
+
+
+def test_a_source_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"nothing\*.parquet: no file matches"):
+        fineshards.build(input=tmp_path / "nothing*.parquet", output=tmp_path / "out")
+
+
+def test_every_public_name_is_there_and_described() -> None:
+    assert set(fineshards.__all__) <= set(dir(fineshards))
+    for name in fineshards.__all__:
+        value = getattr(fineshards, name)
+        assert name == "__version__" or value.__doc__
+    assert issubclass(InputError, fineshards.FineshardsError)
+    with pytest.raises(AttributeError, match="has no attribute 'tokens'"):
+        _ = fineshards.tokens

@@ -1,0 +1,94 @@
+"""What earlier versions left is still read: datasets, half-finished jobs, loader states.
+
+`fixtures/version-0.1.0` was made by the first version, when its code lay in six packages: a
+finished dataset, the same job interrupted, and loader states (tests/test_batch_loader.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+from conftest import ROOT
+from support.oracle import shards_in
+
+import fineshards
+from fineshards.shards.job import Job
+from fineshards.shards.manifest import Manifest
+from fineshards.storage.base import open_storage
+
+EARLIER = ROOT / "tests/fixtures/version-0.1.0"
+
+
+def test_a_finished_dataset_is_read_verified_and_described() -> None:
+    folder = EARLIER / "finished"
+    storage = open_storage(str(folder))
+    job, manifest = Job.load(storage), Manifest.load(storage)
+    assert job is not None
+    assert manifest is not None
+    stored = json.loads((folder / "metadata/job.json").read_text())
+    # The same settings and files still make the same fingerprint.
+    assert job.fingerprint() == stored["fingerprint"] == manifest.fingerprint
+    assert json.loads(json.dumps(manifest.to_json())) == json.loads(
+        (folder / "metadata/manifest.json").read_text()
+    )
+    verdict = fineshards.verify(folder)
+    assert (verdict.problems, verdict.documents, verdict.tokens) == ([], 30, 18_502)
+    assert fineshards.status(folder).stage == "finished"
+    assert len(fineshards.TokenDataset(folder, sequence_length=64)) == 257
+
+
+def put_input_in_place(output: Path, folder: Path) -> None:
+    """Lets the job of an output read its input from another folder.
+
+    Paths and times are part of the fingerprint, by which the checkpoints are named.
+    """
+    storage = open_storage(str(output))
+    record = json.loads((output / "metadata/job.json").read_text())
+    for file in record["files"]:
+        path = shutil.copy(EARLIER / Path(file["path"]).name, folder)
+        file["path"] = str(path)
+        file["identity"] = f"mtime:{os.stat(path).st_mtime_ns}"
+    (output / "metadata/job.json").write_text(json.dumps(record))
+    job = Job.load(storage)
+    assert job is not None
+    (checkpoints,) = (
+        path for path in (output / "checkpoints").iterdir() if path.name == record["fingerprint"]
+    )
+    checkpoints.rename(checkpoints.with_name(job.fingerprint()))
+
+
+def times(output: Path) -> dict[str, int]:
+    """When each token block and each shard was written."""
+    files = [*output.glob("checkpoints/*/blocks/*.tokens"), *output.glob("t*/*.npy")]
+    return {path.name: path.stat().st_mtime_ns for path in files}
+
+
+def test_an_interrupted_job_is_continued_with_its_finished_blocks(tmp_path: Path) -> None:
+    output, source = tmp_path / "out", tmp_path / "in"
+    shutil.copytree(EARLIER / "interrupted", output)
+    source.mkdir()
+    put_input_in_place(output, source)
+    before = times(output)
+    manifest = fineshards.build(
+        input=source / "input-*.parquet",
+        output=output,
+        tokenizer=EARLIER / "tokenizer.json",
+        shard_tokens=2000,
+        test_shards=1,
+        block_bytes=1,
+        max_bad_rows=3,
+        keep_checkpoints=True,
+    )
+    assert shards_in(output) == shards_in(EARLIER / "finished")
+    # One block and one shard had lost their mark of completion, and one shard was missing. All
+    # others are as they were.
+    now = times(output)
+    assert {name for name in now if now[name] != before.get(name)} == {
+        "00000-00001.tokens",
+        "train_0004.npy",
+        "train_0007.npy",
+    }
+    assert manifest.totals()["documents"] == 30

@@ -1,0 +1,47 @@
+"""The examples in docstrings are true, and every public name has one."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+import fineshards
+
+ROOMS = {"fineshards": "fineshards", "pipeline": "fineshards.pipeline"}
+MODULES = sorted(
+    ".".join([package, *path.relative_to(ROOT / folder).with_suffix("").parts])
+    for folder, package in ROOMS.items()
+    for path in (ROOT / folder).rglob("*.py")
+    if ">>> " in path.read_text()
+)
+
+
+@pytest.fixture(scope="session")
+def dataset_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A dataset of the sample: 1 test and 6 train shards."""
+    folder = tmp_path_factory.mktemp("examples") / "out"
+    fineshards.build(
+        input=ROOT / "samples/debian_text.parquet", output=folder, shard_tokens=100_000
+    )
+    return str(folder)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_give_what_they_say(
+    name: str, dataset_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    given = {"dataset_folder": dataset_folder, "folder": str(tmp_path / "new")}
+    module = importlib.import_module(name.removesuffix(".__init__"))
+    result = doctest.testmod(module, extraglobs=given)
+    assert result.failed == 0
+    assert result.attempted > 0
+
+
+def test_every_public_name_has_an_example() -> None:
+    names = [name for name in fineshards.__all__ if name != "__version__"]
+    assert [name for name in names if ">>> " not in (getattr(fineshards, name).__doc__ or "")] == []
