@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 SAMPLE := samples/debian_text.parquet
 
-.PHONY: demo test test-airflow test-engines encoders lint types bench bench-loader bench-scale template clean
+.PHONY: api demo test test-airflow test-engines encoders lint types bench bench-loader bench-scale template clean
 
 .venv/installed: requirements.txt setup.py pyproject.toml
 	@echo "preparing .venv: a minute or two"
@@ -40,6 +40,10 @@ encoders: .venv/installed
 # Prism and Flink, fetched once into ~/.cache/fineshards/engines; skipped where they cannot be had.
 test-engines: .venv/installed
 	$(BIN)/pytest -m engines -n0 -rs --durations=0 --durations-min=1
+
+# The API reference, docs/api.md, from the docstrings.
+api: .venv/installed
+	$(BIN)/python docs/make_api.py
 
 lint: .venv/installed
 	$(BIN)/ruff check .

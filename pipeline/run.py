@@ -5,6 +5,7 @@ What stands around it, such as a progress bar, is a `Surroundings`; the command 
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -73,6 +74,8 @@ def _with_config(
     def taking_arguments(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Manifest:
         return action(config(*args, **kwargs))
 
+    signature = inspect.signature(config).replace(return_annotation="Manifest")
+    taking_arguments.__signature__ = signature  # type: ignore[attr-defined]
     return taking_arguments
 
 

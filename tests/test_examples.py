@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,12 @@ def test_examples_give_what_they_say(
 def test_every_public_name_has_an_example() -> None:
     names = [name for name in fineshards.__all__ if name != "__version__"]
     assert [name for name in names if ">>> " not in (getattr(fineshards, name).__doc__ or "")] == []
+
+
+def test_the_api_reference_is_that_of_the_docstrings() -> None:
+    spec = importlib.util.spec_from_file_location("make_api", ROOT / "docs/make_api.py")
+    assert spec is not None
+    assert spec.loader is not None
+    make_api = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make_api)
+    assert make_api.PAGE.read_text() == make_api.page(), "run make api"

@@ -1,0 +1,143 @@
+"""Writes `api.md`, the reference of the public names, from their docstrings: `make api`."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fineshards
+from fineshards.commands.status import Status
+from fineshards.commands.verify import Verdict
+from fineshards.config import BuildConfig
+from fineshards.errors import InputError, OutputError, UsageError
+from fineshards.shards.counts import Counts
+from fineshards.shards.manifest import Manifest
+
+PAGE = Path(__file__).with_name("api.md")
+# The public names, and what they take, return and raise, in the order in which a user meets them.
+SECTIONS: dict[str, list[Any]] = {
+    "Building": [fineshards.build, BuildConfig, Manifest, Counts],
+    "Checking": [fineshards.verify, Verdict, fineshards.status, Status],
+    "Training": [fineshards.TokenDataset, fineshards.BatchLoader, fineshards.Mixture],
+    "Errors": [fineshards.FineshardsError, UsageError, InputError, OutputError],
+}
+_NOTHING = inspect.Signature.empty
+_HEADINGS = ("Args", "Returns", "Yields", "Raises", "Example", "Attributes")
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [
+        "# API reference\n",
+        "Made from the docstrings by `make api`; do not edit it. Every example runs as a test.\n",
+        "`from fineshards import` takes: " + ", ".join(map(_code, fineshards.__all__)) + ".\n",
+    ]
+    for title, values in SECTIONS.items():
+        parts.append(f"## {title}\n")
+        for value in values:
+            parts += _described(value)
+    return "\n".join(parts)
+
+
+def _described(value: Any) -> Iterator[str]:
+    yield f"### {value.__name__}\n"
+    yield f"`{_path(value)}`\n"
+    yield f"```python\n{_signature(value.__name__, value)}\n```\n"
+    yield _markdown(inspect.getdoc(value) or "")
+    if not inspect.isclass(value):
+        return
+    for name, member in vars(value).items():
+        member = getattr(member, "__func__", member)
+        member = getattr(member, "fget", member)
+        if name.startswith("_") or not inspect.isfunction(member) or not member.__doc__:
+            continue
+        is_property = isinstance(vars(value)[name], property)
+        shown = name if is_property else _signature(name, member)
+        yield f"#### {value.__name__}.{name}\n"
+        yield f"```python\n{shown}\n```\n"
+        yield _markdown(inspect.getdoc(member) or "")
+
+
+def _path(value: Any) -> str:
+    public = getattr(fineshards, value.__name__, None) is value
+    return f"{'fineshards' if public else value.__module__}.{value.__name__}"
+
+
+def _signature(name: str, value: Any) -> str:
+    try:
+        signature = inspect.signature(value)
+    except ValueError:  # an exception takes what every exception takes
+        return name
+    # Annotations are text, and shown as such, not as quoted text.
+    parameters = [
+        each.replace(annotation=_AsWritten(each.annotation))
+        if isinstance(each.annotation, str)
+        else each
+        for each in signature.parameters.values()
+    ]
+    returns = signature.return_annotation
+    end = f" -> {returns}" if isinstance(returns, str) and not inspect.isclass(value) else ""
+    text = f"{name}{signature.replace(parameters=parameters, return_annotation=_NOTHING)}{end}"
+    if len(text) <= 88:
+        return text
+    # One argument per line, as a formatter would.
+    lines, keyword_only = [], False
+    for parameter in parameters:
+        if parameter.kind is parameter.KEYWORD_ONLY and not keyword_only:
+            keyword_only = True
+            lines.append("*")
+        lines.append(str(parameter))
+    return f"{name}(\n" + "".join(f"    {line},\n" for line in lines) + f"){end}"
+
+
+class _AsWritten:
+    """An annotation whose representation is its text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _markdown(docstring: str) -> str:
+    """A Google-style docstring as Markdown."""
+    out: list[str] = []
+    section = ""
+    for line in docstring.splitlines():
+        heading = line.rstrip(":")
+        if line.endswith(":") and heading in _HEADINGS:
+            section = heading
+            out += ["", f"**{section}**", ""]
+            if section == "Example":
+                out.append("```python")
+            continue
+        if section == "Example":
+            if line and not line.startswith(" "):
+                out.append("```")
+                section = ""
+            else:
+                line = line.removeprefix("    ")
+        elif section and line.startswith("    "):
+            line = re.sub(r"^ {4}(\*{0,2}\w+): ", r"- `\1`: ", line)
+            line = re.sub(r"^ {8}", "  ", line).removeprefix("    ")
+        elif line and section:
+            section = ""
+            out.append("")
+        out.append(line)
+    if section == "Example":
+        while not out[-1]:
+            out.pop()
+        out.append("```")
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(out).strip()) + "\n"
+
+
+def _code(name: str) -> str:
+    return f"`{name}`"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
