@@ -1,4 +1,4 @@
-"""Sooner at work: what a run on this machine need not wait for when it starts."""
+"""A faster start for a process that does nothing but build on this machine."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-# Beam imports these if it can, for connectors that local runs do not have; so does pyarrow pandas.
-# They are almost half of the time that Beam takes to be imported.
+# Beam imports these where they are installed, for connectors that local runs do not use, and
+# pyarrow imports pandas. They take almost half of the time of importing Beam.
 _OPTIONAL = (
     "apitools",
     "apache_beam.io.gcp.bigquery",
@@ -36,23 +36,23 @@ class _NotInstalled(MetaPathFinder):
 
 
 def leave_out_what_is_not_needed() -> None:
-    """Makes modules that a local run has no use for look as if they were not installed.
+    """Hides modules that a local run does not use, as if they were not installed.
 
-    For a process that does nothing else: what imports them later does not find them either. Nor
-    has it linear algebra to do, for which numpy would start threads that spin for a while.
+    Only for a process that does nothing else, since later imports do not find them either. It also
+    keeps numpy from starting threads for linear algebra, which spin for a while.
     """
     sys.meta_path.insert(0, _NotInstalled())
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # It complains of what it does not find.
+    # Beam warns about modules that it does not find.
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
 
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """No cyclic garbage collection in the body, and none later of what it made.
+    """No cyclic garbage collection in the body, nor later of the objects made in it.
 
-    Imports and the building of a graph make hundreds of thousands of objects that stay; looking
-    through them again and again costs half a second.
+    Imports and the graph make hundreds of thousands of objects that stay. Scanning them again and
+    again costs half a second.
     """
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""The graph: five steps, wired. All that decides a byte is in the steps, none of it here."""
+"""The graph: five steps, wired together. Nothing here decides a byte."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fineshards.transforms.write import Write
 
 
 def build_pipeline(root: beam.Pipeline, work: Work) -> beam.PCollection:
-    """Adds the job to a pipeline; returns the collection of the one manifest name.
+    """Adds the job to a pipeline; returns the collection that holds the manifest's name.
 
-    The job record and the vocabulary must be in storage (`pipeline.launch`) when it runs.
+    When it runs, the job record and the vocabulary must be in storage (`pipeline.launch`).
     """
     summaries = root | "Discover" >> Discover(work) | "Tokenize" >> Tokenize(work)
     planned = summaries | "Plan" >> Plan(work)

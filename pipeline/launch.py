@@ -1,8 +1,8 @@
-"""Launch: what is settled before the graph runs — the input's files, the tokenizer, the output.
+"""Launch: settles the input files, the tokenizer and the output before the graph runs.
 
-A launch finds out whether the output folder is new, continues this very job, is finished, or
-belongs to something else. It writes the vocabulary and then the job record, from which the graph
-takes everything else; so whatever the runner, nothing depends on the launching machine afterwards.
+A launch finds out whether the output folder is new, holds this job unfinished or finished, or holds
+something else. It writes the vocabulary and then the job record. The graph takes everything else
+from the record, so on any runner nothing depends on the launching machine afterwards.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Launch:
 
 
 def prepare(config: BuildConfig) -> Launch:
-    """Resolves the input and the tokenizer and takes hold of the output folder.
+    """Resolves the input and the tokenizer, and claims the output folder.
 
-    Raises UsageError if the input cannot be found or the output belongs to another job.
+    Raises UsageError if the input is not found or the output belongs to another job.
     """
     storage = open_storage(config.folder)
     files, origin = find_input(config)
@@ -68,7 +68,7 @@ def prepare(config: BuildConfig) -> Launch:
                 f"{storage.root} holds another job: {differences}. Choose another --output, "
                 "or delete what is there with --overwrite."
             )
-        # A first try that failed at once, say by a misspelt column, is not worth a flag.
+        # A first try that failed at once, for a misspelt column say, needs no --overwrite.
         _clear(storage)
         existing = None
     if existing is None:
@@ -78,47 +78,46 @@ def prepare(config: BuildConfig) -> Launch:
         job.save(storage)
     manifest = Manifest.load(storage)
     if manifest is not None and not config.keep_checkpoints:
-        # A job that was killed just after its manifest leaves them behind.
+        # A job killed just after its manifest leaves them behind.
         clear_checkpoints(storage)
     return Launch(job, Checkpoints.of(storage, job), manifest)
 
 
 def columns_of(config: BuildConfig) -> Columns:
-    """The columns to read."""
+    """Returns the columns to read."""
     return Columns(config.text_column, config.id_column or "id", bool(config.id_column))
 
 
 def default_block_bytes(files: Sequence[SourceFile]) -> int:
-    """Bytes of text a block, from the files' sizes alone, so that every launch finds the same.
+    """Returns the bytes of text per block, from the files' sizes alone: every launch agrees.
 
-    Large: a block costs some milliseconds however small it is, FineWeb as a whole (tens of
-    terabytes of text) must not have many more than a million, and yet little is lost when a worker
-    dies, for it is half a second of work. Smaller for small inputs, so that all workers have
-    something to do until the end.
+    Large, because a block costs some milliseconds however small it is, and all of FineWeb (tens of
+    terabytes of text) should have about a million. Even so, a worker that dies loses only half a
+    second of work. Smaller for small inputs, so that all workers are busy to the end.
     """
     return min(max(sum(file.size for file in files) // 32, 16 << 20), 64 << 20)
 
 
 def clear_checkpoints(storage: Storage) -> None:
-    """Deletes what only an unfinished job needs."""
+    """Deletes the files that only an unfinished job needs."""
     storage.delete_folder(CHECKPOINTS)
 
 
 def _resolve_dtype(wanted: str, tokenizer: Tokenizer) -> str:
-    """The dtype in effect; raises UsageError for one that cannot hold every id."""
+    """Returns the dtype in effect; raises UsageError for one that cannot hold every id."""
     fits = tokenizer.size <= 1 << 16
     if wanted == "auto":
         return "uint16" if fits else "uint32"
     if wanted == "uint16" and not fits:
         raise UsageError(
-            f"--dtype uint16: the ids of {tokenizer.name} go up to {tokenizer.size - 1:,}, and 16 "
-            "bits hold none above 65,535. Use --dtype uint32, or auto."
+            f"--dtype uint16: the ids of {tokenizer.name} go up to {tokenizer.size - 1:,}, but 16 "
+            "bits hold at most 65,535. Use --dtype uint32 or auto."
         )
     return wanted
 
 
 def find_input(config: BuildConfig) -> tuple[list[SourceFile], tuple[tuple[str, str], ...]]:
-    """The ordered files, and how the user named them, for the manifest.
+    """Returns the ordered files, and how the user named them, for the manifest.
 
     Raises UsageError or InputError if there are none.
     """
@@ -149,25 +148,25 @@ def _refuse_foreign_files(storage: Storage) -> None:
         for name in storage.names(split):
             if name != f"{split}/":
                 raise UsageError(
-                    f"{storage.path(name)} is in the way: readers that list shards by prefix take "
-                    "it for one. Move it away, or choose another --output."
+                    f"{storage.path(name)} is in the way: readers that list shards by prefix "
+                    "would read it. Move it away, or choose another --output."
                 )
         for name in storage.names(f"{split}/"):
             if not _SHARD_NAME.fullmatch(name):
                 raise UsageError(
-                    f"{storage.path(name)} is no shard; readers load whatever lies in "
+                    f"{storage.path(name)} is not a shard, but readers load every file in "
                     f"{split}/. Move it away, or choose another --output."
                 )
     for name in storage.names(f"{CHECKPOINTS}/"):
         if not _CHECKPOINT_FOLDER.fullmatch(name):
             raise UsageError(
-                f"{storage.path(name)} is of no fineshards job, and {CHECKPOINTS}/ is "
+                f"{storage.path(name)} belongs to no fineshards job, and {CHECKPOINTS}/ is "
                 "deleted at the end. Move it away, or choose another --output."
             )
 
 
 def _has_results(storage: Storage, job: Job) -> bool:
-    """Whether a job has finished anything that took work."""
+    """Whether a job has finished a block or a shard."""
     shards = any(True for split in SPLITS for _ in storage.entries(split))
     return shards or Checkpoints.of(storage, job).has_finished_blocks()
 
@@ -184,7 +183,7 @@ def _refuse_shards_without_job(storage: Storage) -> None:
 
 
 def _clear(storage: Storage) -> None:
-    """Deletes a dataset: first what makes it finished, last what says whose it is."""
+    """Deletes a dataset: first the manifest, last the job record."""
     storage.delete(MANIFEST_NAME)
     for folder in (*SPLITS, CHECKPOINTS, "metadata/documents", REJECTED_FOLDER):
         storage.delete_folder(folder)

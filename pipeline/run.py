@@ -1,6 +1,6 @@
-"""A build from beginning to end: launch, graph, runner, manifest. Prints nothing.
+"""A build from start to end: launch, graph, runner, manifest. Prints nothing.
 
-What stands around it, such as a progress bar, is a `Surroundings`; the command line brings its own.
+The command line wraps it in `Surroundings` of its own, which show progress.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _Arguments = ParamSpec("_Arguments")
 
 
 class Surroundings(Protocol):
-    """What stands around a build."""
+    """What a build is wrapped in: output, logging, settings of the process."""
 
     def starting(self) -> AbstractContextManager[None]:
-        """Around imports, launch and the making of the graph."""
+        """Wraps the imports, the launch and the building of the graph."""
 
     def working(self, storage: Storage, runner: RunnerChoice) -> AbstractContextManager[None]:
-        """Around the work on the graph."""
+        """Wraps the run of the graph."""
 
 
 class Quiet:
-    """For a build inside another program: nothing is shown, and nothing of it stays changed."""
+    """For a build inside another program: shows nothing, and restores what it changes."""
 
     @contextmanager
     def starting(self) -> Iterator[None]:
@@ -62,14 +62,14 @@ class Quiet:
             beam.setLevel(level)
 
     def working(self, storage: Storage, runner: RunnerChoice) -> AbstractContextManager[None]:
-        """As for starting."""
+        """Does what `starting` does."""
         return self.starting()
 
 
 def _with_config(
     config: Callable[_Arguments, BuildConfig], action: Callable[[BuildConfig], Manifest]
 ) -> Callable[_Arguments, Manifest]:
-    """A function of BuildConfig's arguments, for type checkers too."""
+    """Turns a function of a BuildConfig into one of its fields, for type checkers too."""
 
     def taking_arguments(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Manifest:
         return action(config(*args, **kwargs))
@@ -80,10 +80,10 @@ def _with_config(
 
 
 def run(config: BuildConfig) -> Manifest:
-    """Builds a dataset, or continues, or finds it finished; returns its manifest.
+    """Builds a dataset, resumes it, or finds it finished; returns its manifest.
 
-    Prints nothing, and leaves loggers, handlers and stderr as they were. Raises FineshardsError if
-    it fails, and if a runner is told not to wait for the end.
+    Prints nothing, and leaves loggers, handlers and stderr as they were. Raises FineshardsError
+    when the build fails, and when the runner was told not to wait for its end.
     """
     surroundings = Quiet()
     with surroundings.starting():
@@ -98,28 +98,28 @@ def run(config: BuildConfig) -> Manifest:
             raise
         raise explained from error
     if submitted is not None:
-        raise FineshardsError(f"{submitted}. There is no manifest before it has ended.")
+        raise FineshardsError(f"{submitted}. It is not waited for, so there is no manifest yet.")
     return finished(launch)
 
 
 build = _with_config(BuildConfig, run)
 build.__name__ = build.__qualname__ = "build"
-build.__doc__ = """Builds a dataset, continues it, or finds it finished; returns its manifest.
+build.__doc__ = """Builds a dataset, resumes it, or finds it finished; returns its manifest.
+
+    The options are the flags of `fineshards build`, and the bytes are the same. An interrupted
+    build resumes when it is called again. It prints nothing, and leaves the caller's loggers,
+    handlers and stderr as they were.
 
     Args:
-        **options: The fields of BuildConfig, which are the flags of `fineshards build`:
-            `input=` or `dataset=`, `output=`, and what is to differ from the defaults.
+        **options: The fields of BuildConfig. `output` is required, and either `input` or
+            `dataset`.
 
     Returns:
-        The Manifest of the finished dataset. `manifest.totals()` has its documents and tokens.
+        The Manifest of the finished dataset. `manifest.totals()` counts its documents and tokens.
 
     Raises:
-        FineshardsError: What happened, where and what to do, in one sentence. UsageError for
-            options, InputError for the input, OutputError for the output folder.
-
-    Prints nothing, and leaves the caller's loggers, handlers and stderr as they were. Input,
-    options and the result's bytes are those of the command line; an interrupted build continues
-    when it is called again.
+        FineshardsError: One sentence that says what happened, where and what to do. UsageError is
+            for options, InputError for the input, OutputError for the output folder.
 
     Example:
         >>> import fineshards
@@ -132,7 +132,7 @@ build.__doc__ = """Builds a dataset, continues it, or finds it finished; returns
 
 
 def prepare(config: BuildConfig) -> Launch:
-    """See `pipeline.launch`, which is imported late so that --help and mistakes are quick."""
+    """Calls `pipeline.launch`, imported late so that --help and wrong flags are fast."""
     if dataflow.runs_on_dataflow(config):
         dataflow.refuse_impossible(config)
     from fineshards.pipeline.launch import prepare
@@ -143,8 +143,8 @@ def prepare(config: BuildConfig) -> Launch:
 def execute(launch: Launch, config: BuildConfig, surroundings: Surroundings) -> str | None:
     """Runs a launched job to its end.
 
-    Returns None, or, for a job that is not waited for, a sentence on what has become of it. Raises
-    whatever the runner does.
+    Returns None, or, for a job that is not waited for, a sentence that says what became of it.
+    Raises whatever the runner raises.
     """
     storage = launch.checkpoints.storage
     with _head_start(launch, config):
@@ -163,7 +163,7 @@ def execute(launch: Launch, config: BuildConfig, surroundings: Surroundings) -> 
 
 
 def finished(launch: Launch) -> Manifest:
-    """The manifest that a job has written; raises FineshardsError if there is none."""
+    """Returns the manifest that a job has written; raises FineshardsError if there is none."""
     storage = launch.checkpoints.storage
     manifest = Manifest.load(storage)
     if manifest is None:
@@ -175,7 +175,7 @@ def finished(launch: Launch) -> Manifest:
 
 
 def _pipeline(launch: Launch, config: BuildConfig) -> tuple[Pipeline, RunnerChoice]:
-    """The job as a pipeline that is ready to run."""
+    """Returns the job as a pipeline that is ready to run, and where it runs."""
     import apache_beam as beam
 
     from fineshards.pipeline.graph import build_pipeline
@@ -194,7 +194,7 @@ def _pipeline(launch: Launch, config: BuildConfig) -> tuple[Pipeline, RunnerChoi
 
         pipeline = new_pipeline(DescribedOptions(beam_args))
     if launch.manifest is not None and launches_template(config):
-        # A template's launcher must leave a job even if there is nothing to do.
+        # A template's launcher must start a job even if there is nothing to do.
         _ = pipeline | "AlreadyFinished" >> beam.Create([MANIFEST_NAME])
     else:
         build_pipeline(pipeline, Work.of(launch.checkpoints, launch.job, config, runner.threads))
@@ -202,7 +202,7 @@ def _pipeline(launch: Launch, config: BuildConfig) -> tuple[Pipeline, RunnerChoi
 
 
 def _head_start(launch: Launch, config: BuildConfig) -> AbstractContextManager[None]:
-    # What is elsewhere would be asked for the same things twice.
+    # Remote storage would get the same requests twice.
     places = [launch.checkpoints.storage.root, *(file.path for file in launch.job.files)]
     if not runs_in_this_process(config) or any("://" in place for place in places):
         return nullcontext()
@@ -219,7 +219,7 @@ def _run_here(pipeline: Pipeline, storage: Storage, keep_checkpoints: bool) -> N
     except Exception as error:
         if is_interrupt(error):
             raise KeyboardInterrupt from None
-        # A second launch of this very job may have finished it and cleared the checkpoints that
+        # A second launch of the same job may have finished it and deleted the checkpoints that
         # this one was reading.
         if Manifest.load(storage) is None:
             raise

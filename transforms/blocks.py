@@ -15,11 +15,11 @@ from fineshards.transforms.work import Work
 
 
 class GivenUpError(Exception):
-    """A block was not finished, because no one wants it any more."""
+    """A block was abandoned because its result is no longer wanted."""
 
 
 def discover_file(file: SourceFile, work: Work) -> list[Block]:
-    """The blocks of a file, as an earlier run found them or from its metadata."""
+    """Returns the blocks of a file, as an earlier run found them or from its metadata."""
     blocks = work.checkpoints.read_blocks(file.index)
     if blocks is None:
         blocks = discover_blocks(file, work.settings.columns, work.settings.block_bytes)
@@ -36,10 +36,10 @@ def finish_block(
 ) -> tuple[BlockSummary, bool]:
     """Encodes a block into its token block, unless an earlier run did.
 
-    Returns the block's summary, and whether it was finished before. Once `given_up` is set, raises
-    GivenUpError after the record batch at work, and leaves no block. Rows with null text are
-    counted and skipped; rows that cannot be encoded are listed in `metadata/rejected/`, and one too
-    many raises InputError.
+    Returns the block's summary, and whether an earlier run had finished it. Rows with null text
+    are counted and skipped. Rows that cannot be encoded are listed in `metadata/rejected/`; one
+    more than allowed raises InputError. Once `given_up` is set, raises GivenUpError after the
+    current record batch, and leaves no block.
     """
     finished = work.checkpoints.read_summary(block)
     if finished is not None:

@@ -1,7 +1,7 @@
-"""Commit: all records are in; if they add up, the manifest is written and the dataset is finished.
+"""Commit: if all records add up, write the manifest, which finishes the dataset.
 
-The only commit point. It is part of the graph, because in a Flex Template launch nothing that
-follows `pipeline.run()` is executed where the job is.
+This is the only commit point. It is part of the graph because a Flex Template launch executes
+nothing after `pipeline.run()` where the job is.
 """
 
 import logging
@@ -23,7 +23,7 @@ _log = logging.getLogger("fineshards.worker")
 
 
 class Commit(beam.PTransform):
-    """From shard records (and, beside them, reports and the plan) to the manifest."""
+    """From shard records, file reports and the plan to the manifest."""
 
     def __init__(self, work: Work, reports: beam.PCollection, plan: beam.PCollection) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Discover: the job's files, their footers, their blocks. Reads metadata only."""
+"""Discover: from the job's files to their blocks. Reads metadata only."""
 
 from collections.abc import Iterable, Iterator
 
@@ -15,11 +15,11 @@ METRICS = StepMetrics("discover")
 
 
 class Discover(beam.PTransform):
-    """From nothing to (file, block) pairs: all blocks of all files of the job in the output.
+    """From nothing to (file, block) pairs: all blocks of all files of the job.
 
-    The files come from the job record, not from the graph: a graph with 50,000 file names in it is
-    beyond what Dataflow takes. Every footer is read and checked before the first block is encoded,
-    because the next step reshuffles, which is a barrier in batch.
+    The files come from the job record, not from the graph: Dataflow does not accept a graph with
+    50,000 file names. Every footer is read and checked before the first block is encoded, because
+    the next step reshuffles, which is a barrier in batch.
     """
 
     def __init__(self, work: Work) -> None:

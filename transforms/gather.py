@@ -7,9 +7,9 @@ import apache_beam as beam
 
 
 class Gather(beam.PTransform):
-    """One list of all elements, in no order; nothing, not an empty list, if there are none.
+    """One list of all elements, in no order. Without elements there is no list, not an empty one.
 
-    `beam.combiners.ToList` sees to that, too, by a dozen more transforms, each of which costs a
+    `beam.combiners.ToList` covers that case with a dozen more transforms, each of which costs a
     local run some milliseconds.
     """
 

@@ -1,9 +1,9 @@
-"""A head start: the first blocks, finished by a thread while Beam is imported.
+"""A head start: a thread finishes the first blocks while Beam is imported.
 
-Beam and the graph keep one core of a machine busy for most of a second, and the others idle. The
-thread does what the steps will do, by the same functions, and leaves what an interrupted run would
-have left. It begins no other block once the step asks for one, and the step does not begin a block
-that the thread is at work on. What goes wrong here goes wrong there once more, where it is told.
+Importing Beam and building the graph keep one core busy for most of a second, and the others idle.
+The thread calls the same functions as the steps and leaves what an interrupted run would leave. It
+begins no block after the step has asked for one, and the step waits for a block that the thread is
+working on. An error here is not reported: the step meets it again and reports it.
 """
 
 import threading
@@ -19,7 +19,7 @@ from fineshards.shards.reports import BlockSummary
 from fineshards.transforms.blocks import discover_file, finish_block
 from fineshards.transforms.work import Work
 
-# By the folder of their checkpoints: Beam hands the steps over as copies, within the process too.
+# By the folder of their checkpoints: Beam copies the steps, even within the process.
 _begun: dict[str, "HeadStart"] = {}
 
 
@@ -47,15 +47,15 @@ class HeadStart:
     ) -> None:
         with self._lock:
             self._ended = True
-        # An error does not wait for a block, which may be a large file, but for the batch at work:
-        # a thread that is in foreign code while the interpreter ends may abort the process.
+        # After an error, wait for the record batch at work but not for the block, which may be a
+        # large file. A thread in foreign code while the interpreter ends may abort the process.
         if error is not None:
             self._given_up.set()
         self._thread.join()
         del _begun[_place(self._checkpoints)]
 
     def take(self, block: Block) -> tuple[BlockSummary, bool] | None:
-        """What `finish_block` gave for a block, or None if it is still to be called."""
+        """Returns what `finish_block` returned for a block, or None if it was not called."""
         with self._lock:
             self._ended = True
             future = self._blocks.pop(block, None)
@@ -63,7 +63,7 @@ class HeadStart:
 
     def _work(self) -> None:
         with suppress(Exception):
-            # All footers first, as in the graph: a mistake in the flags leaves no block behind.
+            # All footers first, as in the graph: a wrong flag leaves no block behind.
             blocks = [
                 (file, block)
                 for file in self._checkpoints.job().files
@@ -80,7 +80,7 @@ class HeadStart:
                     return
 
     def _finish(self, file: SourceFile, block: Block, encoder: Encoder) -> bool:
-        """Finishes a block; False if it is too late to begin one."""
+        """Finishes a block; returns False if it is too late to begin one."""
         future: Future[tuple[BlockSummary, bool] | None] = Future()
         with self._lock:
             if self._ended:
@@ -95,7 +95,7 @@ class HeadStart:
 
 
 def take(checkpoints: Checkpoints, block: Block) -> tuple[BlockSummary, bool] | None:
-    """What a head start made of a block, as `finish_block` gives it; None if it did not."""
+    """Returns what a head start made of a block, as `finish_block` does, or None."""
     head_start = _begun.get(_place(checkpoints))
     return None if head_start is None else head_start.take(block)
 

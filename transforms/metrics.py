@@ -1,6 +1,6 @@
-"""Counters and timers that every step reports alike, for people to watch.
+"""The counters that every step reports, for people to watch.
 
-They count attempts, retries included; the totals of the dataset come from the data records.
+They count attempts, retries included. The dataset's totals come from the records instead.
 """
 
 from apache_beam.metrics import Metrics

@@ -1,10 +1,9 @@
-"""Steps whose elements are worked on by several threads of one worker.
+"""Steps that process their elements in several threads of one worker.
 
-On one machine a single worker with a thread a core does better than Beam's own local workers: they
-divide a step's elements among them before it begins, so that one may be idle while another has half
-of its share left, and they talk to each other over gRPC. The work is Arrow's, gigatoken's and the
-kernel's, which release the interpreter lock. On other runners every worker has its own share and
-one thread of its own is enough.
+On one machine a single worker with one thread per core beats Beam's own local workers. They divide
+a step's elements before it begins, so one may be idle while another has half of its share left, and
+they communicate over gRPC. The work is done by Arrow, gigatoken and the kernel, which release the
+interpreter lock. On other runners each worker has its own share, and one thread is enough.
 """
 
 import threading
@@ -21,10 +20,10 @@ from fineshards.transforms.metrics import StepMetrics
 
 
 class ParallelDoFn(beam.DoFn):
-    """Turns each element into one result by `work`, in `threads` threads.
+    """Turns each element into one result with `work`, in `threads` threads.
 
-    With several, a bundle's elements are worked on when all are there. The first that fails makes
-    it fail, and those that have not begun by then are dropped.
+    With several threads, a bundle's elements are processed once all of them have arrived. The first
+    failure fails the bundle, and elements not yet begun are dropped.
     """
 
     def __init__(self, metrics: StepMetrics, threads: int) -> None:
@@ -32,7 +31,7 @@ class ParallelDoFn(beam.DoFn):
         self._threads = threads
 
     def work(self, element: Any, *side: Any) -> Any:
-        """The result of an element; called in any thread, of several at once."""
+        """Returns the result of an element. Several threads call it at once."""
         raise NotImplementedError
 
     def counts(self, element: Any, result: Any) -> dict[str, int]:
@@ -51,7 +50,7 @@ class ParallelDoFn(beam.DoFn):
             yield self._counted(*self._timed(element, *side))
 
     def finish_bundle(self) -> Iterator[Any]:
-        """Called by Beam; does what is waiting."""
+        """Called by Beam; processes the waiting elements."""
         if not self._waiting:
             return
         shares = Shares(self._waiting, self._threads)
@@ -83,11 +82,11 @@ class ParallelDoFn(beam.DoFn):
 
 
 class Shares:
-    """Elements dealt out to threads: to each a run of its own, and then of what others have left.
+    """Elements dealt out to threads: first a run for each, then what other threads have left.
 
-    Neighbours are alike, and a tokenizer is quick with what is like the text before; so a thread
-    goes through its run from the front, and who has none left takes over the last element of the
-    longest one.
+    Neighbouring blocks are alike, and a tokenizer is fast on text like the text before. So each
+    thread works through its run from the front. A thread without elements takes the last element of
+    the longest run.
     """
 
     def __init__(self, elements: Sequence[Any], threads: int) -> None:
@@ -96,7 +95,7 @@ class Shares:
         self._runs = [deque(elements[ends[n] : ends[n + 1]]) for n in range(threads)]
 
     def of(self, number: int) -> Iterator[Any]:
-        """The elements that a thread is to work on, one after the other."""
+        """Yields the elements for one thread."""
         while True:
             with self._lock:
                 longest = max(self._runs, key=len)
@@ -107,7 +106,7 @@ class Shares:
             yield element
 
     def drop(self) -> None:
-        """Leaves nothing for anybody."""
+        """Drops all elements that are left."""
         with self._lock:
             for run in self._runs:
                 run.clear()

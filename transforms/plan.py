@@ -1,7 +1,7 @@
-"""Plan: how many tokens each block has decides which tokens go where.
+"""Plan: from the number of tokens in each block to which tokens go where.
 
-Modules of this room do without `from __future__ import annotations`: Beam reads the annotations of
-functions to choose coders, and takes one that is text for Any.
+Modules in this folder do without `from __future__ import annotations`: Beam reads the annotations
+of functions to choose coders, and takes a textual annotation for Any.
 """
 
 import logging
@@ -28,7 +28,7 @@ _log = logging.getLogger("fineshards.worker")
 
 
 class Plan(beam.PTransform):
-    """From block summaries to pieces keyed by (split, index), the plan, and a report a file.
+    """From block summaries to pieces keyed by (split, index), the plan, and one report per file.
 
     Returns a dict of collections: `pieces`, `plan` (one element) and `reports`.
     """
@@ -39,8 +39,8 @@ class Plan(beam.PTransform):
 
     def expand(self, summaries: beam.PCollection) -> Any:
         """Builds the step. Beam has no type hint for several outputs."""
-        # A file's summaries are at most a few thousand small elements, so that a list of them may
-        # be one element; they are used twice, and some runners let a group be read only once.
+        # A file has at most a few thousand small summaries, so a list of them can be one element.
+        # It is used twice, and some runners allow only one read of a group.
         by_file = (
             summaries
             | "ByFile" >> beam.Map(_by_file)

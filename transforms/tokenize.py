@@ -1,4 +1,4 @@
-"""Tokenize: a block's text becomes a token block in `checkpoints/`, and a summary of it."""
+"""Tokenize: from a block's text to a token block in `checkpoints/`, and its summary."""
 
 import apache_beam as beam
 
@@ -15,7 +15,7 @@ METRICS = StepMetrics("tokenize")
 
 
 class Tokenize(beam.PTransform):
-    """From (file, block) pairs to block summaries. All of the CPU work; every block on its own."""
+    """From (file, block) pairs to block summaries. Nearly all of the CPU work is here."""
 
     def __init__(self, work: Work) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What every step is given: the launched job, and how to go about it."""
+"""Work: the one object that every step gets."""
 
 from dataclasses import dataclass
 
@@ -9,10 +9,10 @@ from fineshards.shards.job import Job, Settings
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A launched job as its steps see it; small, since it is pickled into each of them.
+    """A launched job as its steps see it. Small, because it is pickled into each step.
 
-    files: their number in the job record. threads: at work at once in each worker. The others
-    decide no byte and are described at BuildConfig.
+    files: number of files in the job record. threads: threads per worker. The other fields decide
+    no byte; BuildConfig describes them.
     """
 
     checkpoints: Checkpoints

@@ -1,4 +1,4 @@
-"""Write: the pieces of a shard become the shard and its document table."""
+"""Write: from the pieces of a shard to the shard and its document table."""
 
 import logging
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ class Write(beam.PTransform):
 
 
 def _listed(key: tuple[str, int], pieces: Iterable[Piece]) -> tuple[tuple[str, int], list[Piece]]:
-    # Some runners let a group be read only once, and only where it arrived.
+    # Some runners allow only one read of a group, and only where it arrived.
     return key, list(pieces)
 
 
