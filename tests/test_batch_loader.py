@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections import Counter
@@ -23,6 +24,9 @@ from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.dataset import TokenDataset
 from fineshards.loader.mixture import Mixture
 from fineshards.storage.base import open_storage
+
+# A dataset and loader states, as fineshards 0.1.0 wrote them.
+FIXTURES = Path(__file__).parent / "fixtures/version-0.1.0"
 
 
 @pytest.fixture(scope="module")
@@ -272,6 +276,29 @@ def test_a_state_of_another_order_or_source_is_refused_by_name(folder: Path) -> 
         )
     )
     assert saved(loader) == state
+
+
+@pytest.mark.parametrize("order", ["shuffled", "in_order", "windowed", "mixture"])
+def test_a_state_saved_by_version_0_1_0_resumes_with_the_same_batch(order: str) -> None:
+    """States keep their keys and values on disk, whatever the arguments are called."""
+    folder = FIXTURES / "finished"
+    train = TokenDataset(folder, "train", sequence_length=64)
+    test = TokenDataset(folder, "test", sequence_length=64)
+    source: TokenDataset | Mixture = train
+    if order == "mixture":
+        source = Mixture({"train": (train, 0.75), "test": (test, 0.25)}, seed=3)
+    recorded = json.loads((FIXTURES / "states.json").read_text())[order]
+    with BatchLoader(
+        source,
+        batch_size=8,
+        seed=7,
+        shuffle=order != "in_order",
+        window=3 if order == "windowed" else None,
+    ) as loader:
+        loader.load_state_dict(recorded["state"])
+        assert saved(loader) == recorded["state"]
+        content = next(loader).astype("<u4").tobytes()
+    assert hashlib.sha256(content).hexdigest() == recorded["next_batch_sha256"]
 
 
 def test_a_dataset_that_was_moved_is_the_same(folder: Path, tmp_path: Path) -> None:
