@@ -35,7 +35,7 @@ class _Nothing:
     """A source that is only counted."""
 
     samples: int
-    tokens_a_sample: int = 2048
+    sequence_length: int = 2048
     fingerprint: str = ""
 
     def __len__(self) -> int:

@@ -64,7 +64,7 @@ def _time_samples(folder: Path, dataset: TokenDataset, samples: int, rounds: int
         "random crops": lambda: random_crops(maps, samples, rng),
         "shuffled": loader(),
         "shuffled, no thread": loader(prefetch=0),
-        f"shuffled, window of {_WINDOW}": loader(window=_WINDOW),
+        f"shuffled, window of {_WINDOW}": loader(shuffle_shards=_WINDOW),
     }
     runs = in_turn(actions, rounds)
     return [

@@ -40,7 +40,7 @@ def torch_loader(dataset: TokenDataset, workers: int, **options: Any) -> Any:
 
     from fineshards.loader.torch_batches import TorchBatches
 
-    options = {"epochs": 2, "keep_last": True} | options
+    options = {"epochs": 2, "drop_last": False} | options
     batches = TorchBatches(BatchLoader(dataset, 12, 5, **options))
     # Other start methods than fork need what is in the main module to be importable.
     return DataLoader(batches, batch_size=None, num_workers=workers)
@@ -51,7 +51,7 @@ def test_torch_gives_the_same_batches_with_any_number_of_workers(
     dataset: TokenDataset, workers: int
 ) -> None:
     torch = pytest.importorskip("torch")
-    expected = list(BatchLoader(dataset, 12, 5, epochs=2, keep_last=True))
+    expected = list(BatchLoader(dataset, 12, 5, epochs=2, drop_last=False))
     loader = torch_loader(dataset, workers)
     for _ in range(2):
         batches = list(loader)
@@ -65,7 +65,7 @@ def test_torch_resumes_by_steps_on_another_number_of_workers(
     dataset: TokenDataset, workers: int
 ) -> None:
     pytest.importorskip("torch")
-    expected = list(BatchLoader(dataset, 12, 5, epochs=2, keep_last=True))
+    expected = list(BatchLoader(dataset, 12, 5, epochs=2, drop_last=False))
     for steps in (0, 1, 5, 33, 34):
         first = torch_loader(dataset, workers)
         assert len(list(islice(first, steps))) == steps
@@ -83,10 +83,10 @@ def test_torchdata_saves_and_restores_the_place(dataset: TokenDataset, workers: 
     from fineshards.loader.torch_batches import TorchBatches
 
     def make() -> Any:
-        batches = TorchBatches(BatchLoader(dataset, 12, 5, epochs=2, keep_last=True))
+        batches = TorchBatches(BatchLoader(dataset, 12, 5, epochs=2, drop_last=False))
         return stateful.StatefulDataLoader(batches, batch_size=None, num_workers=workers)
 
-    expected = list(BatchLoader(dataset, 12, 5, epochs=2, keep_last=True))
+    expected = list(BatchLoader(dataset, 12, 5, epochs=2, drop_last=False))
     for steps in (1, 4, 20, 34):
         first = make()
         taken = list(islice(first, steps))

@@ -56,15 +56,15 @@ def fetched(server: str, monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, 
 
 
 @pytest.mark.parametrize("dtype", ["uint32", "uint16"])
-@pytest.mark.parametrize(("block_bytes", "cache_bytes"), [(1, 1), (1000, 3000), (1 << 20, 1 << 30)])
+@pytest.mark.parametrize(("read_bytes", "cache_bytes"), [(1, 1), (1000, 3000), (1 << 20, 1 << 30)])
 @pytest.mark.parametrize("length", [10, 999, 1500])
 def test_samples_are_the_stream_whatever_is_cached(
-    server: str, dtype: str, block_bytes: int, cache_bytes: int, length: int
+    server: str, dtype: str, read_bytes: int, cache_bytes: int, length: int
 ) -> None:
     dataset = TokenDataset(
         f"{ADDRESS}-{dtype}",
         sequence_length=length,
-        block_bytes=block_bytes,
+        read_bytes=read_bytes,
         cache_bytes=cache_bytes,
     )
     numbers = np.random.default_rng(0).integers(0, len(dataset), 5)
@@ -79,9 +79,9 @@ def test_samples_are_the_stream_whatever_is_cached(
 
 def test_reading_in_order_fetches_every_block_once(fetched: Counter[tuple[int, int]]) -> None:
     dataset = TokenDataset(
-        f"{ADDRESS}-uint32", sequence_length=50, block_bytes=1024, cache_bytes=16 << 10
+        f"{ADDRESS}-uint32", sequence_length=50, read_bytes=1024, cache_bytes=16 << 10
     )
-    with BatchLoader(dataset, 8, shuffle=False, epochs=1, keep_last=True) as loader:
+    with BatchLoader(dataset, 8, shuffle=False, epochs=1, drop_last=False) as loader:
         assert sum(map(len, loader)) == len(dataset)
     # 19 shards of 4,128 bytes, and one of 11 tokens, are 5 blocks each, and one.
     assert set(fetched) == {(shard, block) for shard in range(19) for block in range(5)} | {(19, 0)}
@@ -91,9 +91,9 @@ def test_reading_in_order_fetches_every_block_once(fetched: Counter[tuple[int, i
 def test_a_windowed_shuffle_fetches_every_block_once(fetched: Counter[tuple[int, int]]) -> None:
     """Where the cache holds the blocks of two windows, and each is used some twenty times."""
     dataset = TokenDataset(
-        f"{ADDRESS}-uint32", sequence_length=10, block_bytes=1024, cache_bytes=20 << 10
+        f"{ADDRESS}-uint32", sequence_length=10, read_bytes=1024, cache_bytes=20 << 10
     )
-    with BatchLoader(dataset, 8, window=2, epochs=1) as loader:
+    with BatchLoader(dataset, 8, shuffle_shards=2, epochs=1) as loader:
         batches = sum(1 for _ in loader)
     assert batches == len(dataset) // 8
     assert len(fetched) == 19 * 5 + 1
@@ -117,7 +117,7 @@ def test_a_missing_or_damaged_shard_is_named_and_found_again_when_it_is_mended(
     root = "gs://data/harmed"
     storage = open_storage(root)
     make_dataset(storage, 5000, 1000)
-    dataset = TokenDataset(root, sequence_length=100, block_bytes=1024)
+    dataset = TokenDataset(root, sequence_length=100, read_bytes=1024)
     name = "train/train_0002.npy"
     content = storage.read(name)
     for harm, said in [
@@ -153,7 +153,7 @@ def test_it_reads_in_forked_processes_and_ends_in_the_middle(server: str, tmp_pa
 import os, sys
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.dataset import TokenDataset
-dataset = TokenDataset({ADDRESS + "-uint32"!r}, sequence_length=50, block_bytes=512)
+dataset = TokenDataset({ADDRESS + "-uint32"!r}, sequence_length=50, read_bytes=512)
 loader = BatchLoader(dataset, 16, prefetch=4)
 first = next(loader)
 print(first.sum(), flush=True)
@@ -202,7 +202,7 @@ def test_failing_requests_are_repeated_and_samples_stay_right(stored: Stored) ->
     root = f"{stored.url}/set"
     make_dataset(open_storage(root), 5000, 1000)
     rule = stored.proxy.fail("GET.*train_", 503, range(2, 40, 5))
-    dataset = TokenDataset(root, sequence_length=100, block_bytes=1024)
+    dataset = TokenDataset(root, sequence_length=100, read_bytes=1024)
     with BatchLoader(dataset, 7, shuffle=False, epochs=1) as loader:
         rows = np.concatenate(list(loader))
     assert rule.hits > 3
@@ -212,7 +212,7 @@ def test_failing_requests_are_repeated_and_samples_stay_right(stored: Stored) ->
 def test_what_may_not_be_read_is_one_sentence_that_names_the_shard(stored: Stored) -> None:
     root = f"{stored.url}/set"
     make_dataset(open_storage(root), 5000, 1000)
-    dataset = TokenDataset(root, sequence_length=100, block_bytes=1024)
+    dataset = TokenDataset(root, sequence_length=100, read_bytes=1024)
     with BatchLoader(dataset, 10, shuffle=False, epochs=1) as loader:
         next(loader)
         stored.proxy.fail("GET.*train_0003.*alt=media", 403, range(1, 1000))

@@ -21,7 +21,7 @@ class MadeUp:
 
     samples: int
     mark: int = 0
-    tokens_a_sample: int = 4
+    sequence_length: int = 4
 
     @property
     def fingerprint(self) -> str:
@@ -33,7 +33,7 @@ class MadeUp:
     def __getitem__(self, index: int, /) -> Samples:
         if not 0 <= index < self.samples:
             raise IndexError(index)
-        sample = np.zeros(self.tokens_a_sample + 1, np.uint32)
+        sample = np.zeros(self.sequence_length + 1, np.uint32)
         sample[:2] = self.mark, index
         return sample
 

@@ -15,7 +15,7 @@ class Numbers:
 
     def __init__(self, samples: int, name: int = 0, fingerprint: str = "numbers") -> None:
         self.fingerprint = fingerprint
-        self.tokens_a_sample = 2
+        self.sequence_length = 2
         self._samples = samples
         self._name = name
 
