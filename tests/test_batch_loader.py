@@ -359,7 +359,7 @@ def test_a_batch_larger_than_the_source_wraps_around() -> None:
         ({"rank": -1}, "rank is -1"),
         ({"epochs": 0}, "epochs is 0"),
         ({"shuffle_shards": 0}, "shuffle_shards is 0"),
-        ({"shuffle_shards": 2}, "has no shards; leave shuffle_shards out"),
+        ({"shuffle_shards": 2}, "but the source has no shards; leave shuffle_shards out"),
         ({"prefetch": -1}, "prefetch is -1"),
         ({"seed": "a"}, "seed is 'a'; give an integer"),
     ],

@@ -359,7 +359,7 @@ def test_a_pickle_is_small_and_equal(whole: Path) -> None:
 def test_threads_share_a_dataset_with_few_files_open(
     whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fineshards.loader.mapped._MOST_OPEN", 2)
+    monkeypatch.setattr("fineshards.loader.mapped._MAX_OPEN", 2)
     dataset = TokenDataset(whole, sequence_length=100)
     expected = split_stream("train")
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Training batches: the same for any number of ranks, and resumable at any step in no time."""
+"""Training batches: the same for any number of ranks, and resumable at any step."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ Indices = npt.NDArray[np.signedinteger]
 
 # Lanes advance together, and their counts must fit in a core's cache.
 _LANE_CELLS = 1 << 16
-_MOST_LANES = 1 << 13
-_LEAST_LANE = 512
+_MAX_LANES = 1 << 13
+_MIN_LANE_ROWS = 512
 # Steps whose results are written back together.
 _ROWS = 64
 
@@ -149,8 +149,8 @@ def _sequence(shares: Floats, size: int, first_target: int) -> tuple[Indices, Nu
         rows = np.arange(size)
         return (rows % len(shares)).astype(kind), rows // len(shares)
     cores = os.cpu_count() or 1
-    most = cores * max(1, min(_LANE_CELLS // len(shares), _MOST_LANES))
-    lanes = max(1, min(most, size // _LEAST_LANE))
+    most = cores * max(1, min(_LANE_CELLS // len(shares), _MAX_LANES))
+    lanes = max(1, min(most, size // _MIN_LANE_ROWS))
     length = -(-size // lanes)
     rows = np.arange(lanes) * length
     into = (np.empty((lanes, length), kind), np.empty((lanes, length), np.int64))

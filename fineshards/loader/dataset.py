@@ -67,6 +67,9 @@ class TokenDataset:
             suits which order.
         cache_bytes: On `gs://`, size of the in-memory cache in bytes; 1 GiB by default.
 
+    Attributes:
+        sequence_length: T.
+
     Raises:
         UsageError: The split is unknown, empty or shorter than one sample, or a number is not a
             positive integer.
@@ -279,7 +282,7 @@ class TokenDataset:
         except ModuleNotFoundError as error:
             raise UsageError(
                 f"document tables are parquet files, and {error.name} is not installed. Install "
-                f"it with: pip install {error.name}."
+                f"it with: pip install {error.name}"
             ) from error
         if self._dataset is None:
             self._dataset = Dataset.open(self._split.storage)

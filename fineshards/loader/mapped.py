@@ -13,7 +13,7 @@ from fineshards.loader.split_shards import SplitShards
 from fineshards.shards import npy
 
 # A mapped file holds a descriptor. At most half of the process's limit is used.
-_MOST_OPEN = 4096
+_MAX_OPEN = 4096
 
 
 class MappedShards:
@@ -23,7 +23,7 @@ class MappedShards:
         self._split = split
         allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         unlimited = allowed == resource.RLIM_INFINITY
-        self._limit = _MOST_OPEN if unlimited else min(_MOST_OPEN, allowed // 2)
+        self._limit = _MAX_OPEN if unlimited else min(_MAX_OPEN, allowed // 2)
         self._lock = threading.Lock()
         self._open: dict[int, npt.NDArray[np.unsignedinteger]] = {}
 

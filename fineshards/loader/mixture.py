@@ -57,8 +57,8 @@ class Mixture:
     Args:
         sources: Maps each name to (source, weight). A source is a TokenDataset or any other
             `fineshards.loader.sample_sources.Source`. Weights are ints, floats or Fractions with
-            any sum, and are exact to 2^-50 of their sum. A source of weight 0 is not drawn unless
-            the schedule gives it a weight later.
+            any sum. They are exact to 2^-50 of their sum, and a positive weight counts as at least
+            that. A source of weight 0 is drawn only if the schedule changes its weight.
         seed: Any integer. Another seed may interleave the sources differently.
         exhausted: What happens when all samples of a source are drawn. `repeat` starts the source
             again; a BatchLoader shuffles each of its epochs differently. `stop` ends the mixture

@@ -37,9 +37,10 @@ class EpochOrder:
         if shuffle and shuffle_shards is not None:
             bounds = getattr(source, "shard_bounds", None)
             if bounds is None:
+                which = f"the source {name!r}" if name else "the source"
                 raise UsageError(
-                    f"shuffle_shards is {shuffle_shards}, but the source {name!r} has no shards; "
-                    "leave shuffle_shards out."
+                    f"shuffle_shards is {shuffle_shards}, but {which} has no shards; leave "
+                    "shuffle_shards out."
                 )
             self._bounds = bounds
         # The order of the last epoch used. Other threads may replace it, so read it once.

@@ -39,7 +39,7 @@ class RemoteShards:
         self._split = split
         # A multiple of the header, so that chunks hold whole tokens.
         self._read_bytes = -(-read_bytes // npy.HEADER_BYTES) * npy.HEADER_BYTES
-        self._most_chunks = max(1, cache_bytes // self._read_bytes)
+        self._max_chunks = max(1, cache_bytes // self._read_bytes)
         self._lock = threading.Lock()
         self._chunks: OrderedDict[_Chunk, Future[bytes]] = OrderedDict()
         self._open: dict[int, tuple[BinaryIO, threading.Lock]] = {}
@@ -116,7 +116,7 @@ class RemoteShards:
         if found is None or (found.done() and (found.cancelled() or found.exception())):
             found = self._fetching.submit(self._fetch, chunk)
         self._chunks[chunk] = found
-        if len(self._chunks) > self._most_chunks:
+        if len(self._chunks) > self._max_chunks:
             self._chunks.popitem(last=False)
         return found
 
