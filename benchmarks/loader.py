@@ -1,4 +1,4 @@
-"""The loader's benchmark: what it reads and mixes in a second."""
+"""The loader's benchmark: reading, starting and mixing speed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from benchmarks.timings import table, to_json
 
 
 def bench_loader(results: Path, name: str, rounds: int, shrink: int, console: Console) -> Path:
-    """Measures a `shrink`-th, prints and saves; returns the JSON's path. Raises FineshardsError."""
+    """Measures, prints and saves the timings at 1/`shrink` of the full sizes.
+
+    Returns the path of the JSON file. Raises FineshardsError.
+    """
     began, load = datetime.now(UTC).isoformat(timespec="seconds"), os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         work = Path(folder)

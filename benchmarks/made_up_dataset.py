@@ -1,4 +1,4 @@
-"""Finished datasets of made-up tokens, of any size, without the job that would build them."""
+"""Finished datasets of made-up tokens, of any size, written without a build."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def make_dataset(
     files: int = 1,
     empty: bool = False,
 ) -> None:
-    """Writes shards and manifest of a dataset; it has no document tables, and no source.
+    """Writes the shards and the manifest of a dataset; there are no document tables or sources.
 
-    tokens: of the stream, which is that of `stream`. files: in the manifest. empty: leaves out the
-    shards, for whoever only reads the manifest.
+    tokens: how many tokens of `stream` to write. files: source files in the manifest.
+    empty: writes no shards, for readers of the manifest alone.
     """
     tokenizer = Tokenizer("tiktoken", "made_up", "", "", (("<|endoftext|>", EOT),), EOT, 50257, "")
     rule = SplitRule(None, test_shards)
@@ -47,7 +47,7 @@ def make_dataset(
     for window, key in enumerate(layout.shard_keys()):
         start = window * shard_tokens
         content = stream(start, start + layout.shard_length(key))
-        name, begun = layout.shard_name(key), int(np.count_nonzero(content == EOT))
+        name, starts = layout.shard_name(key), int(np.count_nonzero(content == EOT))
         if not empty:
             with storage.create(name) as file:
                 file.write(npy.header(len(content), settings.token_dtype))
@@ -60,12 +60,12 @@ def make_dataset(
                 tokens=len(content),
                 bytes=npy.file_bytes(len(content), settings.token_dtype),
                 crc32c="",
-                pieces=begun,
-                documents=begun,
+                pieces=starts,
+                documents=starts,
                 first_document=documents,
             )
         )
-        documents += begun
+        documents += starts
     job = Job(settings, sources, ())
     Manifest.of(job, layout, records, _reports(files, documents, tokens)).save(storage)
 
@@ -73,7 +73,8 @@ def make_dataset(
 def stream(start: int, stop: int) -> npt.NDArray[np.uint32]:
     """Tokens `[start, stop)` of the made-up stream, in which every EOT starts a document.
 
-    A token follows from its position, and tells it: for a while, no two runs are equal.
+    Each token is computed from its position. Short runs of tokens are distinct over a long range,
+    so a run shows its position.
     """
     positions = np.arange(start, stop, dtype=np.uint64)
     tokens = (positions * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(40)) % np.uint64(EOT)
@@ -82,12 +83,12 @@ def stream(start: int, stop: int) -> npt.NDArray[np.uint32]:
 
 
 def _reports(files: int, documents: int, tokens: int) -> Iterator[FileReport]:
-    """Files with labels as a crawl has them; the first has what the others do not."""
+    """Reports with labels, as for a crawl; the first file takes the remainders."""
     for file in range(files):
         share = tokens // files + (tokens % files if file == 0 else 0)
-        begun = documents // files + (documents % files if file == 0 else 0)
-        labels = (LabelCount("language", "en", begun, share),)
+        starts = documents // files + (documents % files if file == 0 else 0)
+        labels = (LabelCount("language", "en", starts, share),)
         counts = Counts(
-            rows=begun, documents=begun, tokens=share, text_bytes=4 * share, labels=labels
+            rows=starts, documents=starts, tokens=share, text_bytes=4 * share, labels=labels
         )
         yield FileReport(file, 1, counts)

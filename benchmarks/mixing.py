@@ -1,7 +1,7 @@
-"""How fast a mixture is drawn, and index arrays are built beside a compiled loop.
+"""How fast a mixture is drawn, and how fast index arrays are built compared with compiled code.
 
-The compiled loop is `blending_reference.cpp`: the rule of Megatron's helper, written anew and
-compiled here with its own flags; not Megatron's code itself. It runs on one core, as that does.
+The compiled loop is `blending_reference.cpp`: the rule of Megatron's helper, written independently
+and compiled with its flags; it is not Megatron's code. Like that, it runs on one core.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fineshards.loader.blending import greedy, nanoset
 from fineshards.loader.mixture import Mixture
 from fineshards.loader.sample_sources import Samples
 
-# The mixtures are drawn far out, where nothing can be counted up to.
+# Draws start at this position, which is too far to count up to.
 _FAR = 10**10
 _SOURCES, _MANY_SOURCES = 10, 10_000
 _DRAWS, _SIZE = 1_000_000, 10_000_000
@@ -32,10 +32,10 @@ _SEED = 1
 
 @dataclass(frozen=True, slots=True)
 class _Nothing:
-    """A source that is only counted."""
+    """A source whose samples are never read."""
 
     samples: int
-    tokens_a_sample: int = 2048
+    sequence_length: int = 2048
     fingerprint: str = ""
 
     def __len__(self) -> int:
@@ -58,9 +58,9 @@ def _mixture(sources: int) -> Mixture:
 
 
 def compiled_loop(work: Path) -> Callable[..., tuple[np.ndarray, np.ndarray]] | None:
-    """`blend(weights, size, offset)` by the compiled loop; None if there is no compiler.
+    """`blend(weights, size, offset)` in compiled code; None if there is no compiler.
 
-    Raises FineshardsError if it does not compile.
+    Raises FineshardsError if compiling fails.
     """
     if shutil.which("g++") is None:
         return None
@@ -74,13 +74,13 @@ def compiled_loop(work: Path) -> Callable[..., tuple[np.ndarray, np.ndarray]] | 
     function = ctypes.CDLL(str(library)).blend
 
     def blend(weights: list[float], size: int, offset: int) -> tuple[np.ndarray, np.ndarray]:
-        given = np.array(weights)
+        shares = np.array(weights)
         sources, numbers = np.zeros(size, np.int16), np.zeros(size, np.int64)
         function(
             sources.ctypes.data_as(ctypes.c_void_p),
             numbers.ctypes.data_as(ctypes.c_void_p),
-            given.ctypes.data_as(ctypes.c_void_p),
-            ctypes.c_int32(len(given)),
+            shares.ctypes.data_as(ctypes.c_void_p),
+            ctypes.c_int32(len(shares)),
             ctypes.c_int64(size),
             ctypes.c_int64(offset),
         )
@@ -90,9 +90,9 @@ def compiled_loop(work: Path) -> Callable[..., tuple[np.ndarray, np.ndarray]] | 
 
 
 def time_mixing(work: Path, rounds: int, shrink: int, console: Console) -> list[Timing]:
-    """Timings of draws and of index arrays, of a `shrink`-th of the sizes.
+    """Timings of draws and of index arrays, at 1/`shrink` of the full sizes.
 
-    Raises FineshardsError if arrays are not those of the compiled loop.
+    Raises FineshardsError if the arrays differ from those of the compiled loop.
     """
     return [*_time_draws(rounds, shrink), *_time_index_arrays(work, rounds, shrink, console)]
 
@@ -122,12 +122,12 @@ def _time_index_arrays(work: Path, rounds: int, shrink: int, console: Console) -
     }
     blend = compiled_loop(work)
     if blend is None:
-        console.print("there is no g++: greedy is not compared with a compiled loop.")
+        console.print("g++ is not installed: greedy is not compared with a compiled loop.")
     else:
         actions = {"compiled loop": lambda: blend(weights, size, 1)} | actions
         theirs, ours = blend(weights, size, 1), greedy(weights, size)
         if not (np.array_equal(ours[0], theirs[0]) and np.array_equal(ours[1], theirs[1])):
-            raise FineshardsError("greedy gives other arrays than the compiled loop.")
+            raise FineshardsError("greedy returned other arrays than the compiled loop.")
     return [
         Timing(name, size, "samples", runs, beside="compiled loop" if name == "greedy" else None)
         for name, runs in in_turn(actions, rounds).items()

@@ -1,7 +1,6 @@
-"""How fast samples are read beside a bare loop, and how long opening and resuming take.
+"""How fast samples are read compared with a bare loop, and how long opening and resuming take.
 
-All read the same files, which are in memory by then: what is measured is the work for a sample, not
-a disk.
+All read the same files, which are in the page cache: the work per sample is measured, not a disk.
 """
 
 from __future__ import annotations
@@ -18,24 +17,24 @@ from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.dataset import TokenDataset
 from fineshards.storage.base import open_storage
 
-# 400 million tokens, 1.6 GB: more than any cache of a processor, less than a machine's memory.
+# 400 million tokens, 1.6 GB: larger than any processor cache, smaller than a machine's memory.
 _TOKENS, _SHARD_TOKENS = 400_000_000, 4_000_000
 _SAMPLES, _LENGTH, _BATCH = 100_000, 2048, 64
-# As many shards, and as many source files, as 350 billion tokens of FineWeb have.
+# As many shards and source files as 350 billion tokens of FineWeb.
 _MANY_SHARDS, _MANY_FILES = 3500, 5000
 _FAR_STEP = 10_000_000
-_WINDOW = 8
+_SHUFFLE_SHARDS = 8
 
 
 def time_reading(work: Path, rounds: int, shrink: int) -> list[Timing]:
-    """Timings of reading, opening and resuming, of a `shrink`-th of the sizes."""
+    """Timings of reading, opening and resuming, at 1/`shrink` of the full sizes."""
     tokens, samples = _TOKENS // shrink, max(_BATCH, _SAMPLES // shrink)
     make_dataset(open_storage(str(work / "few")), tokens, _SHARD_TOKENS)
     shards = max(1, _MANY_SHARDS // shrink)
     many = open_storage(str(work / "many"))
     make_dataset(many, shards * 1000, 1000, files=_MANY_FILES // shrink, empty=True)
     dataset = TokenDataset(work / "few", sequence_length=_LENGTH)
-    # Every page once, so that nobody waits for the disk.
+    # Read every page once, so that no measurement waits for the disk.
     dataset.gather(np.arange(len(dataset)))
     return [
         *_time_samples(work / "few", dataset, samples, rounds),
@@ -64,7 +63,7 @@ def _time_samples(folder: Path, dataset: TokenDataset, samples: int, rounds: int
         "random crops": lambda: random_crops(maps, samples, rng),
         "shuffled": loader(),
         "shuffled, no thread": loader(prefetch=0),
-        f"shuffled, window of {_WINDOW}": loader(window=_WINDOW),
+        f"shuffled, {_SHUFFLE_SHARDS} shards at a time": loader(shuffle_shards=_SHUFFLE_SHARDS),
     }
     runs = in_turn(actions, rounds)
     return [
@@ -87,9 +86,9 @@ def _beside(name: str) -> str | None:
 
 
 def memmap_loop(maps: list[npt.NDArray[np.uint32]], numbers: npt.NDArray[np.int64]) -> None:
-    """What one writes without a loader: a batch, filled from memory maps; in one shard each.
+    """A loop without a loader: batches filled from memory maps, each sample from one shard.
 
-    Samples across the end of a shard are taken from its end, so that the loop has no branches.
+    A sample that would cross the end of a shard is moved to its end, so the loop has no branches.
     """
     for at in range(0, len(numbers) - _BATCH + 1, _BATCH):
         batch = np.empty((_BATCH, _LENGTH + 1), np.uint32)
@@ -102,10 +101,10 @@ def memmap_loop(maps: list[npt.NDArray[np.uint32]], numbers: npt.NDArray[np.int6
 def random_crops(
     maps: list[npt.NDArray[np.uint32]], samples: int, rng: np.random.Generator
 ) -> None:
-    """The loader of nanoGPT and many others, without torch: crops at random places of a file.
+    """The loader of nanoGPT and many others, without torch: crops at random positions of a file.
 
-    Inputs and targets are int64 arrays of their own, as there. It sees some tokens often in an
-    epoch and a third of them never.
+    As there, inputs and targets are separate int64 arrays. In the course of an epoch it reads some
+    tokens several times and a third of them never.
     """
     for _ in range(samples // _BATCH):
         tokens = maps[int(rng.integers(len(maps)))]
@@ -118,7 +117,7 @@ def _time_starts(many: Path, dataset: TokenDataset, shards: int, rounds: int) ->
     state = BatchLoader(dataset, _BATCH).state_dict() | {"consumed": _FAR_STEP * _BATCH}
 
     def resume() -> None:
-        """From nothing to the first batch."""
+        """From a saved state to the first batch."""
         loader = BatchLoader(dataset, _BATCH)
         loader.load_state_dict(state)
         next(loader)

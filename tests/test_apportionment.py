@@ -1,4 +1,4 @@
-"""The arithmetic of a mixture: closed forms against counting in turn, at any size."""
+"""The arithmetic of a mixture: closed forms compared with drawing one by one, at any size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.made_up_sources import in_turn, pairs
+from support.made_up_sources import one_by_one, pairs
 
 from fineshards.loader.apportionment import (
     ENDLESS,
@@ -23,7 +23,7 @@ from fineshards.loader.apportionment import (
 
 DRAWS = 300
 
-# Of all magnitudes, with equal ones and zeros among them.
+# Of all magnitudes, with equal weights and zeros among them.
 weight_lists = st.lists(
     st.one_of(
         st.sampled_from([0, 1, 1, 3, 10]).map(Fraction),
@@ -43,9 +43,9 @@ def stretch_of(weights: list[Fraction], start: int = 0) -> Stretch:
 
 
 @given(weight_lists, st.integers(0, 2**32))
-def test_closed_forms_agree_with_counting_in_turn(weights: list[Fraction], start: int) -> None:
+def test_closed_forms_agree_with_drawing_one_by_one(weights: list[Fraction], start: int) -> None:
     stretch = stretch_of(weights, start)
-    expected = list(islice(in_turn(stretch), DRAWS))
+    expected = list(islice(one_by_one(stretch), DRAWS))
     assert pairs(stretch.draws(0, DRAWS)) == expected
     counts = np.zeros(len(weights), np.int64)
     for draw, (source, number) in enumerate(expected[:60]):
@@ -56,7 +56,7 @@ def test_closed_forms_agree_with_counting_in_turn(weights: list[Fraction], start
 
 
 @given(weight_lists, st.data())
-def test_any_part_of_the_draws_is_that_part_of_all(
+def test_any_range_of_draws_is_that_slice_of_all(
     weights: list[Fraction], data: st.DataObject
 ) -> None:
     stretch = stretch_of(weights)
@@ -67,7 +67,7 @@ def test_any_part_of_the_draws_is_that_part_of_all(
 
 
 @given(weight_lists, st.data())
-def test_a_stretch_that_follows_with_the_same_weights_changes_nothing(
+def test_a_stretch_that_follows_with_the_same_weights_changes_no_draw(
     weights: list[Fraction], data: st.DataObject
 ) -> None:
     stretch = stretch_of(weights)
@@ -80,11 +80,11 @@ def test_a_stretch_that_follows_with_the_same_weights_changes_nothing(
 
 
 def deviations(stretch: Stretch, draws: int) -> np.ndarray:
-    """|given - weight * draws| after each draw, in the columns the sources."""
+    """|count - weight * draws| after each draw, one column per source."""
     sources, _ = stretch.draws(stretch.first, stretch.first + draws)
-    given = np.cumsum(sources[:, None] == np.arange(len(stretch.weights)), axis=0)
+    counts = np.cumsum(sources[:, None] == np.arange(len(stretch.weights)), axis=0)
     shares = stretch.weights / WEIGHT_SUM
-    return np.abs(given - shares * np.arange(1, draws + 1)[:, None])
+    return np.abs(counts - shares * np.arange(1, draws + 1)[:, None])
 
 
 @given(weight_lists, st.integers(0, 2**32))
@@ -107,13 +107,13 @@ def test_the_deviation_stays_below_the_bound_of_any_phases(
     phases = np.array(data.draw(st.lists(phase, min_size=count, max_size=count)), np.int64)
     stretch = Stretch(0, whole, phases, np.zeros(count, np.int64), np.full(count, ENDLESS))
     bound = (1 + whole / WEIGHT_SUM * (count - 2)) * (1 + 2**-10)
-    # A single source, or one with all the weight, deviates by nothing.
+    # A single source, or one with all the weight, does not deviate at all.
     assert (deviations(stretch, DRAWS) <= np.maximum(bound, 0)).all()
 
 
 @pytest.mark.parametrize("count", [100, 1000])
-def test_many_equal_sources_come_in_turn(count: int) -> None:
-    # Far below the bound: sources of one weight have phases as even as can be.
+def test_many_equal_sources_are_nearly_a_round_robin(count: int) -> None:
+    # Far below the bound: sources of equal weight have evenly spread phases.
     equal = stretch_of([Fraction(1)] * count, start=3)
     assert deviations(equal, 3 * count).max() <= 1
     beside_a_large_one = stretch_of([Fraction(count)] + [Fraction(1)] * count, start=4)
@@ -128,7 +128,7 @@ def test_draws_far_out_are_exact(first: int, weights: list[str]) -> None:
     stretch = stretch_of([Fraction(weight) for weight in weights])
     counts = stretch.counts_at(first)
     assert counts.sum() == first
-    # Floats would be hundreds off.
+    # Floats would be off by hundreds.
     shares = stretch.weights.tolist()
     bound = 1 + len(shares) / 2 + 2**-9
     for share, count in zip(shares, counts.tolist(), strict=True):
@@ -143,7 +143,7 @@ def test_draws_far_out_are_exact(first: int, weights: list[str]) -> None:
 
 
 @given(weight_lists)
-def test_integer_weights_are_as_near_as_can_be(weights: list[Fraction]) -> None:
+def test_integer_weights_are_the_nearest_ones(weights: list[Fraction]) -> None:
     whole = integer_weights(weights).tolist()
     assert sum(whole) == WEIGHT_SUM
     total = sum(weights)
@@ -163,7 +163,7 @@ def test_no_positive_weight_is_lost() -> None:
 
 
 @given(weight_lists, st.integers(0, 2**64))
-def test_phases_are_all_the_fractions_once(weights: list[Fraction], start: int) -> None:
+def test_phases_are_all_the_fractions_exactly_once(weights: list[Fraction], start: int) -> None:
     whole = integer_weights(weights)
     count = len(weights)
     phases = spread_phases(whole, list(range(count)), start)

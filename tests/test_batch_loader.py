@@ -1,7 +1,8 @@
-"""BatchLoader: one order for any number of readers, resumable at every step, without a trace."""
+"""BatchLoader: one order for any number of ranks, and exact resuming at every step."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections import Counter
@@ -24,6 +25,9 @@ from fineshards.loader.dataset import TokenDataset
 from fineshards.loader.mixture import Mixture
 from fineshards.storage.base import open_storage
 
+# A dataset and loader states, as fineshards 0.1.0 wrote them.
+FIXTURES = Path(__file__).parent / "fixtures/version-0.1.0"
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -42,21 +46,21 @@ def dataset(folder: Path) -> TokenDataset:
 
 @pytest.mark.parametrize("samples", [1, 2, 10, 64, 5000])
 @pytest.mark.parametrize("seed", [0, -7, 2**64 + 1])
-def test_the_global_order_is_one_permutation_after_the_other(samples: int, seed: int) -> None:
+def test_the_global_order_is_one_permutation_per_epoch(samples: int, seed: int) -> None:
     """The order of saved states: when this fails, ALGORITHM_VERSION must change."""
-    loader = BatchLoader(Numbers(samples), 8, seed, epochs=4, keep_last=True)
+    loader = BatchLoader(Numbers(samples), 8, seed, epochs=4, drop_last=False)
     assert numbers(loader) == scalar_order(samples, seed, 4)
 
 
-def test_without_shuffle_the_order_is_that_of_the_source(dataset: TokenDataset) -> None:
-    loader = BatchLoader(dataset, 7, shuffle=False, epochs=1, keep_last=True)
+def test_without_shuffle_the_order_is_the_order_of_the_source(dataset: TokenDataset) -> None:
+    loader = BatchLoader(dataset, 7, shuffle=False, epochs=1, drop_last=False)
     assert np.array_equal(np.concatenate(list(loader)), dataset.gather(np.arange(len(dataset))))
     loader = BatchLoader(Numbers(5), 3, shuffle=False)
     assert numbers(loader, 4) == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]
     loader.close()
 
 
-def test_batches_are_arrays_of_their_own(dataset: TokenDataset) -> None:
+def test_batches_do_not_share_memory(dataset: TokenDataset) -> None:
     with BatchLoader(dataset, 4, shuffle=False) as loader:
         first = next(loader)
         kept = first.copy()
@@ -71,14 +75,15 @@ def test_batches_are_arrays_of_their_own(dataset: TokenDataset) -> None:
     samples=st.integers(1, 60),
     share=st.integers(1, 5),
     world=st.integers(1, 6),
-    window=st.sampled_from([None, 1, 3]),
+    shuffle_shards=st.sampled_from([None, 1, 3]),
 )
-def test_ranks_in_a_row_are_the_same_for_every_world_size(
-    samples: int, share: int, world: int, window: int | None
+def test_concatenated_ranks_are_the_same_for_every_world_size(
+    samples: int, share: int, world: int, shuffle_shards: int | None
 ) -> None:
     source = Numbers(samples)
     source.shard_bounds = np.append(np.arange(0, samples, 7), samples)  # type: ignore[attr-defined]
-    batch, options = share * world, {"window": window, "epochs": 3, "keep_last": True}
+    batch = share * world
+    options = {"shuffle_shards": shuffle_shards, "epochs": 3, "drop_last": False}
     whole = list(BatchLoader(source, batch, 5, prefetch=0, **options))  # type: ignore[arg-type]
     ranks = [
         list(BatchLoader(source, batch, 5, rank, world, prefetch=0, **options))  # type: ignore[arg-type]
@@ -94,7 +99,7 @@ def test_ranks_in_a_row_are_the_same_for_every_world_size(
     assert everything == Counter(dict.fromkeys(range(samples), 3))
 
 
-def test_every_epoch_has_another_order_and_each_sample_once() -> None:
+def test_every_epoch_has_a_different_order_and_each_sample_once() -> None:
     n = 1000
     order = np.array(numbers(BatchLoader(Numbers(n), 10, epochs=5))).reshape(5, n)
     assert all(sorted(epoch) == list(range(n)) for epoch in order.tolist())
@@ -104,23 +109,25 @@ def test_every_epoch_has_another_order_and_each_sample_once() -> None:
     assert all(epoch != other for epoch in order.tolist())
 
 
-@pytest.mark.parametrize("window", [1, 2, 4, 9, 100])
-def test_a_windowed_shuffle_mixes_a_few_shards_at_a_time(
-    dataset: TokenDataset, window: int
+@pytest.mark.parametrize("shuffle_shards", [1, 2, 4, 9, 100])
+def test_shuffle_shards_mixes_a_few_shards_at_a_time(
+    dataset: TokenDataset, shuffle_shards: int
 ) -> None:
     bounds = dataset.shard_bounds
     shard_of = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
     rows = {row.tobytes(): i for i, row in enumerate(dataset)}
     epochs = []
     for epoch in range(2):
-        loader = BatchLoader(dataset, 1, seed=epoch, window=window, epochs=1)
+        loader = BatchLoader(dataset, 1, seed=epoch, shuffle_shards=shuffle_shards, epochs=1)
         order = [rows[batch[0].tobytes()] for batch in loader]
         assert sorted(order) == list(range(len(dataset)))
         shards = shard_of[order].tolist()
-        # A shard's samples all come within its window, and windows one after the other.
+        # All samples of a shard come within its group, and groups come one after the other.
         firsts = list(dict.fromkeys(shards))
-        groups = [set(firsts[at : at + window]) for at in range(0, len(firsts), window)]
-        if window <= 2:
+        groups = [
+            set(firsts[at : at + shuffle_shards]) for at in range(0, len(firsts), shuffle_shards)
+        ]
+        if shuffle_shards <= 2:
             at = 0
             for group in groups:
                 size = sum(int(np.diff(bounds)[shard]) for shard in group)
@@ -131,10 +138,10 @@ def test_a_windowed_shuffle_mixes_a_few_shards_at_a_time(
     assert epochs[0] != epochs[1]
 
 
-def test_shard_order_changes_with_the_epoch_in_a_windowed_shuffle(dataset: TokenDataset) -> None:
+def test_shuffle_shards_orders_the_shards_differently_in_every_epoch(dataset: TokenDataset) -> None:
     shard_of = np.repeat(np.arange(9), np.diff(dataset.shard_bounds))
     rows = {row.tobytes(): i for i, row in enumerate(dataset)}
-    with BatchLoader(dataset, len(dataset), window=1) as loader:
+    with BatchLoader(dataset, len(dataset), shuffle_shards=1) as loader:
         orders = [
             tuple(dict.fromkeys(shard_of[rows[row.tobytes()]] for row in batch))
             for batch in islice(loader, 6)
@@ -157,7 +164,7 @@ def test_two_loaders_of_one_dataset_do_not_disturb_each_other(dataset: TokenData
 
 
 def saved(loader: BatchLoader) -> dict[str, Any]:
-    """A state as a checkpoint keeps it."""
+    """A state as it comes back from a checkpoint."""
     state: dict[str, Any] = json.loads(json.dumps(loader.state_dict()))
     return state
 
@@ -167,7 +174,7 @@ def saved(loader: BatchLoader) -> dict[str, Any]:
 def test_it_resumes_at_every_step_of_three_epochs(samples: int, prefetch: int) -> None:
     def make(batch: int = 12, rank: int = 0, world: int = 1) -> BatchLoader:
         return BatchLoader(
-            Numbers(samples), batch, 3, rank, world, epochs=3, keep_last=True, prefetch=prefetch
+            Numbers(samples), batch, 3, rank, world, epochs=3, drop_last=False, prefetch=prefetch
         )
 
     expected = scalar_order(samples, 3, 3)
@@ -181,7 +188,7 @@ def test_it_resumes_at_every_step_of_three_epochs(samples: int, prefetch: int) -
     other = make()
     for state in states:
         rest = expected[state["consumed"] :]
-        # Into a new loader; saved at once, and loaded again; into one that was in use.
+        # Into a new loader; saved at once and loaded again; into a loader that was in use.
         fresh = make()
         fresh.load_state_dict(state)
         assert saved(fresh) == state
@@ -193,7 +200,7 @@ def test_it_resumes_at_every_step_of_three_epochs(samples: int, prefetch: int) -
         again = make()
         again.load_state_dict(saved(other))
         assert numbers(again) == rest[12:]
-        # With other numbers of ranks and samples.
+        # With other world sizes and batch sizes.
         for batch, world in ((8, 4), (5, 1), (36, 2)):
             ranks = [make(batch, rank, world) for rank in range(world)]
             for each in ranks:
@@ -203,7 +210,7 @@ def test_it_resumes_at_every_step_of_three_epochs(samples: int, prefetch: int) -
     loader.close()
 
 
-def test_a_state_is_equal_on_all_ranks_and_counts_what_was_taken() -> None:
+def test_a_state_is_equal_on_all_ranks_and_counts_returned_batches() -> None:
     loaders = [BatchLoader(Numbers(100), 8, 0, rank, 4, prefetch=9) for rank in range(4)]
     for taken in range(1, 30):
         for loader in loaders:
@@ -215,17 +222,17 @@ def test_a_state_is_equal_on_all_ranks_and_counts_what_was_taken() -> None:
         loader.close()
 
 
-def test_a_state_can_count_steps_that_others_took() -> None:
+def test_a_state_can_count_steps_taken_elsewhere() -> None:
     loader = BatchLoader(Numbers(50), 8, epochs=2)
     taken = [loader.state_dict(steps)["consumed"] for steps in range(14)]
     assert taken == [*range(0, 97, 8), 96]
-    loader = BatchLoader(Numbers(50), 8, epochs=2, keep_last=True)
+    loader = BatchLoader(Numbers(50), 8, epochs=2, drop_last=False)
     assert loader.state_dict(13)["consumed"] == 100
     assert loader.state_dict(10**9)["consumed"] == 100
 
 
 def test_a_far_step_is_reached_like_a_near_one() -> None:
-    """2^60 samples on, and beyond 2^32 samples of a source."""
+    """2^60 samples later, in a source of more than 2^32 samples."""
     n = 2**33 + 1
     loader = BatchLoader(Numbers(n), 4, 1)
     consumed = 2**60 + 2
@@ -238,19 +245,24 @@ def test_a_far_step_is_reached_like_a_near_one() -> None:
 
 def test_a_state_of_another_order_or_source_is_refused_by_name(folder: Path) -> None:
     source = TokenDataset(folder, sequence_length=30)
-    loader = BatchLoader(source, 4, seed=1, window=2)
+    loader = BatchLoader(source, 4, seed=1, shuffle_shards=2)
     state = saved(loader)
     for other, said in [
-        (BatchLoader(source, 4, seed=2, window=2), "seed 1 there and 2 here"),
-        (BatchLoader(source, 4, seed=1), "window 2 there and None here"),
-        (BatchLoader(source, 4, seed=1, shuffle=False), "shuffle True there and False here"),
+        (BatchLoader(source, 4, seed=2, shuffle_shards=2), "seed is 1 in the state but 2 here"),
+        (BatchLoader(source, 4, seed=1), "shuffle_shards is 2 in the state but None here"),
         (
-            BatchLoader(TokenDataset(folder, sequence_length=31), 4, seed=1, window=2),
-            "tokens_a_sample 30 there and 31 here",
+            BatchLoader(source, 4, seed=1, shuffle=False),
+            "shuffle is True in the state but False here",
         ),
         (
-            BatchLoader(TokenDataset(folder, "test", sequence_length=30), 4, seed=1, window=2),
-            "/train' there and",
+            BatchLoader(TokenDataset(folder, sequence_length=31), 4, seed=1, shuffle_shards=2),
+            "sequence_length is 30 in the state but 31 here",
+        ),
+        (
+            BatchLoader(
+                TokenDataset(folder, "test", sequence_length=30), 4, seed=1, shuffle_shards=2
+            ),
+            "/train' in the state but",
         ),
     ]:
         before = saved(other)
@@ -258,20 +270,43 @@ def test_a_state_of_another_order_or_source_is_refused_by_name(folder: Path) -> 
         assert said in message
         assert saved(other) == before
     for name, value, said in [
-        ("version", 2, "version 2 there and 1 here"),
-        ("algorithm", 0, "algorithm 0 there and 1 here"),
-        ("consumed", -1, "consumed"),
-        ("consumed", 1.5, "consumed"),
-        ("consumed", None, "consumed"),
+        ("version", 2, "version is 2 in the state but 1 here"),
+        ("algorithm", 0, "algorithm is 0 in the state but 1 here"),
+        ("consumed", -1, "consumed in the state is -1; give an integer of at least 0"),
+        ("consumed", 1.5, "consumed in the state is 1.5"),
+        ("consumed", None, "consumed in the state is None"),
     ]:
         message = refused(lambda v={name: value}: loader.load_state_dict(state | v))  # type: ignore[misc]
         assert said in message
-    assert "seed, shuffle" in refused(
+    assert "it lacks seed, shuffle" in refused(
         lambda: loader.load_state_dict(
             {key: state[key] for key in state if key not in ("seed", "shuffle")}
         )
     )
     assert saved(loader) == state
+
+
+@pytest.mark.parametrize("order", ["shuffled", "in_order", "windowed", "mixture"])
+def test_a_state_saved_by_version_0_1_0_resumes_with_the_same_batch(order: str) -> None:
+    """States keep their keys and values on disk, whatever the arguments are called."""
+    folder = FIXTURES / "finished"
+    train = TokenDataset(folder, "train", sequence_length=64)
+    test = TokenDataset(folder, "test", sequence_length=64)
+    source: TokenDataset | Mixture = train
+    if order == "mixture":
+        source = Mixture({"train": (train, 0.75), "test": (test, 0.25)}, seed=3)
+    recorded = json.loads((FIXTURES / "states.json").read_text())[order]
+    with BatchLoader(
+        source,
+        batch_size=8,
+        seed=7,
+        shuffle=order != "in_order",
+        shuffle_shards=3 if order == "windowed" else None,
+    ) as loader:
+        loader.load_state_dict(recorded["state"])
+        assert saved(loader) == recorded["state"]
+        content = next(loader).astype("<u4").tobytes()
+    assert hashlib.sha256(content).hexdigest() == recorded["next_batch_sha256"]
 
 
 def test_a_dataset_that_was_moved_is_the_same(folder: Path, tmp_path: Path) -> None:
@@ -283,21 +318,21 @@ def test_a_dataset_that_was_moved_is_the_same(folder: Path, tmp_path: Path) -> N
 # The end
 
 
-@pytest.mark.parametrize(("keep_last", "given"), [(True, 25), (False, 24)])
-def test_a_single_pass_ends_and_can_be_made_again(keep_last: bool, given: int) -> None:
-    loader = BatchLoader(Numbers(25), 4, shuffle=False, epochs=1, keep_last=keep_last)
+@pytest.mark.parametrize(("drop_last", "given"), [(False, 25), (True, 24)])
+def test_a_single_pass_ends_and_can_be_repeated(drop_last: bool, given: int) -> None:
+    loader = BatchLoader(Numbers(25), 4, shuffle=False, epochs=1, drop_last=drop_last)
     for _ in range(3):
         assert numbers(iter(loader)) == list(range(given))
         assert next(loader, None) is None
     state = loader.state_dict()
     assert state["consumed"] == given
-    # A run that had ended ends at once when it is resumed.
-    resumed = BatchLoader(Numbers(25), 4, shuffle=False, epochs=1, keep_last=keep_last)
+    # A finished run ends at once when it is resumed.
+    resumed = BatchLoader(Numbers(25), 4, shuffle=False, epochs=1, drop_last=drop_last)
     resumed.load_state_dict(state)
     assert list(resumed) == []
 
 
-def test_an_iteration_goes_on_where_another_stopped() -> None:
+def test_an_iteration_continues_where_the_last_one_stopped() -> None:
     loader = BatchLoader(Numbers(30), 4, shuffle=False)
     assert numbers(iter(loader), 2) == list(range(8))
     assert numbers(iter(loader), 2) == list(range(8, 16))
@@ -306,32 +341,30 @@ def test_an_iteration_goes_on_where_another_stopped() -> None:
     loader.close()
 
 
-def test_a_batch_larger_than_the_source_goes_round() -> None:
+def test_a_batch_larger_than_the_source_wraps_around() -> None:
     with BatchLoader(Numbers(3), 8, shuffle=False) as loader:
         assert numbers(loader, 2) == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0]
     assert list(BatchLoader(Numbers(3), 8, epochs=2)) == []
-    assert len(numbers(BatchLoader(Numbers(3), 8, epochs=2, keep_last=True))) == 6
+    assert len(numbers(BatchLoader(Numbers(3), 8, epochs=2, drop_last=False))) == 6
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"batch_size": 0}, "batch_size is 0; give a whole number from 1 on"),
-        ({"batch_size": 6.0}, "batch_size is 6.0; give a whole number"),
-        ({"world_size": 4}, "a batch of 6 samples cannot be divided by world_size 4"),
+        ({"batch_size": 0}, "batch_size is 0; give an integer of at least 1"),
+        ({"batch_size": 6.0}, "batch_size is 6.0; give an integer"),
+        ({"world_size": 4}, "batch_size 6 cannot be divided by world_size 4"),
         ({"world_size": 0}, "world_size is 0"),
-        ({"rank": 2, "world_size": 2}, "rank 2 is not one of world_size 2"),
+        ({"rank": 2, "world_size": 2}, "rank is 2, but with world_size 2 ranks go from 0 to 1"),
         ({"rank": -1}, "rank is -1"),
         ({"epochs": 0}, "epochs is 0"),
-        ({"window": 0}, "window is 0"),
-        ({"window": 2}, "has no shards to shuffle within"),
+        ({"shuffle_shards": 0}, "shuffle_shards is 0"),
+        ({"shuffle_shards": 2}, "but the source has no shards; leave shuffle_shards out"),
         ({"prefetch": -1}, "prefetch is -1"),
-        ({"seed": "a"}, "seed is 'a'; give a whole number"),
+        ({"seed": "a"}, "seed is 'a'; give an integer"),
     ],
 )
-def test_arguments_that_do_not_go_together_are_refused(
-    arguments: dict[str, Any], said: str
-) -> None:
+def test_contradictory_arguments_are_refused(arguments: dict[str, Any], said: str) -> None:
     assert said in refused(lambda: BatchLoader(Numbers(10), **({"batch_size": 6} | arguments)))
 
 
@@ -348,7 +381,7 @@ def mixture(**options: Any) -> Mixture:
 
 
 def scalar_mixture(mixed: Mixture, seed: int, draws: int) -> list[tuple[int, int]]:
-    """(source, sample) by the definition, one draw at a time."""
+    """(source, sample) pairs by the definition, one draw at a time."""
     order = []
     for draw in range(draws):
         name, number = mixed[draw]
@@ -372,7 +405,7 @@ def test_a_mixture_is_read_in_the_order_of_its_draws() -> None:
     ranks = [BatchLoader(mixed, 12, 9, rank, 3) for rank in range(3)]
     together = [pairs(iter([next(each)])) for _ in range(40) for each in ranks]
     assert [pair for part in together for pair in part] == expected
-    # Each source is a pass over all of its samples after the other, shuffled anew.
+    # Each source is read in passes over all its samples, each shuffled differently.
     of_b = [number for source, number in expected if source == 2]
     passes = [of_b[at : at + 7] for at in range(0, len(of_b) - 6, 7)]
     assert all(sorted(each) == list(range(7)) for each in passes)
@@ -388,7 +421,7 @@ def test_a_mixture_is_read_in_the_order_of_its_draws() -> None:
 
 def test_a_mixture_ends_where_its_draws_do() -> None:
     mixed = mixture(exhausted="drop")
-    given = pairs(BatchLoader(mixed, 10, keep_last=True))
+    given = pairs(BatchLoader(mixed, 10, drop_last=False))
     assert sorted(given) == [(name, i) for name, n in ((1, 50), (2, 7), (3, 400)) for i in range(n)]
     assert len(pairs(BatchLoader(mixed, 10))) == 450
 

@@ -1,4 +1,4 @@
-"""The index arrays of Megatron and of Nanosets, against their rules in a plain loop."""
+"""The index arrays of Megatron and Nanosets, compared with their rules in a plain loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fineshards.loader.blending import greedy, nanoset
 
 
 def plain(weights: list[float], size: int, first_target: int = 1) -> tuple[list[int], list[int]]:
-    """The rule, sample by sample. Megatron and Nanosets have 0 for `first_target`."""
+    """The rule, sample by sample. Megatron and Nanosets use 0 as `first_target`."""
     shares = np.array(weights, dtype=float)
     if abs(shares.sum() - 1) > 1e-14:
         shares /= shares.sum()
@@ -66,13 +66,13 @@ RANDOM = np.random.default_rng(3)
         RANDOM.lognormal(0, 1, 300).tolist(),
     ],
 )
-def test_greedy_is_the_rule_on_indices_that_are_built_in_many_lanes(weights: list[float]) -> None:
-    # Not a multiple of anything. Ties, near and exact, are decided as the plain loop does.
+def test_greedy_is_the_rule_on_indices_built_in_many_lanes(weights: list[float]) -> None:
+    # Not a round number. Ties, near and exact, are broken as in the plain loop.
     check(weights, 50_021)
 
 
-def test_lanes_that_begin_wrongly_are_found_and_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    # All samples so far from the first source: far from anything that the rule would have done.
+def test_lanes_with_a_wrong_start_are_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    # All samples so far from the first source, which is far from any state of the rule.
     def all_from_the_first(shares: np.ndarray, rows: np.ndarray) -> np.ndarray:
         counts = np.zeros((len(shares), len(rows)))
         counts[0] = rows
@@ -84,18 +84,18 @@ def test_lanes_that_begin_wrongly_are_found_and_run_again(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 @pytest.mark.parametrize("size", [0, 1, 6, 1000])
-def test_equal_weights_come_in_turn(count: int, size: int) -> None:
+def test_equal_weights_are_a_round_robin(count: int, size: int) -> None:
     check([0.3] * count, size)
 
 
-def test_only_the_first_rows_of_megatron_are_mended() -> None:
+def test_only_the_first_rows_of_megatron_are_corrected() -> None:
     weights = [0.6, 0.25, 0.15]
-    mended, _ = greedy(weights, 1001)
+    ours, _ = greedy(weights, 1001)
     theirs, _ = plain(weights, 1001, first_target=0)
-    # Worked out by hand; their second sample has the target of the first, and all after it lag.
+    # Worked out by hand. Their second sample has the target of the first, and later ones lag.
     assert theirs[:4] == [0, 1, 2, 0]
-    assert mended[:4].tolist() == [0, 1, 0, 2]
-    assert np.abs(np.bincount(mended) - np.bincount(theirs)).max() <= 1
+    assert ours[:4].tolist() == [0, 1, 0, 2]
+    assert np.abs(np.bincount(ours) - np.bincount(theirs)).max() <= 1
 
 
 def test_more_sources_than_16_bits_can_name() -> None:
@@ -110,7 +110,7 @@ def test_more_sources_than_16_bits_can_name() -> None:
     assert in_turn.tolist() == list(range(40_000))
 
 
-def test_no_index_leaves_its_dataset() -> None:
+def test_every_index_is_within_its_dataset() -> None:
     lengths = [10, 3, 500]
     sources, numbers = greedy([0.2, 0.5, 0.3], 1000, lengths)
     unwrapped = greedy([0.2, 0.5, 0.3], 1000)[1]
@@ -118,8 +118,8 @@ def test_no_index_leaves_its_dataset() -> None:
     assert numbers.tolist() == (unwrapped % np.array(lengths)[sources]).tolist()
 
 
-def test_nanoset_with_the_quotients_is_what_the_code_of_nanotron_gives() -> None:
-    # It divides by the sum, which is 0.9999999999999999, and some ties turn.
+def test_nanoset_with_the_quotients_reproduces_the_code_of_nanotron() -> None:
+    # The code divides by the sum, 0.9999999999999999, which breaks some ties differently.
     shares = np.array(WEIGHTS) / np.sum(WEIGHTS)
     sources, _ = nanoset(LENGTHS, 20, shares.tolist())
     expected = np.array(plain(shares.tolist(), 20, first_target=0)[0])
@@ -134,9 +134,9 @@ DATASET_INDEX = [1, 2, 0, 1, 3, 1, 2, 1, 2, 1, 0, 1, 2, 1, 3, 1, 2, 1, 2, 1]
 SAMPLE_INDEX = [0, 0, 0, 1, 0, 0, 1, 1, 2, 0, 1, 1, 3, 0, 1, 1, 4, 0, 0, 1]
 
 
-def test_nanoset_gives_the_worked_example() -> None:
+def test_nanoset_reproduces_the_worked_example() -> None:
     sources, numbers = nanoset(LENGTHS, 70, WEIGHTS, seed=1234)
-    # Both are shuffled in the same way, as nanotron does: in place, by two equal generators.
+    # As in nanotron, both are shuffled in place by two equal generators.
     for found, index in ((sources, DATASET_INDEX), (numbers, SAMPLE_INDEX)):
         shuffled = np.array(index)
         np.random.RandomState(1234).shuffle(shuffled)
@@ -167,17 +167,17 @@ def test_nanoset_is_the_rule_shuffled_and_repeated(
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: greedy([], 5), "one a source"),
-        (lambda: greedy([[1.0]], 5), "one a source"),
-        (lambda: greedy([1, -1], 5), "numbers from 0 on"),
-        (lambda: greedy([0, 0], 5), "at least positive"),
-        (lambda: greedy([1, float("nan")], 5), "numbers from 0 on"),
-        (lambda: greedy([1, float("inf")], 5), "numbers from 0 on"),
+        (lambda: greedy([], 5), "one per source"),
+        (lambda: greedy([[1.0]], 5), "one per source"),
+        (lambda: greedy([1, -1], 5), "numbers of at least 0"),
+        (lambda: greedy([0, 0], 5), "at least one positive"),
+        (lambda: greedy([1, float("nan")], 5), "numbers of at least 0"),
+        (lambda: greedy([1, float("inf")], 5), "numbers of at least 0"),
         (lambda: greedy([1], -5), "size is -5"),
         (lambda: greedy([1], 2.5), r"size is 2\.5"),
         (lambda: greedy([1, 1], 5, [3]), "2 sources need 2 lengths"),
-        (lambda: greedy([1, 1], 5, [3, 0]), "lengths from 1 on"),
-        (lambda: nanoset([3, 0], 5, [1, 1]), "lengths from 1 on"),
+        (lambda: greedy([1, 1], 5, [3, 0]), "lengths of at least 1"),
+        (lambda: nanoset([3, 0], 5, [1, 1]), "lengths of at least 1"),
         (lambda: nanoset([3], 5, [1, 1]), "2 sources need 2 lengths"),
         (lambda: nanoset([3], -1), "samples is -1"),
         (lambda: nanoset([3], 5, seed=-1), "from 0 to 2"),

@@ -1,4 +1,4 @@
-"""The loader in other people's hands: torch, torchdata, grain and jax, where they are installed."""
+"""The loader with torch, torchdata, grain and jax, where they are installed."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def torch_loader(dataset: TokenDataset, workers: int, **options: Any) -> Any:
 
     from fineshards.loader.torch_batches import TorchBatches
 
-    options = {"epochs": 2, "keep_last": True} | options
+    options = {"epochs": 2, "drop_last": False} | options
     batches = TorchBatches(BatchLoader(dataset, 12, 5, **options))
-    # Other start methods than fork need what is in the main module to be importable.
+    # Start methods other than fork need an importable main module.
     return DataLoader(batches, batch_size=None, num_workers=workers)
 
 
@@ -51,7 +51,7 @@ def test_torch_gives_the_same_batches_with_any_number_of_workers(
     dataset: TokenDataset, workers: int
 ) -> None:
     torch = pytest.importorskip("torch")
-    expected = list(BatchLoader(dataset, 12, 5, epochs=2, keep_last=True))
+    expected = list(BatchLoader(dataset, 12, 5, epochs=2, drop_last=False))
     loader = torch_loader(dataset, workers)
     for _ in range(2):
         batches = list(loader)
@@ -65,7 +65,7 @@ def test_torch_resumes_by_steps_on_another_number_of_workers(
     dataset: TokenDataset, workers: int
 ) -> None:
     pytest.importorskip("torch")
-    expected = list(BatchLoader(dataset, 12, 5, epochs=2, keep_last=True))
+    expected = list(BatchLoader(dataset, 12, 5, epochs=2, drop_last=False))
     for steps in (0, 1, 5, 33, 34):
         first = torch_loader(dataset, workers)
         assert len(list(islice(first, steps))) == steps
@@ -78,21 +78,21 @@ def test_torch_resumes_by_steps_on_another_number_of_workers(
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
-def test_torchdata_saves_and_restores_the_place(dataset: TokenDataset, workers: int) -> None:
+def test_torchdata_saves_and_restores_the_position(dataset: TokenDataset, workers: int) -> None:
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
     from fineshards.loader.torch_batches import TorchBatches
 
     def make() -> Any:
-        batches = TorchBatches(BatchLoader(dataset, 12, 5, epochs=2, keep_last=True))
+        batches = TorchBatches(BatchLoader(dataset, 12, 5, epochs=2, drop_last=False))
         return stateful.StatefulDataLoader(batches, batch_size=None, num_workers=workers)
 
-    expected = list(BatchLoader(dataset, 12, 5, epochs=2, keep_last=True))
+    expected = list(BatchLoader(dataset, 12, 5, epochs=2, drop_last=False))
     for steps in (1, 4, 20, 34):
         first = make()
         taken = list(islice(first, steps))
         state = first.state_dict()
         for _ in range(2):
-            # And once more, from what was saved right after it was restored.
+            # And again from a state that was saved right after a restore.
             second = make()
             second.load_state_dict(state)
             iterator = iter(second)
@@ -104,7 +104,7 @@ def test_torchdata_saves_and_restores_the_place(dataset: TokenDataset, workers: 
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_torch_takes_the_dataset_as_a_map(dataset: TokenDataset, workers: int) -> None:
+def test_torch_takes_a_map_style_dataset(dataset: TokenDataset, workers: int) -> None:
     torch = pytest.importorskip("torch")
     loader = torch.utils.data.DataLoader(
         dataset, batch_size=8, shuffle=True, num_workers=workers, drop_last=False
@@ -158,7 +158,7 @@ print(int(jax.jit(lambda tokens: tokens.sum())(batch)) == int(local.sum() % 2**3
 """
 
 
-def test_jax_makes_arrays_of_batches_over_a_mesh(folder: Path) -> None:
+def test_jax_distributes_batches_over_a_mesh(folder: Path) -> None:
     pytest.importorskip("jax")
     done = subprocess.run(
         [sys.executable, "-c", JAX, str(folder)],

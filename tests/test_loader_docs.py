@@ -1,4 +1,4 @@
-"""The examples of docs/loader.md run as they stand; those for a framework where it is installed."""
+"""The examples in docs/loader.md and docs/mixing.md run as printed, where their framework is."""
 
 from __future__ import annotations
 
@@ -9,30 +9,60 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, SAMPLE
 
+from benchmarks.made_up_dataset import make_dataset
 from fineshards.pipeline.cli import main
+from fineshards.storage.base import open_storage
 
-PAGE = ROOT / "docs/loader.md"
+LOADER, MIXING = ROOT / "docs/loader.md", ROOT / "docs/mixing.md"
 
 
-def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def examples(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+def test_the_examples_of_the_loader_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flags = ["--input", str(SAMPLE), "--output", str(tmp_path / "out"), "--shard_tokens=50000"]
     assert main(["build", *flags]) == 0
     monkeypatch.chdir(tmp_path)
-    examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(examples) >= 10
+    assert len(examples(LOADER)) >= 10
     names: dict[str, object] = {}
     ran = 0
-    for example in examples:
+    for example in examples(LOADER):
         frameworks = set(re.findall(r"(?:from|import) (torchdata|torch|jax|grain)\b", example))
         if all(find_spec(framework) for framework in frameworks):
-            exec(compile(example, str(PAGE), "exec"), names)
+            exec(compile(example, str(LOADER), "exec"), names)
             ran += 1
     assert ran >= 5
     names.clear()
 
 
-def test_every_test_that_the_page_names_exists() -> None:
-    named = set(re.findall(r"`(test_\w+)`", PAGE.read_text()))
+def test_the_examples_of_mixing_run_and_print_what_the_page_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, samples in (("web", 488), ("code", 400)):
+        folder = open_storage(str(tmp_path / "out" / name))
+        make_dataset(folder, samples * 2048 + 1, shard_tokens=10**5)
+    monkeypatch.chdir(tmp_path)
+    page = MIXING.read_text()
+    names: dict[str, object] = {}
+    for example in examples(MIXING):
+        exec(example, names)
+    mix = names["mix"]
+    # The values in the comments.
+    for code, comment in re.findall(r"^(mix[.\[].*?)  +# (.*)$", page, re.MULTILINE):
+        if not comment.startswith("two"):
+            value = eval(code, {"mix": mix})
+            shown = re.match(r"\(.*?\)|\{.*?\}", comment)
+            assert shown is not None
+            assert eval(shown[0]) == value
+    shown_plan = re.search(r"^    web .*$", page, re.MULTILINE)
+    assert shown_plan is not None
+    assert shown_plan[0].split() in [line.split() for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize("page", [LOADER, MIXING], ids=lambda page: page.name)
+def test_every_test_that_a_page_names_exists(page: Path) -> None:
+    named = set(re.findall(r"`(test_\w+)`", page.read_text()))
     written = "".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
     assert {name for name in named if f"def {name}(" not in written} == set()
     assert len(named) > 12

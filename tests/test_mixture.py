@@ -1,4 +1,4 @@
-"""Mixtures: weights, schedules, the plan, and what a BatchLoader makes of them."""
+"""Mixtures: weights, schedules, plans, sources that end, and batches of a mixture."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fineshards.loader.mixture import Mixture
 from fineshards.storage.base import open_storage
 
 
-def test_draws_are_named_counted_and_the_same_by_any_way() -> None:
+def test_every_way_to_ask_for_draws_gives_the_same_ones() -> None:
     mix = Mixture({"web": (MadeUp(1000), 0.7), "code": (MadeUp(100), 0.3)}, seed=1)
     every = pairs(mix.draws(0, 500))
     assert [mix[draw] for draw in range(500)] == [
@@ -43,17 +43,18 @@ def test_draws_are_named_counted_and_the_same_by_any_way() -> None:
 
 
 def fast_llm(weights: list[float], draw: int) -> tuple[int, int]:
-    """The closed form of ServiceNow/Fast-LLM, fast_llm/data/dataset/blended.py, read as a rule.
+    """The closed form of ServiceNow/Fast-LLM (fast_llm/data/dataset/blended.py) as a rule.
 
-    What each source has given is its share rounded down, and one more for the source that lacks
-    most, again and again, until the sum is right. The draw is from the one that lacks most then.
+    The count of each source is its share rounded down, plus one for the source that is furthest
+    behind, repeatedly, until the counts have the right sum. The draw is from the source that is
+    furthest behind then.
     """
     shares = np.array(weights) / sum(weights)
-    given = np.floor(shares * draw).astype(int)
-    for made in range(int(given.sum()), draw):
-        given[np.argmax(shares * (made + 1) - given)] += 1
-    source = int(np.argmax(shares * (draw + 1) - given))
-    return source, int(given[source])
+    counts = np.floor(shares * draw).astype(int)
+    for number in range(int(counts.sum()), draw):
+        counts[np.argmax(shares * (number + 1) - counts)] += 1
+    source = int(np.argmax(shares * (draw + 1) - counts))
+    return source, int(counts[source])
 
 
 def test_nothing_is_repeated_or_skipped_where_the_published_closed_form_does_both() -> None:
@@ -95,7 +96,7 @@ def test_the_first_draws_are_a_prefix_of_each_source_whatever_the_schedule(
     assert is_a_prefix_of_each(every)
     for at in [*range(0, 300, 37), *(at - 1 for at in switches), *switches]:
         assert pairs(mix.draws(at, at + 1)) == every[at : at + 1]
-    # Between two switches each source keeps to its weight of that time.
+    # Between two switches each source follows its current weight.
     for start, stop in pairwise([0, *sorted(switches), 300]):
         current = schedule.get(start, weights)
         drawn = Counter(source for source, _ in every[start:stop])
@@ -106,15 +107,15 @@ def test_the_first_draws_are_a_prefix_of_each_source_whatever_the_schedule(
             assert weight or not drawn[source]
 
 
-def test_a_small_source_gets_its_share_under_a_schedule_that_changes_all_the_time() -> None:
-    # Each stretch by itself gives it 0.01 of a draw.
+def test_a_small_source_gets_its_share_under_a_schedule_that_changes_often() -> None:
+    # Its share of each stretch is 0.01 of a draw.
     schedule = {10 * step: {"a": 0.9 + step % 2, "b": 0.001} for step in range(1, 2000)}
     mix = mixture([0.9, 0.001], schedule=schedule)
     expected = sum(10 * 0.001 / (0.901 + step % 2) for step in range(2000))
     assert abs(mix.counts(20_000)["b"] - expected) < 2
 
 
-def test_a_source_that_joins_later_begins_at_its_first_sample() -> None:
+def test_a_source_that_joins_later_starts_at_its_first_sample() -> None:
     mix = mixture([1, 0], schedule={100: {"a": 1, "b": 1}, 200: {"a": 0, "b": 1}})
     every = pairs(mix.draws(0, 300))
     assert every[:100] == [(0, number) for number in range(100)]
@@ -136,12 +137,12 @@ def test_weights_are_kept_over_nine_orders_of_magnitude() -> None:
     assert abs(counts["d"] - 10**12 * 1e-5 / total) < 2
 
 
-def test_weights_in_tokens_are_those_of_the_tokens() -> None:
+def test_weights_in_tokens_are_shares_of_the_tokens() -> None:
     sources = {"short": (MadeUp(50, 0, 100), 1), "long": (MadeUp(50, 1, 400), 1)}
     mix = Mixture(sources, weights_in="tokens")
     assert mix.counts(1000) == {"short": 800, "long": 200}
     assert Mixture(sources, weights_in="samples").counts(1000) == {"short": 500, "long": 500}
-    with pytest.raises(UsageError, match=r"'short' have 100 tokens and those of 'long' 400"):
+    with pytest.raises(UsageError, match=r"of 'short' is 100, but that of 'long' is 400"):
         BatchLoader(mix, batch_size=4)
 
 
@@ -223,7 +224,7 @@ def test_weights_may_be_changed_where_a_run_is_resumed() -> None:
         assert np.array_equal([next(loader) for _ in range(10)], whole[5:])
         later = loader.state_dict()
     assert np.array_equal(first, whole[:5])
-    # What is drawn already cannot be changed any more.
+    # Past draws cannot be changed.
     for other in (plain, mixture([1, 2], schedule={19: after}), mixture([5, 1])):
         with pytest.raises(UsageError, match="fingerprint"):
             BatchLoader(other, 4, seed=3).load_state_dict(later)
@@ -233,7 +234,7 @@ def test_weights_may_be_changed_where_a_run_is_resumed() -> None:
         BatchLoader(mixture([1, 2], schedule={19: after}), 4, seed=3).load_state_dict(state)
 
 
-def test_the_fingerprint_tells_all_that_decides_the_draws() -> None:
+def test_the_fingerprint_covers_everything_the_draws_depend_on() -> None:
     variants = [
         mixture([1, 2]),
         mixture([1, 3]),
@@ -262,7 +263,7 @@ def test_seeds_interleave_sources_differently() -> None:
 
 
 def test_the_order_is_that_of_version_1() -> None:
-    # A saved state goes on in this order: if it changes, ALGORITHM_VERSION must.
+    # Saved states resume in this order: if it changes, ALGORITHM_VERSION must change.
     phases = [Fraction(3, 8), Fraction(7, 8), Fraction(1, 8), Fraction(5, 8)]
     times = sorted(
         ((number + 1 - phase) / weight, source, number)
@@ -298,20 +299,139 @@ def test_the_plan_is_what_will_be_drawn(capsys: pytest.CaptureFixture[str]) -> N
     assert total.split() == ["30", "steps", "480", "1,920"]
 
 
-def test_the_plan_finds_a_repetition_behind_changes_of_weights() -> None:
+def test_the_plan_finds_a_repetition_after_changes_of_weights() -> None:
     schedule = {100: {"a": 1, "b": 0}, 200: {"a": 1, "b": 1}}
     mix = mixture([1, 1], [10**6, 80], schedule=schedule)
     every = pairs(mix.draws(0, 400))
     assert mix.plan(400)[1].first_repeated_step == every.index((1, 80))
 
 
-def test_the_plan_of_a_mixture_that_ends_is_that_of_all_of_it(
+def test_the_plan_of_a_mixture_that_ends_early_covers_all_of_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     mix = mixture([1, 1], [10, 14], exhausted="drop")
     assert [row.samples for row in mix.plan(1000, 16)] == [10, 14]
     assert capsys.readouterr().out.splitlines()[-1].split() == ["1.5", "steps", "24", "96"]
 
+
+# The end of a source: it is repeated, or the mixture stops, or the source is dropped
+
+ends = st.lists(
+    st.tuples(st.sampled_from([1e-9, 0.001, 0.3, 1, 5]), st.integers(1, 60)),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(ends, st.integers(0, 3))
+def test_stop_ends_before_the_first_repeated_sample(
+    sources: list[tuple[float, int]], seed: int
+) -> None:
+    weights, lengths = map(list, zip(*sources, strict=True))
+    mix = mixture(weights, lengths, seed=seed, exhausted="stop")
+    every = pairs(mixture(weights, lengths, seed=seed).draws(0, len(mix) + 1))
+    assert pairs(mix.draws(0, len(mix))) == every[:-1]
+    assert all(number < lengths[source] for source, number in every[:-1])
+    source, number = every[-1]
+    assert number == lengths[source]
+
+
+@given(ends, st.integers(0, 3))
+def test_drop_draws_every_sample_once_and_keeps_the_proportions(
+    sources: list[tuple[float, int]], seed: int
+) -> None:
+    weights, lengths = map(list, zip(*sources, strict=True))
+    mix = mixture(weights, lengths, seed=seed, exhausted="drop")
+    assert len(mix) == sum(lengths)
+    every = pairs(mix.draws(0, len(mix)))
+    assert is_a_prefix_of_each(every)
+    assert Counter(source for source, _ in every) == dict(enumerate(lengths))
+    for at in range(0, len(mix), 7):
+        assert pairs(mix.draws(at, at + 1)) == every[at : at + 1]
+    # Between the last draws of two sources, the others follow their weights.
+    last = [
+        max(at for at, (each, _) in enumerate(every) if each == source) + 1
+        for source in range(len(lengths))
+    ]
+    for start, stop in pairwise([0, *sorted(last)]):
+        left = [source for source in range(len(lengths)) if last[source] > start]
+        total = sum(weights[source] for source in left)
+        drawn = Counter(source for source, _ in every[start:stop])
+        for source in left:
+            share = weights[source] / total
+            assert abs(drawn[source] - share * (stop - start)) < 1.01 + share * len(left)
+
+
+def test_a_tiny_source_is_drawn_to_its_end_when_all_others_are_dropped() -> None:
+    mix = mixture([1, 1e-9, 1e-12], [1000, 10**9, 50], exhausted="drop")
+    assert len(mix) == 10**9 + 1050
+    counts = mix.counts(10**9 + 1000)
+    assert counts["a"] == 1000
+    assert abs(counts["c"] - 50) <= 50
+    assert mix.counts(len(mix)) == {"a": 1000, "b": 10**9, "c": 50}
+    with pytest.raises(IndexError):
+        mix[len(mix)]
+
+
+schedules = st.dictionaries(
+    st.integers(1, 100),
+    st.lists(st.sampled_from([0, 1, 7]), min_size=3, max_size=3).filter(any),
+    min_size=1,
+    max_size=3,
+)
+
+
+@given(schedules, st.lists(st.integers(1, 60), min_size=3, max_size=3))
+def test_sources_end_correctly_under_a_schedule(
+    schedule: dict[int, list[int]], lengths: list[int]
+) -> None:
+    changes = {at: dict(zip("abc", weights, strict=True)) for at, weights in schedule.items()}
+    endless = pairs(mixture([5, 1, 1], lengths, schedule=changes).draws(0, 500))
+    repeats = [at for at, (source, number) in enumerate(endless) if number == lengths[source]]
+    stopped = mixture([5, 1, 1], lengths, schedule=changes, exhausted="stop")
+    assert stopped.length == (repeats[0] if repeats else None)
+
+    dropped = mixture([5, 1, 1], lengths, schedule=changes, exhausted="drop")
+    end = 500 if dropped.length is None else dropped.length
+    every = pairs(dropped.draws(0, end))
+    assert is_a_prefix_of_each(every)
+    assert all(number < lengths[source] for source, number in every)
+    # Up to the first end both are equal. The counts are right everywhere.
+    assert every[: repeats[0]] == endless[: repeats[0]]
+    for draws in range(0, end, 11):
+        counts = Counter(source for source, _ in every[:draws])
+        assert list(dropped.counts(draws).values()) == [counts[source] for source in range(3)]
+    # It ends when every source with a weight at that time is exhausted.
+    weights = dict(sorted({0: [5, 1, 1], **schedule}.items()))
+    current = [each for at, each in weights.items() if at <= end][-1]
+    counts = Counter(source for source, _ in every)
+    assert all(counts[source] == lengths[source] for source in range(3) if current[source])
+
+
+def test_dropped_sources_stay_dropped_when_weights_change() -> None:
+    mix = mixture([1, 1], [10, 1000], exhausted="drop", schedule={50: {"a": 1, "b": 1}})
+    assert len(mix) == 1010
+    assert is_a_prefix_of_each(pairs(mix.draws(0, 1010)))
+
+
+def test_a_mixture_ends_when_only_sources_of_weight_zero_are_left() -> None:
+    assert len(mixture([1, 0], [10, 1000], exhausted="drop")) == 10
+
+
+def test_repeat_shuffles_every_epoch_differently() -> None:
+    mix = mixture([0.9, 0.1], [10_000, 20])
+    rows = np.concatenate(
+        [batch for _, batch in zip(range(60), BatchLoader(mix, 10), strict=False)]
+    )
+    assert (rows[:, 0] == 1).sum() == 60
+    epochs = rows[rows[:, 0] == 1][:, 1].reshape(3, 20).tolist()
+    assert all(sorted(epoch) == list(range(20)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    large = rows[rows[:, 0] == 0][:, 1].tolist()
+    assert len(set(large)) == 540
+
+
+# Mistakes
 
 A, B = MadeUp(10), MadeUp(20, 1)
 
@@ -320,24 +440,30 @@ A, B = MadeUp(10), MadeUp(20, 1)
     ("make", "words"),
     [
         (lambda: Mixture({}), "at least one source"),
-        (lambda: Mixture({"a": MadeUp(5)}), r"source 'a' of the mixture is not \(source, weight\)"),
-        (lambda: mixture([1, -0.5]), r"weight of source 'b' is -0\.5, and below zero"),
+        (
+            lambda: Mixture({"a": MadeUp(5)}),
+            r"source 'a' of the mixture is not a pair \(source, weight\)",
+        ),
+        (lambda: mixture([1, -0.5]), r"weight of source 'b' is -0\.5; give 0 or more"),
         (lambda: mixture([0, 0.0]), "all weights of the mixture are zero; at least one"),
-        (lambda: mixture([1, math.nan]), "weight of source 'b' is nan, expected a number"),
-        (lambda: mixture([math.inf, 1]), "weight of source 'a' is inf, expected a number"),
-        (lambda: mixture([1, "2"]), "weight of source 'b' is '2', expected a number"),
+        (lambda: mixture([1, math.nan]), "weight of source 'b' is nan; give a number"),
+        (lambda: mixture([math.inf, 1]), "weight of source 'a' is inf; give a number"),
+        (lambda: mixture([1, "2"]), "weight of source 'b' is '2'; give a number"),
         (lambda: mixture([1, 1], [5, 0]), "source 'b' of the mixture has no samples"),
-        (lambda: mixture([1, 1], MAX_DRAWS), "a mixture takes 35184372088832"),
-        (lambda: mixture([1], exhausted="end"), "exhausted='end': expected 'repeat'"),
-        (lambda: mixture([1], weights_in="bytes"), "weights_in='bytes': expected 'samples'"),
-        (lambda: mixture([1], seed=0.5), r"seed is 0\.5; give a whole number"),
-        (lambda: mixture([1], schedule={0: {"a": 1}}), "changes weights at 0: expected the number"),
-        (lambda: mixture([1], schedule={1.5: {"a": 1}}), r"at 1\.5: expected the number"),
+        (lambda: mixture([1, 1], MAX_DRAWS), "a mixture can hold 35184372088832"),
+        (lambda: mixture([1], exhausted="end"), "exhausted is 'end'; choose 'repeat'"),
+        (lambda: mixture([1], weights_in="bytes"), "weights_in is 'bytes'; choose 'samples'"),
+        (lambda: mixture([1], seed=0.5), r"seed is 0\.5; give an integer"),
+        (
+            lambda: mixture([1], schedule={0: {"a": 1}}),
+            "changes weights at 0; give a draw of at least 1",
+        ),
+        (lambda: mixture([1], schedule={1.5: {"a": 1}}), r"at 1\.5; give a draw"),
         (lambda: mixture([1, 1], schedule={5: {"a": 1}}), "no weight for 'b' at draw 5"),
         (lambda: mixture([1], schedule={5: {"a": 1, "z": 1}}), "unknown source, 'z' at draw 5"),
         (lambda: mixture([1], schedule={5: {"a": 0}}), "are zero from draw 5 on"),
         (lambda: mixture([1], schedule={5: {"a": -1}}), "weight of source 'a' is -1"),
-        (lambda: mixture([1]).plan(0), "steps is 0; give a whole number from 1 on"),
+        (lambda: mixture([1]).plan(0), "steps is 0; give an integer of at least 1"),
         (lambda: mixture([1]).plan(1, 0), "batch_size is 0"),
     ],
 )

@@ -1,7 +1,7 @@
-"""The keyed permutation: a bijection at every size, and in every way tried like a random one.
+"""The keyed permutation: a bijection at every size that looks like a random one.
 
-Each statistic is the largest z-score of some counts. Ours and numpy's permutations stay small; for
-each statistic there is a known bad permutation on which it is large, so that it means something.
+Each statistic is the largest z-score of some counts. It is small for our permutations and numpy's,
+and large for at least one known bad permutation, which shows that it can detect one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LARGE = [2**32 - 1, 2**32, 2**32 + 1, 4_294_967_311, 2**40 + 7, 10**12, 2**61 - 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 1000, 4096, 4097, 8191, 65_536, 65_537, 10**6, *LARGE])
 @pytest.mark.parametrize("seed", [0, -1, 2**70])
-def test_every_number_goes_where_the_definition_says_and_back(n: int, seed: int) -> None:
+def test_every_number_is_mapped_as_defined_and_back(n: int, seed: int) -> None:
     """The order of saved states: when this fails, ALGORITHM_VERSION must change."""
     assert permutation.ALGORITHM_VERSION == 1
     epoch_key = key(seed, "epoch", 3)
@@ -48,7 +48,7 @@ def is_bijection(p: np.ndarray) -> bool:
 def test_it_is_a_bijection_for_every_size_up_to_some_thousands(
     monkeypatch: pytest.MonkeyPatch, least: str
 ) -> None:
-    """The network as well, though it is not used for these sizes."""
+    """For the network too, although it is not used at these sizes."""
     if least == "network":
         monkeypatch.setattr(permutation, "TABLE_MAXIMUM", 0)
     for n in range(1, 2100):
@@ -71,12 +71,12 @@ def test_no_two_of_many_numbers_collide_beyond_32_bits(n: int) -> None:
     assert sent.min() >= 0
     assert sent.max() < n
     assert len(np.unique(sent)) == len(numbers)
-    # They are spread evenly: the mean of n-ths, with a standard error of 0.0004.
+    # The images are spread evenly: their mean divided by n has a standard error of 0.0004.
     assert abs(float(np.mean(sent / n)) - 0.5) < 0.0015
 
 
 @given(st.integers(1, 2**63 - 1), st.integers(0, WORD), st.data())
-def test_a_number_goes_to_the_same_place_alone_and_among_others(
+def test_a_number_has_the_same_image_alone_and_among_others(
     n: int, key: int, data: st.DataObject
 ) -> None:
     numbers = data.draw(st.lists(st.integers(0, n - 1), max_size=20))
@@ -111,18 +111,18 @@ def test_numpy_integers_are_integers() -> None:
     assert key(np.int64(-3), np.uint8(4)) == key(-3, 4)  # type: ignore[arg-type]
 
 
-# Statistics: functions of a permutation that give a z-score, about normal for a random one.
+# Statistics: z-scores of a permutation, about normally distributed for a random one
 
 
 def _chi2(counts: np.ndarray, expected: float, freedom: int) -> float:
-    """By Wilson and Hilferty 1931, which is right for few degrees of freedom, too."""
+    """By Wilson and Hilferty 1931, which also holds for few degrees of freedom."""
     chi2 = float(((counts - expected) ** 2 / expected).sum())
     spread = 2 / (9 * freedom)
     return float(((chi2 / freedom) ** (1 / 3) - 1 + spread) / math.sqrt(spread))
 
 
 def low_bits(p: np.ndarray) -> float:
-    """Whether the low bits of a number tell those of where it goes."""
+    """Whether the low bits of a number predict those of its image."""
     i, worst = np.arange(len(p)), 0.0
     for m in (2, 3, 4, 8, 16):
         counts = np.bincount(i % m * m + p % m, minlength=m * m)
@@ -131,7 +131,7 @@ def low_bits(p: np.ndarray) -> float:
 
 
 def differences(p: np.ndarray) -> float:
-    """Whether neighbours, and numbers a power of two apart, go to places a usual way apart."""
+    """Whether the images of numbers a power of two apart differ in a regular way."""
     worst = 0.0
     for lag in [2**k for k in range((len(p) - 1).bit_length() - 1)]:
         apart = (np.roll(p, -lag) - p) % len(p) * 64 // len(p)
@@ -140,7 +140,7 @@ def differences(p: np.ndarray) -> float:
 
 
 def serial_correlation(p: np.ndarray) -> float:
-    """Whether a place tells something of the place of the next, or of one further on."""
+    """Whether an image predicts the image of the next number, or of a later one."""
     centred = p - p.mean()
     lags = [*range(1, 9), *(len(p) // d for d in (2, 3, 4, 8, 16))]
     variance = float(centred @ centred) / len(p)
@@ -150,7 +150,7 @@ def serial_correlation(p: np.ndarray) -> float:
 
 
 def flipped_bits(p: np.ndarray) -> float:
-    """Whether a flipped bit of a number flips usual bits of its place: for powers of two."""
+    """Whether a flipped bit of a number flips regular bits of its image; for powers of two."""
     width, worst, i = (len(p) - 1).bit_length(), 0.0, np.arange(len(p))
     for bit in range(width):
         pairs = i[i & (1 << bit) == 0]
@@ -165,7 +165,7 @@ def flipped_bits(p: np.ndarray) -> float:
 
 
 STATISTICS = [low_bits, differences, serial_correlation, flipped_bits]
-# Random permutations give less; with so many statistics, sizes and keys a few reach 4.
+# Random permutations stay below; with so many statistics, sizes and keys a few reach 4.
 SMALL = 5.0
 
 POWERS = [2**13, 2**14, 2**16]
@@ -177,7 +177,7 @@ def statistics_of(n: int) -> list[Callable[[np.ndarray], float]]:
 
 
 @pytest.mark.parametrize("n", [4096, *POWERS, *OTHERS])
-def test_it_looks_as_random_as_that_of_numpy(n: int) -> None:
+def test_it_looks_as_random_as_a_permutation_of_numpy(n: int) -> None:
     rng = np.random.default_rng(n)
     for seed in range(5):
         for statistic in statistics_of(n):
@@ -186,7 +186,7 @@ def test_it_looks_as_random_as_that_of_numpy(n: int) -> None:
 
 
 def affine(n: int, seed: int) -> np.ndarray:
-    """A linear congruence over the numbers."""
+    """A linear congruence."""
     factor = int(n * 0.618) | 1
     while math.gcd(factor, n) > 1:
         factor += 2
@@ -205,7 +205,7 @@ def few_rounds(rounds: int) -> Callable[[int, int], np.ndarray]:
 def levanter(n: int, seed: int) -> np.ndarray:
     """Levanter's Feistel network (data/_prp.py): five rounds that multiply and add.
 
-    Nothing in them moves a high bit down, so the low bits of a number decide those of its place.
+    No operation moves a high bit down, so the low bits of a number determine those of its image.
     """
     half = (n - 1).bit_length() // 2
     mask, numbers = (1 << half) - 1, np.arange(n)
@@ -241,7 +241,7 @@ def test_the_statistics_find_bad_permutations(
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5])
-def test_every_order_of_a_few_is_as_frequent(n: int) -> None:
+def test_every_order_of_a_few_numbers_is_equally_frequent(n: int) -> None:
     keys, orders = 20_000, math.factorial(n)
     weights = np.array([n**i for i in range(n)])
     found = np.unique(
@@ -252,8 +252,8 @@ def test_every_order_of_a_few_is_as_frequent(n: int) -> None:
     assert abs(_chi2(found, keys / orders, orders - 1)) < SMALL
 
 
-def test_epochs_have_nothing_in_common() -> None:
-    """Fixed points between two random permutations are one on average, with a variance of one."""
+def test_epochs_are_independent() -> None:
+    """Two random permutations agree in one place on average, with a variance of one."""
     n, pairs = 5000, 400
     orders = [whole(n, key(seed, "epoch", e)) for seed in range(2) for e in range(pairs)]
     for lag in (1, 2, pairs):
@@ -261,8 +261,8 @@ def test_epochs_have_nothing_in_common() -> None:
         assert abs(np.mean(common) - 1) < SMALL / math.sqrt(len(common))
 
 
-def test_half_of_the_keys_leave_any_pair_in_order() -> None:
-    """Small and large numbers come in either order, for neighbouring keys too."""
+def test_half_of_the_keys_keep_the_order_of_any_pair() -> None:
+    """Small and large numbers come in either order, also for consecutive keys."""
     n, keys = 10_000, 4000
     pairs = np.array([0, 1, n // 2, n - 1])
     places = np.array([Permutation(n, number)(pairs) for number in range(keys)])

@@ -1,4 +1,4 @@
-"""The thread that prefetches, and loaders that are copied to other processes: nothing is lost."""
+"""The prefetch thread, and loaders copied to other processes: no batch is lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fineshards.storage.base import open_storage
 
 
 class Failing(Numbers):
-    """A source one of whose samples cannot be read, for a while."""
+    """A source with one sample that cannot be read while `broken` is set."""
 
     broken = True
 
@@ -33,7 +33,7 @@ class Failing(Numbers):
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 5])
-def test_an_error_comes_out_where_its_batch_would_have_and_can_be_mended(prefetch: int) -> None:
+def test_an_error_is_raised_in_place_of_its_batch_which_can_be_read_again(prefetch: int) -> None:
     source = Failing(40)
     loader = BatchLoader(source, 5, shuffle=False, prefetch=prefetch, epochs=1)
     assert numbers(loader, 3) == list(range(15))
@@ -71,7 +71,7 @@ def test_the_thread_ends_with_its_loader(end: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["next(loader)", "next(loader); raise SystemExit(3)", "pass"])
-def test_nothing_hangs_when_python_ends(tmp_path: Path, how: str) -> None:
+def test_nothing_hangs_when_the_interpreter_exits(tmp_path: Path, how: str) -> None:
     make_dataset(open_storage(str(tmp_path)), 5000, 500, test_shards=1)
     program = (
         "import sys, time\n"
@@ -89,7 +89,7 @@ def _rest(loader: BatchLoader, result: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_loader_in_use_goes_on_in_another_process(method: str) -> None:
+def test_a_loader_in_use_continues_in_another_process(method: str) -> None:
     loader = BatchLoader(Numbers(40), 4, 6, epochs=2)
     numbers(loader, 3)
     context = multiprocessing.get_context(method)
@@ -102,7 +102,7 @@ def test_a_loader_in_use_goes_on_in_another_process(method: str) -> None:
     assert rest == numbers(loader) == scalar_order(40, 6, 2)[12:]
 
 
-def test_a_pickled_loader_goes_on_where_it_stood() -> None:
+def test_a_pickled_loader_continues_at_its_position() -> None:
     loader = BatchLoader(Numbers(40), 4, 6, epochs=2)
     numbers(loader, 3)
     assert numbers(pickle.loads(pickle.dumps(loader))) == numbers(loader)

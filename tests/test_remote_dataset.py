@@ -1,4 +1,4 @@
-"""TokenDataset and BatchLoader on gs://, from a real server of the Cloud Storage API."""
+"""TokenDataset and BatchLoader on gs://, against a real server of the Cloud Storage API."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SHARD_TOKENS = 1000
 
 @pytest.fixture(scope="module")
 def server(gcs_proxy: Proxy) -> Iterator[str]:
-    """The address of a server with two datasets: the one of all tests, as a process has one."""
+    """The address of a server with two datasets; all tests share it, as a process has only one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STORAGE_EMULATOR_HOST", gcs_proxy.address)
         make_bucket(f"http://{gcs_proxy.upstream}", "data")
@@ -43,28 +43,28 @@ def server(gcs_proxy: Proxy) -> Iterator[str]:
 
 @pytest.fixture
 def fetched(server: str, monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, int]]:
-    """How often each block, (shard, number), was asked for."""
+    """How often each chunk, (shard, number), was fetched."""
     counts: Counter[tuple[int, int]] = Counter()
     fetch = RemoteShards._fetch
 
-    def counted(self: RemoteShards, block: tuple[int, int]) -> bytes:
-        counts[block] += 1
-        return fetch(self, block)
+    def counted(self: RemoteShards, chunk: tuple[int, int]) -> bytes:
+        counts[chunk] += 1
+        return fetch(self, chunk)
 
     monkeypatch.setattr(RemoteShards, "_fetch", counted)
     return counts
 
 
 @pytest.mark.parametrize("dtype", ["uint32", "uint16"])
-@pytest.mark.parametrize(("block_bytes", "cache_bytes"), [(1, 1), (1000, 3000), (1 << 20, 1 << 30)])
+@pytest.mark.parametrize(("read_bytes", "cache_bytes"), [(1, 1), (1000, 3000), (1 << 20, 1 << 30)])
 @pytest.mark.parametrize("length", [10, 999, 1500])
-def test_samples_are_the_stream_whatever_is_cached(
-    server: str, dtype: str, block_bytes: int, cache_bytes: int, length: int
+def test_samples_are_the_stream_for_any_cache(
+    server: str, dtype: str, read_bytes: int, cache_bytes: int, length: int
 ) -> None:
     dataset = TokenDataset(
         f"{ADDRESS}-{dtype}",
         sequence_length=length,
-        block_bytes=block_bytes,
+        read_bytes=read_bytes,
         cache_bytes=cache_bytes,
     )
     numbers = np.random.default_rng(0).integers(0, len(dataset), 5)
@@ -77,31 +77,31 @@ def test_samples_are_the_stream_whatever_is_cached(
     assert np.array_equal(dataset.gather(numbers), gathered)
 
 
-def test_reading_in_order_fetches_every_block_once(fetched: Counter[tuple[int, int]]) -> None:
+def test_reading_in_order_fetches_every_chunk_once(fetched: Counter[tuple[int, int]]) -> None:
     dataset = TokenDataset(
-        f"{ADDRESS}-uint32", sequence_length=50, block_bytes=1024, cache_bytes=16 << 10
+        f"{ADDRESS}-uint32", sequence_length=50, read_bytes=1024, cache_bytes=16 << 10
     )
-    with BatchLoader(dataset, 8, shuffle=False, epochs=1, keep_last=True) as loader:
+    with BatchLoader(dataset, 8, shuffle=False, epochs=1, drop_last=False) as loader:
         assert sum(map(len, loader)) == len(dataset)
-    # 19 shards of 4,128 bytes, and one of 11 tokens, are 5 blocks each, and one.
-    assert set(fetched) == {(shard, block) for shard in range(19) for block in range(5)} | {(19, 0)}
+    # 19 shards of 4,128 bytes have 5 chunks each. The last shard, of 11 tokens, has one.
+    assert set(fetched) == {(shard, chunk) for shard in range(19) for chunk in range(5)} | {(19, 0)}
     assert set(fetched.values()) == {1}
 
 
-def test_a_windowed_shuffle_fetches_every_block_once(fetched: Counter[tuple[int, int]]) -> None:
-    """Where the cache holds the blocks of two windows, and each is used some twenty times."""
+def test_shuffle_shards_fetches_every_chunk_about_once(fetched: Counter[tuple[int, int]]) -> None:
+    """The cache holds the chunks of two groups of shards; each chunk is used about 20 times."""
     dataset = TokenDataset(
-        f"{ADDRESS}-uint32", sequence_length=10, block_bytes=1024, cache_bytes=20 << 10
+        f"{ADDRESS}-uint32", sequence_length=10, read_bytes=1024, cache_bytes=20 << 10
     )
-    with BatchLoader(dataset, 8, window=2, epochs=1) as loader:
+    with BatchLoader(dataset, 8, shuffle_shards=2, epochs=1) as loader:
         batches = sum(1 for _ in loader)
     assert batches == len(dataset) // 8
     assert len(fetched) == 19 * 5 + 1
-    # A sample, or a read-ahead, may reach into the shard behind its window.
+    # A sample, or the read-ahead, may reach into the shard after its group.
     assert sum(fetched.values()) < 1.5 * len(fetched)
 
 
-def test_threads_share_one_fetch_of_a_block(fetched: Counter[tuple[int, int]]) -> None:
+def test_threads_share_one_fetch_of_a_chunk(fetched: Counter[tuple[int, int]]) -> None:
     dataset = TokenDataset(f"{ADDRESS}-uint32", sequence_length=10)
     threads = [threading.Thread(target=dataset.gather, args=(np.arange(90),)) for _ in range(8)]
     for thread in threads:
@@ -111,13 +111,13 @@ def test_threads_share_one_fetch_of_a_block(fetched: Counter[tuple[int, int]]) -
     assert max(fetched.values()) == 1
 
 
-def test_a_missing_or_damaged_shard_is_named_and_found_again_when_it_is_mended(
+def test_a_missing_or_damaged_shard_is_named_and_read_again_after_a_repair(
     server: str,
 ) -> None:
     root = "gs://data/harmed"
     storage = open_storage(root)
     make_dataset(storage, 5000, 1000)
-    dataset = TokenDataset(root, sequence_length=100, block_bytes=1024)
+    dataset = TokenDataset(root, sequence_length=100, read_bytes=1024)
     name = "train/train_0002.npy"
     content = storage.read(name)
     for harm, said in [
@@ -143,17 +143,17 @@ def test_an_unfinished_dataset_and_an_empty_split_are_refused(server: str) -> No
     with pytest.raises(OutputError, match="gs://data/none holds no finished dataset"):
         TokenDataset("gs://data/none", sequence_length=10)
     make_dataset(open_storage("gs://data/all-train"), 50, 10)
-    with pytest.raises(UsageError, match="the split test is empty"):
+    with pytest.raises(UsageError, match="the test split is empty"):
         TokenDataset("gs://data/all-train", "test", sequence_length=10)
 
 
-def test_it_reads_in_forked_processes_and_ends_in_the_middle(server: str, tmp_path: Path) -> None:
-    """As DataLoader's workers do; nothing hangs, whatever is still being fetched."""
+def test_forked_processes_can_read_and_exit_at_any_time(server: str, tmp_path: Path) -> None:
+    """As DataLoader's workers do. Nothing hangs, even with requests in flight."""
     program = f"""
 import os, sys
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.dataset import TokenDataset
-dataset = TokenDataset({ADDRESS + "-uint32"!r}, sequence_length=50, block_bytes=512)
+dataset = TokenDataset({ADDRESS + "-uint32"!r}, sequence_length=50, read_bytes=512)
 loader = BatchLoader(dataset, 16, prefetch=4)
 first = next(loader)
 print(first.sum(), flush=True)
@@ -179,7 +179,7 @@ assert os.waitpid(child, 0)[1] == 0
     assert os.listdir(tmp_path) == []
 
 
-# Seen through a proxy that keeps a list of requests, and makes some fail
+# Through a proxy that records requests and makes some of them fail
 
 
 def test_opening_is_one_request_for_the_manifest(stored: Stored) -> None:
@@ -190,7 +190,7 @@ def test_opening_is_one_request_for_the_manifest(stored: Stored) -> None:
     lines = [request.line for request in stored.proxy.requests[before:]]
     assert len(lines) == 1
     assert "metadata/manifest.json" in lines[0]
-    # A sample is read by its block alone, and the shard is opened and checked with two requests.
+    # A sample needs one request for its chunk. Opening and checking its shard needs two.
     before = len(stored.proxy.requests)
     assert np.array_equal(dataset[14], stream(700, 751))
     lines = [request.line for request in stored.proxy.requests[before:]]
@@ -198,27 +198,27 @@ def test_opening_is_one_request_for_the_manifest(stored: Stored) -> None:
     assert all("train_0007" in line for line in lines)
 
 
-def test_failing_requests_are_repeated_and_samples_stay_right(stored: Stored) -> None:
+def test_failed_requests_are_retried_and_samples_are_right(stored: Stored) -> None:
     root = f"{stored.url}/set"
     make_dataset(open_storage(root), 5000, 1000)
     rule = stored.proxy.fail("GET.*train_", 503, range(2, 40, 5))
-    dataset = TokenDataset(root, sequence_length=100, block_bytes=1024)
+    dataset = TokenDataset(root, sequence_length=100, read_bytes=1024)
     with BatchLoader(dataset, 7, shuffle=False, epochs=1) as loader:
         rows = np.concatenate(list(loader))
     assert rule.hits > 3
     assert np.array_equal(rows[:, :-1].ravel(), stream(0, 4900))
 
 
-def test_what_may_not_be_read_is_one_sentence_that_names_the_shard(stored: Stored) -> None:
+def test_a_forbidden_shard_is_named_in_one_sentence(stored: Stored) -> None:
     root = f"{stored.url}/set"
     make_dataset(open_storage(root), 5000, 1000)
-    dataset = TokenDataset(root, sequence_length=100, block_bytes=1024)
+    dataset = TokenDataset(root, sequence_length=100, read_bytes=1024)
     with BatchLoader(dataset, 10, shuffle=False, epochs=1) as loader:
         next(loader)
         stored.proxy.fail("GET.*train_0003.*alt=media", 403, range(1, 1000))
         with pytest.raises(OutputError, match=r"train_0003\.npy cannot be read: no permission"):
             list(loader)
-        # Its first token is the last label of the batch before.
+        # Its first token is the last label of the previous batch.
         assert loader.consumed == 20
         stored.proxy.rules.clear()
         assert sum(map(len, loader)) == 20

@@ -1,4 +1,4 @@
-"""TokenDataset: every sample of every shape of dataset, whose tokens, documents and faults."""
+"""TokenDataset: samples of datasets of every shape, their documents, and damaged shards."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copy(whole: Path, tmp_path: Path) -> Path:
-    """A dataset to harm."""
+    """A dataset to damage."""
     return Path(shutil.copytree(whole, tmp_path / "copy"))
 
 
@@ -56,7 +56,7 @@ def split_stream(split: str) -> np.ndarray:
 
 @pytest.mark.parametrize("split", ["test", "train"])
 @pytest.mark.parametrize("length", [1, 2, 7, 64, 499, 500, 999, 1000, 1001, 1024, 1999])
-def test_samples_are_the_stream_at_every_place(whole: Path, split: str, length: int) -> None:
+def test_samples_are_the_stream_at_every_position(whole: Path, split: str, length: int) -> None:
     dataset = TokenDataset(whole, split, sequence_length=length)
     tokens = split_stream(split)
     assert len(dataset) == (len(tokens) - 1) // length
@@ -71,7 +71,7 @@ def test_samples_are_the_stream_at_every_place(whole: Path, split: str, length: 
 def test_the_tail_is_used_to_its_last_whole_sample(
     tmp_path: Path, tokens: int, samples: int
 ) -> None:
-    """The last token is the label of the last input: T * n + 1 tokens are n samples, no fewer."""
+    """The last token is the label of the last input, so T * n + 1 tokens make n samples."""
     folder = made(tmp_path / "set", tokens=tokens + 1, test_shards=0)
     dataset = TokenDataset(folder, sequence_length=5320)
     assert len(dataset) == samples
@@ -104,7 +104,7 @@ def test_any_size_of_shard_and_sample_gives_the_stream(
     shutil.rmtree(folder)
 
 
-def test_numbers_count_from_the_end_as_in_any_sequence(whole: Path) -> None:
+def test_negative_numbers_count_from_the_end(whole: Path) -> None:
     dataset = TokenDataset(whole, sequence_length=100)
     assert np.array_equal(dataset[-1], dataset[len(dataset) - 1])
     assert np.array_equal(dataset[np.int64(3)], dataset[3])
@@ -112,15 +112,15 @@ def test_numbers_count_from_the_end_as_in_any_sequence(whole: Path) -> None:
         dataset[i].tolist() for i in range(len(dataset))
     ]
     for index in (len(dataset), -len(dataset) - 1):
-        with pytest.raises(IndexError, match=f"sample {index} of {len(dataset)}"):
+        with pytest.raises(IndexError, match=rf"sample {index} is out of range\({len(dataset)}\)"):
             dataset[index]
     for numbers in ([0, len(dataset)], [-1]):
-        with pytest.raises(IndexError, match="outside of range"):
+        with pytest.raises(IndexError, match="out of range"):
             dataset.gather(np.array(numbers))
 
 
 def test_token_numbers_beyond_32_bits_are_found(tmp_path: Path) -> None:
-    """Shards of 2^31 tokens and more; the files are holes, but for the tokens looked for."""
+    """Shards of more than 2^31 tokens; the files are sparse, except for the tokens read."""
     folder, shard_tokens, length = tmp_path / "large", 2**31 + (1 << 21), 1 << 20
     make_dataset(open_storage(str(folder)), 5, 5)
     tokens = 2 * shard_tokens + 5
@@ -166,8 +166,8 @@ def test_opening_reads_the_manifest_and_no_shard(
     assert len(dataset) == 53
 
 
-def test_what_else_lies_in_the_folders_is_not_read(copy: Path) -> None:
-    """Readers that list a folder load placeholders, copies and other people's files."""
+def test_other_files_in_the_folders_are_not_read(copy: Path) -> None:
+    """A reader that lists the folder would load placeholders, copies and unrelated files."""
     (copy / "train/train_0000 (copy).npy").write_bytes(b"")
     (copy / "train/train_9999.npy").write_bytes(b"\x93NUMPY")
     (copy / "train/.train_0000.npy.swp").write_bytes(b"x")
@@ -191,16 +191,14 @@ def test_a_read_only_dataset_is_read_and_nothing_is_written(copy: Path) -> None:
     ("split", "length", "said"),
     [
         ("train", 5321, "has 5,321 tokens, but a sample of sequence_length 5,321 needs 5,322"),
-        ("test", 2000, "the split test has 2,000 tokens"),
+        ("test", 2000, "the test split has 2,000 tokens"),
         ("train", 0, "sequence_length is 0"),
         ("train", -1, "sequence_length is -1"),
         ("train", 1.5, "sequence_length is 1.5"),
-        ("validation", 10, "no split 'validation'; give test or train"),
+        ("validation", 10, "no split 'validation'; choose test or train"),
     ],
 )
-def test_what_cannot_be_asked_for_is_refused(
-    whole: Path, split: str, length: int, said: str
-) -> None:
+def test_impossible_arguments_are_refused(whole: Path, split: str, length: int, said: str) -> None:
     message = refused(lambda: TokenDataset(whole, split, sequence_length=length))
     assert said in message
 
@@ -208,7 +206,7 @@ def test_what_cannot_be_asked_for_is_refused(
 def test_an_empty_split_is_refused(tmp_path: Path) -> None:
     made(tmp_path, test_shards=0)
     message = refused(lambda: TokenDataset(tmp_path, "test", sequence_length=10))
-    assert "the split test is empty" in message
+    assert "the test split is empty" in message
 
 
 def test_an_unfinished_dataset_is_refused(copy: Path) -> None:
@@ -248,7 +246,7 @@ def rewrite(path: Path, change: Callable[[bytes], bytes]) -> None:
         ),
         (
             lambda path: rewrite(path, lambda old: old.replace(b"(1000,)", b"(1001,)")),
-            "says 1,001 tokens, expected 1,000",
+            "has 1,001 tokens in its header, expected 1,000",
         ),
     ],
 )
@@ -261,7 +259,7 @@ def test_a_missing_or_damaged_shard_is_an_error_that_names_it(
         message = refused(partial(dataset.gather, np.array(samples)), OutputError)
         assert said in message
         assert SHARD in message
-    # All others are still there.
+    # All other samples can still be read.
     assert np.array_equal(dataset[31], split_stream("train")[3100:3201])
 
 
@@ -270,7 +268,7 @@ def test_a_missing_or_damaged_shard_is_an_error_that_names_it(
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory, sample: Path) -> Path:
-    """A dataset of the sample, by the job itself: short shards, so that documents straddle them."""
+    """A dataset of the sample built by the job, with shards so short that documents cross them."""
     folder = tmp_path_factory.mktemp("built") / "dataset"
     flags = ["--shard_tokens=3000", "--block_bytes=300000", "--test_shards=3"]
     assert main(["build", "--input", str(sample), "--output", str(folder), *flags]) == 0
@@ -293,7 +291,7 @@ def test_documents_of_a_sample_are_those_of_the_source(
         at = border + i * length
         found = dataset.documents(i)
         tokens = dataset[i]
-        # In order, without a gap, from the first token to the last.
+        # In order and without gaps, from the first token to the last.
         assert [each.begin for each in found] == [0, *(each.end for each in found[:-1])]
         assert found[-1].end == length + 1
         for each in found:
@@ -307,14 +305,14 @@ def test_documents_of_a_sample_are_those_of_the_source(
         starts = sorted({0, *(each.begin for each in found)})
         assert dataset.boundaries(i).tolist() == starts
         assert cu_seqlens(tokens, EOT).tolist() == [*starts, length + 1]
-        # A document that began before the sample counts from the sample's first token.
+        # The positions of a document that began earlier count from the sample's first token.
         assert position_ids(tokens, EOT).tolist() == [
             position for each in found for position in range(each.end - each.begin)
         ]
     assert len(touched) > 5
 
 
-def test_boundaries_of_batches_begin_anew_in_every_row() -> None:
+def test_boundaries_of_batches_restart_in_every_row() -> None:
     eot = 9
     batch = np.array([[9, 1, 2, 9], [1, 2, 3, 4], [4, 9, 9, 5]], np.uint32)
     assert cu_seqlens(batch, eot).tolist() == [0, 3, 4, 8, 9, 10, 12]
@@ -336,7 +334,7 @@ def _in_child(dataset: TokenDataset, result: object) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_dataset_in_use_goes_on_in_other_processes(whole: Path, method: str) -> None:
+def test_a_dataset_in_use_can_be_read_in_other_processes(whole: Path, method: str) -> None:
     dataset = TokenDataset(whole, sequence_length=100)
     expected = gather_all(dataset)
     context = multiprocessing.get_context(method)
@@ -361,7 +359,7 @@ def test_a_pickle_is_small_and_equal(whole: Path) -> None:
 def test_threads_share_a_dataset_with_few_files_open(
     whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fineshards.loader.mapped._MOST_OPEN", 2)
+    monkeypatch.setattr("fineshards.loader.mapped._MAX_OPEN", 2)
     dataset = TokenDataset(whole, sequence_length=100)
     expected = split_stream("train")
     rng = np.random.default_rng(0)

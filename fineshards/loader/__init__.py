@@ -1,1 +1,1 @@
-"""Reads a finished dataset for training: samples, their order, batches, resumption. No Beam."""
+"""Reads finished datasets for training: samples, their order, batches and resuming. No Beam."""

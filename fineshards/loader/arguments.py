@@ -1,4 +1,4 @@
-"""Numbers that a caller gives, checked: errors are a sentence, not a traceback."""
+"""Checks integer arguments, so that a wrong one raises one sentence instead of a traceback."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import SupportsIndex
 from fineshards.errors import UsageError
 
 
-def whole_number(name: str, value: SupportsIndex, least: int | None = None) -> int:
-    """The value as an int; raises UsageError unless it is a whole number, from `least` on."""
+def checked_integer(name: str, value: SupportsIndex, minimum: int | None = None) -> int:
+    """The value as an int; raises UsageError if it is not an integer or is below `minimum`."""
     try:
         number = operator.index(value)
     except TypeError:
         number = None
-    if number is None or (least is not None and number < least):
-        start = "" if least is None else f" from {least} on"
-        raise UsageError(f"{name} is {value!r}; give a whole number{start}.")
+    if number is None or (minimum is not None and number < minimum):
+        limit = "" if minimum is None else f" of at least {minimum}"
+        raise UsageError(f"{name} is {value!r}; give an integer{limit}.")
     return number

@@ -1,4 +1,4 @@
-"""Batches for training: the same for any number of readers, and resumable at any step at once."""
+"""Training batches: the same for any number of ranks, and resumable at any step."""
 
 from __future__ import annotations
 
@@ -8,68 +8,107 @@ from types import TracebackType
 from typing import Any, Self
 
 from fineshards.errors import UsageError
-from fineshards.loader.arguments import whole_number
+from fineshards.loader.arguments import checked_integer
 from fineshards.loader.batches import Batches, Share
 from fineshards.loader.permutation import ALGORITHM_VERSION
 from fineshards.loader.prefetch import Prefetcher
-from fineshards.loader.sample_sources import Samples, SampleStream, Source
+from fineshards.loader.sample_sources import MixedSource, Samples, Source
 
 STATE_VERSION = 1
+# Saved states have older names for two of the arguments.
+_ARGUMENTS = {"tokens_a_sample": "sequence_length", "window": "shuffle_shards"}
 
 
 class BatchLoader:
-    """An iterator over one rank's part of every global batch: uint32, shape (B / W, T + 1).
+    """Iterates over one rank's part of every global batch.
 
-    Global batch b holds the samples b * B to (b + 1) * B of the global order, which depends on
-    source, seed, shuffle and window alone. Ranks take equal consecutive parts, so that the parts of
-    all ranks in a row are the same for every world size.
+    Global batch b holds samples `[b * B, (b + 1) * B)` of the global order, where B is the batch
+    size. The global order depends only on `source`, `seed`, `shuffle` and `shuffle_shards`. Ranks
+    take equal, consecutive parts, so the concatenated parts are the same for every world size.
 
-    source: a TokenDataset, a Mixture, or anything else that `loader.sample_sources` describes.
-    batch_size: B, of all ranks together. seed: any integer. rank, world_size: this reader's number,
-    of how many (W). shuffle: anew for every epoch; False for the source's own order. window: None
-    to shuffle all samples of an epoch together, or how many shards are shuffled together, so that
-    object storage is read in large blocks (`loader.order.WindowedShuffle`). epochs: passes over a
-    source, None for no end; a batch may have samples of two. keep_last: gives the last batch also
-    when it has fewer than B samples; ranks' parts then differ by one sample at most and may be
-    empty, so that all ranks have as many batches. prefetch: batches made ahead in a background
-    thread; 0 for none.
+    An iteration continues where the last one stopped. After the end, the next iteration starts
+    again from the first batch, in the same order.
 
-    An iteration goes on where the last one stopped. After the end has been reached, the next
-    begins anew, with the same order. Raises UsageError for arguments that do not go together.
+    Args:
+        source: A TokenDataset, a Mixture, or any other object with the interface of `Source` or
+            `MixedSource` in `fineshards.loader.sample_sources`.
+        batch_size: B, samples per global batch, over all ranks. A multiple of `world_size`.
+        seed: Any integer.
+        rank: This process's rank, from 0 to `world_size - 1`.
+        world_size: W, the number of ranks.
+        shuffle: True gives every epoch its own order. False keeps the source's order.
+        shuffle_shards: None shuffles all samples of an epoch together. A number shuffles the
+            shards, then the samples of that many shards at a time, so that object storage is read
+            in large requests.
+        epochs: Passes over the source; None for no end. One batch may hold samples of two epochs.
+            A Mixture has its own end, and takes None only.
+        drop_last: True leaves out a last batch of fewer than B samples. False returns it: the
+            ranks' parts then differ by at most one sample and may be empty, so that every rank
+            has the same number of batches.
+        prefetch: Batches read ahead in a background thread; 0 for no thread.
+
+    Yields:
+        One batch per step: uint32, shape (B / W, T + 1), where T is the source's sequence length.
+        `batch[:, :-1]` is the model's input and `batch[:, 1:]` its labels. The caller owns the
+        array.
+
+    Raises:
+        UsageError: An argument is out of range, or arguments contradict each other.
+        OutputError: While iterating, if a shard is missing or damaged. The next call tries the
+            same batch again.
+
+    Example:
+        >>> from fineshards import BatchLoader, TokenDataset
+        >>> dataset = TokenDataset(dataset_folder, sequence_length=1024)
+        >>> with BatchLoader(dataset, batch_size=32, seed=1) as loader:
+        ...     batch = next(loader)
+        ...     state = loader.state_dict()
+        ...     following = next(loader)
+        >>> batch.shape, batch.dtype
+        ((32, 1025), dtype('uint32'))
+
+        Resume on another number of ranks:
+
+        >>> with BatchLoader(dataset, batch_size=32, seed=1, rank=3, world_size=4) as loader:
+        ...     loader.load_state_dict(state)
+        ...     bool((next(loader) == following[24:]).all())
+        True
     """
 
     def __init__(
         self,
-        source: Source | SampleStream,
+        source: Source | MixedSource,
         batch_size: int,
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
         *,
         shuffle: bool = True,
-        window: int | None = None,
+        shuffle_shards: int | None = None,
         epochs: int | None = None,
-        keep_last: bool = False,
+        drop_last: bool = True,
         prefetch: int = 2,
     ) -> None:
-        seed = whole_number("seed", seed)
-        window = None if window is None else whole_number("window", window, 1)
-        epochs = None if epochs is None else whole_number("epochs", epochs, 1)
+        seed = checked_integer("seed", seed)
+        if shuffle_shards is not None:
+            shuffle_shards = checked_integer("shuffle_shards", shuffle_shards, 1)
+        epochs = None if epochs is None else checked_integer("epochs", epochs, 1)
         share = Share.checked(batch_size, rank, world_size)
-        self.batches = Batches(source, share, seed, shuffle, window, epochs, keep_last)
-        # What the order depends on: a state is of use only where all of it is the same.
+        self.batches = Batches(source, share, seed, shuffle, shuffle_shards, epochs, drop_last)
+        # What the order depends on. A state can be loaded only where all of it is equal. These are
+        # the keys of saved states, which must not change.
         self._order = {
             "algorithm": ALGORITHM_VERSION,
             "fingerprint": source.fingerprint,
-            # A stream's fingerprint has the sources' lengths; its own end may still be changed.
-            "samples": None if isinstance(source, SampleStream) else len(source),
-            "tokens_a_sample": source.tokens_a_sample,
+            # A mixture's fingerprint covers its sources' lengths. Its own end may still change.
+            "samples": None if isinstance(source, MixedSource) else len(source),
+            "tokens_a_sample": source.sequence_length,
             "seed": seed,
             "shuffle": bool(shuffle),
-            "window": window if shuffle else None,
+            "window": shuffle_shards if shuffle else None,
         }
-        self._stream = source if isinstance(source, SampleStream) else None
-        self._depth = whole_number("prefetch", prefetch, 0)
+        self._mixture = source if isinstance(source, MixedSource) else None
+        self._depth = checked_integer("prefetch", prefetch, 0)
         self._consumed = 0
         self._ended = False
         self._items: Iterator[Samples] | None = None
@@ -77,7 +116,7 @@ class BatchLoader:
 
     @property
     def consumed(self) -> int:
-        """Samples of the global order, of all ranks, in the batches that were handed out."""
+        """Samples of the global order in the batches returned so far, over all ranks."""
         return self._consumed
 
     def __iter__(self) -> Iterator[Samples]:
@@ -89,8 +128,8 @@ class BatchLoader:
         try:
             if self._items is None or self._process != os.getpid():
                 self._process = os.getpid()
-                self._items = self.batches.follow(self._consumed)
-                # Made here: nobody has to wait for a thread to start, and to be given its turn.
+                self._items = self.batches.iterate_from(self._consumed)
+                # Read in this thread, so that the first batch does not wait for one to start.
                 batch = next(self._items)
                 if self._depth:
                     self._items = Prefetcher(self._items, self._depth)
@@ -100,7 +139,7 @@ class BatchLoader:
             self._ended = True
             raise
         except BaseException:
-            # An iterator that raised is over; whoever asks again is to get the same batch.
+            # A generator that raised is finished. The next call must read the same batch again.
             self.close()
             raise
         self._consumed = self.batches.after(self._consumed, 1)
@@ -110,46 +149,62 @@ class BatchLoader:
         """Goes back to the first batch."""
         self._go_to(0)
 
-    def state_dict(self, steps_elsewhere: int = 0) -> dict[str, Any]:
-        """Where the loader stands: a few numbers and names, for JSON or any checkpoint.
+    def state_dict(self, steps: int = 0) -> dict[str, Any]:
+        """The loader's position, to be saved in a checkpoint.
 
-        What counts is what was handed out, not what was prefetched. All ranks' states are equal.
-        steps_elsewhere: batches taken since by others, such as the workers of torch's DataLoader.
+        It counts the batches that were returned, not those that were prefetched. All ranks' states
+        are equal, so one of them is enough.
+
+        Args:
+            steps: Batches to count in addition, such as those that the workers of torch's
+                DataLoader have read from a copy of this loader.
+
+        Returns:
+            A dict of a few numbers and strings that JSON can hold.
+
+        Raises:
+            UsageError: `steps` is not an integer of at least 0.
         """
-        steps = whole_number("steps_elsewhere", steps_elsewhere, 0)
-        consumed = self.batches.after(self._consumed, steps)
+        consumed = self.batches.after(self._consumed, checked_integer("steps", steps, 0))
         return {"version": STATE_VERSION, **self._order_of(consumed), "consumed": consumed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes to where a state was taken, also with another batch size or number of ranks.
+        """Moves the loader to a saved position, with the same or another batch size and world size.
 
-        Raises UsageError, and stays where it is, if the state belongs to another order or source.
-        Of a mixture, the draws up to there must be the same; weights may change from then on.
+        Of a mixture, only the draws up to that position must be the same: its weights may change
+        from there on.
+
+        Args:
+            state: What `state_dict` returned.
+
+        Raises:
+            UsageError: The state belongs to another order of samples or another source, or is not
+                a state. The loader keeps its position.
         """
         names = ("version", *self._order, "consumed")
         missing = [name for name in names if name not in state]
         if missing:
             raise UsageError(
-                f"this is not the state of a BatchLoader: {', '.join(missing)} is missing. "
-                "Give what state_dict() returned."
+                f"this is not the state of a BatchLoader: it lacks {', '.join(missing)}. "
+                "Pass what state_dict() returned."
             )
-        consumed = whole_number("consumed, in the state,", state["consumed"], 0)
+        consumed = checked_integer("consumed in the state", state["consumed"], 0)
         known = {"version": STATE_VERSION, **self._order_of(consumed)}
         different = [
-            f"{name} {state[name]!r} there and {here!r} here"
+            f"{_ARGUMENTS.get(name, name)} is {state[name]!r} in the state but {here!r} here"
             for name, here in known.items()
             if state[name] != here
         ]
         if different:
             raise UsageError(
-                f"the state is of another order of samples: {'; '.join(different)}. Open the same "
-                "dataset with the same settings, by the version of fineshards that saved it, or "
-                "begin without the state."
+                f"the state belongs to another order of samples: {'; '.join(different)}. Open the "
+                "same dataset with the same arguments, in the version of fineshards that saved the "
+                "state, or start without it."
             )
         self._go_to(consumed)
 
     def close(self) -> None:
-        """Ends the background thread. The loader may be used again and goes on where it stood."""
+        """Stops the background thread. The loader can still be used, from the same position."""
         if isinstance(self._items, Prefetcher) and self._process == os.getpid():
             self._items.close()
         self._items = self._process = None
@@ -169,10 +224,10 @@ class BatchLoader:
         return self.__dict__ | {"_items": None, "_process": None}
 
     def _order_of(self, consumed: int) -> dict[str, Any]:
-        """What the order of the first samples depends on."""
-        if self._stream is None:
+        """What the order of the first `consumed` samples depends on."""
+        if self._mixture is None:
             return self._order
-        return self._order | {"fingerprint": self._stream.fingerprint_of(consumed)}
+        return self._order | {"fingerprint": self._mixture.fingerprint_of(consumed)}
 
     def _go_to(self, consumed: int) -> None:
         self.close()

@@ -1,4 +1,4 @@
-"""Batches as a function of their place: which samples they hold, for any number of readers."""
+"""Batches as a function of their position: which samples each holds, for any world size."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from fineshards.errors import UsageError
-from fineshards.loader.arguments import whole_number
+from fineshards.loader.arguments import checked_integer
 from fineshards.loader.order import EpochOrder
-from fineshards.loader.sample_sources import Numbers, Samples, SampleStream, Source, gather
+from fineshards.loader.sample_sources import MixedSource, Numbers, Samples, Source, gather
 
-# Positions of the global order that are worked out together: vectorised work wants some thousands.
+# Positions of the global order computed together: vectorised code needs thousands to be fast.
 _SPAN = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How samples are dealt out: `batch_size` in a global batch, of which a rank has its part."""
+    """One rank's share of every global batch of `batch_size` samples."""
 
     batch_size: int
     rank: int
@@ -26,28 +26,28 @@ class Share:
 
     @classmethod
     def checked(cls, batch_size: int, rank: int, world_size: int) -> Share:
-        """Raises UsageError for numbers that do not go together."""
+        """A share; raises UsageError if a number is out of range or the batch cannot be divided."""
         share = cls(
-            whole_number("batch_size", batch_size, 1),
-            whole_number("rank", rank, 0),
-            whole_number("world_size", world_size, 1),
+            checked_integer("batch_size", batch_size, 1),
+            checked_integer("rank", rank, 0),
+            checked_integer("world_size", world_size, 1),
         )
         if share.rank >= share.world_size:
             raise UsageError(
-                f"rank {rank} is not one of world_size {world_size}: ranks go from 0 to "
+                f"rank is {rank}, but with world_size {world_size} ranks go from 0 to "
                 f"{world_size - 1}."
             )
         if share.batch_size % share.world_size:
             raise UsageError(
-                f"a batch of {batch_size} samples cannot be divided by world_size {world_size}; "
-                "give a multiple of it."
+                f"batch_size {batch_size} cannot be divided by world_size {world_size}; give a "
+                "multiple of it."
             )
         return share
 
     def part(self, samples: int) -> tuple[int, int]:
-        """This rank's `[start, stop)` of a batch; all ranks' parts are the batch, in order.
+        """This rank's part `[start, stop)` of a batch; ranks take consecutive parts.
 
-        Parts of a full batch are equal; of a last, partial one they differ by one at most.
+        Parts of a full batch are equal. Parts of a partial last batch differ by at most one sample.
         """
         return (
             samples * self.rank // self.world_size,
@@ -58,51 +58,51 @@ class Share:
 class Batches:
     """One rank's part of every global batch.
 
-    The global order is that of the stream, or the epochs of a source one after the other; each
-    source of a stream has epochs of its own. end: its length, or None if there is no end.
-    keep_last: whether a last batch with fewer samples is one too. See BatchLoader for the others.
+    The global order is the epochs of a source one after the other, or the draws of a mixture, whose
+    sources have an epoch order each. `end` is the length of the global order; None if it is
+    endless. The arguments are those of BatchLoader.
     """
 
     def __init__(
         self,
-        source: Source | SampleStream,
+        source: Source | MixedSource,
         share: Share,
         seed: int,
         shuffle: bool,
-        window: int | None,
+        shuffle_shards: int | None,
         epochs: int | None,
-        keep_last: bool,
+        drop_last: bool,
     ) -> None:
         self.share = share
-        self._keep_last = keep_last
-        self._width = source.tokens_a_sample + 1
-        self._stream: SampleStream | None = None
-        if isinstance(source, SampleStream):
+        self._drop_last = drop_last
+        self._width = source.sequence_length + 1
+        self._mixture: MixedSource | None = None
+        if isinstance(source, MixedSource):
             if epochs is not None:
                 raise UsageError(
-                    f"epochs={epochs}: a mixture has no epochs; say what is to happen when its "
-                    "sources are exhausted instead."
+                    f"epochs is {epochs}, but a mixture has no epochs. Leave epochs out, and use "
+                    "the mixture's exhausted argument to end it."
                 )
-            self._stream = source
+            self._mixture = source
             self._sources, names = source.sources, source.names
             self.end = source.length
         else:
-            # No source of a mixture has an empty name to be confused with.
+            # The name is part of the key of the order: a single source has the empty one.
             self._sources, names = (source,), ("",)
             self.end = None if epochs is None else epochs * len(source)
         self._orders = [
-            EpochOrder(each, seed, name, shuffle, window)
+            EpochOrder(each, seed, name, shuffle, shuffle_shards)
             for each, name in zip(self._sources, names, strict=True)
         ]
 
     def size(self, consumed: int) -> int:
-        """How many samples the global batch has that follows so many; 0 at the end."""
+        """Samples in the global batch that follows `consumed` samples; 0 at the end."""
         if self.end is None or consumed + self.share.batch_size <= self.end:
             return self.share.batch_size
-        return max(0, self.end - consumed) if self._keep_last else 0
+        return 0 if self._drop_last else max(0, self.end - consumed)
 
     def after(self, consumed: int, steps: int) -> int:
-        """Consumed samples after so many more batches, or as many as there are."""
+        """Consumed samples after `steps` more batches, or after the last one."""
         later = consumed + steps * self.share.batch_size
         if self.end is None or later <= self.end:
             return later
@@ -110,14 +110,11 @@ class Batches:
         later = consumed + whole * self.share.batch_size
         return later + self.size(later)
 
-    def follow(self, consumed: int, step: int = 1) -> Iterator[Samples]:
-        """The batches after so many consumed samples, or every `step`-th of them.
-
-        uint32, shape (samples of this rank, T + 1).
-        """
+    def iterate_from(self, consumed: int, step: int = 1) -> Iterator[Samples]:
+        """Every `step`-th batch after `consumed` samples: uint32, shape (rank's part, T + 1)."""
         many = 1
         while self.size(consumed):
-            # The first batches are worked out one by one, since somebody waits for them.
+            # Start with one batch at a time, so that the first one is ready soon.
             starts: list[int] = []
             while len(starts) < many and self.size(consumed):
                 starts.append(consumed)
@@ -139,13 +136,13 @@ class Batches:
             yield self._gather(sources_here, numbers_here)
 
     def _locate(self, positions: Numbers) -> tuple[Numbers, Numbers]:
-        """For positions in the global order, increasing: number of the source, and sample of it."""
-        if self._stream is None:
+        """The source index and sample number of each position in the global order, increasing."""
+        if self._mixture is None:
             return np.zeros_like(positions), self._orders[0](positions)
         if not len(positions):
             return positions, positions
         first = int(positions[0])
-        which, numbers = self._stream.draws(first, int(positions[-1]) + 1)
+        which, numbers = self._mixture.draws(first, int(positions[-1]) + 1)
         which, numbers = which[positions - first], numbers[positions - first]
         found = np.empty_like(numbers)
         for source, here in _groups(which):
@@ -153,7 +150,7 @@ class Batches:
         return which, found
 
     def _gather(self, which: Numbers, numbers: Numbers) -> Samples:
-        if self._stream is None:
+        if self._mixture is None:
             return gather(self._sources[0], numbers)
         rows = np.empty((len(numbers), self._width), np.uint32)
         for source, here in _groups(which):
@@ -162,7 +159,7 @@ class Batches:
 
 
 def _groups(which: Numbers) -> Iterator[tuple[int, Numbers]]:
-    """Every value, and the indices that have it."""
+    """Each distinct value with the indices where it occurs."""
     order = np.argsort(which, kind="stable")
     values, firsts = np.unique(which[order], return_index=True)
     yield from zip(values.tolist(), np.split(order, firsts[1:]), strict=False)

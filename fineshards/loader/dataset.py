@@ -1,4 +1,4 @@
-"""A split of a finished dataset as samples of a fixed length, by number."""
+"""One split of a finished dataset as numbered samples of a fixed length."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import UsageError
-from fineshards.loader.arguments import whole_number
+from fineshards.loader.arguments import checked_integer
 from fineshards.loader.boundaries import document_starts
 from fineshards.loader.mapped import MappedShards
 from fineshards.loader.remote import RemoteShards
-from fineshards.loader.split_shards import Split
+from fineshards.loader.split_shards import SplitShards
 from fineshards.storage.base import open_storage
 
 if TYPE_CHECKING:
     from fineshards.shards.dataset import Dataset
 
-BLOCK_BYTES = 8 << 20
+READ_BYTES = 8 << 20
 CACHE_BYTES = 1 << 30
 
 
@@ -30,9 +30,14 @@ CACHE_BYTES = 1 << 30
 class SampleDocument:
     """The part of a document that lies in a sample.
 
-    number: of the document in the stream. file, row, id: where its text came from.
-    begin, end: its tokens in the sample, half-open. position: how many of the document's tokens
-    lie before the sample; 0 when its EOT stands at `begin`.
+    Attributes:
+        number: The document's number in the token stream.
+        file: The source file of its text.
+        row: The row in that file.
+        id: The value of the id column; None if there is none.
+        begin: Where the part starts in the sample, in tokens.
+        end: Where it ends, exclusive.
+        position: Tokens of the document before `begin`; 0 if its EOT is at `begin`.
     """
 
     number: int
@@ -45,18 +50,44 @@ class SampleDocument:
 
 
 class TokenDataset:
-    """The samples of one split: sample i is tokens `[i*T, i*T + T]` of it, T + 1 in all.
+    """The samples of one split: sample i is tokens `[i*T, i*T + T + 1)` of the split.
 
-    So `sample[:-1]` is a model's input and `sample[1:]` what it should say; each of the split's
-    first `len(self) * T` tokens is an input once, and the tokens behind them, T at most, are left
-    out. Shards are one stream: samples go on across their ends.
+    T is the sequence length. `sample[:-1]` is the model's input and `sample[1:]` its labels. Each
+    of the split's first `len(dataset) * T` tokens is an input exactly once; the rest, at most T
+    tokens, is left out. Shards are one continuous stream, so samples cross from shard to shard.
 
-    path: the dataset's folder, local or `gs://`. sequence_length: T. block_bytes, cache_bytes: on
-    gs://, how much a request fetches, and how much is kept in memory.
+    Opening reads only the manifest. A shard is opened and checked when one of its samples is first
+    read. Threads can share a dataset. A dataset can be pickled and used after a fork.
 
-    Only the manifest is read now; a shard is opened and checked when a sample of it is. Threads may
-    share a dataset; it may be pickled, and goes on after a fork. Raises UsageError for what cannot
-    be asked for, OutputError for what is not there or damaged, now and when samples are read.
+    Args:
+        path: The dataset's folder, local or `gs://bucket/folder`.
+        split: `train` or `test`.
+        sequence_length: T, tokens per sample without the last label.
+        read_bytes: On `gs://`, bytes per request; 8 MiB by default. docs/loader.md says which size
+            suits which order.
+        cache_bytes: On `gs://`, size of the in-memory cache in bytes; 1 GiB by default.
+
+    Attributes:
+        sequence_length: T.
+
+    Raises:
+        UsageError: The split is unknown, empty or shorter than one sample, or a number is not a
+            positive integer.
+        OutputError: The dataset is not finished, or its manifest is damaged. Reading a sample
+            raises it if a shard is missing or damaged.
+
+    Example:
+        >>> from fineshards import TokenDataset
+        >>> dataset = TokenDataset(dataset_folder, sequence_length=1024)
+        >>> len(dataset), dataset.tokens
+        (552, 565971)
+        >>> dataset[0].shape, dataset[0].dtype
+        ((1025,), dtype('uint32'))
+        >>> bool(dataset[0][-1] == dataset[1][0])
+        True
+        >>> dataset.gather(np.array([3, 1, 4])).shape
+        (3, 1025)
+        >>> dataset.close()
     """
 
     def __init__(
@@ -65,17 +96,17 @@ class TokenDataset:
         split: str = "train",
         *,
         sequence_length: int,
-        block_bytes: int = BLOCK_BYTES,
+        read_bytes: int = READ_BYTES,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        self.tokens_a_sample = whole_number("sequence_length", sequence_length, 1)
-        self._block_bytes = whole_number("block_bytes", block_bytes, 1)
-        self._cache_bytes = whole_number("cache_bytes", cache_bytes, 1)
-        self._split = Split.open(open_storage(str(path)), split)
+        self.sequence_length = checked_integer("sequence_length", sequence_length, 1)
+        self._read_bytes = checked_integer("read_bytes", read_bytes, 1)
+        self._cache_bytes = checked_integer("cache_bytes", cache_bytes, 1)
+        self._split = SplitShards.open(open_storage(str(path)), split)
         if len(self) == 0:
             raise UsageError(
-                f"{path}: the split {split} has {self._split.tokens:,} tokens, but a sample of "
-                f"sequence_length {sequence_length:,} needs {sequence_length + 1:,}; give a "
+                f"{path}: the {split} split has {self._split.tokens:,} tokens, but a sample of "
+                f"sequence_length {sequence_length:,} needs {sequence_length + 1:,}. Choose a "
                 "smaller sequence_length."
             )
         self._process: int | None = None
@@ -84,7 +115,7 @@ class TokenDataset:
 
     @property
     def fingerprint(self) -> str:
-        """Names the dataset's content and the split; the same wherever the dataset lies."""
+        """Identifies the dataset's content and the split, independent of its location."""
         return self._split.fingerprint
 
     @property
@@ -94,48 +125,92 @@ class TokenDataset:
 
     @property
     def eot(self) -> int:
-        """The token that starts every document, and stands nowhere else."""
+        """The token that starts every document and occurs nowhere else."""
         return self._split.eot
 
     @property
     def shard_bounds(self) -> npt.NDArray[np.int64]:
-        """int64, shape (shards + 1,): samples `[b[s], b[s+1])` begin in the shard s."""
+        """int64, shape (shards + 1,): samples `[b[s], b[s + 1])` begin in shard s."""
         starts = np.arange(self._split.shards + 1) * self._split.layout.shard_tokens
-        return np.minimum(-(-starts // self.tokens_a_sample), len(self))
+        return np.minimum(-(-starts // self.sequence_length), len(self))
 
     def __len__(self) -> int:
-        return (self._split.tokens - 1) // self.tokens_a_sample
+        return (self._split.tokens - 1) // self.sequence_length
 
     def __getitem__(self, index: int) -> npt.NDArray[np.uint32]:
-        """A sample, uint32, shape (T + 1,); negative numbers count from the end."""
+        """One sample: uint32, shape (T + 1,). A negative index counts from the end."""
         sample: npt.NDArray[np.uint32] = self.gather(np.array([self._number(index)]))[0]
         return sample
 
     def __getitems__(self, indices: Sequence[int]) -> list[npt.NDArray[np.uint32]]:
-        """Several samples; torch's DataLoader asks for a batch in this way."""
+        """Several samples; torch's DataLoader reads a batch through this method."""
         return list(self.gather(np.array([self._number(index) for index in indices])))
 
     def gather(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-        """Samples by their numbers, in range(len(self)); uint32, shape (len(indices), T + 1)."""
+        """Several samples in one array, faster than one by one.
+
+        Args:
+            indices: Sample numbers from 0 to len(dataset) - 1: integers, shape (n,), any order.
+
+        Returns:
+            uint32, shape (n, T + 1); row i is sample `indices[i]`.
+
+        Raises:
+            IndexError: A number is out of range.
+            OutputError: A shard is missing or damaged.
+        """
         if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
-            raise IndexError(f"sample numbers outside of range({len(self)})")
-        rows = np.empty((len(indices), self.tokens_a_sample + 1), np.uint32)
-        starts = indices.astype(np.int64) * self.tokens_a_sample
+            raise IndexError(f"sample numbers out of range({len(self)})")
+        rows = np.empty((len(indices), self.sequence_length + 1), np.uint32)
+        starts = indices.astype(np.int64) * self.sequence_length
         shards, offsets = np.divmod(starts, self._split.layout.shard_tokens)
         self._files().fill(rows, shards.tolist(), offsets.tolist())
         return rows
 
     def boundaries(self, index: int) -> npt.NDArray[np.int64]:
-        """Where documents begin in a sample; 0 is among them, though a document may begin before.
+        """Where documents begin in a sample.
 
-        int64, increasing. `loader.boundaries` makes `cu_seqlens` and position ids of whole batches.
+        The result always starts with 0, even if the first document began in an earlier sample. For
+        whole batches, use `cu_seqlens` and `position_ids` of `fineshards.loader.boundaries`.
+
+        Args:
+            index: The sample's number; a negative one counts from the end.
+
+        Returns:
+            int64, increasing positions from 0 to T.
+
+        Raises:
+            IndexError: The number is out of range.
+            OutputError: A shard is missing or damaged.
         """
         return document_starts(self[index], self.eot)
 
     def documents(self, index: int) -> list[SampleDocument]:
-        """The documents that a sample touches, in order, from the document tables (pyarrow)."""
-        begin = self._number(index) * self.tokens_a_sample
-        end = begin + self.tokens_a_sample + 1
+        """The documents that a sample touches, in order, with the source of each.
+
+        Reads the document tables, which needs pyarrow.
+
+        Args:
+            index: The sample's number; a negative one counts from the end.
+
+        Returns:
+            One SampleDocument per document. Together they cover all T + 1 tokens of the sample.
+
+        Raises:
+            IndexError: The number is out of range.
+            UsageError: pyarrow is not installed.
+            OutputError: A document table is missing or damaged.
+
+        Example:
+            >>> from fineshards import TokenDataset
+            >>> dataset = TokenDataset(dataset_folder, sequence_length=1024)
+            >>> for document in dataset.documents(0)[:2]:
+            ...     print(document.row, document.begin, document.end, document.position)
+            175 0 151 109
+            176 151 888 0
+        """
+        begin = self._number(index) * self.sequence_length
+        end = begin + self.sequence_length + 1
         size = self._split.layout.shard_tokens
         found: list[SampleDocument] = []
         for shard in range(begin // size, (end - 1) // size + 1):
@@ -166,7 +241,7 @@ class TokenDataset:
         return found
 
     def close(self) -> None:
-        """Closes what is open; the dataset may be used again."""
+        """Closes all files. The dataset can still be used and reopens them."""
         if self._process == os.getpid() and self._reader is not None:
             self._reader.close()
         self._process = self._reader = self._dataset = None
@@ -174,7 +249,7 @@ class TokenDataset:
     def __repr__(self) -> str:
         return (
             f"TokenDataset({self._split.storage.root!r}, {self._split.name!r}, "
-            f"sequence_length={self.tokens_a_sample}): {len(self):,} samples"
+            f"sequence_length={self.sequence_length}): {len(self):,} samples"
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -184,20 +259,20 @@ class TokenDataset:
         try:
             return range(len(self))[index]
         except IndexError:
-            raise IndexError(f"sample {index} of {len(self)}") from None
+            raise IndexError(f"sample {index} is out of range({len(self)})") from None
 
     def _position(self, shard: int) -> int:
-        """A shard's position in the manifest, where the test split comes first."""
+        """A shard's position in the manifest, which lists the test split first."""
         return shard + (self._split.layout.test_windows if self._split.name == "train" else 0)
 
     def _files(self) -> MappedShards | RemoteShards:
-        # A fork has its parent's locks, but not the threads that would release them.
+        # A fork inherits its parent's locks, but not the threads that would release them.
         reader = self._reader
         if reader is None or self._process != os.getpid():
             if self._split.storage.maps:
                 reader = MappedShards(self._split)
             else:
-                reader = RemoteShards(self._split, self._block_bytes, self._cache_bytes)
+                reader = RemoteShards(self._split, self._read_bytes, self._cache_bytes)
             self._reader, self._process = reader, os.getpid()
         return reader
 
@@ -206,8 +281,8 @@ class TokenDataset:
             from fineshards.shards.dataset import Dataset
         except ModuleNotFoundError as error:
             raise UsageError(
-                f"document tables are parquet files, and {error.name} is not installed: "
-                "pip install pyarrow."
+                f"document tables are parquet files, and {error.name} is not installed. Install "
+                f"it with: pip install {error.name}"
             ) from error
         if self._dataset is None:
             self._dataset = Dataset.open(self._split.storage)

@@ -1,4 +1,4 @@
-"""Shards on a local disk, mapped into memory when they are first used."""
+"""Shards on a local disk, mapped into memory on first use."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.loader.split_shards import Split
+from fineshards.loader.split_shards import SplitShards
 from fineshards.shards import npy
 
-# A mapped file keeps a descriptor. Half of those that a process may have are left to others.
-_MOST_OPEN = 4096
+# A mapped file holds a descriptor. At most half of the process's limit is used.
+_MAX_OPEN = 4096
 
 
 class MappedShards:
-    """Reads runs of tokens from local shards. Threads may share it; processes may not."""
+    """Reads token ranges from local shards. Threads can share a reader; processes cannot."""
 
-    def __init__(self, split: Split) -> None:
+    def __init__(self, split: SplitShards) -> None:
         self._split = split
         allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         unlimited = allowed == resource.RLIM_INFINITY
-        self._limit = _MOST_OPEN if unlimited else min(_MOST_OPEN, allowed // 2)
+        self._limit = _MAX_OPEN if unlimited else min(_MAX_OPEN, allowed // 2)
         self._lock = threading.Lock()
         self._open: dict[int, npt.NDArray[np.unsignedinteger]] = {}
 
@@ -33,12 +33,12 @@ class MappedShards:
         shards: Sequence[int],
         offsets: Sequence[int],
     ) -> None:
-        """Copies into each row the tokens that begin at an offset in a shard, across its end.
+        """Fills row i from token `offsets[i]` of shard `shards[i]`, continuing into later shards.
 
-        Raises OutputError for a shard that is missing or damaged.
+        Raises OutputError if a shard is missing or damaged.
         """
         width, last = rows.shape[1], -1
-        # Shard by shard, so that no more than two are needed at a time.
+        # Sorted by shard, so that at most two shards are in use at a time.
         for row in np.argsort(shards, kind="stable").tolist():
             shard, offset = shards[row], offsets[row]
             if shard != last:
@@ -57,7 +57,7 @@ class MappedShards:
             shard, offset = shard + 1, 0
 
     def close(self) -> None:
-        """Forgets all files; what is in use is unmapped when it no longer is."""
+        """Releases all files; each is unmapped when its last use ends."""
         with self._lock:
             self._open.clear()
 
@@ -66,10 +66,10 @@ class MappedShards:
         if found is not None:
             return found
         with self._lock:
-            # Another thread may have been first.
+            # Another thread may have opened it in the meantime.
             if shard not in self._open:
                 if len(self._open) >= self._limit:
-                    # What was opened first goes: to keep the order of use would cost more.
+                    # Evict the oldest: tracking the last use of each would cost more.
                     del self._open[next(iter(self._open))]
                 self._open[shard] = self._map(shard)
             return self._open[shard]

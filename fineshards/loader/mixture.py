@@ -1,7 +1,7 @@
-"""Mixtures: which source, and which of its samples, each sample of training is.
+"""Mixtures: which source each training sample comes from, and which sample of it.
 
-Nothing is precomputed but the stretches of constant weights, of which there is one for each entry
-of a schedule, and with `drop` some more: `loader/apportionment.py` has the arithmetic of one.
+The only precomputed data are the stretches of constant weights: one per entry of a schedule, and a
+few more with `drop`. The arithmetic within a stretch is in `fineshards.loader.apportionment`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fineshards.loader.apportionment import (
     integer_weights,
     spread_phases,
 )
-from fineshards.loader.arguments import whole_number
+from fineshards.loader.arguments import checked_integer
 from fineshards.loader.mixture_plan import SourcePlan, table
 from fineshards.loader.permutation import key
 from fineshards.loader.sample_sources import Numbers, Source
@@ -34,33 +34,62 @@ from fineshards.loader.sample_sources import Numbers, Source
 Weight: TypeAlias = int | float | Fraction
 Exhausted = Literal["repeat", "stop", "drop"]
 
-# Part of every fingerprint: changes when the order of any mixture does.
+# Part of every fingerprint: changes when the order of any mixture changes.
 ALGORITHM_VERSION = 1
-# With `drop`, a new stretch makes up the weight of the exhausted sources when this much is left.
-_RENEWAL = WEIGHT_SUM // 16
+# With `drop`, a new stretch begins when less than this weight is left: weights are rescaled there.
+_REBALANCE_BELOW = WEIGHT_SUM // 16
 
 
 class Mixture:
-    """An endless or finite sequence of draws, (source, number within source), by weights.
+    """A sequence of draws from several sources, by exact weights.
 
-    Number k of a source is its (k + 1)-th draw, whatever is drawn from others; from `len(source)`
-    on, the source is being repeated, and k // len(source) is the epoch. The first n draws hold the
-    numbers from 0 up to some k of each source, for every n: nothing twice, nothing left out.
+    Each draw is a source and a number within that source. Numbers count the source's draws from 0:
+    the first n draws take a prefix of every source, for every n, so no sample is repeated or
+    skipped. From `len(source)` on, the numbers repeat the source; number // len(source) is its
+    epoch. No index is stored: each draw is computed from its position.
 
-    sources: name -> (source, weight). Weights are of any sum, exact as given (int, float or
-    Fraction), and are used to 2^-50 of their sum, a positive one as at least that.
-    seed: any integer; another one may interleave the sources otherwise.
-    exhausted: when all samples of a source are drawn, `repeat` begins it again (readers shuffle it
-    anew), `stop` ends the mixture before the first draw that would repeat one, and `drop` goes on
-    with the others in their proportions, until none with a weight at that time is left.
-    weights_in: `samples`, or `tokens` for sources with samples of several lengths.
-    schedule: number of a draw (step * batch size) -> weights of all sources from that draw on.
-    No source loses its place: where weights change, each keeps what it has given, and how far it is
-    on the way to its next draw.
+    Pass a Mixture to `BatchLoader` in place of a dataset.
 
-    After n draws a source of weight w, of K sources, has given w * n to within
-    1 + w * (K / 2 - 1) + 2^-9, before any change of weights and as long as no source is dropped;
-    between changes, what it gives deviates by less than (1 + w * (K - 2)) * (1 + 2^-10).
+    After n draws, a source of weight w among K sources has w * n draws to within
+    1 + w * (K / 2 - 1) + 2^-9, up to the first change of weights and while no source is dropped.
+    Between two changes, its draws deviate by less than (1 + w * (K - 2)) * (1 + 2^-10).
+
+    Args:
+        sources: Maps each name to (source, weight). A source is a TokenDataset or any other
+            `fineshards.loader.sample_sources.Source`. Weights are ints, floats or Fractions with
+            any sum. They are exact to 2^-50 of their sum, and a positive weight counts as at least
+            that. A source of weight 0 is drawn only if the schedule changes its weight.
+        seed: Any integer. Another seed may interleave the sources differently.
+        exhausted: What happens when all samples of a source are drawn. `repeat` starts the source
+            again; a BatchLoader shuffles each of its epochs differently. `stop` ends the mixture
+            before the first draw that would repeat a sample. `drop` goes on with the other sources
+            in their proportions, until no source with a weight at that time is left.
+        weights_in: `samples`, or `tokens` for sources with different sequence lengths.
+        schedule: Maps draws (step * batch size) to the weights of all sources from that draw on.
+            Every source keeps its position and its progress towards its next draw.
+
+    Attributes:
+        names: The sources' names, in order.
+        sources: The sources, in the same order.
+        lengths: The sources' numbers of samples: int64, shape (sources,).
+        length: The number of draws; None if the mixture is endless.
+        fingerprint: Identifies the sources, the weights and all other arguments.
+
+    Raises:
+        UsageError: The sources, weights or schedule do not form a mixture.
+
+    Example:
+        >>> from fineshards import BatchLoader, Mixture, TokenDataset
+        >>> train = TokenDataset(dataset_folder, sequence_length=1024)
+        >>> test = TokenDataset(dataset_folder, "test", sequence_length=1024)
+        >>> mix = Mixture({"train": (train, 0.9), "test": (test, 0.1)}, seed=1)
+        >>> mix.counts(1000)
+        {'train': 900, 'test': 100}
+        >>> mix[10**9]
+        ('train', 900000000)
+        >>> with BatchLoader(mix, batch_size=8, seed=1) as loader:
+        ...     next(loader).shape
+        (8, 1025)
     """
 
     def __init__(
@@ -71,17 +100,16 @@ class Mixture:
         weights_in: Literal["samples", "tokens"] = "samples",
         schedule: Mapping[int, Mapping[str, Weight]] | None = None,
     ) -> None:
-        """Raises UsageError for sources, weights or a schedule that give no mixture."""
-        seed = whole_number("seed", seed)
+        seed = checked_integer("seed", seed)
         if not sources:
-            raise UsageError("a mixture needs at least one source, and there is none.")
+            raise UsageError("a mixture needs at least one source.")
         if exhausted not in get_args(Exhausted):
-            raise UsageError(f"exhausted={exhausted!r}: expected 'repeat', 'stop' or 'drop'.")
+            raise UsageError(f"exhausted is {exhausted!r}; choose 'repeat', 'stop' or 'drop'.")
         if weights_in not in ("samples", "tokens"):
-            raise UsageError(f"weights_in={weights_in!r}: expected 'samples' or 'tokens'.")
+            raise UsageError(f"weights_in is {weights_in!r}; choose 'samples' or 'tokens'.")
         for name, pair in sources.items():
             if not isinstance(pair, tuple | list) or len(pair) != 2:
-                raise UsageError(f"source {name!r} of the mixture is not (source, weight).")
+                raise UsageError(f"source {name!r} of the mixture is not a pair (source, weight).")
         self.names = tuple(sources)
         self.sources: tuple[Source, ...] = tuple(source for source, _ in sources.values())
         self.lengths = np.array([len(source) for source in self.sources], dtype=np.int64)
@@ -89,8 +117,8 @@ class Mixture:
             if length < 1:
                 raise UsageError(f"source {name!r} of the mixture has no samples; leave it out.")
         if (samples := sum(map(len, self.sources))) > MAX_DRAWS:
-            raise UsageError(f"the sources have {samples} samples; a mixture takes {MAX_DRAWS}.")
-        self._sizes = [source.tokens_a_sample for source in self.sources]
+            raise UsageError(f"the sources have {samples} samples; a mixture can hold {MAX_DRAWS}.")
+        self._sizes = [source.sequence_length for source in self.sources]
         self._exhausted = exhausted
         self._in_tokens = weights_in == "tokens"
         initial = {name: weight for name, (_, weight) in sources.items()}
@@ -107,18 +135,18 @@ class Mixture:
         self.fingerprint = self.fingerprint_of(MAX_DRAWS)
 
     @property
-    def tokens_a_sample(self) -> int:
-        """The tokens of every sample; raises UsageError if the sources' samples differ in it."""
+    def sequence_length(self) -> int:
+        """T, tokens per sample; raises UsageError if the sources' sequence lengths differ."""
         for name, size in zip(self.names, self._sizes, strict=True):
             if size != self._sizes[0]:
                 raise UsageError(
-                    f"samples of {self.names[0]!r} have {self._sizes[0]} tokens and those of "
-                    f"{name!r} {size}: open both with the same sequence_length for one batch."
+                    f"the sequence_length of {self.names[0]!r} is {self._sizes[0]}, but that of "
+                    f"{name!r} is {size}: open both with the same one to read them in batches."
                 )
         return self._sizes[0]
 
     def __len__(self) -> int:
-        """The number of draws; raises TypeError if there is no end (`length` is None then)."""
+        """The number of draws; raises TypeError if the mixture is endless."""
         if self.length is None:
             raise TypeError("the mixture is endless")
         return self.length
@@ -127,15 +155,24 @@ class Mixture:
         return True
 
     def __getitem__(self, draw: int) -> tuple[str, int]:
-        """The source's name and the number within the source of one draw."""
+        """One draw: the source's name, and the number within the source."""
         draw = operator.index(draw)
         sources, numbers = self.draws(draw, draw + 1)
         return self.names[int(sources[0])], int(numbers[0])
 
     def draws(self, start: int, stop: int) -> tuple[Numbers, Numbers]:
-        """The draws [start, stop): (numbers of the sources in `sources`, numbers within source).
+        """The draws [start, stop).
 
-        Raises IndexError beyond the end.
+        Args:
+            start: The first draw, from 0.
+            stop: The draw after the last.
+
+        Returns:
+            Two int64 arrays, shape (stop - start,): indices into `sources`, and numbers within
+            the source.
+
+        Raises:
+            IndexError: The range reaches beyond the mixture's end, or beyond draw 2^45.
         """
         start, stop = operator.index(start), operator.index(stop)
         self._check_range(start, stop)
@@ -154,17 +191,17 @@ class Mixture:
         )
 
     def fingerprint_of(self, draws: int) -> str:
-        """Of all that decides the first draws, or what is read for them.
+        """Identifies everything that the first `draws` draws, and their samples, depend on.
 
-        Mixtures that differ in later weights have the same, so that a schedule may be changed, or
-        begun, where a run is resumed.
+        Weights that start later are not included, so a schedule can be changed or added where a
+        run is resumed.
         """
         weights = {at: list(map(str, given)) for at, given in self._changes.items() if at < draws}
         content = {
             "version": ALGORITHM_VERSION,
             "seed": self._seed,
             "sources": [
-                [name, source.fingerprint, len(source), source.tokens_a_sample]
+                [name, source.fingerprint, len(source), source.sequence_length]
                 for name, source in zip(self.names, self.sources, strict=True)
             ],
             "exhausted": self._exhausted,
@@ -173,17 +210,35 @@ class Mixture:
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     def counts(self, draws: int) -> dict[str, int]:
-        """What each source gives among the first `draws` draws; raises IndexError."""
+        """Draws from each source among the first `draws` draws.
+
+        Args:
+            draws: A number of draws, from 0.
+
+        Returns:
+            A dict from each source's name to its number of draws.
+
+        Raises:
+            IndexError: The mixture has fewer draws.
+        """
         return dict(zip(self.names, self._counts(draws).tolist(), strict=True))
 
     def plan(self, steps: int, batch_size: int = 1) -> tuple[SourcePlan, ...]:
-        """What each source will give in `steps` batches; prints it as a table, and returns it.
+        """What a run of `steps` batches will draw from each source; also printed as a table.
 
-        A mixture that ends earlier is planned up to its end. Raises UsageError.
+        Args:
+            steps: Batches in the run. If the mixture ends earlier, the plan ends there.
+            batch_size: Samples per global batch.
+
+        Returns:
+            One SourcePlan per source, in order.
+
+        Raises:
+            UsageError: An argument is not an integer of at least 1.
         """
         steps, batch_size = (
-            whole_number("steps", steps, 1),
-            whole_number("batch_size", batch_size, 1),
+            checked_integer("steps", steps, 1),
+            checked_integer("batch_size", batch_size, 1),
         )
         end = MAX_DRAWS if self.length is None else self.length
         draws = min(steps * batch_size, end)
@@ -193,12 +248,12 @@ class Mixture:
             SourcePlan(
                 name=name,
                 weight=float(shares[source]),
-                samples=(given := int(counts[source])),
-                tokens=given * self._sizes[source],
-                epochs=given / int(self.lengths[source]),
+                samples=(drawn := int(counts[source])),
+                tokens=drawn * self._sizes[source],
+                epochs=drawn / int(self.lengths[source]),
                 first_repeated_step=(
                     self._position(source, int(self.lengths[source])) // batch_size
-                    if given > self.lengths[source]
+                    if drawn > self.lengths[source]
                     else None
                 ),
             )
@@ -214,28 +269,28 @@ class Mixture:
         for at, weights in schedule.items():
             if not isinstance(at, int | np.integer) or not 0 < at < MAX_DRAWS:
                 raise UsageError(
-                    f"the schedule changes weights at {at!r}: expected the number of a draw, from "
-                    "1 on (step * batch size)."
+                    f"the schedule changes weights at {at!r}; give a draw of at least 1, "
+                    "which is step * batch size."
                 )
             if odd := sorted(set(weights) ^ set(self.names)):
-                known = "no weight for" if odd[0] in self.names else "an unknown source,"
+                problem = "no weight for" if odd[0] in self.names else "an unknown source,"
                 raise UsageError(
-                    f"the schedule has {known} {odd[0]!r} at draw {at}; it needs a weight for each "
+                    f"the schedule has {problem} {odd[0]!r} at draw {at}; give a weight for each "
                     f"of {', '.join(self.names)}."
                 )
             checked[int(at)] = weights
         return checked
 
     def _weights(self, at: int, given: Mapping[str, Weight]) -> list[Fraction]:
-        """Weights in samples, checked, in the order of the sources."""
+        """Checked weights, converted to samples, in the order of the sources."""
         weights = []
         for name, size in zip(self.names, self._sizes, strict=True):
             weight = given[name]
             is_number = isinstance(weight, int | float | Fraction | np.integer | np.floating)
             if not is_number or isinstance(weight, bool) or not math.isfinite(weight):
-                raise UsageError(f"the weight of source {name!r} is {weight!r}, expected a number.")
+                raise UsageError(f"the weight of source {name!r} is {weight!r}; give a number.")
             if weight < 0:
-                raise UsageError(f"the weight of source {name!r} is {weight}, and below zero.")
+                raise UsageError(f"the weight of source {name!r} is {weight}; give 0 or more.")
             exact = weight if isinstance(weight, int | Fraction) else Fraction(float(weight))
             weights.append(Fraction(exact) / (size if self._in_tokens else 1))
         if not any(weights):
@@ -248,7 +303,7 @@ class Mixture:
     def _lay_out(
         self, changes: Mapping[int, Sequence[Fraction]], phases: Numbers
     ) -> tuple[list[Stretch], int | None]:
-        """All stretches, and the number of draws, None if there is no end."""
+        """All stretches, and the number of draws: None if the mixture is endless."""
         drops = self._exhausted == "drop"
         caps = self.lengths if drops else np.full(len(self.lengths), ENDLESS)
         nothing = np.zeros(len(self.lengths), dtype=np.int64)
@@ -280,11 +335,11 @@ class Mixture:
         return stretches, None
 
     def _end(self, stretch: Stretch) -> int | None:
-        """Where a stretch must end: `stop` ends the mixture there, `drop` deals weights anew."""
+        """Where a stretch must end: the end of the mixture with `stop`, new weights with `drop`."""
         if self._exhausted == "repeat":
             return None
         drops = self._exhausted == "drop"
-        # The last draw of each source, or the first that would repeat.
+        # The last draw of each source, or the first draw that would repeat a sample.
         numbers = self.lengths - 1 if drops else self.lengths
         active = np.flatnonzero((stretch.weights > 0) & (stretch.counts <= numbers)).tolist()
         ends = sorted((stretch.tick(source, int(numbers[source])), source) for source in active)
@@ -293,7 +348,7 @@ class Mixture:
             left -= int(stretch.weights[source])
             if not drops:
                 return stretch.position(source, int(numbers[source]))
-            if left < _RENEWAL:
+            if left < _REBALANCE_BELOW:
                 return stretch.position(source, int(numbers[source])) + 1
         return None
 
@@ -303,12 +358,12 @@ class Mixture:
         return self._stretches[bisect_right(self._firsts, draws) - 1].counts_at(draws)
 
     def _position(self, source: int, number: int) -> int:
-        """The draw that is a source's `number`-th."""
-        # The last stretch before which the source has not given it yet.
-        given = [int(stretch.counts[source]) for stretch in self._stretches]
-        return self._stretches[bisect_right(given, number) - 1].position(source, number)
+        """The draw that takes number `number` of a source."""
+        # The last stretch that begins before the source reaches that number.
+        counts = [int(stretch.counts[source]) for stretch in self._stretches]
+        return self._stretches[bisect_right(counts, number) - 1].position(source, number)
 
     def _check_range(self, start: int, stop: int) -> None:
         end = MAX_DRAWS if self.length is None else self.length
         if not 0 <= start <= stop <= end:
-            raise IndexError(f"draws {start} to {stop} of a mixture of {end}")
+            raise IndexError(f"draws {start} to {stop} are out of the mixture's range({end})")

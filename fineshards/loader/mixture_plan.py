@@ -1,4 +1,4 @@
-"""What a mixture will draw in a training run, as records and as a table."""
+"""The plan of a mixture: what a training run will draw from each source."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SourcePlan:
-    """What one source gives.
+    """What a training run draws from one source.
 
-    weight: its share of the samples at the start. epochs: passes over its samples.
-    first_repeated_step: the first step with a sample that was drawn before; None if none is.
+    Attributes:
+        name: The source's name in the mixture.
+        weight: Its share of the samples at the start, from 0 to 1.
+        samples: Samples drawn from it.
+        tokens: Tokens in these samples.
+        epochs: Passes over its samples.
+        first_repeated_step: The first step with a sample that was drawn before; None if no sample
+            is repeated.
     """
 
     name: str
@@ -23,7 +29,7 @@ class SourcePlan:
 
 
 def table(plan: Sequence[SourcePlan], samples: int, batch_size: int) -> str:
-    """The plan of so many samples as text."""
+    """The plan of `samples` draws as a text table."""
     rows = [("source", "weight", "samples", "tokens", "epochs", "first repeated step")]
     rows += [
         (

@@ -1,4 +1,4 @@
-"""The order in which a source's samples come: its epochs, each shuffled anew, without a table."""
+"""The order of a source's samples: a new shuffle for every epoch, computed without a table."""
 
 from __future__ import annotations
 
@@ -13,40 +13,41 @@ from fineshards.loader.sample_sources import Numbers, Source
 
 
 class EpochOrder:
-    """Endless passes over the samples of a source; every pass has each sample once.
+    """An endless sequence of epochs, each of which has every sample of a source once.
 
-    seed, purpose: what the order of an epoch depends on, beside its number. shuffle: False for the
-    samples' own order. window: None to shuffle all samples, else how many shards to shuffle
-    together; see WindowedShuffle. Raises UsageError for a window over a source without shards.
+    The order of an epoch depends on seed, name and the epoch's number. shuffle: False keeps the
+    source's order. shuffle_shards: None shuffles all samples, a number that many shards at a time;
+    see GroupedShuffle. Raises UsageError if the source has no shards to shuffle.
     """
 
     def __init__(
         self,
         source: Source,
         seed: int,
-        purpose: str,
+        name: str,
         shuffle: bool = True,
-        window: int | None = None,
+        shuffle_shards: int | None = None,
     ) -> None:
         self._samples = len(source)
         self._seed = seed
-        self._purpose = purpose
+        self._name = name
         self._shuffle = shuffle
-        self._window = window
+        self._shuffle_shards = shuffle_shards
         self._bounds: Numbers | None = None
-        if shuffle and window is not None:
+        if shuffle and shuffle_shards is not None:
             bounds = getattr(source, "shard_bounds", None)
             if bounds is None:
+                which = f"the source {name!r}" if name else "the source"
                 raise UsageError(
-                    f"window={window}: the source {purpose!r} has no shards to shuffle within; "
-                    "leave window out."
+                    f"shuffle_shards is {shuffle_shards}, but {which} has no shards; leave "
+                    "shuffle_shards out."
                 )
             self._bounds = bounds
-        # Of the epoch last asked for. Threads may replace it, so it is looked at once.
+        # The order of the last epoch used. Other threads may replace it, so read it once.
         self._last: tuple[int, Callable[[Numbers], Numbers]] | None = None
 
     def __call__(self, positions: Numbers) -> Numbers:
-        """The sample numbers at positions, int64 from 0 on; len(source) of them are an epoch."""
+        """The sample numbers at positions (int64, from 0); len(source) positions are one epoch."""
         epochs, places = np.divmod(positions, self._samples)
         if not self._shuffle:
             return places
@@ -59,53 +60,53 @@ class EpochOrder:
     def _order(self, epoch: int) -> Callable[[Numbers], Numbers]:
         last = self._last
         if last is None or last[0] != epoch:
-            epoch_key = key(self._seed, "epoch", self._purpose, epoch)
+            epoch_key = key(self._seed, "epoch", self._name, epoch)
             if self._bounds is None:
                 last = epoch, Permutation(self._samples, epoch_key)
             else:
-                assert self._window is not None
-                last = epoch, WindowedShuffle(self._bounds, self._window, epoch_key)
+                assert self._shuffle_shards is not None
+                last = epoch, GroupedShuffle(self._bounds, self._shuffle_shards, epoch_key)
             self._last = last
         return last[1]
 
 
-class WindowedShuffle:
+class GroupedShuffle:
     """A permutation of samples in which neighbours come from a few shards.
 
-    The order of the shards is permuted, and the samples of every `window` shards in it together. A
-    sample belongs to the shard of its first token. So wherever an epoch is entered, samples come
-    from `window` shards at random, those of one shard all within one window; between windows
-    nothing mixes. With all shards in one window this is a shuffle of all samples.
+    The order of the shards is permuted and cut into groups of `group_shards`; the samples of each
+    group are permuted together. A sample belongs to the shard of its first token. So at any time
+    samples come at random from at most `group_shards` shards, all samples of a shard come within
+    one group, and nothing mixes between groups. A single group is a shuffle of all samples.
 
-    bounds: int64, shape (shards + 1,), the first sample of each shard, and the number of samples.
+    bounds: int64, shape (shards + 1,): each shard's first sample, then the number of samples.
     """
 
-    def __init__(self, bounds: npt.NDArray[np.int64], window: int, epoch_key: int) -> None:
+    def __init__(self, bounds: npt.NDArray[np.int64], group_shards: int, epoch_key: int) -> None:
         shards = len(bounds) - 1
         self._key = epoch_key
-        self._window = window
         order = Permutation(shards, key(epoch_key, "shards"))(np.arange(shards))
         self._firsts = bounds[order]
-        # Where each shard begins in the epoch, and where each window does.
+        # The places in the epoch where each shard begins, and each group.
         self._begins = np.append(0, np.cumsum(bounds[order + 1] - self._firsts))
-        self._windows = np.append(self._begins[:-1:window], self._begins[-1])
+        self._groups = np.append(self._begins[:-1:group_shards], self._begins[-1])
         self._last: tuple[int, Permutation] | None = None
 
     def __call__(self, places: Numbers) -> Numbers:
         """The sample numbers at places in the epoch."""
-        windows = np.searchsorted(self._windows, places, side="right") - 1
+        groups = np.searchsorted(self._groups, places, side="right") - 1
         found = np.empty_like(places)
-        for window in np.unique(windows).tolist():
-            here = windows == window
-            begin = self._windows[window]
-            shuffled = begin + self._permutation(window)(places[here] - begin)
+        for group in np.unique(groups).tolist():
+            here = groups == group
+            begin = self._groups[group]
+            shuffled = begin + self._permutation(group)(places[here] - begin)
             shard = np.searchsorted(self._begins, shuffled, side="right") - 1
             found[here] = self._firsts[shard] + shuffled - self._begins[shard]
         return found
 
-    def _permutation(self, window: int) -> Permutation:
+    def _permutation(self, group: int) -> Permutation:
         last = self._last
-        if last is None or last[0] != window:
-            size = int(self._windows[window + 1] - self._windows[window])
-            last = self._last = window, Permutation(size, key(self._key, "window", window))
+        if last is None or last[0] != group:
+            size = int(self._groups[group + 1] - self._groups[group])
+            # "window" is part of the key, so it stays: another word would be another order.
+            last = self._last = group, Permutation(size, key(self._key, "window", group))
         return last[1]

@@ -1,12 +1,12 @@
-"""Shuffling without a table: a keyed permutation of range(n), computed for each index by itself.
+"""Shuffling without a table: a keyed permutation of range(n), computed for each index on its own.
 
-Up to `TABLE_MAXIMUM` numbers, the permutation is the order of their hashes. Beyond, it is a
+Up to `TABLE_MAXIMUM` numbers, the permutation is the order of their hashes. Above that, it is a
 Feistel network (Luby and Rackoff 1988) over the smallest power of two that holds n, with cycle
-walking (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002): a number that comes out
-at n or beyond goes in again, which happens less than once on average. The network's halves need
-not be equal: the rounds change the two in turn, in place, so that odd widths need nothing special.
+walking (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002): a result of n or more is
+encrypted again, which happens less than once on average. The rounds change the network's two halves
+alternately and in place. So the halves need not be equal, and odd widths need no special case.
 
-Nothing here comes from a random generator of numpy, whose streams may change between versions.
+numpy's random generators are not used: their streams may change between versions.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import numpy.typing as npt
 
 from fineshards.shards.hash_sample import splitmix64
 
-# Changes when any permutation does, so that a saved state is never continued in another order.
+# Changes when any permutation changes, so that a saved state never resumes in another order.
 ALGORITHM_VERSION = 1
 
-# Below this size a network's halves are so narrow that its permutations are not like random ones.
+# Up to this size a network's halves are too narrow for its permutations to look random.
 TABLE_MAXIMUM = 1 << 12
-# Four rounds of a random function suffice in theory, for many more numbers than are ever drawn;
-# with narrow halves and fewer than six or seven, tests of pairs still see a difference.
+# In theory, four rounds of a random function suffice for far more numbers than are ever drawn. With
+# narrow halves and fewer than six or seven rounds, tests of pairs still detect a difference.
 ROUNDS = 10
-# Numbers that are worked on at once, so that they stay in the processor's cache.
+# Numbers processed together, so that they stay in the processor's cache.
 _CHUNK = 1 << 15
 
 Numbers = npt.NDArray[np.int64]
@@ -35,10 +35,10 @@ _Words = npt.NDArray[np.uint64]
 
 
 def key(seed: int, *purpose: int | str) -> int:
-    """A 64-bit key from a seed, of any sign and size, and what it is for.
+    """A 64-bit key from a seed, of any sign and size, and the key's purpose.
 
     Every argument is hashed with its type and length, so that (0, 1) and (1, 0), or ("ab", "c") and
-    ("a", "bc"), have nothing in common.
+    ("a", "bc"), give unrelated keys.
     """
     digest = hashlib.blake2b(digest_size=8)
     for part in (seed, *purpose):
@@ -51,7 +51,7 @@ def key(seed: int, *purpose: int | str) -> int:
 
 
 class Permutation:
-    """A bijection of range(n), 0 <= n < 2**63, that depends on `n` and `key` (64 bits) alone."""
+    """A bijection of range(n), 0 <= n < 2**63, that depends only on `n` and `key` (64 bits)."""
 
     def __init__(self, n: int, key: int) -> None:
         self.n = n
@@ -69,15 +69,15 @@ class Permutation:
         self._round_keys = splitmix64(np.arange(ROUNDS, dtype=np.uint64) + start)
 
     def __call__(self, positions: Numbers) -> Numbers:
-        """Where the positions, int64 in range(n), are sent; raises IndexError for any other."""
+        """The images of positions (int64, in range(n)); raises IndexError for other positions."""
         if len(positions) and (positions.min() < 0 or positions.max() >= self.n):
-            raise IndexError(f"positions outside of range({self.n})")
+            raise IndexError(f"positions out of range({self.n})")
         if self._table is not None:
             return self._table[positions].astype(np.int64)
-        sent = np.empty(len(positions), np.int64)
+        images = np.empty(len(positions), np.int64)
         for at in range(0, len(positions), _CHUNK):
-            sent[at : at + _CHUNK] = self._walk(positions[at : at + _CHUNK].astype(np.uint64))
-        return sent
+            images[at : at + _CHUNK] = self._walk(positions[at : at + _CHUNK].astype(np.uint64))
+        return images
 
     def _walk(self, numbers: _Words) -> _Words:
         numbers = self._encrypt(numbers)

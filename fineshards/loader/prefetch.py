@@ -1,4 +1,4 @@
-"""A background thread that makes the next items while the last one is in use."""
+"""A background thread that computes the next items while the caller uses the last one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 
-# How long an end waits for an item that is being made. The thread then ends by itself, later.
+# Seconds that `close` waits for the item in progress. After that, the thread ends on its own.
 _PATIENCE = 5.0
 
 
@@ -21,17 +21,17 @@ class _Failure:
 
 
 class Prefetcher(Generic[Item]):
-    """Iterates over `items` in a thread of its own, `depth` items ahead (from 1 on).
+    """Iterates over `items` in a background thread, `depth` items ahead (at least 1).
 
-    What the iterator raises is raised here, where its item would have been. The thread ends with
-    the iterator, by `close`, when nobody refers to this object any more, and when Python ends.
+    An error of the iterator is raised here in place of its item. The thread ends when the iterator
+    ends, on `close`, when this object is garbage collected, and when the interpreter exits.
     """
 
     def __init__(self, items: Iterator[Item], depth: int) -> None:
         self._ready: SimpleQueue[Item | _Failure] = SimpleQueue()
         self._free = threading.Semaphore(depth)
         stopped = threading.Event()
-        # The thread must not refer to this object, or it would never be garbage.
+        # The thread must not refer to this object, or it would never be collected.
         thread = threading.Thread(
             target=_produce,
             args=(items, self._ready, self._free, stopped),
@@ -55,7 +55,7 @@ class Prefetcher(Generic[Item]):
         return item
 
     def close(self) -> None:
-        """Ends the thread; what it has made is thrown away."""
+        """Stops the thread and discards the items it has ready."""
         self._end()
 
 
@@ -69,14 +69,14 @@ def _produce(
         while free.acquire() and not stopped.is_set():
             ready.put(next(items))
     except BaseException as error:
-        # StopIteration too.
+        # Including StopIteration.
         ready.put(_Failure(error))
 
 
 def _stop(
     thread: threading.Thread, free: threading.Semaphore, stopped: threading.Event, process: int
 ) -> None:
-    # A fork has no such thread, and its locks may be held for ever.
+    # A forked child has no such thread, and its copy of the locks may never be released.
     if process == os.getpid():
         stopped.set()
         free.release()

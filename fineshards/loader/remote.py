@@ -1,8 +1,8 @@
-"""Shards on object storage: read in blocks, many at a time, the last used of which are kept.
+"""Shards on object storage: read in chunks, in parallel, with a cache of recently used chunks.
 
-A request takes tens of milliseconds, however little it asks for. So what is read in order, or in
-any order within a few shards (`window` of BatchLoader), wants blocks of megabytes, each fetched
-once; and what jumps about in a whole dataset wants blocks of about a sample.
+A request takes tens of milliseconds, however few bytes it asks for. Reading in order, or shuffling
+within a few shards (`BatchLoader(shuffle_shards=…)`), works best with chunks of megabytes, each
+fetched once. Shuffling a whole dataset works best with chunks of about the size of a sample.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import OutputError
-from fineshards.loader.split_shards import Split
+from fineshards.loader.split_shards import SplitShards
 from fineshards.shards import npy
 
-# Requests at a time: enough to fill a machine's network with blocks of megabytes, and for some
-# hundred samples a second with small ones.
+# Requests in parallel: enough to saturate a machine's network with chunks of megabytes, or to read
+# a few hundred samples per second with small ones.
 _REQUESTS = 16
 
-_Block = tuple[int, int]
+_Chunk = tuple[int, int]
 
 
 class RemoteShards:
-    """Reads runs of tokens from shards by ranges. Threads may share it; processes may not.
+    """Reads token ranges from shards chunk by chunk. Threads can share it; processes cannot.
 
-    block_bytes: what a request fetches; cache_bytes: what is kept. Up to `_REQUESTS` blocks more
-    are in memory while they are in use.
+    read_bytes: bytes per request. cache_bytes: size of the cache; chunks in use need up to
+    `_REQUESTS` chunks more.
     """
 
-    def __init__(self, split: Split, block_bytes: int, cache_bytes: int) -> None:
+    def __init__(self, split: SplitShards, read_bytes: int, cache_bytes: int) -> None:
         self._split = split
-        # Whole tokens, in files whose header is a whole number of tokens too.
-        self._block_bytes = -(-block_bytes // npy.HEADER_BYTES) * npy.HEADER_BYTES
-        self._most_blocks = max(1, cache_bytes // self._block_bytes)
+        # A multiple of the header, so that chunks hold whole tokens.
+        self._read_bytes = -(-read_bytes // npy.HEADER_BYTES) * npy.HEADER_BYTES
+        self._max_chunks = max(1, cache_bytes // self._read_bytes)
         self._lock = threading.Lock()
-        self._blocks: OrderedDict[_Block, Future[bytes]] = OrderedDict()
+        self._chunks: OrderedDict[_Chunk, Future[bytes]] = OrderedDict()
         self._open: dict[int, tuple[BinaryIO, threading.Lock]] = {}
         self._pool = ThreadPoolExecutor(_REQUESTS, thread_name_prefix="fineshards-gather")
-        # Of its own, since a thread that waits for a block must not keep it from being fetched.
+        # A separate pool: threads that wait for a chunk must not delay its fetch.
         self._fetching = ThreadPoolExecutor(_REQUESTS, thread_name_prefix="fineshards-fetch")
 
     def fill(
@@ -53,22 +53,22 @@ class RemoteShards:
         shards: Sequence[int],
         offsets: Sequence[int],
     ) -> None:
-        """Copies into each row the tokens that begin at an offset in a shard, across its end.
+        """Fills row i from token `offsets[i]` of shard `shards[i]`, continuing into later shards.
 
-        Raises OutputError for a shard that is missing, damaged or out of reach.
+        Raises OutputError if a shard is missing, damaged or unreachable.
         """
         size = self._split.dtype.itemsize
         starts = [npy.HEADER_BYTES + offset * size for offset in offsets]
 
-        def block_of(row: int) -> _Block:
-            return shards[row], starts[row] // self._block_bytes
+        def chunk_of(row: int) -> _Chunk:
+            return shards[row], starts[row] // self._read_bytes
 
         def fill_from(group: list[int]) -> None:
             for row in group:
                 self._fill(rows[row], shards[row], starts[row])
 
-        order = sorted(range(len(rows)), key=block_of)
-        groups = [list(group) for _, group in groupby(order, block_of)]
+        order = sorted(range(len(rows)), key=chunk_of)
+        groups = [list(group) for _, group in groupby(order, chunk_of)]
         if len(groups) == 1:
             fill_from(groups[0])
         else:
@@ -76,7 +76,7 @@ class RemoteShards:
                 pass
 
     def close(self) -> None:
-        """Ends the threads, when the requests under way have ended."""
+        """Stops the threads once the requests in flight have ended."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._fetching.shutdown(wait=False, cancel_futures=True)
 
@@ -85,15 +85,15 @@ class RemoteShards:
         while filled < len(row):
             stop = min(
                 start + (len(row) - filled) * dtype.itemsize,
-                (start // self._block_bytes + 1) * self._block_bytes,
+                (start // self._read_bytes + 1) * self._read_bytes,
                 self._split.file_bytes(shard),
             )
-            block = self._block((shard, start // self._block_bytes))
+            chunk = self._chunk((shard, start // self._read_bytes))
             part = np.frombuffer(
-                block,
+                chunk,
                 dtype,
                 count=(stop - start) // dtype.itemsize,
-                offset=start % self._block_bytes,
+                offset=start % self._read_bytes,
             )
             row[filled : filled + len(part)] = part
             filled += len(part)
@@ -101,62 +101,62 @@ class RemoteShards:
             if start == self._split.file_bytes(shard):
                 shard, start = shard + 1, npy.HEADER_BYTES
 
-    def _block(self, block: _Block) -> bytes:
-        """A block's bytes; asks for the next one too where blocks are read in order."""
+    def _chunk(self, chunk: _Chunk) -> bytes:
+        """A chunk's bytes; also requests the next chunk if chunks are being read in order."""
         with self._lock:
-            wanted = self._request(block)
-            if self._before(block) in self._blocks and (following := self._after(block)):
+            wanted = self._request(chunk)
+            if self._before(chunk) in self._chunks and (following := self._after(chunk)):
                 self._request(following)
         return wanted.result()
 
-    def _request(self, block: _Block) -> Future[bytes]:
-        """A block that is there or on its way; for a holder of the lock."""
-        found = self._blocks.pop(block, None)
-        # What failed is tried again.
+    def _request(self, chunk: _Chunk) -> Future[bytes]:
+        """The cached or pending fetch of a chunk, or a new one. The caller must hold the lock."""
+        found = self._chunks.pop(chunk, None)
+        # A failed fetch is retried.
         if found is None or (found.done() and (found.cancelled() or found.exception())):
-            found = self._fetching.submit(self._fetch, block)
-        self._blocks[block] = found
-        if len(self._blocks) > self._most_blocks:
-            self._blocks.popitem(last=False)
+            found = self._fetching.submit(self._fetch, chunk)
+        self._chunks[chunk] = found
+        if len(self._chunks) > self._max_chunks:
+            self._chunks.popitem(last=False)
         return found
 
-    def _before(self, block: _Block) -> _Block | None:
-        shard, number = block
+    def _before(self, chunk: _Chunk) -> _Chunk | None:
+        shard, number = chunk
         if number > 0:
             return shard, number - 1
         return (shard - 1, self._last(shard - 1)) if shard > 0 else None
 
-    def _after(self, block: _Block) -> _Block | None:
-        shard, number = block
+    def _after(self, chunk: _Chunk) -> _Chunk | None:
+        shard, number = chunk
         if number < self._last(shard):
             return shard, number + 1
         return (shard + 1, 0) if shard + 1 < self._split.shards else None
 
     def _last(self, shard: int) -> int:
-        return (self._split.file_bytes(shard) - 1) // self._block_bytes
+        return (self._split.file_bytes(shard) - 1) // self._read_bytes
 
-    def _fetch(self, block: _Block) -> bytes:
-        shard, number = block
+    def _fetch(self, chunk: _Chunk) -> bytes:
+        shard, number = chunk
         file, lock = self._file(shard)
         with lock:
-            start = number * self._block_bytes
+            start = number * self._read_bytes
             file.seek(start)
-            content = file.read(self._block_bytes)
-        expected = min(self._block_bytes, self._split.file_bytes(shard) - start)
+            content = file.read(self._read_bytes)
+        expected = min(self._read_bytes, self._split.file_bytes(shard) - start)
         if len(content) != expected:
             path = self._split.storage.path(self._split.shard_name(shard))
             raise OutputError(
-                f"the shard {path} gave {len(content):,} bytes from byte {start:,} on, expected "
-                f"{expected:,}: it changed while it was read. Nobody may write there."
+                f"the shard {path} returned {len(content):,} bytes from byte {start:,}, expected "
+                f"{expected:,}: it changed while it was read. Do not modify a finished dataset."
             )
         return content
 
     def _file(self, shard: int) -> tuple[BinaryIO, threading.Lock]:
-        """A shard, opened and checked, and the lock of its place."""
+        """An open, checked shard, and the lock for its file position."""
         with self._lock:
             found = self._open.get(shard)
         if found is None:
-            # One byte of read-ahead: a read of a block is then one request of just its bytes.
+            # One byte of read-ahead makes each chunk read one request for exactly its bytes.
             file = self._split.storage.open(self._split.shard_name(shard), read_ahead=1)
             size = file.seek(0, 2)
             file.seek(0)

@@ -1,4 +1,4 @@
-"""What the loader reads from: sources of samples by number, and streams that draw from several."""
+"""What a BatchLoader reads from: a source of numbered samples, or a mixture of such sources."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ Samples = npt.NDArray[np.uint32]
 class Source(Protocol):
     """Samples by number; `TokenDataset` is one.
 
-    May also have `gather(numbers) -> uint32, shape (len(numbers), T + 1)`, which is quicker than
-    one by one, and `shard_bounds`, without which no windowed shuffle is possible: int64, shape
-    (shards + 1,), the number of the first sample of each shard, and of all.
+    Two members are optional. `gather(numbers) -> uint32, shape (len(numbers), T + 1)` reads many
+    samples at once, which is faster. `shard_bounds` makes `shuffle_shards` possible: int64, shape
+    (shards + 1,), the number of each shard's first sample, then the number of samples.
     """
 
     @property
     def fingerprint(self) -> str:
-        """Changes when any sample does."""
+        """Changes when any sample changes."""
 
     @property
-    def tokens_a_sample(self) -> int:
-        """T, the tokens of a sample, the label of the last one apart."""
+    def sequence_length(self) -> int:
+        """T: tokens per sample, without the label of the last one."""
 
     def __len__(self) -> int:
         """The number of samples."""
 
     def __getitem__(self, index: int, /) -> Samples:
-        """A sample, uint32, shape (T + 1,)."""
+        """One sample: uint32, shape (T + 1,)."""
 
 
 @runtime_checkable
-class SampleStream(Protocol):
-    """An order over several sources; `Mixture` is one.
+class MixedSource(Protocol):
+    """A sequence of draws from several sources; `Mixture` is one.
 
-    length: the number of draws, or None if there is no end.
+    length: the number of draws; None for an endless sequence.
     """
 
     names: tuple[str, ...]
@@ -47,25 +47,25 @@ class SampleStream(Protocol):
     fingerprint: str
 
     @property
-    def tokens_a_sample(self) -> int:
-        """T, of every source."""
+    def sequence_length(self) -> int:
+        """T, the same for every source."""
 
     def fingerprint_of(self, draws: int) -> str:
-        """Changes when any of the first draws does; the later ones have no part in it."""
+        """Changes when any of the first `draws` draws changes; later draws do not matter."""
 
     def draws(self, start: int, stop: int) -> tuple[Numbers, Numbers]:
-        """The draws [start, stop): numbers in `sources`, and numbers within the source.
+        """The draws [start, stop): indices into `sources`, and sample numbers within each source.
 
-        Numbers within a source count on: from its length on, it is being repeated.
+        Sample numbers keep counting: numbers from the source's length on repeat its samples.
         """
 
 
 def gather(source: Source, numbers: Numbers) -> Samples:
-    """Samples of a source by their numbers; uint32, shape (len(numbers), T + 1)."""
+    """Samples of a source by number: uint32, shape (len(numbers), T + 1)."""
     if hasattr(source, "gather"):
         gathered: Samples = source.gather(numbers)
         return gathered
-    rows = np.empty((len(numbers), source.tokens_a_sample + 1), np.uint32)
+    rows = np.empty((len(numbers), source.sequence_length + 1), np.uint32)
     for row, number in zip(rows, numbers.tolist(), strict=True):
         row[:] = source[number]
     return rows

@@ -1,4 +1,4 @@
-"""The shards of one split: how many, how long, and what their files must look like."""
+"""The shards of one split: their number, lengths and file sizes, from the manifest."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from fineshards.storage.base import Storage
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
-    """One split of a finished dataset. Small, so that it is cheap to pickle.
+class SplitShards:
+    """The shards of one split of a finished dataset; small, so that pickling it is cheap.
 
-    Its tokens are one stream, cut every `layout.shard_tokens`; token t of it is in the shard
-    t // layout.shard_tokens. fingerprint: names the dataset and the split.
-    tokens: in all shards. dtype: of the files. eot: the token that starts every document.
+    The split's tokens are one stream, cut every `layout.shard_tokens` tokens: token t is in shard
+    t // layout.shard_tokens.
+
+    name: the split. fingerprint: identifies the dataset and the split. tokens: in all shards.
+    dtype: of the shard files. eot: the token that starts every document.
     """
 
     storage: Storage
@@ -31,15 +33,15 @@ class Split:
     eot: int
 
     @classmethod
-    def open(cls, storage: Storage, name: str) -> Split:
-        """A split, from the manifest alone.
+    def open(cls, storage: Storage, name: str) -> SplitShards:
+        """The shards of a split; reads the manifest and nothing else.
 
-        Raises UsageError for a split that is empty or unknown, and OutputError if the dataset is
-        not finished or its manifest is damaged.
+        Raises UsageError if the split is empty or unknown, OutputError if the dataset is not
+        finished or its manifest is damaged.
         """
         if name not in SPLITS:
             known = " or ".join(SPLITS)
-            raise UsageError(f"{storage.root} has no split {name!r}; give {known}.")
+            raise UsageError(f"{storage.root} has no split {name!r}; choose {known}.")
         manifest = Manifest.load(storage)
         if manifest is None:
             raise OutputError(
@@ -52,7 +54,7 @@ class Split:
             )
         tokens = sum(shard.tokens for shard in manifest.shards if shard.split == name)
         if tokens == 0:
-            raise UsageError(f"{storage.root}: the split {name} is empty; choose another one.")
+            raise UsageError(f"{storage.root}: the {name} split is empty; choose another one.")
         return cls(
             storage=storage,
             name=name,
@@ -69,7 +71,7 @@ class Split:
         return -(-self.tokens // self.layout.shard_tokens)
 
     def shard_name(self, shard: int) -> str:
-        """A shard's name below the dataset's folder."""
+        """A shard's path, relative to the dataset's folder."""
         return self.layout.shard_name(ShardKey(self.name, shard))
 
     def length(self, shard: int) -> int:
@@ -77,11 +79,11 @@ class Split:
         return self.layout.shard_length(ShardKey(self.name, shard))
 
     def file_bytes(self, shard: int) -> int:
-        """The size of a shard's file."""
+        """The size of a shard's file in bytes."""
         return npy.file_bytes(self.length(shard), self.dtype)
 
     def check(self, shard: int, size: int, first_bytes: bytes) -> None:
-        """Raises OutputError unless a file's size and first 128 bytes are those of the shard."""
+        """Raises OutputError if a file's size or its first 128 bytes are not those of the shard."""
         path = self.storage.path(self.shard_name(shard))
         problem = ""
         if size != self.file_bytes(shard):
@@ -93,9 +95,11 @@ class Split:
                 problem = str(error)
             else:
                 if tokens != self.length(shard):
-                    problem = f"says {tokens:,} tokens, expected {self.length(shard):,}"
+                    problem = (
+                        f"has {tokens:,} tokens in its header, expected {self.length(shard):,}"
+                    )
         if problem:
             raise OutputError(
-                f"the shard {path} {problem}: it is damaged. Copy it again from where it came, or "
-                "see what fineshards verify says."
+                f"the shard {path} {problem}: it is damaged. Copy it again from its origin, or "
+                "run fineshards verify."
             )

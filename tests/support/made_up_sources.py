@@ -1,4 +1,4 @@
-"""What the tests of mixtures share: made-up sources, and the definition in plain integers."""
+"""Shared by the tests of mixtures: made-up sources, and the definition of draws."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class MadeUp:
 
     samples: int
     mark: int = 0
-    tokens_a_sample: int = 4
+    sequence_length: int = 4
 
     @property
     def fingerprint(self) -> str:
@@ -33,25 +33,25 @@ class MadeUp:
     def __getitem__(self, index: int, /) -> Samples:
         if not 0 <= index < self.samples:
             raise IndexError(index)
-        sample = np.zeros(self.tokens_a_sample + 1, np.uint32)
+        sample = np.zeros(self.sequence_length + 1, np.uint32)
         sample[:2] = self.mark, index
         return sample
 
 
-def in_turn(stretch: Stretch) -> Iterator[tuple[int, int]]:
-    """The draws of a stretch by its definition: one after the other, in Python's integers."""
+def one_by_one(stretch: Stretch) -> Iterator[tuple[int, int]]:
+    """The draws of a stretch by the definition: one by one, in Python integers."""
     weights, phases = stretch.weights.tolist(), stretch.phases.tolist()
 
-    def due(source: int, given: int) -> int:
-        # The first tick with floor((tick * weight + phase) / 2^60) > given.
-        return max(0, -(-((given + 1) * 2**60 - phases[source]) // weights[source]))
+    def due(source: int, drawn: int) -> int:
+        # The first tick with floor((tick * weight + phase) / 2^60) > drawn.
+        return max(0, -(-((drawn + 1) * 2**60 - phases[source]) // weights[source]))
 
     waiting = [(due(source, 0), source, 0) for source, weight in enumerate(weights) if weight]
     heapq.heapify(waiting)
     while True:
-        _, source, given = waiting[0]
-        heapq.heapreplace(waiting, (due(source, given + 1), source, given + 1))
-        yield source, int(stretch.counts[source]) + given
+        _, source, drawn = waiting[0]
+        heapq.heapreplace(waiting, (due(source, drawn + 1), source, drawn + 1))
+        yield source, int(stretch.counts[source]) + drawn
 
 
 def pairs(
@@ -77,7 +77,7 @@ def mixture(weights: list[Any], lengths: list[int] | int = 10**6, **options: Any
 
 
 def is_a_prefix_of_each(draws: list[tuple[int, int]]) -> bool:
-    """Whether every number of a source comes after all smaller ones, once."""
+    """Whether the numbers of each source are 0, 1, 2, … in this order."""
     seen: Counter[int] = Counter()
     for source, number in draws:
         if number != seen[source]:

@@ -1,4 +1,4 @@
-"""A source whose samples say which they are, and the order in which they must come."""
+"""A source of samples that hold their own numbers, and the order they must come in."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from support.scalar_permutation import ScalarPermutation, scalar_key
 
 
 class Numbers:
-    """A source whose samples say which they are: source, number's low and high half."""
+    """Samples of three values: the source, and the low and high half of the sample's number."""
 
     def __init__(self, samples: int, name: int = 0, fingerprint: str = "numbers") -> None:
         self.fingerprint = fingerprint
-        self.tokens_a_sample = 2
+        self.sequence_length = 2
         self._samples = samples
         self._name = name
 
@@ -28,12 +28,12 @@ class Numbers:
 
 
 def numbers(loader: Iterator[np.ndarray], batches: int | None = None) -> list[int]:
-    """The sample numbers of the next batches, one after the other."""
+    """The sample numbers of the next batches, in one list."""
     return [int(row[1]) for batch in islice(loader, batches) for row in batch]
 
 
 def scalar_order(samples: int, seed: int, epochs: int) -> list[int]:
-    """The order of a single source, by its definition."""
+    """The order of a single source by its definition."""
     order = []
     for epoch in range(epochs):
         shuffled = ScalarPermutation(samples, scalar_key(seed, "epoch", "", epoch))

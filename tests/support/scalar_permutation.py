@@ -1,4 +1,4 @@
-"""The keyed permutation in plain Python, by its definition: shares nothing with the loader's."""
+"""The keyed permutation in plain Python by its definition; shares no code with the loader."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def scalar_hash(z: int) -> int:
 
 
 class ScalarPermutation:
-    """The whole definition, one number at a time, and its inverse."""
+    """The definition of the permutation, one number at a time, and its inverse."""
 
     def __init__(self, n: int, key: int) -> None:
         self.n = n
