@@ -229,7 +229,7 @@ def test_a_vocabulary_that_cannot_be_had_is_a_usage_error(
     done = fineshards("build", *flags, env=os.environ | offline)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith(
-        "fineshards: --tokenizer o200k_base: its vocabulary cannot be had"
+        "fineshards: --tokenizer o200k_base: its vocabulary cannot be downloaded"
     )
 
 

@@ -1,4 +1,4 @@
-"""What a job makes sure of by itself: a sample of its documents is encoded by tiktoken as well."""
+"""Checks during a job: a sample of its documents is also encoded by the reference."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from support.oracle import oracle, shards_in
 from fineshards.encoders.golden import GOLDEN_TEXTS
 
 ROWS = 4_000
-MARK = "the spoiled one"
+MARK = "encode this wrongly"
 SHARD_TOKENS = 10_000
 FLAGS = [f"--shard_tokens={SHARD_TOKENS}", "--test_shards=1"]
 
 
 def in_sample(file: int, row: int) -> bool:
-    """One row of a thousand, by splitmix64 as Steele, Lea and Flood give it, in plain Python."""
+    """Whether a row is in the sample, by splitmix64 of Steele, Lea and Flood in plain Python."""
 
     def mixed(z: int) -> int:
         z = (z + 0x9E3779B97F4A7C15) % 2**64
@@ -62,15 +62,15 @@ def with_marked_row(path: Path, row: int) -> tuple[Path, list[str | None]]:
     return write(path, texts), texts
 
 
-def test_one_wrong_document_of_the_sample_fails_the_job_and_is_named(tmp_path: Path) -> None:
-    # The last one, in a block of its own far from the first.
+def test_a_wrong_document_in_the_sample_fails_the_job_and_is_named(tmp_path: Path) -> None:
+    # The last sampled row, which is not in the first block.
     row = max(row for row in range(ROWS) if in_sample(0, row))
     source, texts = with_marked_row(tmp_path / "in.parquet", row)
     build = build_with_wrong_encoder(MARK, source, tmp_path / "out", "--block_bytes=1")
     assert build.returncode == 1
     assert f"{source}, row {row}: gigatoken" in build.stderr
     assert "Traceback" not in build.stderr
-    assert "--tokenizer_engine tiktoken with --overwrite" in build.stderr
+    assert "--tokenizer_engine tiktoken --overwrite" in build.stderr
     assert not (tmp_path / "out/metadata/manifest.json").exists()
     advised = ["--tokenizer_engine=tiktoken", "--overwrite"]
     again = build_with_wrong_encoder(MARK, source, tmp_path / "out", *advised)
@@ -81,7 +81,7 @@ def test_one_wrong_document_of_the_sample_fails_the_job_and_is_named(tmp_path: P
 def test_a_wrong_document_outside_the_sample_is_found_by_verify(
     fineshards: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
-    """That a job fails is the sample's doing alone, and only of a sampled row."""
+    """So only the comparison with the sample makes a job fail."""
     row = next(row for row in range(1000, ROWS) if not in_sample(0, row))
     source, texts = with_marked_row(tmp_path / "in.parquet", row)
     build = build_with_wrong_encoder(MARK, source, tmp_path / "out")
@@ -102,7 +102,7 @@ def test_wrong_golden_texts_stop_the_job(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ["auto", "tiktoken"])
-def test_the_manifest_counts_what_the_reference_did(
+def test_the_manifest_counts_documents_encoded_by_the_reference(
     build: Callable[..., int], tmp_path: Path, engine: str
 ) -> None:
     listed = hostile.listed_codes(scheme())

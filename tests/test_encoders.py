@@ -1,10 +1,8 @@
-"""The encoder: exactly tiktoken's tokens, also for texts that tiktoken itself cannot split."""
+"""The tiktoken encoder: exactly tiktoken's tokens, even for texts that tiktoken cannot split."""
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,13 +13,12 @@ import pytest
 import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
+from support.fresh_interpreter import run_program
 from support.oracle import ENCODING, EOT, read_texts
 from tiktoken_ext import openai_public
 
 from fineshards.encoders.tiktoken_encoder import PIECEWISE_CHARACTERS, TiktokenEncoder
 from fineshards.encoders.vocabulary import Vocabulary, resolve_vocabulary
-
-ROOT = Path(__file__).parent.parent
 
 HOSTILE = {
     "empty": "",
@@ -51,8 +48,8 @@ HOSTILE = {
     "right to left": "שלום \u202eעולם\u202c مرحبا",
 }
 
-# The published patterns over cl100k's ranks: theirs cannot be had offline, and only the splitting
-# depends on the pattern.
+# The published patterns with cl100k's ranks: their own ranks need a download, and only the
+# splitting depends on the pattern.
 _O200K_LETTERS = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _O200K_SMALL = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _ENDING = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
@@ -90,7 +87,7 @@ def reference(pattern: str) -> tiktoken.Encoding:
 
 
 def encode(text: str, pattern: str = "cl100k_base") -> list[int]:
-    """A text's tokens without the EOT before them."""
+    """A text's tokens, without the leading EOT."""
     batch = encoder(pattern).encode(pa.array([text], pa.large_string()))
     assert batch.tokens[0] == EOT
     return batch.tokens[1:].tolist()
@@ -101,7 +98,7 @@ def piecewise(text: str, pattern: str = "cl100k_base") -> npt.NDArray[np.uint32]
 
 
 def expected(*texts: str) -> list[int]:
-    """What tiktoken gives for the parts of a text; the caller knows that pieces end there."""
+    """tiktoken's tokens for the parts of a text, which the caller has split between pretokens."""
     return [token for text in texts for token in ENCODING.encode_ordinary(text)]
 
 
@@ -113,7 +110,7 @@ def sample_texts(sample: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "tokens"),
     [
-        # As published in OpenAI's cookbook and in tiktoken's own tests.
+        # Published in OpenAI's cookbook and in tiktoken's tests.
         ("hello world", [15339, 1917]),
         ("Hello, world!", [9906, 11, 1917, 0]),
         ("tiktoken is great!", [83, 1609, 5963, 374, 2294, 0]),
@@ -132,7 +129,7 @@ def test_published_tokens(text: str, tokens: list[int]) -> None:
     assert piecewise(text).tolist() == tokens
 
 
-def test_a_batch_is_what_encode_ordinary_gives_with_an_eot_before_each_text(
+def test_documents_are_encode_ordinary_with_a_leading_eot(
     sample_texts: list[str],
 ) -> None:
     texts = [*sample_texts, *HOSTILE.values()]
@@ -146,7 +143,7 @@ def test_a_batch_is_what_encode_ordinary_gives_with_an_eot_before_each_text(
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_texts_come_out_as_ordinary_text(name: str) -> None:
+def test_hostile_texts_are_encoded_as_ordinary_text(name: str) -> None:
     text = HOSTILE[name]
     tokens = encode(text)
     assert tokens == ENCODING.encode_ordinary(text)
@@ -155,7 +152,7 @@ def test_hostile_texts_come_out_as_ordinary_text(name: str) -> None:
     assert ENCODING.decode(tokens) == text
 
 
-def test_batches_may_be_empty_or_cut_from_larger_ones() -> None:
+def test_arrays_may_be_empty_or_slices() -> None:
     empty = encoder().encode(pa.array([], pa.large_string()))
     assert (empty.tokens.tolist(), empty.offsets.tolist()) == ([], [0])
     assert empty.tokens.dtype == np.uint32
@@ -165,7 +162,7 @@ def test_batches_may_be_empty_or_cut_from_larger_ones() -> None:
     assert batch.offsets.tolist() == [0, 3, 4]
 
 
-def test_decode_leaves_out_the_eot_and_marks_cut_characters() -> None:
+def test_decode_omits_the_eot_and_marks_incomplete_characters() -> None:
     tokens = encoder().encode(pa.array(["hello 👩", " world"], pa.large_string())).tokens
     assert encoder().decode(tokens) == "hello 👩 world"
     cut = tokens[: tokens.tolist().index(EOT, 1) - 1]
@@ -174,27 +171,25 @@ def test_decode_leaves_out_the_eot_and_marks_cut_characters() -> None:
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_splitting_by_ourselves_gives_the_same_tokens(
-    sample_texts: list[str], pattern: str
-) -> None:
+def test_piecewise_encoding_gives_the_same_tokens(sample_texts: list[str], pattern: str) -> None:
     for text in [*sample_texts, *HOSTILE.values()]:
         assert piecewise(text, pattern).tolist() == reference(pattern).encode_ordinary(text)
 
 
-# What the patterns tell apart, so that random strings of it meet every alternative.
+# Characters that the patterns distinguish, so that random strings reach every alternative.
 _ALPHABET = (
     " \n\r\t\u00a0\u3000'sStTmMdDlLvVrReEſKKaAǅʰ中\u0301١1½.,/<|>_😀\u200d\x00\x1c\x85\ufeff"
 )
 
 
 @given(st.one_of(st.text(), st.text(alphabet=_ALPHABET, max_size=60)))
-def test_splitting_by_ourselves_gives_the_same_tokens_for_any_string(text: str) -> None:
+def test_piecewise_encoding_gives_the_same_tokens_for_any_string(text: str) -> None:
     for pattern in PATTERNS:
         assert piecewise(text, pattern).tolist() == reference(pattern).encode_ordinary(text)
     assert encode(text) == ENCODING.encode_ordinary(text)
 
 
-# Planes 4 to 16 hold private and unassigned characters, tags and variation selectors.
+# Planes 4 to 16 have only private and unassigned characters, tags and variation selectors.
 @pytest.mark.parametrize(
     ("pattern", "codes", "context"),
     [
@@ -205,10 +200,10 @@ def test_splitting_by_ourselves_gives_the_same_tokens_for_any_string(text: str) 
         ("o200k_base", range(0x10000, 0x40000), "A{0}a\n"),
     ],
 )
-def test_splitting_by_ourselves_knows_every_character_as_tiktoken_does(
+def test_piecewise_encoding_classifies_every_character_as_tiktoken_does(
     pattern: str, codes: range, context: str
 ) -> None:
-    # Long texts, because a call takes as long as some hundred characters.
+    # Long texts, because one call costs as much as some hundred characters.
     characters = [chr(code) for code in codes if not 0xD800 <= code < 0xE000]
     for start in range(0, len(characters), 20_000):
         lines = [context.format(character) for character in characters[start : start + 20_000]]
@@ -226,9 +221,9 @@ def test_splitting_by_ourselves_knows_every_character_as_tiktoken_does(
 MILLION = 1_000_000
 LONG = 1_200_000
 
-# Texts and, as tiktoken panics on many of them, the pieces at which it would split them: it can
-# encode each on its own. All but the last of a run of whitespace is one piece, and so is a run that
-# ends in a line end.
+# Texts and their pretokens. tiktoken panics on many of the texts, but can encode each pretoken on
+# its own. All but the last character of a run of whitespace is one pretoken, and so is a run that
+# ends with a line end.
 LONG_TEXTS = {
     "a million spaces, a letter": [" " * (MILLION - 1), " a"],
     "more spaces, a letter": [" " * (LONG - 1), " a"],
@@ -269,28 +264,21 @@ def test_no_text_that_tiktoken_splits_makes_it_panic(pattern: str, unit: str) ->
         assert reference(pattern).decode(tokens) == text
 
 
-def test_both_ways_agree_at_the_length_where_one_takes_over() -> None:
+def test_both_ways_agree_around_the_length_where_piecewise_begins() -> None:
     for length in (PIECEWISE_CHARACTERS - 1, PIECEWISE_CHARACTERS, PIECEWISE_CHARACTERS + 1):
         text = " " * (length - 1) + "é"
         assert encode(text) == expected(" " * (length - 2), " é")
 
 
 def run_encoder(expression: str) -> subprocess.CompletedProcess[str]:
-    program = f"""
+    return run_program(f"""
 import pyarrow as pa
 from fineshards.encoders.tiktoken_encoder import TiktokenEncoder
 from fineshards.encoders.vocabulary import resolve_vocabulary
 vocabulary = resolve_vocabulary("cl100k_base")
 text = " " * 1_200_000 + "a"
 {expression}
-"""
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+""")
 
 
 def test_nothing_is_printed_for_a_text_on_which_tiktoken_panics() -> None:

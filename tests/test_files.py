@@ -1,4 +1,4 @@
-"""Input files: which are found, in which order, and that none is read twice."""
+"""Input files: which files are found, in which order, and that none is read twice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fineshards.sources.files import check_unchanged, describe_files, find_files
 
 @pytest.fixture(autouse=True)
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Some files, with the working directory above them."""
+    """Some files in a folder of the working directory."""
     for name in (
         "b.parquet",
         "a.parquet",
@@ -36,7 +36,7 @@ def found(tree: Path, *patterns: str) -> list[str]:
     return [os.path.relpath(file.path, tree) for file in find_files(patterns)]
 
 
-def test_matches_are_sorted_by_text_and_folders_left_out(tree: Path) -> None:
+def test_matches_are_sorted_by_name_without_folders(tree: Path) -> None:
     names = ["10.parquet", "9.parquet", "A.parquet", "a.parquet", "b.parquet"]
     assert found(tree, "in/*.parquet") == names
     assert found(tree, f"{tree}/*.parquet") == names
@@ -52,7 +52,7 @@ def test_patterns_keep_their_order(tree: Path) -> None:
     ]
 
 
-def test_two_stars_match_at_any_depth(tree: Path) -> None:
+def test_a_double_star_matches_at_any_depth(tree: Path) -> None:
     assert found(tree, "in/d/**/*.parquet") == ["d/c.parquet", "d/e/f.parquet"]
     assert found(tree, "in/**/f.parquet") == ["d/e/f.parquet"]
 
@@ -60,12 +60,12 @@ def test_two_stars_match_at_any_depth(tree: Path) -> None:
 @pytest.mark.parametrize(
     "pattern", ["in/*.jsonl", "in/nothing.parquet", "in/folder.parquet", "in/d"]
 )
-def test_a_pattern_without_a_file_is_an_error(pattern: str) -> None:
+def test_a_pattern_without_a_match_is_an_error(pattern: str) -> None:
     with pytest.raises(UsageError, match=rf"--input {pattern.replace('*', '.')}: no file matches"):
         find_files(["in/a.parquet", pattern])
 
 
-def test_a_name_with_signs_of_patterns_in_it_is_found(tree: Path) -> None:
+def test_a_name_with_wildcards_in_it_is_found(tree: Path) -> None:
     (tree / "odd[1].parquet").write_text("")
     assert found(tree, "in/odd[[]1].parquet") == ["odd[1].parquet"]
     assert found(tree, "in/odd[1].parquet") == ["odd[1].parquet"]
@@ -82,7 +82,7 @@ def test_a_name_with_signs_of_patterns_in_it_is_found(tree: Path) -> None:
         "in/**/a.parquet",
     ],
 )
-def test_a_file_matched_twice_by_whatever_name_is_an_error(tree: Path, again: str) -> None:
+def test_a_file_matched_twice_under_any_name_is_an_error(tree: Path, again: str) -> None:
     (tree / "link.parquet").symlink_to(tree / "a.parquet")
     (tree / "linked_folder").symlink_to(tree)
     with pytest.raises(UsageError, match=r"is matched twice, by --input in/a\.parquet and --input"):
@@ -90,20 +90,20 @@ def test_a_file_matched_twice_by_whatever_name_is_an_error(tree: Path, again: st
 
 
 def test_a_link_keeps_its_own_name(tree: Path) -> None:
-    # The hub's cache stores files under names without endings.
+    # The hub's cache stores files under names without extensions.
     (tree / "blob").write_text("content")
     (tree / "x.parquet").symlink_to(tree / "blob")
     (file,) = find_files(["in/x.parquet"])
     assert (os.path.basename(file.path), file.format, file.size) == ("x.parquet", "parquet", 7)
 
 
-def test_a_broken_link_is_no_match(tree: Path) -> None:
+def test_a_broken_link_does_not_match(tree: Path) -> None:
     (tree / "broken.parquet").symlink_to(tree / "nowhere")
     with pytest.raises(UsageError, match=r"no file matches"):
         find_files(["in/broken.parquet"])
 
 
-def test_an_address_is_not_a_pattern() -> None:
+def test_other_urls_are_refused() -> None:
     with pytest.raises(UsageError, match=r"--input s3://b/\*\.parquet: only local paths and gs"):
         find_files(["s3://b/*.parquet"])
 
@@ -120,14 +120,14 @@ def test_an_address_is_not_a_pattern() -> None:
         ("/with.parquet/a.jsonl", ("jsonl", "none")),
     ],
 )
-def test_the_name_tells_the_format(name: str, kind: tuple[str, str]) -> None:
+def test_the_name_determines_the_format(name: str, kind: tuple[str, str]) -> None:
     assert format_of(name) == kind
 
 
 @pytest.mark.parametrize(
     "name", ["a", "a.txt", "a.gz", "a.parquet.gz", "a.csv.zst", "a.jsonl.gz.zst", "a.PARQUET", "gz"]
 )
-def test_a_name_that_tells_no_format_is_an_error(name: str) -> None:
+def test_a_name_of_unknown_format_is_an_error(name: str) -> None:
     with pytest.raises(UsageError, match=rf"cannot read a file named '{name}'; expected \.parquet"):
         format_of(f"/in/{name}")
 
@@ -141,7 +141,7 @@ def test_files_are_described_in_the_order_given(tree: Path) -> None:
     assert files[0].identity == f"mtime:{os.stat(paths[0]).st_mtime_ns}"
 
 
-def test_a_file_of_another_size_or_time_is_not_the_same(tree: Path) -> None:
+def test_a_changed_size_or_time_is_detected(tree: Path) -> None:
     path = tree / "a.parquet"
     (file,) = describe_files([str(path)])
     check_unchanged(file)

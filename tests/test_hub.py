@@ -1,4 +1,4 @@
-"""Datasets by name, resolved and read over HTTP from a hub on this machine."""
+"""Datasets by name, resolved and read over HTTP from a hub server on this machine."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import hashlib
 import json
 import shutil
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.hub_client import ROOT, fineshards, read_bytes, read_column, resolve, run
+from support.fresh_interpreter import run_program
+from support.hub_client import ROOT, fineshards, read_column, read_digest, resolve, run
 from support.hub_server import HubServer, Repository
 from support.oracle import oracle, shards_in
 
@@ -56,7 +55,7 @@ def hub() -> Iterator[HubServer]:
 
 @pytest.fixture
 def folder(tmp_path: Path, documents: pa.Table) -> Path:
-    """A dataset of several configs; every file holds other documents."""
+    """A dataset with several configs, whose files all have different documents."""
     folder = tmp_path / "repository"
     paths = ["sample/a.parquet", "sample/b.parquet", "held_out/a.parquet", *FULL]
     for index, path in enumerate(paths):
@@ -78,7 +77,7 @@ def describe(url: str, path: Path, index: int) -> dict[str, object]:
     }
 
 
-def test_files_of_a_config_come_in_its_order_with_size_and_hash(
+def test_files_of_a_config_keep_its_order_with_size_and_hash(
     hub: HubServer, folder: Path, tmp_path: Path
 ) -> None:
     commit = hub.push("acme/text", folder)
@@ -97,7 +96,7 @@ def test_files_of_a_config_come_in_its_order_with_size_and_hash(
     assert [file["path"] for file in held_out["files"]] == [f"{at_commit}/held_out/a.parquet"]
 
 
-def test_only_the_endpoint_is_asked_and_no_data_file_is_downloaded(
+def test_only_the_endpoint_is_contacted_and_no_data_file_is_downloaded(
     hub: HubServer, folder: Path, tmp_path: Path
 ) -> None:
     hub.push("acme/text", folder)
@@ -107,7 +106,7 @@ def test_only_the_endpoint_is_asked_and_no_data_file_is_downloaded(
     assert hub.paths("GET", ".parquet") == hub.paths("HEAD", ".parquet") == []
 
 
-def test_pinned_commit_survives_a_push_to_main(
+def test_a_pinned_commit_survives_a_push_to_main(
     hub: HubServer, folder: Path, tmp_path: Path, documents: pa.Table
 ) -> None:
     old = hub.push("acme/text", folder)
@@ -135,7 +134,7 @@ def test_pinned_commit_survives_a_push_to_main(
     assert main["files"][0]["identity"] != before["files"][0]["identity"]
 
 
-def test_branch_is_pinned_to_its_commit(hub: HubServer, folder: Path, tmp_path: Path) -> None:
+def test_a_branch_is_pinned_to_its_commit(hub: HubServer, folder: Path, tmp_path: Path) -> None:
     hub.push("acme/text", folder)
     commit = hub.push("acme/text", folder / "full", branch="refs/convert/parquet")
     (answer,) = run(hub.url, tmp_path, resolve("acme/text", revision="refs/convert/parquet"))
@@ -155,12 +154,12 @@ def test_requests_do_not_grow_with_the_number_of_files(
     few, many = run(hub.url, tmp_path, resolve("acme/few"), resolve("acme/many"))
     assert (len(few["files"]), len(many["files"])) == (2, 700)
     assert [file["index"] for file in many["files"]] == list(range(700))
-    asked = len([r for r in hub.requests if "acme/many" in r.path])
+    for_many = len([r for r in hub.requests if "acme/many" in r.path])
     # 700 paths are described in two requests.
-    assert asked == len([r for r in hub.requests if "acme/few" in r.path]) + 1
+    assert for_many == len([r for r in hub.requests if "acme/few" in r.path]) + 1
 
 
-def test_listing_in_several_pages_is_complete(tmp_path: Path, folder: Path) -> None:
+def test_a_listing_in_several_pages_is_complete(tmp_path: Path, folder: Path) -> None:
     with HubServer(page_size=2) as hub:
         commit = hub.push("acme/text", folder / "full")
         (answer,) = run(hub.url, tmp_path, resolve("acme/text"))
@@ -186,7 +185,7 @@ def test_one_column_of_one_row_group_is_read_by_ranges(
     metadata = pq.ParquetFile(path).metadata
     chunk = metadata.row_group(5).column(0).total_compressed_size
     assert all(request.range and request.status == 206 for request in served)
-    # A guess of 64 KiB at the footer, the footer, one column chunk.
+    # The last 64 KiB as a guess at the footer, the footer, one column chunk.
     expected = [1 << 16, metadata.serialized_size, chunk]
     assert [request.sent for request in served] == expected
     assert sum(expected) < path.stat().st_size / 10
@@ -202,12 +201,12 @@ def test_compressed_lines_are_read_ahead_in_few_requests(hub: HubServer, tmp_pat
     hub.push("acme/lines", path.parent)
     (answer,) = run(hub.url, tmp_path, resolve("acme/lines"))
     hub.requests.clear()
-    (digest,) = run(hub.url, tmp_path, read_bytes(answer["files"][0]))
+    (digest,) = run(hub.url, tmp_path, read_digest(answer["files"][0]))
     assert digest == hashlib.sha256(content).hexdigest()
     assert len(hub.paths("GET", "/lfs/")) == 1 < len(content) >> 16
 
 
-def test_local_folder_gives_the_same_files_as_the_hub(
+def test_a_local_folder_resolves_to_the_same_files_as_the_hub(
     hub: HubServer, folder: Path, tmp_path: Path
 ) -> None:
     hub.push("acme/text", folder)
@@ -225,7 +224,7 @@ def test_local_folder_gives_the_same_files_as_the_hub(
     assert relative == local
 
 
-def test_folder_named_like_a_format_is_still_a_folder(
+def test_a_folder_named_like_a_format_is_still_a_folder(
     hub: HubServer, folder: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(folder / "sample", tmp_path / "parquet")
@@ -233,7 +232,7 @@ def test_folder_named_like_a_format_is_still_a_folder(
     assert [Path(file["path"]).name for file in answer["files"]] == ["a.parquet", "b.parquet"]
 
 
-def test_config_and_split_errors_name_what_there_is(
+def test_config_and_split_errors_list_the_choices(
     hub: HubServer, folder: Path, tmp_path: Path
 ) -> None:
     hub.push("acme/text", folder)
@@ -249,15 +248,15 @@ def test_config_and_split_errors_name_what_there_is(
         assert unknown["error"] == several["error"] == split["error"] == sliced["error"]
         assert sliced["error"] == "UsageError"
         assert "no config 'tiny'" in unknown["message"]
-        assert "(there is: sample, full)" in unknown["message"]
+        assert "--dataset_config: sample, full." in unknown["message"]
         assert "several configs and no default" in several["message"]
-        assert "(there is: sample, full)" in several["message"]
-        assert "in a split 'validation'" in split["message"]
-        assert "(there is: train, test)" in split["message"]
-        assert "train[:10%]: parts and sums of splits cannot be read" in sliced["message"]
+        assert "--dataset_config: sample, full." in several["message"]
+        assert "no files in split 'validation'" in split["message"]
+        assert "--dataset_split: train, test." in split["message"]
+        assert "train[:10%]: slices and combinations of splits are not" in sliced["message"]
 
 
-def test_repositories_that_may_not_be_read(hub: HubServer, folder: Path, tmp_path: Path) -> None:
+def test_repositories_without_read_access(hub: HubServer, folder: Path, tmp_path: Path) -> None:
     hub.push("acme/text", folder)
     for name, gated in [("acme/gated", True), ("acme/private", False)]:
         hub.repositories[name] = Repository(token="hf_right", gated=gated)
@@ -273,19 +272,19 @@ def test_repositories_that_may_not_be_read(hub: HubServer, folder: Path, tmp_pat
     ]
     gated, private, unknown, revision, broken, misnamed = run(hub.url, tmp_path, *steps)
     assert (
-        "--dataset acme/gated: the hub refuses access; accept the dataset's terms"
-        in (gated["message"])
+        "--dataset acme/gated: the hub refuses access. If the dataset is gated, accept its terms"
+        in gated["message"]
     )
     for answer, name in [(private, "acme/private"), (unknown, "acme/unknown")]:
         assert answer["error"] == "UsageError"
         assert f"--dataset {name}: {hub.url} has no such dataset" in answer["message"]
         assert "HF_TOKEN" in answer["message"]
-    assert "--dataset_revision v9: there is no such revision" in revision["message"]
+    assert "--dataset_revision v9: no such revision" in revision["message"]
     assert broken["error"] == "InputError"
     assert f"{hub.url} answered 500" in broken["message"]
-    assert "no name on the hub" in misnamed["message"]
+    assert "not a valid name on the hub" in misnamed["message"]
 
-    # With a token: a wrong one is told the same, the right one gets in.
+    # A wrong token gets the same answers, the right one gets access.
     gated, unknown = run(hub.url, tmp_path, steps[0], steps[2], HF_TOKEN="hf_wrong")
     assert "the hub refuses access" in gated["message"]
     assert "has no such dataset" in unknown["message"]
@@ -293,7 +292,7 @@ def test_repositories_that_may_not_be_read(hub: HubServer, folder: Path, tmp_pat
         assert len(answer["files"]) == len(FULL)
 
 
-def test_hub_out_of_reach(tmp_path: Path) -> None:
+def test_an_unreachable_hub_is_named(tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
@@ -302,20 +301,22 @@ def test_hub_out_of_reach(tmp_path: Path) -> None:
         assert f"{url} cannot be reached" in answer["message"]
         (answer,) = run(url, tmp_path, resolve("acme/text"), HF_HUB_OFFLINE="1")
         assert answer["error"] == "UsageError"
-        assert "HF_HUB_OFFLINE forbids" in answer["message"]
+        assert "HF_HUB_OFFLINE is set" in answer["message"]
         file = {"index": 0, "path": f"hf://datasets/a/b@{'0' * 40}/c.parquet", "size": 9}
         file |= {"identity": "etag:0", "format": "parquet", "compression": "none"}
-        (answer,) = run(url, tmp_path, read_bytes(file))
+        (answer,) = run(url, tmp_path, read_digest(file))
         assert answer["error"] == "InputError"
         assert "c.parquet cannot be opened" in answer["message"]
 
 
-def test_datasets_without_readable_files(hub: HubServer, folder: Path, tmp_path: Path) -> None:
+def test_datasets_without_readable_files_are_explained(
+    hub: HubServer, folder: Path, tmp_path: Path
+) -> None:
     contents = {
         "empty": {"notes.bin": ""},
         "tables": {"train.csv": "text\na\n"},
         "scripted": {"scripted.py": "", "README.md": README},
-        "mislaid": {"README.md": README},
+        "missing": {"README.md": README},
         "garbled": {"README.md": "---\nconfigs: [\n---\n", "a.jsonl": "{}\n"},
         "doubled": {
             "a.jsonl": "{}\n",
@@ -326,7 +327,7 @@ def test_datasets_without_readable_files(hub: HubServer, folder: Path, tmp_path:
         "empty": "found no data files",
         "tables": "cannot read a file named 'train.csv'",
         "scripted": "Dataset scripts are no longer supported",
-        "mislaid": "found no data files",
+        "missing": "found no data files",
         "garbled": "cannot be listed",
         "doubled": "a.jsonl more than once",
     }
@@ -343,13 +344,16 @@ def test_datasets_without_readable_files(hub: HubServer, folder: Path, tmp_path:
             assert name in answer["message"]
 
 
-def test_names_meant_as_folders(hub: HubServer, folder: Path, tmp_path: Path) -> None:
+def test_names_of_missing_folders_are_explained(
+    hub: HubServer, folder: Path, tmp_path: Path
+) -> None:
     names = ["data", "/no/such/folder", "./data", "../data", "a/b/c", "repository/README.md"]
     *missing, file = run(hub.url, tmp_path, *[resolve(name) for name in names])
     for name, answer in zip(names, missing, strict=False):
         assert answer["error"] == "UsageError"
-        assert f"--dataset {name}: expected a folder, but there is none" in answer["message"]
-    assert "it is a file" in file["message"]
+        assert f"--dataset {name}: expected a folder or OWNER/NAME" in answer["message"]
+        assert "no such folder exists" in answer["message"]
+    assert "this is a file; use --input" in file["message"]
     (answer,) = run(hub.url, tmp_path, resolve("repository", "full", revision="main"))
     assert "has no revisions" in answer["message"]
     assert hub.paths("GET", "/api/datasets") == []
@@ -376,7 +380,7 @@ def test_a_job_reads_the_hub_by_its_pinned_commit(
     urls = [f"hf://datasets/acme/text@{commit}/{path}" for path in FULL]
     assert [file["path"] for file in manifest["files"]] == urls
 
-    # The hub moves on: the dataset is still proved by the old files, and the job is another one.
+    # After a push, verify still compares with the old files, and the same command is another job.
     newer = Path(shutil.copytree(folder, tmp_path / "newer"))
     pq.write_table(documents.slice(500, 5), newer / FULL[0])
     hub.push("acme/text", newer)
@@ -392,8 +396,8 @@ def test_a_job_reads_the_hub_by_its_pinned_commit(
 
 
 def test_importing_the_module_imports_no_hub_library() -> None:
-    code = "import sys, sources.hub; print({'datasets', 'huggingface_hub'} & set(sys.modules))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    done = run_program(
+        "import sys, fineshards.sources.hub\n"
+        "print({'datasets', 'huggingface_hub'} & set(sys.modules))"
     )
-    assert done.stdout == "set()\n"
+    assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr

@@ -1,8 +1,9 @@
-"""tokenizer.json files: gigatoken gives exactly the tokens of `tokenizers`."""
+"""tokenizer.json files: exactly the tokens of `tokenizers`, with gigatoken or without."""
 
 from __future__ import annotations
 
 import json
+import logging
 import unicodedata
 from functools import lru_cache
 from pathlib import Path
@@ -25,7 +26,7 @@ from support.tokenizer_files import (
     save,
     trained,
 )
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from fineshards.encoders import derive
 from fineshards.encoders.differences import Table, load_table
@@ -36,7 +37,7 @@ from fineshards.encoders.golden import GOLDEN_TEXTS
 from fineshards.encoders.huggingface_schemes import PIPELINES
 from fineshards.encoders.loading import describe_tokenizer, load_encoder, load_reference
 from fineshards.encoders.tokenizer_json import TokenizerJson, read_tokenizer_json
-from fineshards.errors import FineshardsError
+from fineshards.errors import FineshardsError, UsageError
 from fineshards.shards.job import TOKENIZER_JSON_NAME
 from fineshards.shards.job import Tokenizer as Record
 from fineshards.storage.base import open_storage
@@ -51,7 +52,7 @@ def loaded(style: str) -> tuple[Encoder, Record]:
 
 
 def assert_exact(style: str, texts: list[str]) -> int:
-    """Compares with the library; returns how many texts the reference encoded."""
+    """Compares with the library; returns the number of texts that the reference encoded."""
     encoder, _ = loaded(style)
     batch = encoder.encode(arrow(texts))
     expected = oracle_documents(path_of(style), EOT, texts)
@@ -64,7 +65,7 @@ def assert_exact(style: str, texts: list[str]) -> int:
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_the_fast_path_gives_the_library_s_tokens_on_all_of_the_sample(style: str) -> None:
+def test_the_fast_path_is_exact_on_the_whole_sample(style: str) -> None:
     encoder, record = loaded(style)
     assert isinstance(encoder, ExactEncoder)
     assert "gigatoken" in encoder.name
@@ -74,7 +75,7 @@ def test_the_fast_path_gives_the_library_s_tokens_on_all_of_the_sample(style: st
     assert record.size == trained(style).get_vocab_size()
 
 
-# What splits, composes, stands for itself, or is newer than the libraries' Unicode.
+# Texts that split, compose or are added tokens, and characters newer than the libraries' Unicode.
 HOSTILE = [
     *" \n\r\t\u00a0\u3000'sStTmMdDlLvVrReEſK'aA1½١.,/<|>_😀\u200d\x00\x85\ufeff中ǅʰ",
     *"\u0301\u0323\u0345\u0334e\u0301ñn\u0303Å\u212bÅ한각\u1112\u1161\u11ab\u0958\u2126",
@@ -105,12 +106,12 @@ HOSTILE = [
         max_size=25,
     )
 )
-def test_hostile_texts_come_out_as_the_library_s(style: str, texts: list[str]) -> None:
+def test_the_fast_path_is_exact_on_hostile_texts(style: str, texts: list[str]) -> None:
     assert_exact(style, texts)
 
 
 @pytest.mark.parametrize("style", ["gpt2", "qwen2"])
-def test_every_character_of_the_lower_planes_comes_out_as_the_library_s(style: str) -> None:
+def test_the_fast_path_is_exact_on_every_character_of_the_lower_planes(style: str) -> None:
     codes = [code for code in range(0x20000) if not 0xD800 <= code < 0xE000]
     texts = [f"a{chr(code)}1{chr(code)}A\u0301" for code in codes]
     encoder, _ = loaded(style)
@@ -122,12 +123,12 @@ def test_every_character_of_the_lower_planes_comes_out_as_the_library_s(style: s
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("unit", ["a", " ", "\n", "1", "中", "\u0301", "=-", "<tool_call>"])
-def test_long_runs_come_out_as_the_library_s(style: str, unit: str) -> None:
+def test_the_fast_path_is_exact_on_long_runs(style: str, unit: str) -> None:
     assert_exact(style, [unit * (200_000 // len(unit)) + end for end in ("", "a")])
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_special_tokens_in_a_text_are_text_and_other_added_tokens_are_not(style: str) -> None:
+def test_special_tokens_in_a_text_are_text_and_other_added_tokens_match(style: str) -> None:
     encoder, record = loaded(style)
     text = "".join(SPECIALS) + "<tool_call>x</tool_call>"
     tokens = encoder.encode(arrow([text])).tokens.tolist()
@@ -140,20 +141,20 @@ def test_special_tokens_in_a_text_are_text_and_other_added_tokens_are_not(style:
     assert encoder.decode(np.array(tokens, np.uint32)) == text
 
 
-def test_ignore_merges_finds_tokens_that_no_merge_makes() -> None:
+def test_ignore_merges_matches_tokens_that_no_merge_produces() -> None:
     content = json.loads(path_of("llama3").read_text())["model"]
-    made = {"".join(pair) for pair in content["merges"]}
-    unmade = [token for token in content["vocab"] if len(token) > 1 and token not in made]
-    assert len(unmade) > 200
-    words = [token for token in unmade if token.isascii() and token.isalpha()]
+    merged = {"".join(pair) for pair in content["merges"]}
+    others = [token for token in content["vocab"] if len(token) > 1 and token not in merged]
+    assert len(others) > 200
+    words = [token for token in others if token.isascii() and token.isalpha()]
     encoder, _ = loaded("llama3")
     batch = encoder.encode(arrow(words))
     assert np.diff(batch.offsets).tolist() == [2] * len(words)
     assert assert_exact("llama3", words) == 0
 
 
-def test_ids_are_the_library_s_where_the_file_says_otherwise(tmp_path: Path) -> None:
-    """tokenizers numbers added tokens itself; dropping special ones must not move the others."""
+def test_ids_are_the_library_s_even_if_the_file_differs(tmp_path: Path) -> None:
+    """tokenizers numbers added tokens itself; removing special ones must not shift the others."""
     content = json.loads(path_of("gpt2").read_text())
     for token in content["added_tokens"]:
         token["id"] += 100
@@ -171,7 +172,7 @@ def test_ids_are_the_library_s_where_the_file_says_otherwise(tmp_path: Path) -> 
     assert [found] == oracle_documents(path, EOT, texts)
 
 
-def test_the_record_knows_no_folder_and_the_data_is_the_user_s(tmp_path: Path) -> None:
+def test_the_record_has_no_folder_and_the_data_is_the_user_s_file(tmp_path: Path) -> None:
     path = save(trained("gpt2"), tmp_path / "somewhere/mine.json")
     path.write_text(json.dumps(json.loads(path.read_text()), indent=3))
     record, data = describe_tokenizer(str(path), "auto")
@@ -195,7 +196,7 @@ def test_the_record_knows_no_folder_and_the_data_is_the_user_s(tmp_path: Path) -
         load_encoder(record, storage, "auto")
 
 
-def test_what_changes_no_ids_is_left_out(tmp_path: Path) -> None:
+def test_steps_that_change_no_ids_are_ignored(tmp_path: Path) -> None:
     """Templates, truncation and padding are for models, not for a stream of documents."""
     tokenizer = Tokenizer.from_str(trained("gpt2").to_str())
     tokenizer.enable_truncation(5)
@@ -207,8 +208,8 @@ def test_what_changes_no_ids_is_left_out(tmp_path: Path) -> None:
     assert [[content.eot, *ids]] == oracle_documents(path_of("gpt2"), EOT, [text])
 
 
-def test_the_trial_finds_another_merge(tmp_path: Path) -> None:
-    """A vocabulary from which gigatoken would make other tokens is found before the first text."""
+def test_the_trial_detects_a_different_merge(tmp_path: Path) -> None:
+    """A vocabulary with which gigatoken's tokens would differ is detected before any text."""
     tokenizer = read_tokenizer_json(str(path_of("gpt2")), None)
     assert obstacles(tokenizer) == []
     encoder, _ = loaded("gpt2")
@@ -224,22 +225,22 @@ def test_the_trial_finds_another_merge(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_the_table_says_where_the_libraries_differ(name: str) -> None:
-    """At both ends of every run of the table, and just beyond them."""
+def test_the_table_lists_where_the_libraries_differ(name: str) -> None:
+    """Checks both ends of every range of the table, and the code points next to them."""
     scheme = load_table().schemes[name]
     ends = {end + step for pair in scheme.ranges for end in pair for step in (-1, 0, 1)}
     codes = sorted(code for code in ends if not 0xD800 <= code < 0xE000)
     contexts = derive.CONTEXTS + (derive.NORMAL_CONTEXTS if "qwen" in name else "")
     texts = [contexts.replace("_", chr(code)) for code in codes]
-    unlike = {codes[index] for index in derive._unlike(name, texts)}
+    differing = {codes[index] for index in derive._differing_texts(name, texts)}
     inside = {code for code in codes if any(a <= code <= b for a, b in scheme.ranges)}
-    assert unlike <= inside
-    # Compositions are found in pairs; all else shows alone.
-    assert len(inside - unlike) <= (40 if "qwen" in name else 0)
+    assert differing <= inside
+    # Compositions differ only in pairs; all other code points differ alone.
+    assert len(inside - differing) <= (40 if "qwen" in name else 0)
     assert all(first >= 128 for first, _ in scheme.ranges)
 
 
-def test_versions_of_one_reference_do_not_concern_the_other() -> None:
+def test_versions_of_one_reference_do_not_affect_the_other() -> None:
     table = load_table()
     assert table.other_versions("tiktoken") == table.other_versions("tokenizers") == []
     changed = Table(table.versions | {"tokenizers": "0.1"}, table.schemes)
@@ -260,3 +261,230 @@ print(record.kind)
     done = run_program(program)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "tiktoken\n"
+
+
+# ---- tokenizers without a fast path, and files that are refused
+
+
+def reference_only(path: Path, caplog: pytest.LogCaptureFixture, reason: str) -> Encoder:
+    """Checks that only the library encodes, and that one warning gives the reason."""
+    with caplog.at_level(logging.WARNING, "fineshards"):
+        record, data = describe_tokenizer(str(path), "auto")
+    assert [reason in line.getMessage() for line in caplog.records] == [True]
+    assert "is encoded with tokenizers only" in caplog.text
+    with pytest.raises(UsageError, match=r"--tokenizer_engine gigatoken: cannot be used for "):
+        describe_tokenizer(str(path), "gigatoken")
+    storage = open_storage(str(path.parent / "out"))
+    storage.write(TOKENIZER_JSON_NAME, data)
+    encoder = load_encoder(record, storage, "auto")
+    assert encoder.reference is encoder
+    texts = ["a b", "the <|endoftext|> end.", *sample_texts()[:20]]
+    batch = encoder.encode(arrow(texts))
+    expected = oracle_documents(path, EOT, texts)
+    assert [batch.document(index).tolist() for index in range(len(texts))] == expected
+    assert batch.by_reference == len(texts)
+    return encoder
+
+
+def added(content: str = "<extra>", **flags: bool) -> dict[str, object]:
+    """One more added token for the trained file."""
+    names = ("single_word", "lstrip", "rstrip", "normalized", "special")
+    return {"id": 3_000, "content": content} | dict.fromkeys(names, False) | flags
+
+
+@pytest.mark.parametrize(
+    ("style", "token", "reason"),
+    [
+        ("gpt2", added(lstrip=True), "include adjacent spaces"),
+        ("gpt2", added(rstrip=True), "include adjacent spaces"),
+        ("gpt2", added(single_word=True), "only as words"),
+        ("qwen2", added(normalized=True), "only after normalization"),
+        ("gpt2", added(content="|><tool", normalized=True), "added tokens overlap"),
+        ("gpt2", added(content="im_end"), "special tokens and other added tokens overlap"),
+        ("gpt2", added(content=">x"), "special tokens and other added tokens overlap"),
+    ],
+)
+def test_added_tokens_that_gigatoken_matches_differently(
+    style: str,
+    token: dict[str, object],
+    reason: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tokens = json.loads(path_of(style).read_text())["added_tokens"]
+    path = save(trained(style), tmp_path / "t.json", added_tokens=[*tokens, token])
+    reference_only(path, caplog, reason)
+
+
+def test_merges_in_another_order_than_the_ids(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    merges = json.loads(path_of("gpt2").read_text())["model"]["merges"]
+    shuffled = {"merges": merges[::2] + merges[1::2]}
+    path = save(trained("gpt2"), tmp_path / "t.json", model=shuffled)
+    reference_only(path, caplog, "not in the order of the ids")
+
+
+def test_a_vocabulary_without_some_bytes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = json.loads(path_of("gpt2").read_text())["model"]
+    vocab = {text.replace("Ď", "一"): id_ for text, id_ in model["vocab"].items()}
+    path = save(trained("gpt2"), tmp_path / "t.json", model={"vocab": vocab})
+    reference_only(path, caplog, "1 of the 256 bytes have no token")
+
+
+@pytest.mark.parametrize("reason", ["merge listed twice", "splitting"])
+def test_other_reasons_for_the_reference_only(
+    reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    content = json.loads(path_of("gpt2").read_text())
+    if reason == "splitting":
+        step = {
+            "type": "Sequence",
+            "pretokenizers": [{"type": "Digits", "individual_digits": True}],
+        }
+        step["pretokenizers"].append(content["pre_tokenizer"])
+        path = save(trained("gpt2"), tmp_path / "t.json", pre_tokenizer=step)
+        reference_only(path, caplog, "has not been compared")
+    else:
+        merges = content["model"]["merges"]
+        path = save(trained("gpt2"), tmp_path / "t.json", model={"merges": [*merges, merges[-1]]})
+        reference_only(path, caplog, "lists a merge twice")
+
+
+def test_other_models_are_encoded_by_their_library(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = {word: id_ for id_, word in enumerate(["[UNK]", "the", "a", "b", "end", "."])}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens([EOT])
+    path = save(tokenizer, tmp_path / "t.json")
+    encoder = reference_only(path, caplog, "has not been compared")
+    assert encoder.encode(arrow(["the end"])).tokens.tolist() == [6, 1, 4]
+    assert encoder.decode(np.array([6, 1, 4], np.uint32)) == "the end"
+
+
+def test_a_text_that_a_tokenizer_cannot_encode_is_one_sentence(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(models.WordLevel({"a": 0}, unk_token="[UNK]"))
+    tokenizer.add_special_tokens([EOT])
+    path = save(tokenizer, tmp_path / "t.json")
+    with pytest.raises(FineshardsError, match=r"tokenizers 0\..* cannot encode a document: .*UNK"):
+        describe_tokenizer(str(path), "tokenizers")
+
+
+def broken(tmp_path: Path, content: bytes) -> str:
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(content)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", r"not a tokenizer.json \(Expecting"),
+        (b"\xff\xfe", r"not a tokenizer.json"),
+        (b"[]", r"not a tokenizer.json"),
+        (b"{}", r"not a tokenizer.json \(it has no model\)"),
+        (
+            b'{"model": {"type": "Strange"}}',
+            r"the tokenizers library cannot read it \(data did not",
+        ),
+        (
+            b'{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "b"]]}}',
+            r"cannot read it \(Token `b` out of vocabulary",
+        ),
+    ],
+)
+def test_files_that_are_not_tokenizers_are_refused(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    path = broken(tmp_path, content)
+    with pytest.raises(UsageError, match=message) as caught:
+        describe_tokenizer(path, "auto")
+    assert str(caught.value).startswith(f"--tokenizer {path}: ")
+
+
+def test_flags_that_do_not_fit_are_explained(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--tokenizer missing.json: cannot be read \(No such"):
+        describe_tokenizer("missing.json", "auto")
+    path = str(path_of("gpt2"))
+    listed = r"Its special tokens are <\|endoftext\|>, <\|im_start\|>, <\|im_end\|>\."
+    with pytest.raises(UsageError, match=rf"--eot_token <eos>: not a special token of .*{listed}"):
+        describe_tokenizer(path, "auto", "<eos>")
+    with pytest.raises(UsageError, match=r"--eot_token <tool_call>: not a special token"):
+        describe_tokenizer(path, "auto", "<tool_call>")
+    with pytest.raises(UsageError, match=r"engine tiktoken: cannot be used for gpt2.json, which"):
+        describe_tokenizer(path, "tiktoken")
+    with pytest.raises(UsageError, match=r"--tokenizer_engine tokenizers: .*cl100k.* tiktoken"):
+        describe_tokenizer("cl100k_base", "tokenizers")
+    with pytest.raises(UsageError, match=r"--eot_token x: not a special token of cl100k_base"):
+        describe_tokenizer("cl100k_base", "auto", "x")
+    dropout = save(trained("gpt2"), tmp_path / "d.json", model={"dropout": 0.1})
+    with pytest.raises(UsageError, match=r"dropout 0.1, so a text has different tokens each time"):
+        describe_tokenizer(str(dropout), "auto")
+    without = save(trained("gpt2"), tmp_path / "w.json", added_tokens=[added(special=True)])
+    with pytest.raises(UsageError, match=r"no <\|endoftext\|> .* --eot_token\. .* are <extra>\."):
+        describe_tokenizer(str(without), "auto")
+    none = save(trained("gpt2"), tmp_path / "n.json", added_tokens=[])
+    with pytest.raises(UsageError, match=r"--eot_token\. It has no special tokens"):
+        describe_tokenizer(str(none), "auto")
+
+
+def test_an_eot_with_the_id_of_another_token(tmp_path: Path) -> None:
+    """If ids are missing, the library gives added tokens ids of the vocabulary."""
+    vocab = json.loads(path_of("gpt2").read_text())["model"]["vocab"]
+    last = max(vocab, key=lambda text: vocab[text])
+    del vocab["Ď"]
+    path = save(trained("gpt2"), tmp_path / "t.json", model={"vocab": vocab})
+    message = rf"gives it id {vocab[last]}, which {last!r} also has, because ids are missing"
+    with pytest.raises(UsageError, match=message):
+        describe_tokenizer(str(path), "auto")
+
+
+def test_another_eot_of_a_tiktoken_encoding() -> None:
+    record, _ = describe_tokenizer("cl100k_base", "auto", "<|fim_prefix|>")
+    assert record.eot == 100_258
+    assert record.golden_sha256 != describe_tokenizer("cl100k_base", "auto")[0].golden_sha256
+
+
+def unigram(tmp_path: Path) -> Path:
+    """Like T5's tokenizer: the first entries of the vocabulary are special tokens."""
+    entries = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -2.0), ("▁the", -3.0)]
+    entries += [(character, -5.0) for character in "abcdefghijklmnopqrstuvwxyz.</>"]
+    tokenizer = Tokenizer(models.Unigram(entries, unk_id=2))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.add_special_tokens(["<pad>", "</s>", "<unk>", "<extra>"])
+    return save(tokenizer, tmp_path / "spiece.json")
+
+
+def test_unigram_models_do_not_match_special_tokens_in_text(tmp_path: Path) -> None:
+    path = unigram(tmp_path)
+    record, data = describe_tokenizer(str(path), "auto", "</s>")
+    assert dict(record.special_tokens) == {"<pad>": 0, "</s>": 1, "<unk>": 2, "<extra>": 35}
+    assert (record.eot, record.size, record.special_tokens[0]) == (1, 36, ("</s>", 1))
+    storage = open_storage(str(tmp_path / "out"))
+    storage.write(TOKENIZER_JSON_NAME, data)
+    encoder = load_encoder(record, storage, "auto")
+    texts = ["the end.", "A </s> b<pad><extra>", ""]
+    batch = encoder.encode(arrow(texts))
+    for index in (0, 2):
+        assert [batch.document(index).tolist()] == oracle_documents(path, "</s>", [texts[index]])
+    tokens = batch.document(1).tolist()
+    assert tokens[0] == 1
+    assert not {0, 1, 35} & set(tokens[1:])
+    assert encoder.decode(batch.document(0)) == "the end."
+
+
+def test_the_eot_never_occurs_within_a_document(tmp_path: Path) -> None:
+    """A word-level model matches its tokens in any text, with every setting."""
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, "end": 1, "a": 2}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(["end"])
+    record, data = describe_tokenizer(str(save(tokenizer, tmp_path / "t.json")), "auto", "end")
+    storage = open_storage(str(tmp_path / "out"))
+    storage.write(TOKENIZER_JSON_NAME, data)
+    encoder = load_encoder(record, storage, "auto")
+    assert encoder.encode(arrow(["a b"])).tokens.tolist() == [1, 2, 0]
+    with pytest.raises(FineshardsError, match=r"as the EOT token, .*: 'a end'\. Choose another"):
+        encoder.encode(arrow(["a end"]))

@@ -1,4 +1,4 @@
-"""A whole job with a tokenizer.json: the bytes of the oracle, and every command on them."""
+"""A whole job with a tokenizer.json: the oracle's bytes, and every command on the dataset."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def tokenizer(
 @pytest.fixture(scope="module")
 def dataset(tokenizer: Path, sample: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("dataset") / "out"
-    # What is named on the way in must not be needed afterwards.
+    # The user's file must not be needed after the build.
     moved = save(Tokenizer.from_file(str(tokenizer)), output.parent / "before/mine.json")
     assert build(sample, output, moved, "--tokenizer_engine=gigatoken") == 0
     moved.unlink()
     return output
 
 
-def test_the_bytes_are_the_oracle_s(dataset: Path, tokenizer: Path, sample: Path) -> None:
+def test_a_build_equals_the_oracle(dataset: Path, tokenizer: Path, sample: Path) -> None:
     shards = shards_in(dataset)
     assert len(shards) > 3
     assert shards == expected(sample, tokenizer)
@@ -79,7 +79,7 @@ def test_verify_and_inspect_need_only_the_dataset(
     assert "finished" in fineshards("status", dataset).stdout
 
 
-def test_what_is_recorded(dataset: Path, tokenizer: Path) -> None:
+def test_the_manifest_records_the_tokenizer(dataset: Path, tokenizer: Path) -> None:
     manifest = json.loads((dataset / "metadata/manifest.json").read_text())
     jsonschema.validate(manifest, SCHEMA)
     record = manifest["settings"]["tokenizer"]
@@ -97,12 +97,12 @@ def test_what_is_recorded(dataset: Path, tokenizer: Path) -> None:
     assert job.fingerprint() == manifest["fingerprint"]
 
 
-def test_the_same_job_goes_on_and_another_is_refused(
+def test_the_same_job_is_resumed_and_another_is_refused(
     dataset: Path, tokenizer: Path, sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "out"
     shutil.copytree(dataset, output)
-    # From another folder, and by the other engine: the same bytes, so the same job.
+    # Another folder and another engine, but the same bytes: the same job.
     assert build(sample, output, tokenizer, "--tokenizer_engine=tokenizers") == 0
     assert "already finished" in capsys.readouterr().out
     (output / "metadata/manifest.json").unlink()
@@ -121,7 +121,7 @@ def test_the_same_job_goes_on_and_another_is_refused(
     assert "another job: vocabulary sha256: was " in capsys.readouterr().err
 
 
-def test_verify_finds_another_tokenizer(dataset: Path, tmp_path: Path, fineshards: Run) -> None:
+def test_verify_detects_another_tokenizer(dataset: Path, tmp_path: Path, fineshards: Run) -> None:
     output = tmp_path / "out"
     shutil.copytree(dataset, output)
     path = output / "metadata/tokenizer.json"
@@ -135,7 +135,7 @@ def test_verify_finds_another_tokenizer(dataset: Path, tmp_path: Path, fineshard
     assert "metadata/tokenizer.json is missing" in fineshards("verify", output).stdout
 
 
-def test_a_model_of_another_type_is_built_by_its_library(
+def test_a_model_of_another_type_is_encoded_by_its_library(
     sample: Path, tmp_path: Path, fineshards: Run
 ) -> None:
     words = {word for text in read_texts(sample) for word in text.split()}
@@ -148,12 +148,12 @@ def test_a_model_of_another_type_is_built_by_its_library(
     flags = ["--input", sample, "--output", output, "--tokenizer", path]
     missing = fineshards("build", *flags)
     assert missing.returncode == 2
-    assert "--eot_token; its special tokens are [SEP]." in missing.stderr
+    assert "--eot_token. Its special tokens are [SEP]." in missing.stderr
     assert "Traceback" not in missing.stderr
     flags += ["--eot_token", "[SEP]", f"--shard_tokens={SHARD_TOKENS}"]
     done = fineshards("build", *flags)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("words.json is encoded by tokenizers alone, slowly") == 1
+    assert done.stderr.count("words.json is encoded with tokenizers only, which is slow") == 1
     assert shards_in(output) == expected(sample, path, "[SEP]")
     assert fineshards("verify", output, "--sample", "5").returncode == 0
 
@@ -162,11 +162,11 @@ def test_a_model_of_another_type_is_built_by_its_library(
     ("flags", "message"),
     [
         (["--tokenizer=missing.json"], "--tokenizer missing.json: cannot be read"),
-        (["--tokenizer=cl100k_base", "--eot_token=x"], "--eot_token x: no special token of cl100k"),
-        (["--tokenizer_engine=tokenizers"], "--tokenizer_engine tokenizers: not for cl100k_base"),
+        (["--tokenizer=cl100k_base", "--eot_token=x"], "--eot_token x: not a special token of cl"),
+        (["--tokenizer_engine=tokenizers"], "engine tokenizers: cannot be used for cl100k_base"),
     ],
 )
-def test_mistakes_are_sentences(
+def test_invalid_flags_are_one_sentence(
     sample: Path, tmp_path: Path, fineshards: Run, flags: list[str], message: str
 ) -> None:
     done = fineshards("build", "--input", sample, "--output", tmp_path / "out", *flags)

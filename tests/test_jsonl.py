@@ -1,4 +1,4 @@
-"""JSON lines, plain and compressed: every line once, in order, and bad lines told apart."""
+"""JSON lines, plain and compressed: every line once and in order, and bad lines reported."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ ROWS = [(0, "a", "1"), (1, None, "x"), (2, "", None), (3, "d", "4")]
 
 
 def compress_gzip(content: bytes) -> bytes:
-    # Without the time, so that every process that collects the tests has the same parameters.
+    # Without a timestamp, so that all processes that collect the tests have the same parameters.
     return gzip.compress(content, mtime=0)
 
 
-# Members and frames are cut in the middle of a line, as parallel compressors do.
+# Members and frames end in the middle of a line, as from parallel compressors.
 COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
     "a.jsonl": lambda content: content,
     "a.ndjson": lambda content: content,
@@ -44,7 +44,7 @@ COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.fixture(params=COMPRESSORS)
 def write(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[bytes], Path]:
-    """Writes lines to a file of each kind."""
+    """Writes content to a file of each compression and extension."""
 
     def run(content: bytes) -> Path:
         path = tmp_path / request.param
@@ -54,26 +54,26 @@ def write(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[bytes], P
     return run
 
 
-def test_every_line_is_a_row_whatever_the_compression(write: Callable[[bytes], Path]) -> None:
+def test_every_line_is_a_row_with_any_compression(write: Callable[[bytes], Path]) -> None:
     read = read_all(write(LINES))
     assert read.rows == ROWS
     assert read.bad == []
 
 
-def test_line_ends_of_windows_blank_lines_and_a_missing_last_line_end(
+def test_windows_line_ends_blank_lines_and_a_missing_last_line_end(
     write: Callable[[bytes], Path],
 ) -> None:
     content = b"\r\n  \n" + LINES.replace(b"\n", b"\r\n\r\n\t\n") + b"\n\n" + b'{"text":"last"}'
     assert read_all(write(content)).rows == [*ROWS, (4, "last", None)]
 
 
-def test_a_byte_order_mark_before_the_first_line_is_left_out(
+def test_a_byte_order_mark_before_the_first_line_is_removed(
     write: Callable[[bytes], Path],
 ) -> None:
     assert read_all(write(b"\xef\xbb\xbf" + LINES)).rows == ROWS
 
 
-def test_a_byte_order_mark_elsewhere_is_no_json_and_in_text_is_text(tmp_path: Path) -> None:
+def test_a_byte_order_mark_in_text_is_text_and_elsewhere_is_not_json(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text":"\xef\xbb\xbfa"}\n\xef\xbb\xbf{"text":"b"}\n')
     read = read_all(path)
@@ -89,14 +89,14 @@ def test_a_file_without_lines_has_no_rows(write: Callable[[bytes], Path], conten
     assert read_all(path).rows == []
 
 
-def test_a_compressed_file_of_no_bytes_is_an_error(tmp_path: Path) -> None:
+def test_an_empty_compressed_file_is_an_error(tmp_path: Path) -> None:
     for name in ("a.jsonl.gz", "a.jsonl.zst"):
         (tmp_path / name).write_bytes(b"")
         with pytest.raises(InputError, match=f"{name} is not .* it is empty"):
             blocks_of(tmp_path / name)
 
 
-def test_a_file_is_one_block_whatever_the_block_size(tmp_path: Path) -> None:
+def test_a_file_is_one_block_for_any_block_size(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(LINES)
     assert blocks_of(path, 1) == blocks_of(path, 10**12)
@@ -104,7 +104,7 @@ def test_a_file_is_one_block_whatever_the_block_size(tmp_path: Path) -> None:
     assert (block.index, block.blocks, block.bytes) == (0, 1, len(LINES))
 
 
-def test_very_long_lines_and_many_lines_come_in_several_batches(tmp_path: Path) -> None:
+def test_very_long_lines_and_many_lines_are_several_record_batches(tmp_path: Path) -> None:
     texts = ["a" * (BATCH_BYTES * 2), "b", "中" * BATCH_BYTES, *map(str, range(2 * BATCH_ROWS))]
     path = tmp_path / "a.jsonl.gz"
     with gzip.open(path, "wt", encoding="utf-8", compresslevel=1) as file:
@@ -119,7 +119,7 @@ def test_very_long_lines_and_many_lines_come_in_several_batches(tmp_path: Path) 
     assert [text for batch in batches for text in batch.texts.to_pylist()] == texts
 
 
-def test_escapes_become_the_characters_they_stand_for(tmp_path: Path) -> None:
+def test_escapes_become_the_characters_they_represent(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(
         rb'{"text":"\u00e4\n\t\"\\\/ \ud83d\ude00 \u0000 \u2028","id":"\u0069"}' + b"\n"
@@ -172,7 +172,7 @@ def test_a_bad_line_is_a_bad_row_and_keeps_its_number(
     assert bad.reason.startswith(reason)
 
 
-def test_a_first_line_without_the_column_is_an_error_before_anything_is_read(
+def test_a_first_line_without_the_column_is_an_error_in_discovery(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "a.jsonl"
@@ -196,7 +196,7 @@ def test_ids_and_labels_become_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["id", "language"])
-def test_a_lone_surrogate_beside_the_text_is_a_bad_row_too(tmp_path: Path, where: str) -> None:
+def test_a_lone_surrogate_outside_the_text_is_a_bad_row_too(tmp_path: Path, where: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text":"a"}\n{"text":"b","%s":"\\ud800"}\n' % where.encode())
     read = read_all(path)
@@ -206,7 +206,7 @@ def test_a_lone_surrogate_beside_the_text_is_a_bad_row_too(tmp_path: Path, where
 
 @settings(max_examples=60)
 @given(st.lists(st.one_of(st.none(), st.text(max_size=20)), max_size=20), st.booleans())
-def test_any_texts_come_back(
+def test_any_texts_are_read_back(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str | None], escaped: bool
 ) -> None:
     path = tmp_path_factory.mktemp("in") / "a.jsonl.zst"
@@ -266,7 +266,7 @@ def test_a_zstd_file_may_begin_with_a_skippable_frame(tmp_path: Path) -> None:
     assert read_all(path).rows == ROWS
 
 
-def test_a_line_that_shrinks_a_thousandfold_is_read(tmp_path: Path) -> None:
+def test_a_line_that_compresses_a_thousandfold_is_read(tmp_path: Path) -> None:
     text = "a" * 50_000_000
     path = tmp_path / "a.jsonl.zst"
     path.write_bytes(zstandard.compress(json.dumps({"text": text}).encode()))

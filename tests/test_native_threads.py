@@ -1,7 +1,7 @@
-"""Native threads: none of a command's may be left when its process ends.
+"""Native threads: a command leaves none behind.
 
-Arrow's readers start threads that may let go of a Python object while the interpreter shuts down,
-by which the process may be aborted with its work done (https://github.com/apache/arrow/issues/34314).
+Threads of Arrow's readers may release a Python object while the interpreter shuts down. That can
+abort the process after its work is done (https://github.com/apache/arrow/issues/34314).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ for command in (
     ["inspect", output, "--shard", "train/0", "--token", "0"],
 ):
     assert main(command) == 0
-    # A thread that was waited for needs a moment to be gone; Arrow's would stay for ever.
-    patience = time.monotonic() + 10
-    while threads() > before and time.monotonic() < patience:
+    # A joined thread takes a moment to disappear. Arrow's would never disappear.
+    deadline = time.monotonic() + 10
+    while threads() > before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threads() <= before, f"{command[0]} left {threads() - before} threads"
 """

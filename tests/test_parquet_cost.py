@@ -1,4 +1,4 @@
-"""What reading parquet costs: bytes of the file and memory. Neither grows needlessly."""
+"""The cost of reading parquet: bytes read and memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 
 
 class CountingFile(io.FileIO):
-    """Counts what is read of a file."""
+    """A file that counts the bytes read."""
 
     bytes_read = 0
 
@@ -34,7 +34,7 @@ class CountingFile(io.FileIO):
         return count
 
 
-def test_columns_that_nobody_needs_are_not_read(tmp_path: Path) -> None:
+def test_unused_columns_are_not_read(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     heavy = [os.urandom(10_000) for _ in range(2_000)]
     texts = [f"text {n}" for n in range(2_000)]
@@ -70,9 +70,9 @@ print(total, re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_te
 
 
 def peak_memory(path: Path) -> tuple[int, int]:
-    """Characters read, and the most memory that a process of its own had meanwhile, in bytes.
+    """Reads a file in a separate process; returns characters read and peak memory in bytes.
 
-    Not ru_maxrss, which begins with what the parent has.
+    Not from ru_maxrss, which starts at the parent's memory.
     """
     done = run_program(_PEAK, path)
     assert done.returncode == 0, done.stderr
@@ -96,6 +96,6 @@ def test_memory_does_not_grow_with_the_row_group(tmp_path: Path) -> None:
     assert characters == 300_000_000
     characters, base = peak_memory(small)
     assert characters == 30_000_000
-    # Ten times the row group; a few batches and buffers are the same for both.
+    # The row group is ten times larger; record batches and buffers are the same size for both.
     assert peak < 300_000_000
     assert peak - base < 60_000_000

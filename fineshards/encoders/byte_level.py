@@ -1,7 +1,7 @@
-"""The characters that stand for bytes in the vocabularies of byte-level tokenizers.
+"""The characters that represent bytes in the vocabularies of byte-level tokenizers.
 
-GPT-2 gave each of the 256 bytes a printable character (bytes_to_unicode in its encoder.py), and all
-byte-level tokenizer.json files write their tokens in them: `Ġthe` is ` the`.
+GPT-2 assigned a printable character to each of the 256 bytes (`bytes_to_unicode` in its
+`encoder.py`). All byte-level tokenizer.json files write tokens in them: `Ġthe` is ` the`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ def _alphabet() -> list[str]:
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
 
 
-# The character of each byte.
+# The character for each byte.
 ALPHABET = tuple(_alphabet())
 _BYTES = {character: byte for byte, character in enumerate(ALPHABET)}
 
 
 def to_characters(token: bytes) -> str:
-    """A token's bytes as a vocabulary writes them."""
+    """Encodes a token's bytes as vocabulary characters."""
     return "".join(ALPHABET[byte] for byte in token)
 
 
 def to_bytes(token: str) -> bytes | None:
-    """The bytes of a token as a vocabulary writes it; None if other characters are in it."""
+    """Decodes a vocabulary token to its bytes; None if it contains other characters."""
     try:
         return bytes([_BYTES[character] for character in token])
     except KeyError:

@@ -1,16 +1,16 @@
-"""Derives `differences.json` by asking the libraries about all of Unicode.
+"""Derives `differences.json` by comparing the libraries on all of Unicode.
 
-Run as `python -m fineshards.encoders.derive`.
+Run as `python -m fineshards.encoders.derive`. With scheme names as arguments, only those schemes
+are derived again.
 
-With names of schemes only those are derived anew.
+The tokens of a real vocabulary hide most differences in splitting: few tokens cross the position
+where one library ends a pretoken and the other does not. So both get a vocabulary made for this
+purpose, in which every pair of bytes is a token, pairs with an ASCII byte first. Its tokens always
+show whether two adjacent characters are in the same pretoken, so the result holds for every
+vocabulary.
 
-Tokens of a real vocabulary hide most differences in splitting: few tokens cross the place where one
-library ends a piece and the other goes on. So both get a vocabulary made for this, in which every
-pair of bytes is a token, pairs with an ASCII byte first: whether two neighbouring characters are in
-one piece then always shows in the tokens. What is found so holds for every vocabulary.
-
-Where text is put into a normal form first, sequences of characters that compose are asked about as
-well. A scheme that differs in ASCII, or in more than a newer Unicode explains, has no entry.
+Where text is normalized first, sequences of characters that compose are compared too. A scheme
+that differs in ASCII, or in more code points than a newer Unicode version explains, has no entry.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from fineshards.encoders.huggingface_schemes import PIPELINES, revealing_tokeniz
 from fineshards.encoders.tiktoken_encoder import TiktokenEncoder
 from fineshards.encoders.vocabulary import CL100K_PATTERN, Vocabulary
 
-# gigatoken's names for the schemes, and their patterns as in tiktoken_ext/openai_public.py of
+# gigatoken's names for the schemes, and the patterns from tiktoken_ext/openai_public.py in
 # tiktoken 0.14.
 SCHEMES = {
     "r50k_base": (
@@ -55,38 +55,38 @@ SCHEMES = {
     ),
 }
 
-# What can stand around a character `_` and changes the pieces with its class: letters of either
-# case, digits, marks, punctuation, contractions, white space, the character itself.
+# Contexts of a character `_` in which its class changes the splitting: letters of either case,
+# digits, marks, punctuation, contractions, white space, the character itself.
 CONTEXTS = (
     "a_a A_A a_A _ a 1_1 12_3 !_!  !_ '_ '_e 'r_   _  a /_/ __ _'s _'S \u0301_a _\u0301A"
     "~!_\n~\n_\n~_/\n~\t_\t~\r_\r\n~\u3000_\u3000"
 )
 
-# More for normal forms: marks of four combining classes beside `_` show which class it has.
+# Contexts for normal forms: marks of four combining classes next to `_` show which class it has.
 NORMAL_CONTEXTS = "~q\u0301_ q_\u0323 q_\u0334 q\u0345_ a_\u0301 e\u0323_\u0301~_\u0301\u0323_"
 
-# From here on there are only planes of private and of unassigned characters, but for some tags.
-# These contexts tell whether a library gives one of them a class; many go into one text.
+# From this code point on there are only private and unassigned characters, except some tags.
+# These contexts show whether a library gives one of them a class. Many go into one text.
 HIGH_PLANES = 0x40000
 HIGH_CONTEXTS = "a_a A_a A_A 1_1 !_! '_e  _ q\u0301_ q_\u0323\n"
 _TOGETHER = 50
 
-# More code points than a newer Unicode gives another class.
+# More code points than those whose class a newer Unicode version changes.
 LIMIT = 20_000
 
 _CHUNK = 20_000
 
 
 def code_points() -> list[int]:
-    """The 1,112,064 code points that text can hold: all but the surrogates."""
+    """The 1,112,064 code points that text can contain: all but the surrogates."""
     return [code for code in range(0x110000) if not 0xD800 <= code <= 0xDFFF]
 
 
 def compositions() -> list[str]:
-    """Sequences that a normal form may compose: all that Python knows, and all newer pairs.
+    """Sequences that a normal form may compose: those that Python knows, and all newer pairs.
 
-    Newer than Python's Unicode are those that only the `regex` module knows; what composes stands
-    in the same block of 256, and is no ideograph.
+    Newer pairs are of characters that the `regex` module knows and Python does not. Characters
+    that compose are in the same block of 256 and are not ideographs.
     """
     characters = list(map(chr, code_points()))
     known = [unicodedata.normalize("NFD", character) for character in characters]
@@ -97,22 +97,22 @@ def compositions() -> list[str]:
 
 
 def revealing_pairs() -> list[bytes]:
-    """All pairs of bytes, those with ASCII in them first."""
+    """All pairs of bytes, pairs with an ASCII byte first."""
     ascii_, other = range(128), range(128, 256)
     halves = [(ascii_, other), (other, ascii_), (ascii_, ascii_), (other, other)]
     return [bytes([a, b]) for left, right in halves for a in left for b in right]
 
 
 def revealing_ranks() -> bytes:
-    """A rank file of all bytes and all pairs of bytes."""
+    """A rank file with all bytes and all pairs of bytes."""
     tokens = [bytes([byte]) for byte in range(256)] + revealing_pairs()
     return b"".join(base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens))
 
 
 def derive(names: Iterable[str]) -> Iterator[tuple[str, Scheme | None]]:
-    """Compares the libraries on every code point in every context; takes a minute a scheme.
+    """Compares the libraries on every code point in every context. Takes one minute per scheme.
 
-    None for a scheme that has no fast path.
+    Yields None for a scheme that has no fast path.
     """
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         for name in names:
@@ -136,27 +136,27 @@ def _differing(name: str, start: int) -> list[int]:
     if codes[0] >= HIGH_PLANES:
         together = [codes[first : first + _TOGETHER] for first in range(0, len(codes), _TOGETHER)]
         joined = ["".join(HIGH_CONTEXTS.replace("_", chr(x)) for x in some) for some in together]
-        codes = [code for index in _unlike(name, joined) for code in together[index]]
+        codes = [code for index in _differing_texts(name, joined) for code in together[index]]
     contexts = CONTEXTS + NORMAL_CONTEXTS if _normalizes(name) else CONTEXTS
     texts = [contexts.replace("_", chr(code)) for code in codes]
-    return [codes[index] for index in _unlike(name, texts)]
+    return [codes[index] for index in _differing_texts(name, texts)]
 
 
 def _differing_compositions(name: str, start: int) -> list[str]:
     sequences = compositions()[start : start + _CHUNK]
     texts = [f"a{sequence} {sequence}A{sequence}\u0301" for sequence in sequences]
-    return [sequences[index] for index in _unlike(name, texts)]
+    return [sequences[index] for index in _differing_texts(name, texts)]
 
 
 def _with_compositions(found: list[int], sequences: Iterable[str]) -> list[int]:
-    """Adds the characters of sequences that differ, unless one of them differs by itself."""
+    """Adds the characters of differing sequences, unless one of them already differs alone."""
     alone = set(found)
     more = {ord(x) for text in sequences for x in text if alone.isdisjoint(map(ord, text))}
     return sorted(alone | more)
 
 
-def _unlike(name: str, texts: list[str]) -> list[int]:
-    """Which texts the libraries do not encode alike."""
+def _differing_texts(name: str, texts: list[str]) -> list[int]:
+    """The indices of texts that the libraries encode differently."""
     fast, reference = _pair(name)
     strings = pa.array(texts, pa.large_string())
     ours, theirs = fast.encode(strings), reference.encode(strings)
@@ -204,13 +204,13 @@ def _runs(codes: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def main(names: list[str]) -> None:
-    """Derives the schemes of these names, or all, and writes the table after each."""
+    """Derives the named schemes, or all, and writes the table after each."""
     versions = {name: version(name) for name in ("gigatoken", "tiktoken", "tokenizers")}
     table = load_table()
     if not names:
         table = Table(versions, {})
     elif table.versions != versions:
-        sys.exit(f"the table is of {table.versions}: derive all schemes")
+        sys.exit(f"the table was derived with {table.versions}: derive all schemes again")
     for name, scheme in derive(names or [*SCHEMES, *PIPELINES]):
         others = {x: table.schemes[x] for x in table.schemes if x != name}
         table = Table(versions, others | ({name: scheme} if scheme else {}))

@@ -1,9 +1,10 @@
-"""Where the fast encoder splits text otherwise than the reference: a table of code points.
+"""The code points around which the fast encoder splits text differently from the reference.
 
-Both follow Unicode, but not the same version of it: what is unassigned in one may be a letter in
-the other. `python -m fineshards.encoders.derive` finds these code points by asking both libraries
-about all of them, and writes `differences.json` with the libraries' versions. A pattern that is not
-in the table, or other versions of gigatoken or of the reference at hand, have no fast path.
+The libraries follow different versions of Unicode: a character that is unassigned in one may be a
+letter in the other. `python -m fineshards.encoders.derive` finds these code points by comparing
+both libraries on all of them, and writes `differences.json` with the libraries' versions. There is
+no fast path for a pattern that is not in the table, or with other versions of gigatoken or of the
+reference.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ import pyarrow as pa
 
 TABLE = Path(__file__).with_name("differences.json")
 
-# Bytes looked at a time: the scratch arrays then stay in a core's cache.
+# Bytes scanned at a time, so that the temporary arrays stay in a core's cache.
 _CHUNK = 1 << 18
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """A way of splitting text that both libraries have.
+    """A way of splitting text that both libraries implement.
 
     reference: the library that defines it, `tiktoken` or `tokenizers`.
-    fast: gigatoken's name for it, `tokenizer.json` where it reads the pattern itself.
+    fast: gigatoken's name for it; `tokenizer.json` if gigatoken reads the pattern itself.
     pattern: tiktoken's regular expression, or `TokenizerJson.pattern`.
-    ranges: first and last of each run of code points that the two do not treat alike, in order.
+    ranges: first and last code point of each range that the two treat differently, in order.
     """
 
     reference: str
@@ -40,14 +41,14 @@ class Scheme:
     ranges: tuple[tuple[int, int], ...]
 
     def documents(self, texts: pa.Array) -> npt.NDArray[np.int64]:
-        """Indices of the strings (large_string, without nulls) with such a code point, in order."""
+        """The indices of strings (large_string, no nulls) with such a code point, in order."""
         if not self.ranges:
             return np.empty(0, np.int64)
         offsets, data = string_buffers(texts)
         hits = []
         for start in range(int(offsets[0]), int(offsets[-1]), _CHUNK):
             chunk = data[start : min(start + _CHUNK, int(offsets[-1]))]
-            # For every lead byte two passes over all bytes; what follows is for few of them.
+            # Two passes over all bytes for every lead byte; the rest concerns only a few bytes.
             for lead, seconds in self._beginnings.items():
                 places = np.flatnonzero(chunk == lead) + start
                 if places.size:
@@ -65,7 +66,7 @@ class Scheme:
 
     @cached_property
     def _beginnings(self) -> dict[np.uint8, npt.NDArray[np.bool_]]:
-        """For each byte that begins a character of the table, which bytes follow it there."""
+        """For each lead byte of the table's characters, which second bytes occur with it."""
         beginnings: dict[np.uint8, npt.NDArray[np.bool_]] = {}
         for first, last in self.ranges:
             for code_point in range(first, last + 1):
@@ -83,22 +84,19 @@ class Scheme:
 class Table:
     """The stored table.
 
-    versions: of the libraries, by package name. schemes: by the encoding they were derived for.
+    versions: library versions by package name. schemes: by the name they were derived under.
     """
 
     versions: dict[str, str]
     schemes: dict[str, Scheme]
 
     def scheme(self, reference: str, pattern: str) -> Scheme | None:
-        """The scheme of this library with this pattern, or None."""
+        """The scheme of a library and a pattern, or None."""
         wanted = (reference, pattern)
         return next((x for x in self.schemes.values() if (x.reference, x.pattern) == wanted), None)
 
     def other_versions(self, reference: str) -> list[str]:
-        """What of gigatoken and a reference is installed otherwise than it should be, in words.
-
-        Empty if nothing is.
-        """
+        """Describes which of gigatoken and the reference have another version than the table's."""
         return [
             f"{package} is {_installed(package)}, not {self.versions[package]}"
             for package in ("gigatoken", reference)
@@ -122,7 +120,7 @@ class Table:
 
 @lru_cache(maxsize=1)
 def load_table() -> Table:
-    """The table as it is stored in the package."""
+    """Loads the table that is stored in the package."""
     content = json.loads(TABLE.read_text("utf-8"))
     return Table(
         content["versions"],
@@ -139,7 +137,7 @@ def load_table() -> Table:
 
 
 def string_buffers(texts: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """The offsets, shape (n + 1,), and the bytes of large_strings, without a copy."""
+    """The offsets, shape (n + 1,), and the bytes of a large_string array, without a copy."""
     _, offsets, data = texts.buffers()
     first = texts.offset
     return (
@@ -153,7 +151,7 @@ def string_buffers(texts: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[
 def _code_points(
     data: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """The characters that begin at `places` of UTF-8 text."""
+    """The code points that begin at `places` in UTF-8 text."""
     byte = [
         data[np.minimum(places + step, len(data) - 1)].astype(np.int64) & (0x3F if step else 0xFF)
         for step in range(4)

@@ -1,4 +1,4 @@
-"""The interface of a tokenizer: a batch of Arrow strings in, one flat token array out."""
+"""The interface of an encoder: Arrow strings in, one flat token array out."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pyarrow as pa
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
-    """The documents of a batch, one after the other.
+    """Encoded documents, concatenated.
 
     tokens: uint32, shape (n,). offsets: int64, shape (documents + 1,); document i is
     `tokens[offsets[i]:offsets[i + 1]]` and its first token is the EOT.
-    by_reference: how many of the documents the reference encoder made.
+    by_reference: number of documents that the reference encoder encoded.
     """
 
     tokens: npt.NDArray[np.uint32]
@@ -29,26 +29,26 @@ class TokenBatch:
 
 
 class Encoder(Protocol):
-    """Turns texts into documents: `[EOT] + encode_ordinary(text)` each, as the seed does.
+    """Encodes each text as a document: `[EOT] + encode_ordinary(text)`.
 
-    What the tokenizer's own library gives is the definition of correct. For tiktoken that is
-    `encode_ordinary`: special tokens that stand literally in a text are ordinary text.
+    The output of the tokenizer's own library is the definition of correct. For tiktoken that is
+    `encode_ordinary`: special tokens that occur literally in a text are ordinary text.
     """
 
     @property
     def name(self) -> str:
-        """The libraries that do it, with their versions, for people."""
+        """The libraries in use and their versions, for messages."""
         ...
 
     @property
     def reference(self) -> Encoder:
-        """The encoder that defines what is correct: itself, where nothing faster is at work."""
+        """The encoder that defines what is correct; itself if there is no faster one."""
         ...
 
     def encode(self, texts: pa.Array) -> TokenBatch:
-        """Encodes strings without nulls (large_string, shape (documents,)) into documents."""
+        """Encodes strings (large_string without nulls, shape (documents,)) as documents."""
         ...
 
     def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
-        """The text of tokens, without special ones; cut characters become U+FFFD."""
+        """Decodes tokens to text, without EOTs. Incomplete characters become U+FFFD."""
         ...

@@ -1,8 +1,8 @@
-"""The fast encoder, held to the tokens of its reference.
+"""The fast encoder with exactly the tokens of its reference.
 
-Three things see to it. Documents with a code point that the two libraries do not treat alike go to
-the reference (`encoders/differences.py`); golden texts are compared when a worker starts; and of
-the documents of every job a sample is encoded by both (`encoders/compared.py`).
+Three measures ensure this. Documents with a code point that the two libraries treat differently
+are encoded by the reference (`encoders/differences.py`). Golden texts are compared when a worker
+starts. In every job a sample of the documents is encoded by both (`encoders/compared.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fineshards.encoders.gigatoken_encoder import GigatokenTokenizer
 
 
 class ExactEncoder:
-    """gigatoken for all documents but the few that only the reference gets right."""
+    """Encodes with gigatoken, except the few documents that only the reference gets right."""
 
     def __init__(self, fast: GigatokenTokenizer, reference: Encoder, scheme: Scheme) -> None:
         self._fast = fast
@@ -39,7 +39,7 @@ class ExactEncoder:
 
 
 def _replaced(batch: TokenBatch, places: npt.NDArray[np.int64], others: TokenBatch) -> TokenBatch:
-    """`batch` with the documents at `places` taken from `others` instead, in order."""
+    """Returns `batch` with the documents at `places` replaced by those of `others`, in order."""
     lengths = np.diff(batch.offsets)
     lengths[places] = np.diff(others.offsets)
     parts = []

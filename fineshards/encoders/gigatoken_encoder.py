@@ -1,6 +1,6 @@
-"""The fast tokenizer: gigatoken, whole Arrow batches at a time.
+"""The fast tokenizer: gigatoken, a whole Arrow array per call.
 
-It is exact where `fineshards/encoders/exact.py` lets it be; by itself it is not, see there.
+By itself it is not exact; `fineshards/encoders/exact.py` uses it only where it is.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ import pyarrow as pa
 from fineshards.encoders.differences import string_buffers
 from fineshards.encoders.encoder import TokenBatch
 
-# gigatoken 0.10 remembers every piece of text that it has seen (its issue 36), so a tokenizer that
-# has worked for a while is built anew when the process has grown large. What it has not seen costs
-# it both memory and time, so time, of the processor, bounds the memory. Measured: in four seconds
-# random letters, the worst that was found, cost 0.7 GB. Web text costs 0.2 GB and then hardly more,
-# and what was learned of it is worth keeping.
+# gigatoken 0.10 caches every pretoken that it has seen (its issue 36). So after REBUILD_SECONDS of
+# work a tokenizer is rebuilt, if the process has grown large. Unseen text costs both memory and
+# time, so processor time bounds the memory. Measured: in four seconds, random letters, the worst
+# case found, cost 0.7 GB. Web text costs 0.2 GB and then hardly more, and its cache is worth
+# keeping.
 REBUILD_SECONDS = 4.0
-REBUILD_BYTES_A_CORE = 512 << 20
+REBUILD_BYTES_PER_CORE = 512 << 20
 
 
 def from_ranks(ranks: bytes, scheme: str) -> gigatoken.Tokenizer:
-    """gigatoken's tokenizer of a rank file without holes; scheme is its name for the splitting.
+    """Builds gigatoken's tokenizer from a rank file without holes.
 
-    Raises RuntimeError for ranks that it does not take.
+    scheme: gigatoken's name for the way of splitting. Raises RuntimeError if it rejects the ranks.
     """
     with _no_panic(), tempfile.NamedTemporaryFile(suffix=".tiktoken") as file:
         file.write(ranks)
         file.flush()
-        # No special tokens: gigatoken would find them in the text.
+        # No special tokens, because gigatoken would match them in text.
         return gigatoken.Tokenizer.from_tiktoken(file.name, scheme, {})
 
 
 def from_json(data: bytes) -> gigatoken.Tokenizer:
-    """gigatoken's tokenizer of a tokenizer.json; raises RuntimeError for one it does not take."""
+    """Builds gigatoken's tokenizer from a tokenizer.json; raises RuntimeError if it rejects it."""
     with _no_panic():
         return gigatoken.Tokenizer.from_json(data)
 
 
 @contextmanager
 def _no_panic() -> Iterator[None]:
-    """Makes a RuntimeError of Rust's panics, whose exception is no Exception."""
+    """Turns Rust panics, whose class is not an Exception, into RuntimeError."""
     try:
         yield
     except BaseException as error:
@@ -63,19 +63,19 @@ def _no_panic() -> Iterator[None]:
 
 
 def _is_large() -> bool:
-    """Whether this process holds much memory for its cores; where nobody knows, it does."""
+    """Whether this process uses much memory per core; True where that is unknown."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
         return True
-    return pages * os.sysconf("SC_PAGE_SIZE") >= REBUILD_BYTES_A_CORE * (os.cpu_count() or 1)
+    return pages * os.sysconf("SC_PAGE_SIZE") >= REBUILD_BYTES_PER_CORE * (os.cpu_count() or 1)
 
 
 def without_holes(ranks: bytes) -> bytes:
-    """A rank file with a token for every rank that it leaves out, as gigatoken demands.
+    """Fills the missing ranks of a rank file, as gigatoken requires.
 
-    p50k_base leaves out that of its EOT. The tokens put in are pairs of bytes that UTF-8 never has,
-    so that no text can contain them.
+    p50k_base lacks the rank of its EOT. The tokens filled in are pairs of bytes that never occur in
+    UTF-8, so no text can contain them.
     """
     by_rank = {int(rank): token for token, rank in map(bytes.split, ranks.splitlines())}
     holes = [rank for rank in range(max(by_rank)) if rank not in by_rank]
@@ -91,14 +91,14 @@ def without_holes(ranks: bytes) -> bytes:
 class GigatokenTokenizer:
     """gigatoken with bounded memory, for any number of threads.
 
-    Two calls on one of gigatoken's tokenizers wait for each other, so every concurrent call gets
-    one of its own; as many as there are cores, for more would only take memory.
+    Concurrent calls on one gigatoken tokenizer wait for each other, so each call gets its own.
+    There are at most as many as cores, because more would only use memory.
     """
 
     def __init__(self, make: Callable[[], gigatoken.Tokenizer], eot: int) -> None:
-        """`make` builds one of gigatoken's tokenizers; it is called again and again.
+        """`make` builds a gigatoken tokenizer, and is called for each one.
 
-        The first time now: what cannot be built must show before a job begins.
+        It is called once here, so that a tokenizer that cannot be built fails before a job begins.
         """
         self._make = make
         self._eot = np.uint32(eot)
@@ -107,7 +107,7 @@ class GigatokenTokenizer:
         self._free = threading.BoundedSemaphore(os.cpu_count() or 1)
 
     def encode(self, texts: pa.Array) -> TokenBatch:
-        """Documents of strings without nulls (large_string), EOT first."""
+        """See `Encoder.encode`."""
         offsets, data = string_buffers(texts)
         strings = ak.contents.ListOffsetArray(
             ak.index.Index64(offsets),
@@ -130,7 +130,7 @@ class GigatokenTokenizer:
 
 
 class _Tokenizer:
-    """One of gigatoken's tokenizers, and how many seconds of processor time it has worked."""
+    """A gigatoken tokenizer and the seconds of processor time that it has worked."""
 
     def __init__(self, tokenizer: gigatoken.Tokenizer) -> None:
         self._tokenizer = tokenizer

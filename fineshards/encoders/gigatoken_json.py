@@ -1,9 +1,9 @@
-"""What gigatoken is given of a tokenizer.json, and which files it is not given at all.
+"""Prepares a tokenizer.json for gigatoken, and finds files for which gigatoken is not exact.
 
 gigatoken reads less of the file than `tokenizers` does, and merges in the order of ids instead of
-in that of the list. What would silently come out otherwise is refused here. That both split alike
-is shown by the table of differences; that they merge alike is tried out here as well, on texts made
-of the vocabulary itself.
+the order of the list. Files whose tokens would silently differ are refused here. The table of
+differences ensures that both libraries split alike. That they merge alike is checked here, on texts
+made of the vocabulary itself.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from fineshards.encoders.byte_level import ALPHABET, to_bytes
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.tokenizer_json import TokenizerJson
 
-# Tokens joined to one text of a trial, and added tokens of which all pairs are tried.
+# Tokens joined to one text of a trial, and added tokens that are combined in pairs.
 _JOINED = 100
 _PAIRED = 40
 
 
 def gigatoken_json(tokenizer: TokenizerJson) -> bytes:
-    """A tokenizer.json for gigatoken that leaves it no special token to find in a text.
+    """Returns the tokenizer.json without special tokens, which gigatoken would match in text.
 
-    Vocabulary entries in other characters than those of bytes are left out too: no text of a
-    byte-level tokenizer becomes one, but gigatoken would take them for UTF-8.
+    Vocabulary entries with characters that do not represent bytes are left out too: no text
+    contains one in a byte-level tokenizer, but gigatoken would read them as UTF-8.
     """
     model = tokenizer.content["model"]
     vocab = {text: id_ for text, id_ in model["vocab"].items() if to_bytes(text) is not None}
     merges = [pair for pair in _merges(model) if "".join(pair) in vocab]
-    # The library's own ids: those that the file gives to added tokens are not always used.
+    # The library's own ids, because it does not always use the file's ids of added tokens.
     added = [
         {**token, "id": tokenizer.library.token_to_id(token["content"])}
         for token in _ordinary_added_tokens(tokenizer)
@@ -48,9 +48,9 @@ def gigatoken_json(tokenizer: TokenizerJson) -> bytes:
 
 
 def obstacles(tokenizer: TokenizerJson) -> list[str]:
-    """Why gigatoken would give other tokens, or may, in words; empty if nothing speaks for that.
+    """Reasons why gigatoken's tokens would or might differ; empty if there are none.
 
-    For byte-level BPE; whether it is that, the table of differences knows.
+    Only for byte-level BPE, which the table of differences ensures.
     """
     model = tokenizer.content["model"]
     vocab, merges = model["vocab"], _merges(model)
@@ -60,43 +60,43 @@ def obstacles(tokenizer: TokenizerJson) -> list[str]:
         found.append(f"{missing} of the 256 bytes have no token")
     results = [vocab["".join(pair)] for pair in merges]
     if any(before > after for before, after in pairwise(results)):
-        found.append("its merges do not come in the order of the ids")
+        found.append("its merges are not in the order of the ids")
     if len(set(merges)) < len(merges):
         found.append("it lists a merge twice")
     return found + _obstacles_of_added_tokens(tokenizer)
 
 
 def _obstacles_of_added_tokens(tokenizer: TokenizerJson) -> list[str]:
-    """gigatoken looks for added tokens in the raw text, all at once, for the longest there."""
+    """Reasons among added tokens: gigatoken matches all of them in the raw text, longest first."""
     added = _ordinary_added_tokens(tokenizer)
     found = []
     if any(token.get(flag) for token in added for flag in ("lstrip", "rstrip", "single_word")):
-        found.append("some of its added tokens are found only as words, or take spaces with them")
+        found.append("some of its added tokens match only as words, or include adjacent spaces")
     late = [str(token["content"]) for token in added if token.get("normalized")]
     early = [str(token["content"]) for token in added if not token.get("normalized")]
     if late and _has_normalizer(tokenizer):
-        found.append("some of its added tokens are looked for only after normalization")
-    if _run_into(late, early):
-        # tokenizers finds the early ones first, wherever they stand.
+        found.append("some of its added tokens match only after normalization")
+    if _overlap(late, early):
+        # tokenizers matches the early ones first, anywhere in the text.
         found.append("the texts of some of its added tokens overlap")
-    if _run_into([text for text, _ in tokenizer.special_tokens], early + late):
-        # tokenizers finds the special one, does nothing with it, and goes on behind it.
-        found.append("the texts of special and of other added tokens overlap")
+    if _overlap([text for text, _ in tokenizer.special_tokens], early + late):
+        # tokenizers matches the special token, leaves it as text, and continues after it.
+        found.append("the texts of its special tokens and other added tokens overlap")
     return found
 
 
-def _run_into(texts: list[str], others: list[str]) -> bool:
+def _overlap(texts: list[str], others: list[str]) -> bool:
     """Whether one of `others` can begin within an occurrence of one of `texts`."""
-    beginnings = {other[:end] for other in others for end in range(1, len(other) + 1)}
+    prefixes = {other[:end] for other in others for end in range(1, len(other) + 1)}
     return any(
-        text[start:] in beginnings or text.startswith(tuple(others), start)
+        text[start:] in prefixes or text.startswith(tuple(others), start)
         for text in texts
         for start in range(len(text))
     )
 
 
 def trial(tokenizer: TokenizerJson, fast: Encoder, reference: Encoder) -> str | None:
-    """The first text made of the vocabulary that two encoders do not encode alike, or None."""
+    """Returns the first text made of the vocabulary that the encoders encode differently."""
     texts = list(_trial_texts(tokenizer))
     strings = pa.array(texts, pa.large_string())
     ours, theirs = fast.encode(strings), reference.encode(strings)
@@ -110,7 +110,7 @@ def trial(tokenizer: TokenizerJson, fast: Encoder, reference: Encoder) -> str | 
 
 
 def _trial_texts(tokenizer: TokenizerJson) -> Iterator[str]:
-    """Every token, tokens in a row, texts where two merges compete, added tokens everywhere."""
+    """Every token, runs of tokens, texts in which two merges compete, and added tokens."""
     model = tokenizer.content["model"]
     tokens = [text for token in model["vocab"] if (text := _text(token)) is not None]
     yield from tokens
@@ -130,7 +130,7 @@ def _trial_texts(tokenizer: TokenizerJson) -> Iterator[str]:
 def _competing(merges: list[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
     """Three tokens of which the first two and the last two merge to the same token.
 
-    tokenizers takes the merge that is listed first, gigatoken the one that stands first.
+    tokenizers applies the merge that is first in the list, gigatoken the one first in the text.
     """
     made = defaultdict(list)
     for pair in merges:
@@ -151,7 +151,7 @@ def _text(token: str) -> str | None:
 
 
 def _merges(model: dict[str, Any]) -> list[tuple[str, str]]:
-    """The merges, of which older files make one string each."""
+    """The merges as pairs. Older files have one string per merge."""
     pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"])
     return [(left, right) for left, right in pairs]
 

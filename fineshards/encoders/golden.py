@@ -1,7 +1,7 @@
-"""Golden texts: what tells that two encoders, or two versions of a library, agree.
+"""Golden texts, which show whether two encoders, or two versions of a library, agree.
 
-Their tokens are hashed at launch; the hash is part of the job's fingerprint and every worker checks
-it before it begins. So a worker with another tokenizer version stops instead of mixing tokens.
+Their tokens are hashed at launch. The hash is part of the job's fingerprint, and every worker
+checks it before it starts. So a worker with a different tokenizer stops instead of mixing tokens.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GOLDEN_TEXTS = (
 
 
 def golden_sha256(encoder: Encoder) -> str:
-    """SHA-256, as hex, over the golden texts' tokens (little-endian uint32) and offsets (int64)."""
+    """SHA-256 (hex) of the golden texts' tokens (little-endian uint32) and offsets (int64)."""
     batch = encoder.encode(pa.array(GOLDEN_TEXTS, pa.large_string()))
     digest = hashlib.sha256(batch.tokens.astype("<u4").tobytes())
     digest.update(batch.offsets.astype("<i8").tobytes())

@@ -12,12 +12,13 @@ from fineshards.encoders.encoder import TokenBatch
 from fineshards.encoders.tokenizer_json import TokenizerJson
 from fineshards.errors import FineshardsError
 
-# Texts a call: enough to make calls cheap; the library's own objects take many times their tokens.
-_TEXTS = 64
+# Enough to make calls cheap. Not more, because the library's objects are many times larger than
+# their tokens.
+_TEXTS_PER_CALL = 64
 
 
 class HuggingFaceEncoder:
-    """Encodes by tokenizers; threads may share one, as it releases the interpreter lock."""
+    """Encodes with tokenizers. Threads can share one: the library releases the interpreter lock."""
 
     def __init__(self, tokenizer: TokenizerJson) -> None:
         self._library = tokenizer.library
@@ -30,15 +31,16 @@ class HuggingFaceEncoder:
         return self
 
     def encode(self, texts: pa.Array) -> TokenBatch:
-        """See `Encoder.encode`; raises FineshardsError for a text that the tokenizer cannot take.
+        """See `Encoder.encode`. Raises FineshardsError for a text that cannot be encoded.
 
-        Such as a character without a token in a vocabulary without an unknown token, or the EOT.
+        Examples are a character without a token if there is no unknown token, and text that is
+        encoded as the EOT.
         """
         parts = []
         offsets = np.zeros(len(texts) + 1, dtype=np.int64)
         number = 0
-        for start in range(0, len(texts), _TEXTS):
-            for ids in self._encode_texts(texts.slice(start, _TEXTS).to_pylist()):
+        for start in range(0, len(texts), _TEXTS_PER_CALL):
+            for ids in self._encode_texts(texts.slice(start, _TEXTS_PER_CALL).to_pylist()):
                 parts += [self._eot, ids]
                 number += 1
                 offsets[number] = 1 + len(ids)
@@ -49,7 +51,7 @@ class HuggingFaceEncoder:
     def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
         """See `Encoder.decode`."""
         ordinary = tokens[tokens != self._eot[0]]
-        # Tokens that stood in the text are text, also where the tokenizer calls them special.
+        # Other special tokens occurred in the text, so they are kept.
         text: str = self._library.decode(ordinary.tolist(), skip_special_tokens=False)
         return text
 
@@ -58,17 +60,18 @@ class HuggingFaceEncoder:
             encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
         except (KeyboardInterrupt, SystemExit):
             raise
-        # Rust's panics are no Exceptions.
+        # Rust panics are not Exceptions.
         except BaseException as error:
             raise FineshardsError(
-                f"{self.name} cannot encode a document ({error}); the tokenizer does not fit "
+                f"{self.name} cannot encode a document: {error}. Use a tokenizer that can encode "
                 "this text."
             ) from error
         found = [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
         for text, ids in zip(texts, found, strict=True):
             if (ids == self._eot).any():
                 raise FineshardsError(
-                    f"the token that begins documents stands in one, as this tokenizer finds it in "
-                    f"text: {text[:200]!r}. Name another --eot_token, or leave the document out."
+                    "this tokenizer encodes part of a document as the EOT token, which must only "
+                    f"begin documents: {text[:200]!r}. Choose another --eot_token, or remove the "
+                    "document."
                 )
         return found

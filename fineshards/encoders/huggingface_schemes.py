@@ -1,7 +1,7 @@
-"""Widely used ways of splitting in tokenizer.json files, and a vocabulary that shows them.
+"""Widely used ways of splitting in tokenizer.json files, and a vocabulary that reveals them.
 
-As they stand in the tokenizer.json files of the models they are named for; `ignore_merges` is left
-out, as it works within pieces only (`fineshards/encoders/tokenizer_json.py`).
+They are copied from the tokenizer.json files of the models that they are named after. They have no
+`ignore_merges`, which has effect only within pretokens (`fineshards/encoders/tokenizer_json.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _O200K = (
     rf"{_ENDINGS}?|"
     rf"\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
 )
-# The line ends and the CJK characters of these stand literally in the file.
+# The file contains the line ends and CJK characters of these patterns literally.
 _DEEPSEEK_V3 = (
     r"\p{N}{1,3}",
     "[一-龥\u3040-ゟ゠-ヿ]+",
@@ -45,7 +45,7 @@ def _byte_level(use_regex: bool) -> dict[str, Any]:
 
 
 def _splits(*patterns: str, removed: bool = False) -> dict[str, Any]:
-    """Splitting by patterns that match all of a text, which two spellings say."""
+    """Splitting by patterns that match all of a text, in either of the two notations."""
     how = {"behavior": "Removed" if removed else "Isolated", "invert": removed}
     steps = [{"type": "Split", "pattern": {"Regex": pattern}} | how for pattern in patterns]
     return {"type": "Sequence", "pretokenizers": [*steps, _byte_level(use_regex=False)]}
@@ -67,7 +67,7 @@ PIPELINES: dict[str, tuple[dict[str, Any] | None, dict[str, Any]]] = {
 
 
 def revealing_tokenizer(name: str, pairs: list[bytes]) -> TokenizerJson:
-    """A tokenizer of a pipeline whose tokens are the bytes and these pairs, earlier ones first."""
+    """A tokenizer with a pipeline's splitting, and the bytes and `pairs` as tokens, in order."""
     normalizer, pre_tokenizer = PIPELINES[name]
     tokens = [*ALPHABET, *map(to_characters, pairs)]
     specials = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}

@@ -1,4 +1,4 @@
-"""From a tokenizer's name or record to a ready, checked encoder."""
+"""Loads encoders: from a tokenizer's name or record to a ready, checked encoder."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _log = logging.getLogger("fineshards.worker")
 def describe_tokenizer(
     name: str, engine: str, eot_token: str | None = None
 ) -> tuple[Tokenizer, bytes]:
-    """The record of a tokenizer, and the file that holds its vocabulary.
+    """Returns the record of a tokenizer, and the content of its vocabulary file.
 
-    Raises UsageError if it cannot be had, or not by this engine.
+    Raises UsageError if the tokenizer cannot be loaded, or not with this engine.
     """
     vocabulary: Vocabulary | TokenizerJson
     if names_tokenizer_json(name):
@@ -53,30 +53,30 @@ def describe_tokenizer(
 
 
 def load_encoder(tokenizer: Tokenizer, storage: Storage, engine: str) -> Encoder:
-    """The encoder of a dataset, from the vocabulary stored with it.
+    """Returns the encoder of a dataset, from the vocabulary stored with it.
 
-    One per process and tokenizer, shared by its threads. Raises FineshardsError if the vocabulary
-    file is not the one recorded, or if the golden texts come out as other tokens here.
+    There is one per process and tokenizer, shared by threads. Raises FineshardsError if the
+    vocabulary file is not the recorded one, or if the golden texts have other tokens here.
     """
     vocabulary = _recorded(tokenizer, storage.read(tokenizer.file))
     if vocabulary.sha256 != tokenizer.vocabulary_sha256:
         raise FineshardsError(
-            f"{tokenizer.file} has sha256 {vocabulary.sha256}, the dataset was begun with "
-            f"{tokenizer.vocabulary_sha256}; put the right file back or start with --overwrite."
+            f"{tokenizer.file} has sha256 {vocabulary.sha256}, but the dataset was started with "
+            f"{tokenizer.vocabulary_sha256}. Restore the file, or start over with --overwrite."
         )
     encoder = _encoder(vocabulary, engine)
     golden = golden_sha256(encoder)
     if golden != tokenizer.golden_sha256:
         raise FineshardsError(
-            f"{encoder.name} gives other tokens here for the golden texts (sha256 {golden}) than "
-            f"the job was launched with ({tokenizer.golden_sha256}); install the pinned "
-            "requirements on every worker."
+            f"{encoder.name} gives different tokens for the golden texts (sha256 {golden}) than "
+            f"at launch (sha256 {tokenizer.golden_sha256}). Install the pinned requirements on "
+            "every worker."
         )
     return encoder
 
 
 def load_reference(tokenizer: Tokenizer, storage: Storage) -> Encoder:
-    """The encoder that defines what is correct, for commands that check or decode."""
+    """Returns the encoder that defines what is correct, for commands that check or decode."""
     return load_encoder(tokenizer, storage, _REFERENCES[tokenizer.kind])
 
 
@@ -88,7 +88,7 @@ def _recorded(tokenizer: Tokenizer, data: bytes) -> Vocabulary | TokenizerJson:
 
 
 def _encoder(vocabulary: Vocabulary | TokenizerJson, engine: str) -> Encoder:
-    # Without the lock every thread that starts at the same time would build one of its own.
+    # Without the lock, threads that start at the same time would each build an encoder.
     with _building:
         return _build(vocabulary, engine)
 
@@ -98,8 +98,8 @@ def _build(vocabulary: Vocabulary | TokenizerJson, engine: str) -> Encoder:
     library = _REFERENCES[vocabulary.kind]
     if engine in _REFERENCES.values() and engine != library:
         raise UsageError(
-            f"--tokenizer_engine {engine}: not for {vocabulary.name}, which the {library} library "
-            f"defines; give {library}, or leave the choice to auto."
+            f"--tokenizer_engine {engine}: cannot be used for {vocabulary.name}, which the "
+            f"{library} library defines. Use {library} or auto."
         )
     reference = _reference(vocabulary)
     if engine == library:
@@ -108,7 +108,7 @@ def _build(vocabulary: Vocabulary | TokenizerJson, engine: str) -> Encoder:
     scheme = table.scheme(library, vocabulary.pattern)
     reasons = table.other_versions(library)
     if scheme is None:
-        reasons.append("its way of splitting text was never compared with gigatoken's")
+        reasons.append("its way of splitting text has not been compared with gigatoken's")
     elif not reasons:
         fast = _fast(vocabulary, scheme, reference, reasons)
         if fast is not None:
@@ -116,10 +116,10 @@ def _build(vocabulary: Vocabulary | TokenizerJson, engine: str) -> Encoder:
     reason = "; ".join(reasons)
     if engine == "gigatoken":
         raise UsageError(
-            f"--tokenizer_engine gigatoken: not for {vocabulary.name} here, since {reason}. "
-            "Install the pinned requirements, or leave the choice to --tokenizer_engine auto."
+            f"--tokenizer_engine gigatoken: cannot be used for {vocabulary.name} here: {reason}. "
+            "Install the pinned requirements, or use --tokenizer_engine auto."
         )
-    _log.warning("%s is encoded by %s alone, slowly: %s", vocabulary.name, library, reason)
+    _log.warning("%s is encoded with %s only, which is slow: %s", vocabulary.name, library, reason)
     return reference
 
 
@@ -137,8 +137,8 @@ def _reference(vocabulary: Vocabulary | TokenizerJson) -> Encoder:
 def _fast(
     vocabulary: Vocabulary | TokenizerJson, scheme: Scheme, reference: Encoder, reasons: list[str]
 ) -> Encoder | None:
-    """The fast encoder; or None, with what speaks against it added to `reasons`."""
-    # Not imported where it may not be installed.
+    """Returns the fast encoder, or None after adding to `reasons` why there is none."""
+    # Imported here, because gigatoken may not be installed.
     from fineshards.encoders.exact import ExactEncoder
     from fineshards.encoders.gigatoken_encoder import (
         GigatokenTokenizer,
@@ -171,6 +171,6 @@ def _fast(
         reasons.append(f"gigatoken cannot read it ({str(error).splitlines()[0]})")
         return None
     if different is not None:
-        reasons.append(f"gigatoken makes other tokens of {different!r}")
+        reasons.append(f"gigatoken encodes {different!r} differently")
         return None
     return encoder

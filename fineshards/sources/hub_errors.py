@@ -1,10 +1,11 @@
-"""Why a dataset cannot be resolved: one sentence each, from what the hub's libraries raise.
+"""Turns the errors of the hub's libraries into one sentence: why a dataset cannot be resolved.
 
-`asked`, everywhere, is what the user asked for, in the words of the command line.
+`flags` are the flags of the command line that name the dataset.
 """
 
 from __future__ import annotations
 
+import logging
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,71 +13,90 @@ from contextlib import contextmanager
 from fineshards.errors import FineshardsError, InputError, UsageError
 
 
+def http_error() -> type[Exception]:
+    """The base class of the errors of huggingface_hub's HTTP client.
+
+    The client is requests up to 0.36, httpx from 1.0 and httpx2 from 2.0.
+    """
+    from huggingface_hub.errors import HfHubHTTPError
+
+    client = HfHubHTTPError.__bases__[0].__module__.partition(".")[0]
+    found = [base for base in HfHubHTTPError.__mro__ if base.__module__.partition(".")[0] == client]
+    return found[-1]
+
+
+def quiet_http_client() -> None:
+    """Keeps the HTTP client from logging every request at level INFO."""
+    for name in ("httpx", "httpx2"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
 @contextmanager
-def hub_failures(asked: str) -> Iterator[None]:
-    """Raises UsageError or InputError when the hub does not answer as hoped."""
+def hub_failures(flags: str) -> Iterator[None]:
+    """Turns failures of the hub into UsageError or InputError."""
     from huggingface_hub import constants, errors
-    from huggingface_hub.utils import httpx  # type: ignore[attr-defined]
 
     hub = constants.ENDPOINT
     try:
         yield
     except errors.HFValidationError as error:
-        raise UsageError(f"{asked}: this is no name on the hub: {error}") from error
+        raise UsageError(f"{flags}: not a valid name on the hub: {error}") from error
     except errors.GatedRepoError as error:
-        raise access_refused(asked) from error
+        raise access_refused(flags) from error
     except errors.RepositoryNotFoundError as error:
         raise UsageError(
-            f"{asked}: {hub} has no such dataset, or it is private; check the name, "
-            "and for a private dataset set HF_TOKEN to a token that may read it."
+            f"{flags}: {hub} has no such dataset, or it is private. Check the name; "
+            "for a private dataset, set HF_TOKEN to a token with read access."
         ) from error
     except errors.RevisionNotFoundError as error:
         raise UsageError(
-            f"{asked}: there is no such revision; give a branch, a tag or a full commit "
-            "hash, or leave --dataset_revision out for the main branch."
+            f"{flags}: no such revision. Give a branch, a tag or a full commit hash, "
+            "or omit --dataset_revision to read the main branch."
         ) from error
     except errors.OfflineModeIsEnabled as error:
         raise UsageError(
-            f"{asked}: HF_HUB_OFFLINE forbids to ask {hub}; unset it, or give a folder."
+            f"{flags}: HF_HUB_OFFLINE is set, so {hub} is not contacted. Unset it, or give a "
+            "local folder."
         ) from error
     except errors.HfHubHTTPError as error:
         status = error.response.status_code
         if status in (401, 403):
-            raise access_refused(asked) from error
-        raise InputError(f"{asked}: {hub} answered {status}; try later.") from error
-    except (ConnectionError, httpx.HTTPError) as error:
+            raise access_refused(flags) from error
+        raise InputError(f"{flags}: {hub} answered {status}. Try again later.") from error
+    except (ConnectionError, http_error()) as error:
         raise InputError(
-            f"{asked}: {hub} cannot be reached ({brief(error)}); "
-            "check the network and HF_ENDPOINT, or give a folder."
+            f"{flags}: {hub} cannot be reached ({brief(error)}). "
+            "Check the network and HF_ENDPOINT, or give a local folder."
         ) from error
 
 
-def access_refused(asked: str) -> UsageError:
-    """The repository exists, but its files are not for everybody."""
+def access_refused(flags: str) -> UsageError:
+    """The error for a repository that exists, but whose files need permission."""
     return UsageError(
-        f"{asked}: the hub refuses access; accept the dataset's terms on its page if it "
-        "is gated, and set HF_TOKEN to a token that may read it."
+        f"{flags}: the hub refuses access. If the dataset is gated, accept its terms on its "
+        "page, and set HF_TOKEN to a token with read access."
     )
 
 
 def config_refused(
-    asked: str, config: str | None, names: list[str], error: Exception
+    flags: str, config: str | None, names: list[str], error: Exception
 ) -> FineshardsError:
-    """The library refused a config; `names` are those that exist, empty if it could not tell."""
+    """The error for a config that the library refused.
+
+    names: the configs that exist; empty if the library cannot list them.
+    """
     if names and config is not None and config not in names:
         problem = f"there is no config {config!r}"
     elif config is None and len(names) > 1:
         problem = "it has several configs and no default"
     else:
         return InputError(
-            f"{asked} cannot be listed ({brief(error)}); check the configs in its README.md."
+            f"{flags} cannot be listed ({brief(error)}). Check the configs in its README.md."
         )
-    return UsageError(
-        f"{asked}: {problem}; name one with --dataset_config (there is: {', '.join(names)})."
-    )
+    return UsageError(f"{flags}: {problem}. Choose one with --dataset_config: {', '.join(names)}.")
 
 
 def brief(error: Exception) -> str:
-    """The start of a library's message; some go on with examples, or with every known format."""
+    """The first line of a library's message; some go on with examples or every known format."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return textwrap.shorten(lines[0].rstrip("."), 200, placeholder=" ...")

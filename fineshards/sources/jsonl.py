@@ -1,4 +1,4 @@
-"""JSON lines, plain or compressed by gzip or zstd: one object a line, the whole file one block."""
+"""JSON lines, plain or compressed with gzip or zstd: one object per line, one block per file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fineshards.shards.job import Columns
 from fineshards.shards.records import BadRow, Block, SourceFile
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, LABEL_COLUMNS, Rows
 
-# RFC 1952 for gzip; RFC 8878 for zstd, whose files may begin with a skippable frame (pzstd's do).
+# RFC 1952 for gzip, RFC 8878 for zstd. zstd files may begin with a skippable frame (pzstd's do).
 _MAGIC = {
     "none": (b"",),
     "gzip": (b"\x1f\x8b",),
@@ -27,11 +27,11 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: int) -> list[Block]:
-    """The one block of a file. Raises InputError if its first object lacks a column.
+    """Returns the single block of a file; raises InputError if its first object lacks a column.
 
-    A first line that is no object is left to `read`, which may set it aside as a bad row. Lines
-    cannot be found without reading from the start, so the file is not split and `block_bytes` has
-    no effect.
+    A first line that is not an object is left to `read`, which reports it as a bad row. Lines can
+    only be found by reading from the start, so the file is not split and `block_bytes` has no
+    effect.
     """
     wanted = [("--text_column", columns.text)]
     if columns.id_required:
@@ -45,16 +45,16 @@ def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: 
             if name not in record:
                 raise InputError(
                     f"{file.path}, line {line_number}: has no field {name!r}; its fields are "
-                    f"{', '.join(record)}. Name the right one with {flag}."
+                    f"{', '.join(record)}. Choose one with {flag}."
                 )
         break
     return [Block(file.index, 0, 1, 0, 0, 0, file.size)]
 
 
 def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> Iterator[Rows]:
-    """The rows of a file in order. Rows are counted from 0, blank lines left out.
+    """Yields the rows of a file in order, numbered from 0. Blank lines are not rows.
 
-    Raises InputError for a file that ends too early or is not compressed as its name says.
+    Raises InputError for a file that is truncated or not compressed as its name says.
     """
     batch = _Batch(columns)
     row = block.first_row
@@ -71,7 +71,7 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
 
 
 class _Batch:
-    """Rows collected until there are enough for an Arrow batch."""
+    """Rows collected until there are enough for a record batch."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
@@ -106,12 +106,12 @@ class _Batch:
 
 
 def parse_row(line: bytes, columns: Columns) -> dict[str, Any]:
-    """A line's object; raises ValueError with the reason if it has no text to encode."""
+    """The object of a line; raises ValueError with the reason if its text cannot be encoded."""
     return _check_text(_parse(line), columns)
 
 
 def _parse(line: bytes) -> dict[str, Any]:
-    """A line's object; raises ValueError with the reason if it holds none."""
+    """The object of a line; raises ValueError with the reason if the line is not an object."""
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError as error:
@@ -122,7 +122,7 @@ def _parse(line: bytes) -> dict[str, Any]:
 
 
 def _check_text(record: dict[str, Any], columns: Columns) -> dict[str, Any]:
-    """The object again; raises ValueError with the reason if its text cannot be encoded."""
+    """Returns the object; raises ValueError with the reason if its text cannot be encoded."""
     if columns.text not in record:
         raise ValueError(f"has no field {columns.text!r}; its fields are {', '.join(record)}")
     text = record[columns.text]
@@ -132,14 +132,14 @@ def _check_text(record: dict[str, Any], columns: Columns) -> dict[str, Any]:
 
 
 def lines(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Line numbers from 1 and lines, blank ones left out."""
+    """Yields line numbers, from 1, and lines. Skips blank lines."""
     first_bytes = opened.read(4)
     opened.seek(0)
     if not first_bytes.startswith(_MAGIC[file.compression]):
         found = f"it starts with {first_bytes!r}" if first_bytes else "it is empty"
         raise InputError(
-            f"{file.path} is not {file.compression} compressed although its name says so: {found}. "
-            "Rename it, or fetch it again."
+            f"{file.path} is not {file.compression} compressed, although its name says so: {found}."
+            " Rename the file, or download it again."
         )
     line_number = 0
     try:
@@ -150,7 +150,7 @@ def lines(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]]:
     except (EOFError, zlib.error, OSError) as error:
         raise InputError(
             f"{file.path}, after line {line_number}: cannot be read: {error}. "
-            "The file is damaged or cut short; fetch it again."
+            "The file is damaged or truncated; download it again."
         ) from error
 
 
@@ -158,6 +158,6 @@ def _decompress(compression: str, opened: BinaryIO) -> Any:
     if compression == "gzip":
         return gzip.GzipFile(fileobj=opened)
     if compression == "zstd":
-        # The reader of the zstandard package takes a file that is cut short for one that ends.
+        # Not the zstandard package, whose reader does not detect a truncated file.
         return io.BufferedReader(pa.CompressedInputStream(opened, "zstd"), 1 << 20)
     return opened

@@ -1,7 +1,7 @@
-"""Parquet: footers become blocks, row groups become batches of rows.
+"""Parquet: blocks from the footer, rows from row groups.
 
-Only the columns in use are read, through a small buffer and in batches, so memory does not grow
-with the file, the row group or the other columns.
+Only the needed columns are read, through a small buffer and in record batches. Memory does not
+grow with the file, the row group or the other columns.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from fineshards.shards.records import BadRow, Block, SourceFile
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, LABEL_COLUMNS, Rows
 from fineshards.storage.parquet import open_parquet
 
-# Without a buffer pyarrow reads a whole column chunk at once, which may be all of the file's text.
-# Each fill is a request when the file is elsewhere, so it is not small either.
+# Without a buffer, pyarrow reads a whole column chunk at once, which may be all text of the file.
+# For a remote file each fill is a request, so the buffer is not small either.
 _READ_BUFFER = 8 << 20
 
 
 def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: int) -> list[Block]:
-    """The blocks of a file, from its footer: row groups until their text reaches `block_bytes`.
+    """Returns the blocks of a file, from its footer: row groups up to `block_bytes` of text.
 
-    At least one, if an empty one, so that every file is heard of again.
-    Raises InputError for a file that is not parquet, or lacks a column, or has it in another type.
+    A block ends with the row group that reaches `block_bytes`.
+    A file without rows has one empty block, so that every file is reported. Raises InputError for
+    a file that is not parquet, lacks a column or has a column of the wrong type.
     """
     parquet = _open(file, opened)
     _check_columns(file, parquet.schema_arrow, columns)
@@ -52,7 +53,7 @@ def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: 
 
 
 def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> Iterator[Rows]:
-    """The rows of a block in order; raises InputError naming the row group that cannot be read."""
+    """Yields the rows of a block in order; raises InputError for a damaged row group."""
     parquet = _open(file, opened)
     _check_columns(file, parquet.schema_arrow, columns)
     schema = parquet.schema_arrow
@@ -75,8 +76,8 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
             row += batch.num_rows
         if row - group_first_row != expected:
             raise InputError(
-                f"{file.path}, row group {group}: holds {row - group_first_row} rows, its footer "
-                f"says {expected}. The file is damaged; fetch it again."
+                f"{file.path}, row group {group}: has {row - group_first_row} rows, expected "
+                f"{expected} from the footer. The file is damaged; download it again."
             )
 
 
@@ -85,8 +86,8 @@ def _open(file: SourceFile, opened: BinaryIO) -> pq.ParquetFile:
         return open_parquet(opened, _READ_BUFFER)
     except (pa.ArrowException, OSError) as error:
         raise InputError(
-            f"{file.path} is not a readable parquet file of {file.size} bytes: {_reason(error)}. "
-            "It may be cut short or of another format; fetch it again or leave it out."
+            f"{file.path} ({file.size} bytes) is not a readable parquet file: {_reason(error)}. "
+            "It may be truncated or in another format; download it again, or exclude it."
         ) from error
 
 
@@ -99,18 +100,18 @@ def _check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> Non
             found = "several columns" if name in schema.names else "no column"
             raise InputError(
                 f"{file.path} has {found} {name!r}; its columns are {', '.join(schema.names)}. "
-                f"Name the right one with {flag}."
+                f"Choose one with {flag}."
             )
     text_type = schema.field(columns.text).type
     if not _is_text(text_type):
         raise InputError(
-            f"{file.path}: column {columns.text!r} holds {text_type}, expected strings. "
-            "Name the column of the text with --text_column."
+            f"{file.path}: column {columns.text!r} has type {text_type}, expected a string type. "
+            "Choose the text column with --text_column."
         )
     if columns.id_required and not _has_text_form(schema.field(columns.id).type):
         raise InputError(
-            f"{file.path}: column {columns.id!r} holds {schema.field(columns.id).type}, expected "
-            "strings or numbers. Name the column of the ids with --id_column."
+            f"{file.path}: column {columns.id!r} has type {schema.field(columns.id).type}, "
+            "expected strings or numbers. Choose the id column with --id_column."
         )
 
 
@@ -119,7 +120,7 @@ def _has(schema: pa.Schema, name: str, is_kind: Callable[[pa.DataType], bool]) -
 
 
 def _has_text_form(kind: pa.DataType) -> bool:
-    """Whether values of a type can be turned into strings: not so lists and structs."""
+    """Whether values of a type can be cast to strings. Lists and structs cannot."""
     try:
         _as_text(pa.array([], kind), pa.string())
     except pa.ArrowNotImplementedError:
@@ -140,7 +141,7 @@ def _leaf_index(metadata: pq.FileMetaData, column: str) -> int:
 
 
 def _batch_rows(metadata: pq.FileMetaData, group: int, column: str) -> int:
-    """Rows that hold about BATCH_BYTES of text, going by the row group's average."""
+    """The number of rows that have about BATCH_BYTES of text, by the row group's average."""
     row_group = metadata.row_group(group)
     size = row_group.column(_leaf_index(metadata, column)).total_uncompressed_size
     rows: int = BATCH_BYTES * row_group.num_rows // max(size, 1)
@@ -153,7 +154,7 @@ def _guard(file: SourceFile, group: int, batches: Any) -> Iterator[pa.RecordBatc
     except (pa.ArrowException, OSError) as error:
         raise InputError(
             f"{file.path}, row group {group}: cannot be decoded: {_reason(error)}. "
-            "The file is damaged; fetch it again."
+            "The file is damaged; download it again."
         ) from error
 
 
@@ -175,7 +176,7 @@ def _rows(
         return rows
     keep = np.ones(len(numbers), dtype=np.bool_)
     keep[list(reasons)] = False
-    return rows.chosen(
+    return rows.filter(
         keep,
         [BadRow(first_row + index, place, reason) for index, reason in sorted(reasons.items())],
     )
@@ -186,14 +187,14 @@ def _as_text(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _invalid(strings: pa.Array) -> list[int]:
-    """Indices of strings that are not UTF-8."""
+    """The indices of strings that are not valid UTF-8."""
     if _is_valid(strings):
         return []
     return [index for index in range(len(strings)) if not _is_valid(strings.slice(index, 1))]
 
 
 def _is_valid(texts: pa.Array) -> bool:
-    """Whether all strings are UTF-8: parquet writers need not check, and pyarrow does not."""
+    """Whether all strings are valid UTF-8. Parquet writers need not check, and pyarrow does not."""
     try:
         texts.validate(full=True)
     except pa.ArrowInvalid:

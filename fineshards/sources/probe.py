@@ -1,7 +1,7 @@
-"""A sample of an input: a look at how much text there is, and a small copy of some of it.
+"""A survey of how much text an input has, and a probe: a small copy of a share of it.
 
-What is copied is spread over the input and has its formats, compressions and row groups, so that a
-build of the sample does per byte what a build of the input does.
+A probe is spread over the input and keeps its formats, compressions and row groups. So a build of
+the probe costs the same per byte as a build of the input.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from fineshards.sources.jsonl import lines, parse_row
 from fineshards.sources.reading import discover_blocks, explain_failures, read_block
 from fineshards.sources.rows import Rows
 
-# A sample's parquet files hold so much text, in the measure of `Block.bytes`, if the input's do:
-# some blocks of the largest size, so that blocks do not end because files do.
+# Text per parquet file of a probe, measured as `Block.bytes`, unless the input's files have less.
+# It is several blocks of the largest size, so that few blocks end early at the end of a file.
 PART_BYTES = 256 << 20
 _GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """How much there is to read, from the metadata of some or all files.
+    """How much text an input has, from the metadata of some or all files.
 
-    seen: by file index, the blocks of each file that was looked at, a row group each.
-    seconds_per_file: what looking at one took. Sizes are in the measure of `Block.bytes`.
+    seen: blocks of each inspected file by file index, one block per row group.
+    seconds_per_file: mean time to inspect a file. Sizes are measured as `Block.bytes`.
     """
 
     files: tuple[SourceFile, ...]
@@ -47,11 +47,11 @@ class Survey:
 
     @property
     def exact(self) -> bool:
-        """Whether all files were looked at."""
+        """Whether all files were inspected."""
         return len(self.seen) == len(self.files)
 
     def total(self, format_name: str) -> int:
-        """Bytes of all files of a format; of those not seen, as their size on disk lets expect."""
+        """Bytes of all files of a format. Files not inspected are estimated from their size."""
         files = [file for file in self.files if file.format == format_name]
         seen = [file for file in files if file.index in self.seen]
         known = sum(block.bytes for file in seen for block in self.seen[file.index])
@@ -62,13 +62,13 @@ class Survey:
         return known * on_disk // max(seen_on_disk, 1)
 
     def blocks(self, block_bytes: int) -> int:
-        """Blocks of the whole input at a block size, about if not all files were looked at."""
+        """Blocks of the whole input at a block size; an estimate unless `exact`."""
         known = sum(_count_blocks(blocks, block_bytes) for blocks in self.seen.values())
         return known * len(self.files) // max(len(self.seen), 1)
 
 
 def _count_blocks(groups: Sequence[Block], block_bytes: int) -> int:
-    """What discovery makes of row groups: a block ends when it reaches `block_bytes`."""
+    """The number of blocks that discovery makes of row groups."""
     count, size = 0, block_bytes
     for group in groups:
         if size >= block_bytes:
@@ -78,12 +78,12 @@ def _count_blocks(groups: Sequence[Block], block_bytes: int) -> int:
 
 
 def spread(count: int) -> list[int]:
-    """The numbers below `count` in an order whose every beginning is spread evenly over them."""
+    """The numbers below `count`, in an order in which every prefix is spread evenly over them."""
     return sorted(range(count), key=lambda number: number * _GOLDEN_RATIO % 1)
 
 
 def survey(files: Sequence[SourceFile], columns: Columns, seconds: float) -> Survey:
-    """Looks at files until all are seen, or the time is over and each format was met.
+    """Inspects files until none is left, or until time is up and each format was seen.
 
     Raises InputError for a file that cannot be used.
     """
@@ -91,19 +91,19 @@ def survey(files: Sequence[SourceFile], columns: Columns, seconds: float) -> Sur
     missing = {file.format for file in files}
     seen = {}
     for number in spread(len(files)):
-        over = time.monotonic() - began > seconds
-        if over and not missing:
+        time_is_up = time.monotonic() - began > seconds
+        if time_is_up and not missing:
             break
         file = files[number]
-        if not over or file.format in missing:
+        if not time_is_up or file.format in missing:
             seen[file.index] = discover_blocks(file, columns, 1)
             missing.discard(file.format)
     return Survey(tuple(files), seen, (time.monotonic() - began) / max(len(seen), 1))
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A file of a sample. bytes: how much of the input it stands for, as `Block.bytes` measures."""
+class ProbePart:
+    """A file of a probe. bytes: size of the input that it was copied from, as `Block.bytes`."""
 
     path: str
     format: str
@@ -111,71 +111,74 @@ class Part:
 
 
 @dataclass
-class Sample:
-    """What was copied, from which files by index, and the seconds that it took."""
+class Probe:
+    """The files that were copied.
 
-    parts: list[Part] = field(default_factory=list)
+    sources: indices of the input files that were copied from. seconds: time that copying took.
+    """
+
+    parts: list[ProbePart] = field(default_factory=list)
     sources: set[int] = field(default_factory=set)
     documents: int = 0
     seconds: float = 0.0
 
     @property
     def files(self) -> int:
-        """Of how many of the input's files something was copied."""
+        """The number of input files that were copied from."""
         return len(self.sources)
 
     @property
     def bytes(self) -> int:
-        """In the measure of `Block.bytes`."""
+        """The size of the copied input, measured as `Block.bytes`."""
         return sum(part.bytes for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """How to sample.
+class ProbeLimits:
+    """How much to copy.
 
-    size: bytes to copy, in the measure of `Block.bytes`. piece: bytes after which a row group is
-    cut, lest one that is huge be all of the sample. line_files: files of JSON lines to begin.
-    seconds: after which the sample is what was copied until then, but something in any case.
+    size: bytes to copy, measured as `Block.bytes`. group_bytes: bytes after which a row group is
+    cut, so that a huge one does not fill the probe. line_files: maximum number of JSON lines files.
+    seconds: time after which copying stops; something is copied in any case.
     """
 
     size: int
-    piece: int
+    group_bytes: int
     line_files: int
     seconds: float
     max_bad_rows: int
 
 
-def copy_sample(survey: Survey, columns: Columns, folder: str, wish: Wish) -> Sample:
-    """Copies some of what a survey saw into new files in `folder`.
+def copy_probe(survey: Survey, columns: Columns, folder: str, limits: ProbeLimits) -> Probe:
+    """Copies a share of the surveyed input into new files in `folder`.
 
-    Rows that cannot be encoded are left out. Raises InputError if there are more than
-    `max_bad_rows` of them in a block, as a build would, and if there is no text at all.
+    Skips rows that cannot be encoded. Raises InputError if a block has more than `max_bad_rows` of
+    them, as a build does, or if no text was found.
     """
     began = time.monotonic()
-    sample = Sample()
+    probe = Probe()
     total = max(sum(survey.total(name) for name in ("parquet", "jsonl")), 1)
     formats = {file.format for file in survey.files}
     for name, copy in (("parquet", _copy_parquet), ("jsonl", _copy_lines)):
         if name in formats:
             share = survey.total(name) / total
-            deadline = time.monotonic() + wish.seconds * share
-            copy(sample, survey, columns, folder, wish, round(wish.size * share), deadline)
-    sample.seconds = time.monotonic() - began
-    if sample.documents == 0:
+            deadline = time.monotonic() + limits.seconds * share
+            copy(probe, survey, columns, folder, limits, round(limits.size * share), deadline)
+    probe.seconds = time.monotonic() - began
+    if probe.documents == 0:
         raise InputError(
-            f"no text in column {columns.text!r} in what was read of {len(survey.files):,} files. "
-            "Check --text_column and the input."
+            f"found no text in column {columns.text!r} in the rows read from {probe.files:,} of "
+            f"{len(survey.files):,} files. Check --text_column and the input."
         )
-    return sample
+    return probe
 
 
 def _copy_parquet(
-    sample: Sample,
+    probe: Probe,
     survey: Survey,
     columns: Columns,
     folder: str,
-    wish: Wish,
+    limits: ProbeLimits,
     size: int,
     deadline: float,
 ) -> None:
@@ -188,46 +191,47 @@ def _copy_parquet(
     ]
     if not groups:
         return
-    seen = {block.file for block in groups}
-    usual = sum(block.bytes for block in groups) // len(seen)
-    part_bytes = min(PART_BYTES, max(usual, 1))
+    files_seen = {block.file for block in groups}
+    mean_bytes = sum(block.bytes for block in groups) // len(files_seen)
+    part_bytes = min(PART_BYTES, max(mean_bytes, 1))
     compression = _compression(files[groups[0].file], columns)
     writer: pq.ParquetWriter | None = None
     path, written, left = "", 0, size
     for number in spread(len(groups)):
         block = groups[number]
-        table, share = _read_group(files[block.file], columns, block, min(wish.piece, left), wish)
+        limit = min(limits.group_bytes, left)
+        table, read = _read_group(files[block.file], columns, block, limit, limits.max_bad_rows)
         if writer is None:
-            path = os.path.join(folder, f"part-{len(sample.parts):05d}.parquet")
+            path = os.path.join(folder, f"part-{len(probe.parts):05d}.parquet")
             writer = pq.ParquetWriter(path, table.schema, compression=compression)
         # Files may lack ids or labels that others have.
-        writer.write_table(_like(table, writer.schema), row_group_size=max(len(table), 1))
-        sample.sources.add(block.file)
-        sample.documents += len(table) - table.column(columns.text).null_count
-        written += share
-        left -= share
-        over = left <= 0 or time.monotonic() > deadline
-        if over or written >= part_bytes:
+        writer.write_table(_with_schema(table, writer.schema), row_group_size=max(len(table), 1))
+        probe.sources.add(block.file)
+        probe.documents += len(table) - table.column(columns.text).null_count
+        written += read
+        left -= read
+        done = left <= 0 or time.monotonic() > deadline
+        if done or written >= part_bytes:
             writer.close()
-            sample.parts.append(Part(path, "parquet", written))
+            probe.parts.append(ProbePart(path, "parquet", written))
             writer, written = None, 0
-        if over:
+        if done:
             break
     if writer is not None:
         writer.close()
-        sample.parts.append(Part(path, "parquet", written))
+        probe.parts.append(ProbePart(path, "parquet", written))
 
 
 def _read_group(
-    file: SourceFile, columns: Columns, block: Block, limit: int, wish: Wish
+    file: SourceFile, columns: Columns, block: Block, limit: int, max_bad_rows: int
 ) -> tuple[pa.Table, int]:
-    """The leading rows of a row group, up to about `limit` bytes, and their bytes."""
+    """The first rows of a row group, up to about `limit` bytes, and their size in bytes."""
     tables: list[pa.Table] = []
     bad = 0
     size = 0
     whole = True
     for rows in read_block(file, columns, block):
-        bad += _check_bad(file, rows.bad, bad, wish.max_bad_rows)
+        bad += _check_bad(file, rows.bad, bad, max_bad_rows)
         table = _table(rows, columns)
         lengths = pc.binary_length(rows.texts).fill_null(0).to_numpy(zero_copy_only=False) + 4
         ends = size + np.cumsum(lengths)
@@ -246,7 +250,7 @@ def _table(rows: Rows, columns: Columns) -> pa.Table:
     return pa.table(found)
 
 
-def _like(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def _with_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(
         [
             table.column(item.name)
@@ -259,7 +263,7 @@ def _like(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _compression(file: SourceFile, columns: Columns) -> str:
-    """How a parquet file's text is compressed: reading it back should cost the same."""
+    """The compression of a parquet file's text, so that reading the probe costs the same."""
     with explain_failures(file), open_file(file) as opened:
         metadata = pq.read_metadata(opened)
         for index in range(metadata.num_columns):
@@ -270,33 +274,34 @@ def _compression(file: SourceFile, columns: Columns) -> str:
 
 
 def _copy_lines(
-    sample: Sample,
+    probe: Probe,
     survey: Survey,
     columns: Columns,
     folder: str,
-    wish: Wish,
+    limits: ProbeLimits,
     size: int,
     deadline: float,
 ) -> None:
     files = [file for file in survey.files if file.format == "jsonl" and file.size]
-    chosen = [files[number] for number in spread(len(files))[: wish.line_files]]
-    endings = {name: ending for ending, name in COMPRESSIONS.items()}
+    chosen = [files[number] for number in spread(len(files))[: limits.line_files]]
+    extensions = {name: extension for extension, name in COMPRESSIONS.items()}
     for file in chosen:
-        ending = endings.get(file.compression, "")
-        path = os.path.join(folder, f"part-{len(sample.parts):05d}.jsonl{ending}")
+        extension = extensions.get(file.compression, "")
+        path = os.path.join(folder, f"part-{len(probe.parts):05d}.jsonl{extension}")
+        limit = size // len(chosen)
         with explain_failures(file):
-            documents, read = _copy_head(file, columns, path, size // len(chosen), wish)
-        sample.sources.add(file.index)
-        sample.documents += documents
-        sample.parts.append(Part(path, "jsonl", read))
+            documents, read = _copy_head(file, columns, path, limit, limits.max_bad_rows)
+        probe.sources.add(file.index)
+        probe.documents += documents
+        probe.parts.append(ProbePart(path, "jsonl", read))
         if time.monotonic() > deadline:
             break
 
 
 def _copy_head(
-    file: SourceFile, columns: Columns, path: str, limit: int, wish: Wish
+    file: SourceFile, columns: Columns, path: str, limit: int, max_bad_rows: int
 ) -> tuple[int, int]:
-    """Copies a file's first lines, until `limit` of its bytes are read; documents and bytes."""
+    """Copies lines until `limit` bytes of the file are read; returns documents and bytes read."""
     documents = bad = row = at = 0
     with open_file(file) as opened, _line_writer(path, file.compression) as out:
         for number, line in lines(file, opened):
@@ -305,9 +310,9 @@ def _copy_head(
                 out.write(line if line.endswith(b"\n") else line + b"\n")
             except ValueError as error:
                 reasons = [BadRow(row, f"line {number}, ", str(error))]
-                bad += _check_bad(file, reasons, bad, wish.max_bad_rows)
+                bad += _check_bad(file, reasons, bad, max_bad_rows)
             row += 1
-            # Decompressors read ahead of what they give, so for them this is a little too much.
+            # A decompressor reads ahead of its output, so its position is slightly too large.
             at = at + len(line) if file.compression == "none" else opened.tell()
             if at >= limit:
                 return documents, min(at, file.size)
@@ -316,7 +321,7 @@ def _copy_head(
 
 def _line_writer(path: str, compression: str) -> Any:
     if compression == "gzip":
-        # Compressing well takes long and changes little for who decompresses.
+        # Strong compression is slow and hardly changes the cost of decompression.
         return gzip.open(path, "wb", compresslevel=1)
     if compression == "zstd":
         return io.BufferedWriter(pa.CompressedOutputStream(path, "zstd"), 1 << 20)
@@ -327,7 +332,7 @@ def _check_bad(file: SourceFile, found: Sequence[BadRow], before: int, allowed: 
     if before + len(found) > allowed:
         row = found[allowed - before]
         raise InputError(
-            f"{file.path}, {row.place}row {row.row}: {row.reason}. Mend the row, or let such rows "
-            "be set aside with a higher --max_bad_rows."
+            f"{file.path}, {row.place}row {row.row}: {row.reason}. Fix the row, or raise "
+            "--max_bad_rows to skip such rows."
         )
     return len(found)

@@ -1,4 +1,4 @@
-"""Blocks of any format: finding them, reading them, and noticing that a file changed meanwhile."""
+"""Finds and reads the blocks of a file of any format, and detects files that change meanwhile."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from fineshards.sources import jsonl, parquet
 from fineshards.sources.files import check_unchanged, open_file
 from fineshards.sources.rows import Rows
 
-# To look at the first line of a file elsewhere, its first megabytes need not be fetched.
-_LOOK_AHEAD = 1 << 20
+# Bytes per request while discovering: the first line of a remote file does not need READ_AHEAD.
+_DISCOVERY_READ_AHEAD = 1 << 20
 
-# A format is a module with `discover` and `read`; see CONTRIBUTING.md for adding one.
+# A format is a module with `discover` and `read`. CONTRIBUTING.md explains how to add one.
 _FORMATS: dict[str, ModuleType] = {"parquet": parquet, "jsonl": jsonl}
 
 
 def discover_blocks(file: SourceFile, columns: Columns, block_bytes: int) -> list[Block]:
-    """The blocks of a file, from its metadata; raises InputError if it cannot be used."""
+    """Returns the blocks of a file, from its metadata; raises InputError if it cannot be used."""
     check_unchanged(file)
-    with explain_failures(file), open_file(file, _LOOK_AHEAD) as opened:
+    with explain_failures(file), open_file(file, _DISCOVERY_READ_AHEAD) as opened:
         blocks: list[Block] = _FORMATS[file.format].discover(file, opened, columns, block_bytes)
     return blocks
 
 
 def read_block(file: SourceFile, columns: Columns, block: Block) -> Iterator[Rows]:
-    """The rows of a block in order; raises InputError if the file is damaged or has changed."""
+    """Yields the rows of a block in order; raises InputError if the file is damaged or changed."""
     check_unchanged(file)
     with explain_failures(file), open_file(file) as opened:
         yield from _FORMATS[file.format].read(file, opened, columns, block)
@@ -38,7 +38,7 @@ def read_block(file: SourceFile, columns: Columns, block: Block) -> Iterator[Row
 
 @contextmanager
 def explain_failures(file: SourceFile) -> Iterator[None]:
-    """Reading can fail at any time: a disk, or a connection, with errors of several libraries."""
+    """Turns errors of a disk, a connection or a library while reading `file` into InputError."""
     try:
         yield
     except FineshardsError:
@@ -48,5 +48,5 @@ def explain_failures(file: SourceFile) -> Iterator[None]:
             raise
         raise InputError(
             f"{file.path} cannot be read: {type(error).__name__}: {error}. "
-            "Check the disk or the network; the same command continues the job."
+            "Check the disk or the network; run the same command again to resume the job."
         ) from error

@@ -1,4 +1,4 @@
-"""Rows as every format's reader gives them."""
+"""Rows as the readers of all formats return them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ import pyarrow.compute as pc
 from fineshards.shards.counts import Counts, LabelCount
 from fineshards.shards.records import BadRow
 
-# FineWeb's columns whose values are counted in the manifest when a file has them.
+# Columns of FineWeb whose values are counted in the manifest, if a file has them.
 LABEL_COLUMNS = ("dump", "language")
 
-# Text decoded at a time. Large enough that per-batch costs vanish, small enough for any worker. The
-# number of rows is chosen by the average row, so its limit is what bounds a batch of long ones.
+# Text decoded at a time: large enough to amortize the cost per record batch, small enough for any
+# worker. Parquet's row count follows from the average row, so BATCH_ROWS bounds a batch whose rows
+# are longer than average.
 BATCH_BYTES = 8 << 20
 BATCH_ROWS = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A batch of consecutive readable rows.
+    """A record batch of consecutive rows.
 
-    numbers: int64, shape (n,), row numbers within the file. texts: large_string with nulls.
-    ids: string with nulls. labels: string arrays by column name. bad: rows that were left out.
+    numbers: row numbers within the file, int64, shape (n,). texts: large_string with nulls.
+    ids: string with nulls. labels: string arrays by column name. bad: rows that were left out
+    because they cannot be encoded.
     """
 
     numbers: npt.NDArray[np.int64]
@@ -37,13 +39,13 @@ class Rows:
     bad: list[BadRow] = field(default_factory=list)
 
     def with_text(self) -> Rows:
-        """The rows whose text is not null: each of them is a document."""
+        """Returns the rows whose text is not null. Each of them is a document."""
         if self.texts.null_count == 0:
             return self
-        return self.chosen(self.texts.is_valid().to_numpy(zero_copy_only=False), self.bad)
+        return self.filter(self.texts.is_valid().to_numpy(zero_copy_only=False), self.bad)
 
-    def chosen(self, keep: npt.NDArray[np.bool_], bad: list[BadRow]) -> Rows:
-        """The rows that `keep`, shape (n,), is true for; `bad` are the ones left out as bad."""
+    def filter(self, keep: npt.NDArray[np.bool_], bad: list[BadRow]) -> Rows:
+        """Returns the rows where `keep`, shape (n,), is true, with `bad` as their bad rows."""
         mask = pa.array(keep)
         return Rows(
             numbers=self.numbers[keep],
@@ -54,14 +56,14 @@ class Rows:
         )
 
     def counts(self) -> Counts:
-        """All rows, those without text and those that were rejected."""
+        """Counts all rows, rows without text and rejected rows."""
         rows = len(self.numbers) + len(self.bad)
         return Counts(rows=rows, nulls=self.texts.null_count, rejected=len(self.bad))
 
     def document_counts(self, lengths: npt.NDArray[np.int64]) -> Counts:
-        """The documents, which all rows must be, with their tokens and labels.
+        """Counts documents, tokens, text and labels. All rows must have text.
 
-        lengths: tokens of each document, EOT included, int64, shape (n,).
+        lengths: tokens per document, EOT included, int64, shape (n,).
         """
         labels = [
             label
@@ -79,12 +81,12 @@ class Rows:
 def _label_counts(
     column: str, values: pa.Array, lengths: npt.NDArray[np.int64]
 ) -> Iterator[LabelCount]:
-    # Arrow's group_by does the same, but takes two milliseconds to begin.
+    # Arrow's group_by does the same, but takes two milliseconds to start.
     known = values.is_valid().to_numpy(zero_copy_only=False)
     coded = values.filter(pa.array(known)).dictionary_encode()
     number = coded.indices.to_numpy()
     documents = np.bincount(number, minlength=len(coded.dictionary))
-    # Sums in float64 are exact here: a batch has far fewer than 2**53 tokens.
+    # Sums in float64 are exact: a record batch has far fewer than 2**53 tokens.
     tokens = np.bincount(number, weights=lengths[known], minlength=len(coded.dictionary))
     for index, value in enumerate(coded.dictionary.to_pylist()):
         yield LabelCount(column, value, int(documents[index]), int(tokens[index]))

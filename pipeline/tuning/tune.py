@@ -31,7 +31,7 @@ from fineshards.pipeline.tuning.estimates import Costs, Expectation, Seen, expec
 from fineshards.pipeline.tuning.report import Advice, Sampled, Tried, print_advice, print_json
 from fineshards.pipeline.tuning.setting_search import BLOCK_SIZES, Room, Setting, advise, search
 from fineshards.pipeline.tuning.trial_builds import Trial, run_trial
-from fineshards.sources.probe import Sample, Wish, copy_sample, survey
+from fineshards.sources.probe import Probe, ProbeLimits, copy_probe, survey
 
 # Parts of the time for looking at the input and for copying from it; the rest is for builds.
 _LOOK_SHARE = 0.1
@@ -160,7 +160,7 @@ class _Tuning:
         rates = search(room, partial(self._measure, sample))
         return self._advice(sample, advise(rates), small=False)
 
-    def _measure(self, sample: Sample, setting: Setting, runs: int) -> float | None:
+    def _measure(self, sample: Probe, setting: Setting, runs: int) -> float | None:
         """Builds the sample with a setting; see `search.Measure`."""
         first = not self.trials
         what = self._describe(setting)
@@ -212,21 +212,21 @@ class _Tuning:
         output = os.path.join(self.folder, f"build-{self.builds}")
         return run_trial(flags, output, self._workers(setting), deadline)
 
-    def _copy(self, name: str, size: int, seconds: float) -> Sample:
+    def _copy(self, name: str, size: int, seconds: float) -> Probe:
         folder = os.path.join(self.folder, name)
         os.mkdir(folder)
         # Some blocks for each worker, even if the input's row groups are huge; and files of JSON
         # lines, which are blocks, as many as workers can be busy with, if there are so many.
-        wish = Wish(
+        limits = ProbeLimits(
             size=size,
-            piece=max(size // (4 * self.cores), _TINY_BYTES),
+            group_bytes=max(size // (4 * self.cores), _TINY_BYTES),
             line_files=4 * self.cores,
             seconds=seconds,
             max_bad_rows=self.options.config.max_bad_rows,
         )
-        return copy_sample(self.survey, columns_of(self.options.config), folder, wish)
+        return copy_probe(self.survey, columns_of(self.options.config), folder, limits)
 
-    def _flags(self, sample: Sample) -> list[str]:
+    def _flags(self, sample: Probe) -> list[str]:
         """The flags that build a sample: as given, but another input, many shards, no head start.
 
         The whole input has many shards, so that all workers have some to write. A head start, which
@@ -254,7 +254,7 @@ class _Tuning:
         blocks = self.survey.blocks(setting.block_bytes or self.default_block)
         return min(self._workers(setting), blocks)
 
-    def _sample_blocks(self, sample: Sample, setting: Setting) -> int:
+    def _sample_blocks(self, sample: Probe, setting: Setting) -> int:
         """Blocks of the sample, about."""
         size = setting.block_bytes or self.default_block
         in_parquet = sum(part.bytes for part in sample.parts if part.format == "parquet")
@@ -278,7 +278,7 @@ class _Tuning:
     def _rate(self, trial: Trial) -> float:
         return trial.tokens / self._work(trial)
 
-    def _advice(self, sample: Sample | None, setting: Setting, small: bool) -> Advice:
+    def _advice(self, sample: Probe | None, setting: Setting, small: bool) -> Advice:
         """What is printed; no sample stands for the input itself."""
         best = self.trials[setting]
         trial = best[0]
@@ -318,7 +318,7 @@ class _Tuning:
             seconds=time.monotonic() - self.began,
         )
 
-    def _expect(self, sample: Sample, setting: Setting, runs: Sequence[Trial]) -> Expectation:
+    def _expect(self, sample: Probe, setting: Setting, runs: Sequence[Trial]) -> Expectation:
         trial = runs[0]
         seen = {
             name: Seen(

@@ -1,4 +1,4 @@
-"""Pairs of encoders, the fast one and its reference, and how they are compared."""
+"""Fast encoders with their references, and comparisons of the two."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def scheme(name: str = "cl100k_base") -> Scheme:
 
 
 def pair(vocabulary: Vocabulary) -> ExactEncoder:
-    """The exact encoder of a vocabulary; its reference is tiktoken."""
+    """The exact encoder of a vocabulary, with tiktoken as its reference."""
     found = load_table().scheme("tiktoken", vocabulary.pattern)
     assert found is not None
     ranks, name = without_holes(vocabulary.ranks), found.fast
@@ -38,7 +38,7 @@ def cl100k() -> ExactEncoder:
 
 @lru_cache
 def revealing(name: str) -> ExactEncoder:
-    """A scheme's pattern over ranks in whose tokens every border of two pieces shows."""
+    """A scheme's pattern with ranks whose tokens show every boundary between pretokens."""
     special = (("<|endoftext|>", 1 << 17),)
     return pair(Vocabulary(name, revealing_ranks(), scheme(name).pattern, special))
 
@@ -48,7 +48,7 @@ def strings(*texts: str) -> pa.Array:
 
 
 def must_be_exact(encoder: ExactEncoder, texts: pa.Array) -> int:
-    """Compares with the reference, document by document; returns how many gigatoken made."""
+    """Compares with the reference; returns the number of documents that gigatoken encoded."""
     ours, theirs = encoder.encode(texts), encoder.reference.encode(texts)
     if np.array_equal(ours.tokens, theirs.tokens) and np.array_equal(ours.offsets, theirs.offsets):
         return len(texts) - ours.by_reference
@@ -63,6 +63,6 @@ def must_be_exact(encoder: ExactEncoder, texts: pa.Array) -> int:
 
 
 def documents_with(codes: set[int], texts: list[str]) -> npt.NDArray[np.int64]:
-    """Indices of the texts with a code point of `codes`: a plain scan."""
+    """The indices of texts with a code point of `codes`, by a plain scan."""
     found = [number for number, text in enumerate(texts) if any(ord(c) in codes for c in text)]
     return np.array(found, dtype=np.int64)

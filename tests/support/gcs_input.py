@@ -1,4 +1,4 @@
-"""A bucket with input files, behind a proxy that sees what is fetched of them."""
+"""A bucket with input files, behind a proxy that records the requests for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _numbers = count()
 
 
 class Stored:
-    """A bucket of its own behind a proxy; writes go past the proxy."""
+    """A new bucket behind a proxy. Writes bypass the proxy."""
 
     def __init__(self, proxy: Proxy) -> None:
         self.proxy = proxy
@@ -32,13 +32,15 @@ class Stored:
         self.forget()
 
     def forget(self) -> None:
-        """Forgets the rules and the requests until now."""
+        """Forgets all rules and recorded requests."""
         self.proxy.rules.clear()
         self.proxy.requests.clear()
 
     def requests(self, part: str = "/o") -> list[Request]:
-        """Requests whose line has this part; by default all but those for the bucket itself, which
-        the client makes of its own accord."""
+        """Requests whose line contains `part`.
+
+        By default all but those for the bucket itself, which the client library adds.
+        """
         return [request for request in self.proxy.requests if part in request.line]
 
     def downloads(self) -> list[Request]:
@@ -46,7 +48,7 @@ class Stored:
         return self.requests("alt=media")
 
     def put(self, name: str, content: bytes | Path, encoding: str | None = None) -> str:
-        """Writes an object; returns its address."""
+        """Writes an object and returns its URL."""
         blob = self.bucket.blob(name)
         blob.content_encoding = encoding
         body = content.read_bytes() if isinstance(content, Path) else content
@@ -58,11 +60,11 @@ class Stored:
         return generation
 
     def listed(self) -> dict[str, int]:
-        """All objects: name to size."""
+        """The sizes of all objects, by name."""
         return {blob.name: blob.size for blob in self.bucket.list_blobs()}
 
     def shards(self, folder: str) -> dict[str, bytes]:
-        """What a dataset's split folders hold, without the empty folder objects."""
+        """The contents of a dataset's split folders, without the empty folder objects."""
         return {
             blob.name.removeprefix(f"{folder}/"): blob.download_as_bytes()
             for split in ("test", "train")

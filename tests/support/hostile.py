@@ -1,7 +1,7 @@
-"""Generated documents that try to make two tokenizers disagree; the same for the same seed.
+"""Generated documents on which two tokenizers may disagree, reproducible by seed.
 
 A document is a random string of fragments, each of which matters to some alternative of the
-splitting patterns. Made by numpy and Arrow, a million in a second or two.
+splitting patterns. numpy and Arrow generate a million documents in a second or two.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from fineshards.encoders.differences import Scheme
 
 SPACES = [*" \n\r\t\x0b\x0c\x85\xa0\u3000\u2003\u2028\u1680\x1c\u200b\ufeff", "\r\n", "  ", "\n\n"]
-# In each case, with the two characters whose small letters are ASCII: U+017F (s), U+212A (k).
+# In either case, and with U+017F and U+212A, which match s and k regardless of case.
 CONTRACTIONS = [
     "'" + "".join(letters)
     for ending in ("s", "t", "re", "ve", "m", "ll", "d", "k")
@@ -29,7 +29,7 @@ SIGNS = [*"!/_-.,<|>$+\\\x00\x07\x7f\ufffd\uffff\ue000\u061c\u200e", "://", "...
 EMOJI = ["👩\u200d👩\u200d👧", "🏳️\u200d🌈", "🇩🇪", "👍🏽", "\u200d", "❤️", "#️⃣", "\U0001faea"]
 SPECIAL = ["<|endoftext|>", "<|fim_prefix|>", "<|endofprompt|>", "<|endoftext", "<|im_start|>"]
 
-# A document is made of one family of fragments: small ones give dense runs of what is dangerous.
+# A document is made of one family of fragments. Small families give dense runs of difficult ones.
 FAMILIES = [
     SPACES,
     [*SPACES, "a", "1", "!"],
@@ -45,14 +45,14 @@ FAMILIES = [
 MOST_FRAGMENTS = 60
 MOST_CHARACTERS = 200
 
-# What the families are made of, and any code point, drawn anew for each batch.
+# Arbitrary code points per call, drawn again for each seed.
 _ANY = 200
 
 
 def documents(seed: int, count: int, table: Scheme | None = None) -> pa.Array:
-    """`count` documents of 0 to 200 characters, as large_strings.
+    """Generates `count` documents of 0 to 200 characters, as large_strings.
 
-    With `table`, a twentieth of them may hold code points of the table, at any place.
+    With `table`, one document in twenty may contain code points of the table, at any position.
     """
     rng = np.random.default_rng(seed)
     families = [*FAMILIES, [*any_characters(rng, _ANY, table), *"aZ1 \n'!"]]
@@ -64,7 +64,7 @@ def documents(seed: int, count: int, table: Scheme | None = None) -> pa.Array:
     if table is not None:
         share[-1] = 0.05 * len(families)
     family = rng.choice(len(families), count, p=share / share.sum())
-    # Short documents are the ones whose beginning and end matter most.
+    # Half of them are short, because the beginning and end of a text matter most.
     lengths = np.where(
         rng.random(count) < 0.5,
         rng.integers(0, 8, count),
@@ -73,7 +73,7 @@ def documents(seed: int, count: int, table: Scheme | None = None) -> pa.Array:
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     of = np.repeat(family, lengths)
     width = np.diff(firsts)[of]
-    # The square of a random number prefers a few fragments, others in each document: runs.
+    # Squaring favours a few fragments, different ones in each document, which gives runs.
     draw = rng.random(len(of)) ** 2 * width + np.repeat(rng.integers(0, 1 << 20, count), lengths)
     chosen = firsts[of] + draw.astype(np.int64) % width
     strings = pa.array(fragments, pa.string()).take(pa.array(chosen))
@@ -82,7 +82,7 @@ def documents(seed: int, count: int, table: Scheme | None = None) -> pa.Array:
 
 
 def any_characters(rng: np.random.Generator, count: int, table: Scheme | None = None) -> list[str]:
-    """Code points of all planes, the first ones more often, none of the table."""
+    """Code points of all planes, more often low ones, and none of the table."""
     widths = rng.choice([0x250, 0x3000, 0x20000, 0x110000], 2 * count)
     codes = [int(code) for code in rng.random(2 * count) * widths]
     listed = set() if table is None else listed_codes(table)
@@ -90,11 +90,11 @@ def any_characters(rng: np.random.Generator, count: int, table: Scheme | None = 
 
 
 def listed_codes(table: Scheme) -> set[int]:
-    """The code points of the table, one by one."""
+    """All code points of the table."""
     return {code for first, last in table.ranges for code in range(first, last + 1)}
 
 
 def listed_characters(rng: np.random.Generator, count: int, table: Scheme) -> list[str]:
-    """Code points of the table, each range as likely as any other."""
+    """Code points of the table, from each range with the same probability."""
     ends: npt.NDArray[np.int64] = rng.choice(np.array(table.ranges), count)
     return [chr(rng.integers(first, last, endpoint=True)) for first, last in ends]

@@ -1,6 +1,6 @@
-"""Runs `fineshards.sources.hub` in a process of its own, because HF_ENDPOINT is read at import.
+"""Runs `fineshards.sources.hub` in a separate process, because HF_ENDPOINT is read at import.
 
-Standard input is a JSON list of steps, standard output the list of their answers.
+Standard input is a JSON list of steps, standard output the JSON list of their answers.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def run(endpoint: str, home: Path, *steps: dict[str, Any], **environ: str) -> list[Any]:
-    """The answers to the steps, from a process that may reach nothing but the endpoint.
+    """Returns the answers to the steps, from a process that can reach only the endpoint.
 
-    The endpoint is the proxy for all other addresses, so that it sees who asks for them.
+    The endpoint is also the proxy for all other addresses, so it sees requests to them.
     """
     done = subprocess.run(
         [sys.executable, __file__],
@@ -33,8 +33,8 @@ def run(endpoint: str, home: Path, *steps: dict[str, Any], **environ: str) -> li
         check=False,
     )
     assert done.returncode == 0, (done.returncode, done.stderr)
-    # Resolving is silent, whatever the libraries have to say. Reading, which is for logs, may say
-    # that a request was tried again, and nothing else.
+    # Resolving prints nothing, whatever the libraries log. Reading, which happens in workers with
+    # logs, may print that a request was retried, and nothing else.
     lines = done.stderr.splitlines()
     if not all("name" in step for step in steps):
         lines = [x for x in lines if "thrown while requesting" not in x and "Retrying in" not in x]
@@ -43,7 +43,7 @@ def run(endpoint: str, home: Path, *steps: dict[str, Any], **environ: str) -> li
 
 
 def fineshards(endpoint: str, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs the command line where the hub is at the endpoint."""
+    """Runs the command line with the hub at the endpoint."""
     return subprocess.run(
         [sys.executable, "-m", "fineshards", *arguments],
         env=_environment(endpoint, home),
@@ -77,7 +77,7 @@ def read_column(file: dict[str, Any], row_group: int, column: str) -> dict[str, 
     return {"file": file, "row_group": row_group, "column": column}
 
 
-def read_bytes(file: dict[str, Any]) -> dict[str, Any]:
+def read_digest(file: dict[str, Any]) -> dict[str, Any]:
     return {"file": file}
 
 
@@ -97,13 +97,13 @@ def _answer(step: dict[str, Any]) -> Any:
                 table = parquet.read_row_group(step["row_group"], columns=[step["column"]])
                 return table.column(0).to_pylist()
             digest = hashlib.sha256()
-            while piece := opened.read(1 << 16):
-                digest.update(piece)
+            while chunk := opened.read(1 << 16):
+                digest.update(chunk)
             return digest.hexdigest()
     except FineshardsError as error:
         return {"error": type(error).__name__, "message": str(error)}
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO)  # what a library logs must not reach the terminal
+    logging.basicConfig(level=logging.INFO)  # would show what a library logs
     json.dump([_answer(step) for step in json.load(sys.stdin)], sys.stdout)

@@ -1,8 +1,8 @@
-"""A Hugging Face hub on 127.0.0.1: what of its protocol finds and reads dataset files.
+"""A Hugging Face Hub on 127.0.0.1: the part of its protocol that finds and reads dataset files.
 
-A repository is a history of folders on disk. Pushing a folder makes a commit and moves a branch;
-earlier commits stay. Like the hub it keeps data files in LFS: it redirects their downloads, and
-names them by the sha256 of their content.
+A repository is a history of folders on disk. Pushing a folder creates a commit and moves a branch;
+earlier commits remain. Like the hub, the server keeps data files in LFS: it redirects their
+downloads and identifies them by the SHA-256 of their content.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LFS = re.compile(r"/lfs/([0-9a-f]{64})")
 
 @dataclass
 class Repository:
-    """token: the only one that may see the repository (private) or read its files (gated)."""
+    """A repository. token: the only one that can see it (private) or read its files (gated)."""
 
     commits: dict[str, Path] = field(default_factory=dict)
     branches: dict[str, str] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class HubError(Exception):
 
 
 class HubServer:
-    """Use as a context manager; `url` is what HF_ENDPOINT should be."""
+    """The server, as a context manager. `url` is the value for HF_ENDPOINT."""
 
     def __init__(self, page_size: int = 1000) -> None:
         self.page_size = page_size
@@ -74,7 +74,7 @@ class HubServer:
         self._http.server_close()
 
     def push(self, name: str, folder: Path, branch: str = "main") -> str:
-        """Commits the folder; returns the commit. The folder must not change afterwards."""
+        """Commits the folder and returns the commit. The folder must not change afterwards."""
         repository = self.repositories.setdefault(name, Repository())
         commit = hashlib.sha1(f"{name} {folder}".encode()).hexdigest()
         repository.commits[commit] = folder
@@ -99,7 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def do_CONNECT(self) -> None:
-        """Tests name this server as the proxy, to see requests to any other address."""
+        """Records requests to other addresses, for which tests use this server as the proxy."""
         self._send(502, b"")
 
     def _answer(self) -> None:
@@ -128,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _repository(self, name: str) -> Repository:
         repository = self.hub.repositories.get(name)
         if repository is None or not (repository.gated or repository.allows(self._token())):
-            # The hub does not tell strangers which names exist.
+            # The hub does not reveal which names exist without access.
             if self._token() is None:
                 raise HubError(401, "RepoNotFound", "Invalid username or password.")
             raise HubError(404, "RepoNotFound", "Repository not found")
@@ -152,8 +152,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif verb == "paths-info":
             if sum(map(len, form.values())) > 1000:
                 raise HubError(413, None, "too many parameters")
-            there = [root / path for path in form["paths"] if (root / path).exists()]
-            self._send_json([self._describe(root, path) for path in there])
+            found = [root / path for path in form["paths"] if (root / path).exists()]
+            self._send_json([self._describe(root, path) for path in found])
         else:
             files = sorted(path for path in root.rglob("*") if path.is_file())
             siblings = [{"rfilename": path.relative_to(root).as_posix()} for path in files]
@@ -168,8 +168,8 @@ class _Handler(BaseHTTPRequestHandler):
         stop = start + self.hub.page_size
         headers = {}
         if stop < len(entries):
-            where = f"{self.hub.url}{urlsplit(self.path).path}?recursive={query['recursive']}"
-            headers["Link"] = f'<{where}&cursor={stop}>; rel="next"'
+            url = f"{self.hub.url}{urlsplit(self.path).path}?recursive={query['recursive']}"
+            headers["Link"] = f'<{url}&cursor={stop}>; rel="next"'
         self._send_json([self._describe(root, entry) for entry in entries[start:stop]], headers)
 
     def _describe(self, root: Path, path: Path) -> dict[str, object]:
@@ -206,11 +206,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_range(self, path: Path, headers: dict[str, str]) -> None:
         content = path.read_bytes()
-        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
-        if asked is None:
+        match = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        if match is None:
             self._send(200, content, headers)
             return
-        start, stop = int(asked[1]), min(int(asked[2]) + 1, len(content))
+        start, stop = int(match[1]), min(int(match[2]) + 1, len(content))
         headers["Content-Range"] = f"bytes {start}-{stop - 1}/{len(content)}"
         self._send(206, content[start:stop], headers)
 

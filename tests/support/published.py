@@ -1,4 +1,4 @@
-"""OpenAI's rank files, from packages that hold them; checked against their published hashes."""
+"""OpenAI's rank files, from packages that contain them, checked against published hashes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fineshards.encoders.vocabulary import Vocabulary, resolve_vocabulary
 
 CACHE = ROOT / ".ranks"
 
-# As tiktoken_ext/openai_public.py of tiktoken 0.14 expects them of its downloads.
+# The hashes that tiktoken_ext/openai_public.py of tiktoken 0.14 expects of its downloads.
 SHA256 = {
     "r50k_base": "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930",
     "p50k_base": "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069",
@@ -35,12 +35,12 @@ _R50K = "openai_whisper-20250625/whisper/assets/gpt2.tiktoken"
 
 
 class UnavailableError(Exception):
-    """The package could not be downloaded; the message says which and why."""
+    """A package cannot be downloaded; the message says which and why."""
 
 
 @lru_cache
 def published(name: str) -> Vocabulary:
-    """An encoding as tiktoken defines it. Raises UnavailableError where its ranks cannot be had."""
+    """An encoding of tiktoken. Raises UnavailableError if its ranks cannot be downloaded."""
     if name == "cl100k_base":
         return resolve_vocabulary(name)
     ranks = _ranks(name)
@@ -50,7 +50,7 @@ def published(name: str) -> Vocabulary:
 
 
 def _pattern(name: str) -> str:
-    """tiktoken's own, taken from its definition without the download that it asks for."""
+    """tiktoken's own pattern, from its definition but without the download that it starts."""
     load = openai_public.load_tiktoken_bpe
     openai_public.load_tiktoken_bpe = lambda *_, **__: {}
     try:
@@ -66,7 +66,7 @@ def _ranks(name: str) -> bytes:
     if not stored.exists():
         content = _SOURCES[name]()
         CACHE.mkdir(exist_ok=True)
-        # Renamed into place, since two processes may be at it.
+        # Renamed into place, because two processes may write it at the same time.
         with tempfile.NamedTemporaryFile(dir=CACHE, delete=False) as file:
             file.write(content)
         os.replace(file.name, stored)
@@ -88,7 +88,7 @@ def _r50k() -> bytes:
 
 
 def _p50k() -> bytes:
-    """r50k's and 24 runs of spaces behind the EOT: the hash tells that this is the file."""
+    """r50k's ranks and 24 runs of spaces after the EOT. The hash shows that this is the file."""
     runs = [
         base64.b64encode(b" " * length) + b" %d\n" % (50_255 + length) for length in range(2, 26)
     ]

@@ -10,17 +10,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fineshards.shards.job import Columns
-from fineshards.shards.records import Block, SourceFile
+from fineshards.shards.records import BadRow, Block, SourceFile
 from fineshards.sources.files import describe_files
 from fineshards.sources.reading import discover_blocks, read_block
-from fineshards.sources.rows import BadRow, Rows
+from fineshards.sources.rows import Rows
 
 COLUMNS = Columns("text", "id", id_required=False)
 
 
 @dataclass
 class Read:
-    """All rows of a file: (number, text, id) of the good ones, and the bad ones."""
+    """All rows of a file: (number, text, id) of the valid ones, and the bad ones."""
 
     rows: list[tuple[int, str | None, str | None]]
     bad: list[BadRow]
@@ -28,7 +28,7 @@ class Read:
 
 
 def write_groups(path: Path, groups: list[pa.Table], **options: Any) -> Path:
-    """A parquet file with the given row groups, empty ones included."""
+    """Writes a parquet file with the given row groups, including empty ones."""
     with pq.ParquetWriter(path, groups[0].schema, **options) as writer:
         for group in groups:
             writer.write_table(group, row_group_size=max(1, group.num_rows))
@@ -45,7 +45,7 @@ def blocks_of(path: Path, block_bytes: int = 1, columns: Columns = COLUMNS) -> l
 
 
 def read_all(path: Path, block_bytes: int = 1, columns: Columns = COLUMNS) -> Read:
-    """Every block of a file, one after the other."""
+    """Reads all blocks of a file in order."""
     file = describe(path)
     read = Read([], [], {})
     for block in discover_blocks(file, columns, block_bytes):
@@ -66,7 +66,7 @@ def add(read: Read, batches: Any) -> None:
 
 
 def check(batch: Rows) -> None:
-    """What every batch promises."""
+    """Checks the properties that every `Rows` has."""
     assert batch.texts.type == pa.large_string()
     assert batch.ids.type == pa.string()
     assert all(values.type == pa.string() for values in batch.labels.values())

@@ -1,4 +1,4 @@
-"""Small tokenizer.json files, trained here on the sample, in the ways of the widely used ones."""
+"""Small tokenizer.json files, trained on the sample in the styles of widely used ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ STYLES = ("gpt2", "llama3", "llama3 without ignore_merges", "qwen2")
 
 
 def train(style: str, texts: Iterable[str], size: int = 2000) -> Tokenizer:
-    """A byte-level BPE tokenizer; with ignore_merges it has tokens that no merge makes."""
+    """Trains a byte-level BPE tokenizer; with ignore_merges, some tokens result from no merge."""
     tokenizer = Tokenizer(models.BPE())
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=style == "gpt2")
     tokenizer.pre_tokenizer = byte_level
@@ -64,7 +64,7 @@ def train(style: str, texts: Iterable[str], size: int = 2000) -> Tokenizer:
 
 
 def save(tokenizer: Tokenizer, path: Path, **changes: Any) -> Path:
-    """Writes a tokenizer.json, with parts of it replaced; `model` only in part."""
+    """Writes a tokenizer.json with some fields replaced; `model` is updated, not replaced."""
     content = json.loads(tokenizer.to_str())
     content["model"] |= changes.pop("model", {})
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ def save(tokenizer: Tokenizer, path: Path, **changes: Any) -> Path:
 
 
 def oracle_documents(path: Path, eot: str, texts: Iterable[str]) -> list[list[int]]:
-    """The definition of correct, in plain Python: the library itself, a text at a time."""
+    """The definition of correct, in plain Python: the library itself, one text at a time."""
     tokenizer = Tokenizer.from_file(str(path))
     tokenizer.encode_special_tokens = True
     tokenizer.no_truncation()

@@ -1,4 +1,4 @@
-"""The encoder of a job, under observation."""
+"""Observes the encoder of a job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _encode = ExactEncoder.encode
 
 
 def watched_encode(seen: Callable[[int], object]) -> Callable[[ExactEncoder, Any], TokenBatch]:
-    """An `ExactEncoder.encode` that first tells `seen` how many documents; not of golden texts."""
+    """An `ExactEncoder.encode` that calls `seen` with the number of documents, not golden texts."""
 
     def encode(self: ExactEncoder, texts: Any) -> TokenBatch:
         if tuple(texts.to_pylist()) != GOLDEN_TEXTS:

@@ -1,7 +1,7 @@
-"""The command line with a gigatoken that is wrong for the documents that hold a certain text.
+"""Runs the command line with a gigatoken that is wrong for documents that contain a given text.
 
-A process of its own, so that no other test meets that encoder. The arguments: the text, then those
-of the command line.
+It is a separate process, so that other tests never use that encoder. The arguments are the text,
+then those of the command line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fineshards.pipeline.cli import main
 
 
 def spoil(mark: str) -> None:
-    """Makes the last token of documents with `mark` another one; all lengths stay as they are."""
+    """Changes the last token of documents that contain `mark`. All lengths stay the same."""
     encode = GigatokenTokenizer.encode
 
     def wrong(self: GigatokenTokenizer, texts: pa.Array) -> TokenBatch:
