@@ -15,11 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fineshards.errors import OutputError
+from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards.checkpoints import DOCUMENTS_SCHEMA, Checkpoints
+from fineshards.shards.counts import Counts, LabelCount
 from fineshards.shards.layout import Layout, table_name
 from fineshards.shards.npy import file_bytes
-from fineshards.shards.records import Block, BlockSummary, LabelCount, ShardRecord
+from fineshards.shards.records import Block, ShardRecord
+from fineshards.shards.reports import BlockSummary
 from fineshards.storage.base import open_storage
 
 ROOT = Path(__file__).parent.parent
@@ -45,22 +47,18 @@ def write_block(
             ids = pa.array([None if n % 2 else f"id{n}" for n in numbers // 10], pa.string())
             writer.append(tokens, offsets, numbers, ids)
             rows += len(lengths)
-        summary = BlockSummary(
-            block.file,
-            block.index,
-            block.blocks,
-            rows + 3,
-            writer.documents,
-            2,
-            1,
-            writer.tokens,
-            17,
-            4,
-            5,
-            (LabelCount("dump", "CC-1", 1, 2), LabelCount("language", "en", 3, 4)),
+        counts = Counts(
+            rows=rows + 3,
+            documents=rows,
+            nulls=2,
+            rejected=1,
+            tokens=sum(map(sum, batches)),
+            text_bytes=17,
+            by_reference=4,
+            compared=5,
+            labels=(LabelCount("dump", "CC-1", 1, 2), LabelCount("language", "en", 3, 4)),
         )
-        writer.finish(summary)
-    return summary
+        return writer.finish(block, counts)
 
 
 def test_a_block_that_was_never_written_is_not_finished(checkpoints: Checkpoints) -> None:
@@ -72,14 +70,14 @@ def test_a_finished_block_is_found_with_its_summary(
     checkpoints: Checkpoints, batches: list[list[int]]
 ) -> None:
     summary = write_block(checkpoints, batches)
-    assert summary.tokens == sum(map(sum, batches))
+    assert (summary.file, summary.index, summary.blocks) == (3, 12, 13)
     assert checkpoints.read_summary(BLOCK) == summary
     assert checkpoints.read_summary(replace(BLOCK, index=11)) is None
     assert checkpoints.read_summary(replace(BLOCK, file=4)) is None
     other_job = Checkpoints(checkpoints.storage, "another")
     assert other_job.read_summary(BLOCK) is None
     content = checkpoints.storage.read(checkpoints.tokens_name(3, 12))
-    assert content == np.arange(summary.tokens, dtype="<u4").tobytes()
+    assert content == np.arange(sum(map(sum, batches)), dtype="<u4").tobytes()
 
 
 def test_a_block_without_its_documents_is_not_finished(checkpoints: Checkpoints) -> None:
@@ -149,6 +147,25 @@ def test_a_block_with_another_byte_among_its_documents_is_not_finished(
         assert checkpoints.read_summary(BLOCK) is None, column.path_in_schema
 
 
+@pytest.mark.parametrize(("documents", "tokens"), [(1, 3), (0, 3), (2, 4), (2, 2)])
+def test_a_block_with_other_counts_than_its_content_is_an_error_and_not_finished(
+    checkpoints: Checkpoints, documents: int, tokens: int
+) -> None:
+    def write() -> None:
+        with checkpoints.create_block(BLOCK) as writer:
+            flat, offsets = np.arange(3, dtype=np.uint32), np.array([0, 1, 3])
+            writer.append(flat, offsets, np.array([0, 1]), pa.array(["a", "b"], pa.string()))
+            writer.finish(BLOCK, Counts(rows=2, documents=documents, tokens=tokens))
+
+    with pytest.raises(
+        FineshardsError,
+        match=rf"block 12 of file 3 holds 2 documents and 3 tokens, but {documents} and {tokens}",
+    ):
+        write()
+    assert checkpoints.read_summary(BLOCK) is None
+    assert list(checkpoints.storage.entries("")) == []
+
+
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_an_exception_while_a_block_is_written_leaves_no_block(checkpoints: Checkpoints) -> None:
     def fail_halfway() -> None:
@@ -169,18 +186,20 @@ import resource, sys
 import numpy as np, pyarrow as pa
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.errors import OutputError
-from fineshards.shards.records import Block, BlockSummary
+from fineshards.shards.counts import Counts
+from fineshards.shards.records import Block
 from fineshards.storage.base import open_storage
+block = Block(3, 12, 13, 5, 7, 100, 999)
 checkpoints = Checkpoints(open_storage(sys.argv[1]), "f1ng3r")
 ids = pa.array([str(hash(str(n))) * 10 for n in range(2000)], pa.string())
 for limit, length in ((4_000_000, 1000), (40_000, 1)):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, 4_000_000))
     try:
-        with checkpoints.create_block(Block(3, 12, 13, 5, 7, 100, 999)) as writer:
+        with checkpoints.create_block(block) as writer:
             for _ in range(3):
                 tokens = np.zeros(2000 * length, np.uint32)
                 writer.append(tokens, np.arange(2001) * length, np.arange(2000), ids)
-            writer.finish(BlockSummary(3, 12, 13, 6000, 6000, 0, 0, 6000, 0, 0, 0, ()))
+            writer.finish(block, Counts(6000, 6000, tokens=6000 * length))
     except OutputError as error:
         print(error)
 """

@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 from fineshards.errors import FineshardsError
 from fineshards.shards.assembly import write_shard
 from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.counts import Counts
 from fineshards.shards.documents import DocumentPiece, DocumentTable
 from fineshards.shards.layout import Layout, ShardKey, SplitRule, table_name
 from fineshards.shards.npy import header
-from fineshards.shards.plan import plan_pieces, plan_stream, report_file
-from fineshards.shards.records import Block, BlockSummary, Piece
+from fineshards.shards.plan import plan_pieces, plan_stream
+from fineshards.shards.records import Block, Piece
+from fineshards.shards.reports import BlockSummary, report_file
 from fineshards.storage.base import open_storage
 
 # A file is a list of blocks, a block is a list of lengths of documents.
@@ -64,18 +66,16 @@ def write_blocks(checkpoints: Checkpoints, files: Files) -> list[list[BlockSumma
     for number, blocks in enumerate(files):
         row, of_file = 0, []
         for index, lengths in enumerate(blocks):
-            with checkpoints.create_block(Block(number, index, len(blocks), 0, 0, 0, 0)) as writer:
+            block = Block(number, index, len(blocks), 0, 0, 0, 0)
+            with checkpoints.create_block(block) as writer:
                 offsets = np.array([0, *accumulate(lengths)], dtype=np.int64)
                 rows = np.arange(row, row + len(lengths), dtype=np.int64)
                 ids = [f"f{number}r{n}" if n % 3 else None for n in rows.tolist()]
                 tokens = np.arange(position, position + sum(lengths), dtype=np.uint32)
                 writer.append(tokens, offsets, rows, pa.array(ids, pa.string()))
                 count = len(lengths)
-                summary = BlockSummary(
-                    number, index, len(blocks), count, count, 0, 0, len(tokens), 0, 0, 0, ()
-                )
-                writer.finish(summary)
-            of_file.append(summary)
+                counts = Counts(rows=count, documents=count, tokens=len(tokens))
+                of_file.append(writer.finish(block, counts))
             row, position = row + count, position + len(tokens)
         summaries.append(of_file)
     return summaries

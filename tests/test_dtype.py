@@ -99,17 +99,15 @@ def test_a_job_goes_on_from_16_bit_blocks(dataset: Path, tokenizer: Path, sample
     shutil.copytree(dataset, output)
     job = Job.load(open_storage(str(output)))
     assert job is not None
-    checkpoints = Checkpoints(
-        open_storage(str(output)), job.fingerprint(), job.settings.token_dtype
-    )
+    checkpoints = Checkpoints.of(open_storage(str(output)), job)
     blocks = [block for file in job.files for block in checkpoints.read_blocks(file.index) or []]
     assert len(blocks) > 1
     for block in blocks:
         summary = checkpoints.read_summary(block)
         assert summary is not None
-        assert checkpoints.finished_blocks()[block.file, block.index][0] == summary.tokens
+        assert checkpoints.finished_blocks()[block.file, block.index][0] == summary.counts.tokens
         path = output / checkpoints.tokens_name(block.file, block.index)
-        assert path.stat().st_size == 2 * summary.tokens
+        assert path.stat().st_size == 2 * summary.counts.tokens
     expected = shards_in(dataset)
     (output / "metadata/manifest.json").unlink()
     (output / "train/train_0000.npy").unlink()
