@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy
 
 from fineshards.errors import OutputError
-from fineshards.storage.base import TEMPORARY
+from fineshards.storage.base import TEMPORARY, Part
 from fineshards.storage.gcs import GcsStorage
-from fineshards.storage.gcs_compose import Part, compose
+from fineshards.storage.gcs_compose import compose
 
 NAME = "train/train_0000.npy"
 OBJECT = f"out/{NAME}"
@@ -74,7 +74,7 @@ def test_a_composed_file_has_the_bytes_and_the_checksum_and_leaves_nothing(
 def test_many_blocks_are_composed_in_several_levels(
     cloud: Proxy, storage: GcsStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fineshards.storage.gcs_compose._COMPONENTS", 4)
+    monkeypatch.setattr("fineshards.storage.gcs_compose._MAX_COMPONENTS", 4)
     sizes = [3] * 33
     blocks = write_blocks(storage, sizes)
     expected = HEADER + b"".join(blocks)
@@ -193,7 +193,9 @@ def test_other_content_under_the_name_is_an_error_with_both_checksums(
 ) -> None:
     write_blocks(storage, SIZES)
     storage.write(NAME, b"other")
-    with pytest.raises(OutputError, match=r"with other content: 5 bytes with crc32c \S{8}, where"):
+    with pytest.raises(
+        OutputError, match=r"with other content: it has 5 bytes with crc32c \S{8}, this job has"
+    ):
         compose(storage, NAME, HEADER, parts_of(SIZES))
     assert cloud.content("data", OBJECT) == b"other"
     assert left(cloud) == [OBJECT]
@@ -206,7 +208,7 @@ def replace(storage: GcsStorage) -> None:
 
 @pytest.mark.parametrize(
     ("change", "state"),
-    [(replace, "now it is generation"), (lambda s: s.delete(block_name(3)), "now it is gone")],
+    [(replace, "now it is generation"), (lambda s: s.delete(block_name(3)), "now it is deleted")],
 )
 def test_a_block_that_changes_meanwhile_is_named(
     cloud: Proxy, storage: GcsStorage, change: Callable[[GcsStorage], None], state: str
@@ -227,7 +229,9 @@ def test_a_block_that_is_too_short_is_named(
     write_blocks(storage, SIZES)
     storage.delete(block_name(3))
     storage.write(block_name(3), stored)
-    with pytest.raises(OutputError, match=f"{block_name(3)} should hold 50 bytes and more"):
+    with pytest.raises(
+        OutputError, match=f"{block_name(3)} has {len(stored)} bytes, expected at least 50 bytes"
+    ):
         compose(storage, NAME, HEADER, parts_of(SIZES))
     assert left(cloud) == []
 
@@ -240,7 +244,7 @@ def test_a_block_of_another_storage_class_is_named_with_the_way_out(
     with pytest.raises(OutputError) as caught:
         compose(storage, NAME, HEADER, parts_of(SIZES))
     assert str(caught.value).startswith(
-        f"gs://data/{OBJECT} cannot be composed of gs://data/out/{block_name(3)}, which is "
+        f"gs://data/{OBJECT} cannot be composed of gs://data/out/{block_name(3)}, which has class "
         "NEARLINE and not STANDARD: "
     )
     assert "--assembly stream" in str(caught.value)

@@ -34,9 +34,7 @@ def counts(draw: st.DrawFn) -> Counts:
 @given(st.lists(counts(), max_size=6))
 def test_a_total_is_the_sum_of_each_number_and_of_each_label(parts: list[Counts]) -> None:
     total = Counts.total(parts)
-    assert total.numbers() == {
-        name: sum(getattr(part, name) for part in parts) for name in NUMBERS
-    }
+    assert total.numbers() == {name: sum(getattr(part, name) for part in parts) for name in NUMBERS}
     of_labels: dict[tuple[str, str], tuple[int, int]] = {}
     for label in (label for part in parts for label in part.labels):
         documents, tokens = of_labels.get((label.column, label.value), (0, 0))
@@ -84,5 +82,5 @@ def test_counts_survive_the_json_of_checkpoints_and_of_the_manifest(value: Count
 @pytest.mark.parametrize("change", [{"rows": "5"}, {"rows": None}, {"rows": True}, {"rows": 5.0}])
 def test_a_count_that_is_no_whole_number_is_refused(change: dict[str, object]) -> None:
     value = Counts(rows=5, documents=5, tokens=9)
-    with pytest.raises(TypeError, match="rows is .*, expected int"):
+    with pytest.raises(TypeError, match=r"rows is .*, expected int"):
         Counts.from_record(value.to_record() | change)

@@ -292,7 +292,7 @@ def test_a_server_that_cannot_be_reached_is_told_after_some_patience(
         sentence = fails(capfd, 1, *arguments)
         assert OUTPUT in sentence
         assert "Connection refused" in sentence
-        assert sentence.endswith("Run again when it is reachable.")
+        assert sentence.endswith("Run again when Cloud Storage is reachable.")
 
 
 def test_missing_credentials_are_told_at_once(
@@ -347,7 +347,7 @@ def test_a_shard_of_another_job_is_an_error_with_both_checksums(
 
     cloud.fail("shards/test_0000.json", meddle)
     sentence = fails(capfd, 1, *command(small, "--direct_num_workers=1"))
-    assert f"fineshards: gs://data/{name} is there already with other content: 13 bytes" in sentence
+    assert f"fineshards: gs://data/{name} already exists with other content: it has 13" in sentence
     assert cloud.content("data", name) == b"not the job's"
 
 

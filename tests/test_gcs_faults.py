@@ -134,7 +134,7 @@ def test_other_content_under_the_name_is_an_error_with_both_checksums(
     storage.write(NAME, b"first")
     with pytest.raises(OutputError) as caught:
         storage.write(NAME, b"other")
-    assert str(caught.value).startswith(f"gs://data/{OBJECT} is there already with other content")
+    assert str(caught.value).startswith(f"gs://data/{OBJECT} already exists with other content")
     for content in (b"first", b"other"):
         storage.write(content.decode(), content)
         found = cloud.metadata("data", f"out/{content.decode()}")

@@ -232,7 +232,7 @@ def test_a_server_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("fineshards: gs://data-1/*.parquet cannot be listed: ")
-    assert line.endswith("Run again when it is reachable.")
+    assert line.endswith("Run again when Cloud Storage is reachable.")
 
 
 def test_a_dataset_is_no_address(capsys: pytest.CaptureFixture[str]) -> None:

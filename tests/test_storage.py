@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import pickle
+import random
+import re
 import signal
 import subprocess
 import sys
@@ -13,10 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import google_crc32c
 import pytest
+from support.faulty_proxy import Proxy
 
 from fineshards.errors import OutputError, UsageError
-from fineshards.storage.base import TEMPORARY, Storage, open_storage
+from fineshards.storage.base import TEMPORARY, Part, Storage, open_storage
 
 ROOT = Path(__file__).parent.parent
 
@@ -269,6 +274,94 @@ def test_a_missing_file_has_no_size_and_cannot_be_read(storage: Storage) -> None
     for read in (storage.read, storage.open):
         with pytest.raises(OutputError, match=r"out/metadata/manifest\.json cannot be read: "):
             read("metadata/manifest.json")
+
+
+HEADER = b"h" * 128
+
+
+def write_parts(storage: Storage) -> tuple[list[Part], bytes]:
+    """Parts of three files, whole and cut, and the bytes that they must give."""
+    contents = {f"blocks/{n}": random.Random(n).randbytes(1000 + n) for n in range(3)}
+    for name, content in contents.items():
+        storage.write(name, content)
+    bounds = [("blocks/0", 10, 1000), ("blocks/1", 0, 1001), ("blocks/2", 0, 7)]
+    parts = [Part(*each) for each in bounds]
+    return parts, b"".join(contents[part.name][part.start : part.stop] for part in parts)
+
+
+@pytest.mark.parametrize("method", ["compose", "assemble"])
+def test_composed_and_assembled_files_have_the_same_bytes_and_checksum(
+    storage: Storage, method: str
+) -> None:
+    parts, joined = write_parts(storage)
+    for number, (header, some, expected) in enumerate(
+        [
+            (HEADER, parts, HEADER + joined),
+            (b"", parts, joined),
+            (HEADER, [], HEADER),
+            (HEADER, parts[:1], HEADER + joined[:990]),
+            (b"", parts[1:2], joined[990:1991]),
+        ]
+    ):
+        name = f"train/train_{number:04d}.npy"
+        assert getattr(storage, method)(name, header, some) == google_crc32c.value(expected)
+        assert storage.read(name) == expected
+    assert [name for name in names(storage) if not name.startswith(("blocks/", "train/"))] == []
+
+
+@pytest.mark.parametrize("method", ["compose", "assemble"])
+@pytest.mark.parametrize("stored", [None, b"1" * 1000])
+def test_a_part_that_is_missing_or_too_short_is_named_and_no_file_appears(
+    storage: Storage, method: str, stored: bytes | None
+) -> None:
+    parts, _ = write_parts(storage)
+    storage.delete("blocks/1")
+    if stored is not None:
+        storage.write("blocks/1", stored)
+    with pytest.raises(OutputError, match=rf"^{re.escape(storage.path('blocks/1'))} "):
+        getattr(storage, method)("train/train_0000.npy", HEADER, parts)
+    assert list(storage.entries("train")) == []
+    assert list(storage.entries(TEMPORARY)) == []
+
+
+@on_a_disk
+def test_a_mapped_file_has_the_bytes_and_is_read_only(storage: Storage) -> None:
+    assert storage.supports_mmap
+    storage.write("train/train_0000.npy", b"content")
+    mapped = storage.open_mapped("train/train_0000.npy")
+    assert isinstance(mapped, mmap.mmap)
+    assert bytes(mapped) == b"content"
+    with pytest.raises(TypeError, match="readonly"):
+        mapped[0] = 0
+    # The mapping survives its file's name.
+    storage.delete("train/train_0000.npy")
+    assert bytes(mapped) == b"content"
+
+
+@on_a_disk
+def test_an_empty_file_is_mapped_as_no_bytes(storage: Storage) -> None:
+    storage.write("empty", b"")
+    assert storage.open_mapped("empty") == b""
+
+
+@on_a_disk
+def test_a_missing_file_cannot_be_mapped(storage: Storage) -> None:
+    with pytest.raises(
+        OutputError, match=rf"^{re.escape(storage.path('gone'))} cannot be read: No such file"
+    ):
+        storage.open_mapped("gone")
+
+
+def test_an_object_cannot_be_mapped(cloud: Proxy) -> None:
+    storage = open_storage("gs://data/deep/out")
+    assert not storage.supports_mmap
+    storage.write("a", b"content")
+    with pytest.raises(OutputError) as caught:
+        storage.open_mapped("a")
+    assert str(caught.value) == (
+        "gs://data/deep/out/a cannot be mapped into memory: it is not on a local disk. Copy the "
+        "dataset to a disk and open it there."
+    )
 
 
 def test_entries_are_all_files_at_any_depth(storage: Storage) -> None:

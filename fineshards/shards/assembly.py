@@ -18,7 +18,7 @@ from fineshards.shards.documents import DocumentTable, cut_documents, join_docum
 from fineshards.shards.layout import Layout, ShardKey, table_name
 from fineshards.shards.records import Piece, ShardRecord
 from fineshards.storage.base import Part
-from fineshards.storage.checksums import printed
+from fineshards.storage.checksums import checksum_to_base64
 
 
 def write_shard(
@@ -61,7 +61,7 @@ def write_shard(
         index=key.index,
         tokens=tokens,
         bytes=npy.file_bytes(tokens, checkpoints.dtype),
-        crc32c=printed(checksum),
+        crc32c=checksum_to_base64(checksum),
         pieces=table.num_rows,
         documents=table["start"].to_numpy().tolist().count(0),
         first_document=table["document"][0].as_py(),

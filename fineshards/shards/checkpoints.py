@@ -169,7 +169,7 @@ class Checkpoints:
     def write_blocks(self, file: int, blocks: list[Block]) -> None:
         """Remembers the blocks of a file."""
         content = json.dumps([asdict(block) for block in blocks])
-        self.storage.write(self._blocks_name(file), content.encode(), lasting=False)
+        self.storage.write(self._blocks_name(file), content.encode(), durable=False)
 
     def read_blocks(self, file: int) -> list[Block] | None:
         """The blocks of a file, or None if it was not discovered yet."""
@@ -188,10 +188,10 @@ class Checkpoints:
         tokens_name = self.tokens_name(block.file, block.index)
         documents_name = self.documents_name(block.file, block.index)
         with (
-            self.storage.create(documents_name, lasting=False) as documents_file,
+            self.storage.create(documents_name, durable=False) as documents_file,
             _documents_writer(documents_file) as documents,
         ):
-            with self.storage.create(tokens_name, lasting=False) as tokens_file:
+            with self.storage.create(tokens_name, durable=False) as tokens_file:
                 writer = BlockWriter(tokens_file, documents, self.dtype)
                 yield writer
             writer.write_documents()
@@ -211,11 +211,13 @@ class Checkpoints:
         summary = from_fields(BlockSummary, fields, counts=Counts.from_record(fields))
         if self.storage.size(tokens_name) != summary.counts.tokens * self.dtype.itemsize:
             return None
-        checksum = int(metadata[_CHECKSUM_KEY])
-        whole = self.storage.checks_itself or self._is_whole(documents_name, tokens_name, checksum)
-        return summary if whole else None
+        if not self.storage.verifies_content and not self._is_intact(
+            documents_name, tokens_name, int(metadata[_CHECKSUM_KEY])
+        ):
+            return None
+        return summary
 
-    def _is_whole(self, documents_name: str, tokens_name: str, checksum: int) -> bool:
+    def _is_intact(self, documents_name: str, tokens_name: str, checksum: int) -> bool:
         """Whether a finished block's documents and tokens are what was written."""
         try:
             with self.storage.open(documents_name) as file:
@@ -284,7 +286,7 @@ class Checkpoints:
     def write_layout(self, layout: Layout) -> None:
         """Remembers the layout, for people and for `status`."""
         content = json.dumps(asdict(layout)).encode()
-        self.storage.write(self._plan_name(), content, lasting=False)
+        self.storage.write(self._plan_name(), content, durable=False)
 
     def read_layout(self) -> Layout | None:
         """The layout, or None before all blocks are tokenized."""
@@ -294,7 +296,7 @@ class Checkpoints:
     def write_shard_record(self, record: ShardRecord) -> None:
         """Marks a shard as finished."""
         content = json.dumps(asdict(record)).encode()
-        self.storage.write(self._shard_name(record.name), content, lasting=False)
+        self.storage.write(self._shard_name(record.name), content, durable=False)
 
     def read_shard_record(self, shard_name: str) -> ShardRecord | None:
         """The record of a finished shard, or None if it is still to be written."""
