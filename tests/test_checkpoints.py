@@ -159,7 +159,7 @@ def test_a_block_with_other_counts_than_its_content_is_an_error_and_not_finished
 
     with pytest.raises(
         FineshardsError,
-        match=rf"block 12 of file 3 holds 2 documents and 3 tokens, but {documents} and {tokens}",
+        match=rf"block 12 of file 3 holds 2 documents and 3 tokens, expected {documents} and {tokens}",
     ):
         write()
     assert checkpoints.read_summary(BLOCK) is None

@@ -182,8 +182,8 @@ def one_shard(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoints, li
     ("change", "message"),
     [
         (lambda pieces: pieces[:1], "hold 7 tokens, expected 12"),
-        (lambda pieces: pieces[1:], "should stand at token 0"),
-        (lambda pieces: [*pieces, pieces[1]], "should stand at token 12"),
+        (lambda pieces: pieces[1:], "expected a piece at token 0"),
+        (lambda pieces: [*pieces, pieces[1]], "expected a piece at token 12"),
         (lambda pieces: [], "hold 0 tokens, expected 12"),
     ],
 )
