@@ -1,4 +1,4 @@
-"""Checkpoints: what is finished is found again, and what is not finished is not taken for it."""
+"""Checkpoints: finished work is found again; unfinished or damaged work is not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def checkpoints(tmp_path: Path) -> Checkpoints:
 def write_block(
     checkpoints: Checkpoints, batches: list[list[int]], block: Block = BLOCK
 ) -> BlockSummary:
-    """A block whose documents have the given lengths; every token is its place in the block."""
+    """A block whose documents have the given lengths; every token is its index in the block."""
     rows = 0
     with checkpoints.create_block(block) as writer:
         for lengths in batches:
@@ -118,7 +118,7 @@ def test_a_block_with_another_byte_among_its_tokens_is_not_finished(
 
 
 def test_a_block_whose_documents_were_cut_short_is_not_finished(checkpoints: Checkpoints) -> None:
-    """As a power cut leaves files that were not flushed: shorter, or filled up with zeros."""
+    """A power cut leaves files that were not flushed shorter, or filled with zeros."""
     summary = write_block(checkpoints, [[5, 6]])
     name = checkpoints.documents_name(3, 12)
     content = checkpoints.storage.read(name)
@@ -139,7 +139,7 @@ def test_a_block_with_another_byte_among_its_documents_is_not_finished(
     metadata = pq.read_metadata(checkpoints.storage.path(name)).row_group(0)
     for number in range(metadata.num_columns):
         column = metadata.column(number)
-        # The page's content ends where the column ends.
+        # The page ends where the column ends.
         place = column.data_page_offset + column.total_compressed_size - 3
         changed = bytearray(content)
         changed[place] ^= 0x40
@@ -159,7 +159,7 @@ def test_a_block_with_other_counts_than_its_content_is_an_error_and_not_finished
 
     with pytest.raises(
         FineshardsError,
-        match=rf"block 12 of file 3 holds 2 documents and 3 tokens, expected {documents} and {tokens}",
+        match=rf"holds 2 documents and 3 tokens, expected {documents} and {tokens}\.",
     ):
         write()
     assert checkpoints.read_summary(BLOCK) is None
@@ -214,7 +214,7 @@ for limit, length in ((4_000_000, 1000), (40_000, 1)):
     assert "00003-00012.tokens cannot be written: File too large." in first
     assert "00003-00012.parquet cannot be written: File too large." in second
     assert done.stderr == ""
-    # Tokens without documents are no block; the next attempt writes both.
+    # Tokens without documents are not a finished block; the next attempt writes both.
     (left,) = checkpoints.storage.entries(".")
     assert left.name.endswith("00003-00012.tokens")
     assert checkpoints.finished_blocks() == {}
@@ -257,7 +257,7 @@ def test_read_documents_gives_exactly_the_overlapping_rows(
     assert table.to_pylist() == expected
 
 
-def test_blocks_of_a_file_are_remembered(checkpoints: Checkpoints) -> None:
+def test_the_blocks_of_a_file_are_stored(checkpoints: Checkpoints) -> None:
     assert checkpoints.read_blocks(3) is None
     checkpoints.write_blocks(3, [BLOCK, replace(BLOCK, index=11)])
     checkpoints.write_blocks(4, [])
@@ -266,13 +266,13 @@ def test_blocks_of_a_file_are_remembered(checkpoints: Checkpoints) -> None:
     assert checkpoints.read_blocks(5) is None
 
 
-def test_the_layout_is_remembered(checkpoints: Checkpoints) -> None:
+def test_the_layout_is_stored(checkpoints: Checkpoints) -> None:
     assert checkpoints.read_layout() is None
     checkpoints.write_layout(Layout(2**40, 100_000_000, 7))
     assert checkpoints.read_layout() == Layout(2**40, 100_000_000, 7)
 
 
-def test_a_shard_is_finished_when_its_record_its_whole_file_and_its_table_are_there(
+def test_a_shard_is_finished_once_its_record_file_and_document_table_exist(
     checkpoints: Checkpoints,
 ) -> None:
     storage = checkpoints.storage
@@ -291,6 +291,6 @@ def test_a_shard_is_finished_when_its_record_its_whole_file_and_its_table_are_th
     assert len(checkpoints.finished_shards()) == 1
 
 
-def test_documents_that_are_gone_are_an_output_error(checkpoints: Checkpoints) -> None:
+def test_missing_documents_are_an_output_error(checkpoints: Checkpoints) -> None:
     with pytest.raises(OutputError, match=r"00003-00012\.parquet cannot be read"):
         checkpoints.read_documents(3, 12, 0, 1)

@@ -1,4 +1,4 @@
-"""Counts: sums of what became of rows, in any order and grouping, and their forms in JSON."""
+"""Counts: sums in any order and grouping, and their forms in JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ amounts = st.integers(0, 2**50)
 
 @st.composite
 def counts(draw: st.DrawFn) -> Counts:
-    """Any counts, with the few labels that make sums of equal ones likely."""
+    """Any counts, with few distinct labels, so that sums often add equal ones."""
     keys = st.tuples(st.sampled_from(["dump", "language"]), st.sampled_from(["a", "b", ""]))
     labels = draw(st.dictionaries(keys, st.tuples(amounts, amounts), max_size=4))
     return Counts(
@@ -60,7 +60,7 @@ def test_the_total_of_nothing_is_zero() -> None:
 
 
 @pytest.mark.parametrize("name", ["rows", "documents", "nulls", "rejected"])
-def test_counts_balance_when_every_row_is_in_one_of_three_places(name: str) -> None:
+def test_counts_balance_if_every_row_is_a_document_null_or_rejected(name: str) -> None:
     whole = Counts(rows=10, documents=5, nulls=3, rejected=2, tokens=50)
     assert whole.balances()
     off = replace(whole, **{name: getattr(whole, name) - 1})
@@ -72,7 +72,7 @@ def test_counts_balance_when_every_row_is_in_one_of_three_places(name: str) -> N
 
 
 @given(counts())
-def test_counts_survive_the_json_of_checkpoints_and_of_the_manifest(value: Counts) -> None:
+def test_counts_round_trip_through_the_json_of_checkpoints_and_manifest(value: Counts) -> None:
     record = json.loads(json.dumps(value.to_record() | {"file": 3}))
     assert Counts.from_record(record) == value
     entry = json.loads(json.dumps(value.numbers() | {"labels": value.labels_json(), "file": 3}))
@@ -80,7 +80,7 @@ def test_counts_survive_the_json_of_checkpoints_and_of_the_manifest(value: Count
 
 
 @pytest.mark.parametrize("change", [{"rows": "5"}, {"rows": None}, {"rows": True}, {"rows": 5.0}])
-def test_a_count_that_is_no_whole_number_is_refused(change: dict[str, object]) -> None:
+def test_a_count_that_is_not_a_whole_number_is_refused(change: dict[str, object]) -> None:
     value = Counts(rows=5, documents=5, tokens=9)
     with pytest.raises(TypeError, match=r"rows is .*, expected int"):
         Counts.from_record(value.to_record() | change)

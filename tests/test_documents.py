@@ -1,4 +1,4 @@
-"""Document tables: from a token to its document and back, against the stream written out."""
+"""Document tables: from a token to its document and back, against a model of the stream."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fineshards.shards.records import Block, Piece
 from fineshards.shards.reports import BlockSummary, report_file
 from fineshards.storage.base import open_storage
 
-# A file is a list of blocks, a block is a list of lengths of documents.
+# A file is a list of blocks, a block is a list of document lengths.
 Files = list[list[list[int]]]
 files_of_documents = st.lists(
     st.lists(st.lists(st.integers(1, 12), max_size=4), min_size=1, max_size=3),
@@ -37,7 +37,7 @@ files_of_documents = st.lists(
 
 @dataclass
 class Token:
-    """A token of the stream as the model knows it; `start`: its place in its document."""
+    """A token of the stream in the model. start: its index in its document."""
 
     document: int
     start: int
@@ -61,7 +61,7 @@ def model(files: Files) -> list[Token]:
 
 
 def write_blocks(checkpoints: Checkpoints, files: Files) -> list[list[BlockSummary]]:
-    """Token blocks in which every token is its place in the stream."""
+    """Token blocks in which every token is its index in the stream."""
     summaries, position = [], 0
     for number, blocks in enumerate(files):
         row, of_file = 0, []
@@ -83,7 +83,7 @@ def write_blocks(checkpoints: Checkpoints, files: Files) -> list[list[BlockSumma
 
 @settings(max_examples=40)
 @given(files=files_of_documents, shard_tokens=st.integers(1, 15), data=st.data())
-def test_tables_of_written_shards_trace_every_token_and_every_document(
+def test_document_tables_locate_every_token_and_every_document(
     tmp_path_factory: pytest.TempPathFactory, files: Files, shard_tokens: int, data: st.DataObject
 ) -> None:
     stream = model(files)
@@ -152,7 +152,7 @@ def check_table(table: DocumentTable, own: list[Token]) -> None:
     assert table.sums_by_file() == sums
 
 
-def test_one_document_over_three_shards_has_a_row_in_each(
+def test_a_document_in_three_shards_has_a_row_in_each(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     checkpoints = Checkpoints(open_storage(str(tmp_path_factory.mktemp("out"))), "f1ng3r")

@@ -1,4 +1,4 @@
-"""The plan against a plain-Python model: which tokens of which block stand where in which shard."""
+"""The plan against a plain-Python model: which tokens of which block go where."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def pieces_of(summaries: list[list[BlockSummary]], plan: StreamPlan) -> dict[Sha
 
 @dataclass
 class Model:
-    """Where blocks begin in the stream, by adding up one after the other."""
+    """The offsets of blocks in the stream, added up one by one."""
 
     tokens: dict[tuple[int, int], int]
     documents: dict[tuple[int, int], int]
@@ -81,15 +81,15 @@ class Model:
 
 
 def blocks(most_documents: int, most_tokens: int) -> st.SearchStrategy[tuple[int, int]]:
-    """Blocks without documents have no tokens; others have at least one a document."""
+    """Blocks without documents have no tokens; others have at least one per document."""
     some = st.integers(1, most_documents).flatmap(
         lambda documents: st.tuples(st.just(documents), st.integers(documents, most_tokens))
     )
     return st.one_of(st.just((0, 0)), some)
 
 
-# Documents longer than several shards come from blocks of few documents and many tokens; blocks of
-# 2**40 tokens bring offsets beyond 32 bits.
+# Blocks of few documents and many tokens give documents longer than several shards; blocks of 2**40
+# tokens give offsets beyond 32 bits.
 small_files = st.lists(st.lists(blocks(5, 40), max_size=5), min_size=1, max_size=6)
 large_files = st.lists(st.lists(blocks(2**33, 2**40), max_size=5), min_size=1, max_size=6)
 
@@ -147,9 +147,7 @@ def test_copied_tokens_are_the_stream(files: Files, shard_tokens: int, test_shar
 
 
 @given(small_files, st.integers(1, 9), st.randoms(use_true_random=False))
-def test_the_order_in_which_summaries_arrive_does_not_matter(
-    files: Files, shard_tokens: int, random: object
-) -> None:
+def test_summaries_may_arrive_in_any_order(files: Files, shard_tokens: int, random: object) -> None:
     summaries = summaries_of(files)
     expected = plan_of(summaries, shard_tokens)
     shuffled = [list(blocks) for blocks in summaries]
@@ -201,7 +199,7 @@ def test_one_document_longer_than_several_shards_is_cut_into_whole_shards() -> N
         ([2], r"\[2\]"),
     ],
 )
-def test_a_missing_or_doubled_block_is_an_error_that_names_the_blocks(
+def test_a_missing_or_repeated_block_is_an_error_that_names_the_blocks(
     kept: list[int], found: str
 ) -> None:
     (file,) = summaries_of([[(1, 4), (1, 5), (1, 6)]])
@@ -241,7 +239,7 @@ def test_input_without_documents_is_an_error_with_its_rows() -> None:
 
 @pytest.mark.parametrize("limit", [0, 1, 2])
 def test_rejected_rows_are_limited_over_all_files_together(limit: int) -> None:
-    """Each file by itself is within the limit of two."""
+    """Each file on its own has one."""
     reports = [report_of(file, rows=3, documents=2, rejected=1) for file in range(3)]
     with pytest.raises(
         InputError, match=rf"3 rows cannot be encoded.* allows {limit}\b.*metadata/rejected/"
