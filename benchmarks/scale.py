@@ -49,7 +49,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A part of the plan. seconds: all calls on one core. peak: bytes of Python and NumPy objects."""
+    """A part of the plan. seconds: all calls, on one core. peak: bytes, NumPy arrays included."""
 
     name: str
     calls: int

@@ -10,6 +10,7 @@ class FineshardsError(Exception):
         exit_code: Exit status of the command line. 1: a failure. 2: wrong usage.
 
     Example:
+        >>> import fineshards
         >>> try:
         ...     fineshards.TokenDataset("missing", sequence_length=2048)
         ... except fineshards.FineshardsError as error:

@@ -246,8 +246,8 @@ def test_a_block_of_another_storage_class_is_named_with_a_workaround(
     with pytest.raises(OutputError) as caught:
         compose(storage, NAME, HEADER, parts_of(SIZES))
     assert str(caught.value).startswith(
-        f"gs://data/{OBJECT} cannot be composed of gs://data/out/{block_name(3)}, which has class "
-        "NEARLINE and not STANDARD: "
+        f"gs://data/{OBJECT} cannot be composed from gs://data/out/{block_name(3)}, whose storage "
+        "class is NEARLINE, not STANDARD: "
     )
     assert "--assembly stream" in str(caught.value)
     assert other_objects(cloud) == []

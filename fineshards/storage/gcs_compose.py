@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, BinaryIO
 
-import google_crc32c
-
 from fineshards.errors import OutputError
 from fineshards.storage.base import TEMPORARY, Part
 from fineshards.storage.checksums import (
     checksum_from_base64,
     checksum_to_base64,
     copy_with_checksum,
+    crc32c,
     crc32c_combine,
 )
 from fineshards.storage.gcs_objects import explained, reason, retry
@@ -130,8 +129,8 @@ class _Composition:
             except BadRequest as error:
                 raise OutputError(
                     f"{self._storage.path(self._name)} cannot be composed"
-                    f"{self._class_mismatch(sources)}: {reason(error)}. Use --assembly "
-                    "stream, which does not compose."
+                    f"{self._class_mismatch(sources)}: {reason(error)}. Run again with "
+                    "--assembly stream, which does not compose."
                 ) from error
         if joined is None:
             # The object exists already, or a source has changed.
@@ -143,12 +142,12 @@ class _Composition:
         return joined
 
     def _class_mismatch(self, sources: list[Blob]) -> str:
-        """Names an object of another storage class than the first: such do not compose."""
+        """Names an object whose storage class differs from the first one's; such do not compose."""
         first = sources[0].storage_class
         for source in sources:
             if source.storage_class != first:
                 path = self._storage.path(self._storage.name_of(source))
-                return f" of {path}, which has class {source.storage_class} and not {first}"
+                return f" from {path}, whose storage class is {source.storage_class}, not {first}"
         return ""
 
     def _check_unchanged(self, source: Blob) -> None:
@@ -174,7 +173,7 @@ class _Composition:
 def _write(storage: GcsStorage, header: bytes, found: Sequence[_Found], target: BinaryIO) -> int:
     """Writes a header and parts; returns the checksum of all of it."""
     target.write(header)
-    checksum: int = google_crc32c.value(header)
+    checksum = crc32c(header)
     for one in found:
         size = one.part.stop - one.part.start
         source = storage.reader(one.blob, min(size, _READ_BYTES))
