@@ -1,4 +1,4 @@
-"""Block summaries of a dataset that does not exist: counts as large as wished, and no text."""
+"""Block summaries of a synthetic dataset: counts of any size, and no text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from fineshards.shards.counts import Counts, LabelCount
 from fineshards.shards.reports import BlockSummary
 
-# About those of FineWeb.
+# About as in FineWeb.
 DOCUMENT_TOKENS = 650
 TOKEN_BYTES = 4.4
 CRAWLS = 100
@@ -19,7 +19,7 @@ CRAWLS = 100
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large a dataset is. Blocks are spread evenly over the files, tokens unevenly."""
+    """The size of a dataset. Files have equally many blocks, but blocks differ in tokens."""
 
     tokens: int
     blocks: int
@@ -27,7 +27,7 @@ class Size:
     shard_tokens: int
 
     def shrunk(self, factor: int) -> Size:
-        """The same with a `factor`-th of the tokens, blocks and files; at least one of each."""
+        """1/`factor` of the tokens, blocks and files; at least one of each."""
         return Size(
             max(self.tokens // factor, 1),
             max(self.blocks // factor, 1),
@@ -41,9 +41,9 @@ FINEWEB = Size(tokens=15_000_000_000_000, blocks=1_000_000, files=50_000, shard_
 
 @lru_cache(maxsize=1)
 def block_borders(size: Size) -> npt.NDArray[np.int64]:
-    """Where each block begins in the stream: int64, shape (blocks + 1,), from 0 to `tokens`.
+    """The offset of each block in the stream: int64, shape (blocks + 1,), from 0 to `tokens`.
 
-    The longest block is three times the shortest; always the same for a size.
+    The longest block has three times the tokens of the shortest. Deterministic for a size.
     """
     ends = np.cumsum(np.random.default_rng(0).uniform(0.5, 1.5, size.blocks))
     borders = np.zeros(size.blocks + 1, dtype=np.int64)
@@ -52,7 +52,7 @@ def block_borders(size: Size) -> npt.NDArray[np.int64]:
 
 
 def file_summaries(size: Size, file: int) -> list[BlockSummary]:
-    """A file's summaries, last block first, as a shuffle may bring them."""
+    """A file's summaries, last block first, since a shuffle does not keep their order."""
     first, stop = (number * size.blocks // size.files for number in (file, file + 1))
     tokens = np.diff(block_borders(size)[first : stop + 1]).tolist()
     return [_summary(file, index, stop - first, tokens[index]) for index in range(stop - first)][

@@ -1,9 +1,8 @@
-"""The plan at FineWeb's size, with made-up counts.
+"""Measures the plan of a dataset of FineWeb's size, with synthetic counts.
 
-What its parts take in time and memory, and what they shuffle.
-
-The functions are those of `fineshards/shards`, called as `transforms/plan.py` calls them: a file's
-summaries at a time, all reports at once. Sizes are those of Beam's own coders.
+Reports the time and memory of its parts, and the bytes that they shuffle. The functions are those
+of `fineshards/shards`, called as `transforms/plan.py` calls them: the summaries of one file at a
+time, all reports at once. Sizes are those of Beam's own coders.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ from fineshards.shards.reports import (
 )
 
 RULE = SplitRule("1/10", None)
-# The whole would take some minutes and gigabytes in one process.
+# The whole plan would take some minutes and gigabytes in one process.
 BEAM_SHRINK = 10
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """seconds: for all of it, on one core. peak: bytes of Python and NumPy objects, at a time."""
+    """A part of the plan. seconds: all calls, on one core. peak: bytes, NumPy arrays included."""
 
     name: str
     calls: int
@@ -60,7 +59,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """What goes over the wire between two steps, encoded: `bytes` in all, in `elements` parts."""
+    """Elements that pass between two steps. bytes: encoded size of all of them."""
 
     name: str
     elements: int
@@ -69,7 +68,7 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True)
 class ScaleReport:
-    """What the plan of a dataset takes. pieces_per_shard: (fewest, median, most)."""
+    """The cost of a dataset's plan. pieces_per_shard: (fewest, median, most)."""
 
     size: Size
     test_shards: int
@@ -81,7 +80,7 @@ class ScaleReport:
 
 
 def simulate(size: Size) -> ScaleReport:
-    """Runs the plan of a made-up dataset; raises FineshardsError if it does not add up."""
+    """Runs the plan of a synthetic dataset; raises FineshardsError if it does not add up."""
     files = range(size.files)
     per_file = Stopwatch("each file: order, check, report")
     reports, summaries_bytes = [], 0
@@ -134,7 +133,7 @@ def simulate(size: Size) -> ScaleReport:
 
 
 class Stopwatch:
-    """Adds up the time of many calls."""
+    """Adds up the time of calls."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -142,7 +141,7 @@ class Stopwatch:
         self._seconds = 0.0
 
     def time(self, action: Callable[..., _Result], *arguments: Any) -> _Result:
-        """Calls and returns the result."""
+        """Calls an action and returns its result."""
         began = time.perf_counter()
         result = action(*arguments)
         self._seconds += time.perf_counter() - began
@@ -150,12 +149,12 @@ class Stopwatch:
         return result
 
     def step(self, peak: int) -> Step:
-        """What was measured; peak: bytes, measured apart, as that slows down."""
+        """The measured step. peak: bytes, measured in a separate run because that is slow."""
         return Step(self._name, self._calls, self._seconds, peak)
 
 
 def peak_bytes(action: Callable[[], object]) -> int:
-    """The memory that an action allocates, at its highest."""
+    """The peak of the memory that an action allocates, in bytes."""
     tracemalloc.start()
     try:
         action()
@@ -165,18 +164,18 @@ def peak_bytes(action: Callable[[], object]) -> int:
 
 
 def coder(kind: Any) -> Any:
-    """The coder that Beam takes for elements of a type."""
+    """The coder that Beam chooses for elements of a type."""
     return registry.get_coder(convert_to_beam_type(kind))
 
 
 def encoded_bytes(reports: list[FileReport]) -> int:
-    """Size of all reports, each encoded by itself."""
+    """The size of all reports, each encoded on its own."""
     report_coder = coder(FileReport)
     return sum(len(report_coder.encode(report)) for report in reports)
 
 
 def copies(elements: list[_Result]) -> list[_Result]:
-    """Elements as a worker has them: decoded, so that nothing in them is shared."""
+    """Elements as a worker has them: decoded, so that they share no objects."""
     any_coder = coder(type(elements[0]))
     return [any_coder.decode(any_coder.encode(element)) for element in elements]
 
@@ -205,7 +204,7 @@ def _check(tokens_per_shard: Any, plan: StreamPlan) -> None:
 
 
 def table(report: ScaleReport) -> Table:
-    """The report for a terminal."""
+    """The report as a table for the terminal."""
     size = report.size
     fewest, median, most = report.pieces_per_shard
     shown = Table(
@@ -235,7 +234,7 @@ def _size(count: int) -> str:
 
 
 def bench_scale(size: Size, results: Path, name: str, console: Console) -> Path:
-    """Simulates, runs a tenth of it in Beam, prints and saves; returns the path of the JSON.
+    """Simulates the plan, runs a tenth of it in Beam, prints and saves; returns the JSON's path.
 
     Raises FineshardsError if something does not add up.
     """

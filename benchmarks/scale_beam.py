@@ -1,7 +1,7 @@
-"""The step Plan and the shuffle after it in a real Beam run, with made-up counts.
+"""The step Plan and the shuffle after it in a real Beam run, with synthetic counts.
 
-Run as `python -m benchmarks.scale_beam TOKENS BLOCKS FILES SHARD_TOKENS` it fails unless each shard
-gets its pieces: the whole of its tokens, once. As the modules of `transforms/` it does without
+`python -m benchmarks.scale_beam TOKENS BLOCKS FILES SHARD_TOKENS` fails unless each shard gets all
+of its tokens exactly once. Like the modules of `transforms/`, this one does not use
 `from __future__ import annotations`.
 """
 
@@ -27,15 +27,15 @@ from fineshards.transforms.work import Work
 
 
 def run(size: Size) -> None:
-    """Runs the pipeline; raises FineshardsError, wrapped by Beam, if a shard is not whole."""
+    """Runs the pipeline; raises FineshardsError, wrapped by Beam, if a shard is incomplete."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        # The plan needs of them how long shards are and which are test, and where to leave a note.
+        # The plan reads the shard size, the split and the checkpoints; the rest has no effect.
         checkpoints = Checkpoints(open_storage(folder), "0" * 64)
         tokenizer = Tokenizer("tiktoken", "none", "", "", (), 0, 0, "")
         settings = Settings(Columns("text", "id", False), tokenizer, size.shard_tokens, RULE, 1)
-        # One worker, in_memory. With multi_threading data goes over gRPC, and Beam flushes each
-        # output once a second from another thread, also in the midst of an element; with so many
-        # small ones that ended in "Invalid PaneInfoEncoding" in one of three runs.
+        # One worker, in_memory. With multi_threading, data goes over gRPC, and Beam flushes each
+        # output once per second from another thread, even in the middle of an element. With so many
+        # small elements, one of three runs failed with "Invalid PaneInfoEncoding".
         with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) as root:
             summaries = (
                 root
@@ -46,7 +46,7 @@ def run(size: Size) -> None:
             _ = (
                 planned["pieces"]
                 | "GroupShards" >> beam.GroupByKey()
-                | "Whole" >> beam.Map(_check_shard, beam.pvalue.AsSingleton(planned["plan"]))
+                | "Check" >> beam.Map(_check_shard, beam.pvalue.AsSingleton(planned["plan"]))
                 | "Count" >> beam.combiners.Count.Globally()
                 | "All" >> beam.Map(_check_count, beam.pvalue.AsSingleton(planned["plan"]))
             )
@@ -61,10 +61,12 @@ def _check_shard(group: tuple[tuple[str, int], Iterable[Piece]], plan: StreamPla
     name, at = plan.layout.shard_name(key), 0
     for piece in sorted(group[1], key=lambda piece: piece.at):
         if piece.at != at:
-            raise FineshardsError(f"{name}: a piece stands at {piece.at}, expected {at}.")
+            raise FineshardsError(f"{name}: got a piece at token {piece.at}, expected {at}.")
         at += piece.stop - piece.start
     if at != plan.layout.shard_length(key):
-        raise FineshardsError(f"{name}: its pieces end at {at}.")
+        raise FineshardsError(
+            f"{name}: its pieces hold {at} tokens, expected {plan.layout.shard_length(key)}."
+        )
     return name
 
 

@@ -1,24 +1,53 @@
-"""The errors a person sees: one sentence that says what happened, where, and what to do."""
+"""Errors whose message is meant for the user: what happened, where, and what to do."""
 
 
 class FineshardsError(Exception):
-    """A failure that is explained by its message alone; the command line prints no traceback.
+    """Base class of the errors that fineshards raises on purpose.
 
-    `exit_code` is the exit status of the process: 1 for what went wrong with the data.
+    The message is enough to act on, so the command line prints it without a traceback.
+
+    Attributes:
+        exit_code: Exit status of the command line. 1: a failure. 2: wrong usage.
+
+    Example:
+        >>> import fineshards
+        >>> try:
+        ...     fineshards.TokenDataset("missing", sequence_length=2048)
+        ... except fineshards.FineshardsError as error:
+        ...     print(type(error).__name__, error.exit_code)
+        OutputError 1
     """
 
     exit_code = 1
 
 
 class UsageError(FineshardsError):
-    """The command cannot be carried out as given: flags, patterns, an occupied output."""
+    """A flag, argument, pattern or output folder that cannot be used as given.
+
+    Example:
+        >>> from fineshards.errors import UsageError
+        >>> issubclass(UsageError, FineshardsError), UsageError.exit_code
+        (True, 2)
+    """
 
     exit_code = 2
 
 
 class InputError(FineshardsError):
-    """A source file, row group or row is not what it should be."""
+    """A source file, row group or row that is missing, damaged or of another type than expected.
+
+    Example:
+        >>> from fineshards.errors import InputError
+        >>> issubclass(InputError, FineshardsError), InputError.exit_code
+        (True, 1)
+    """
 
 
 class OutputError(FineshardsError):
-    """The output folder cannot be written, or does not hold what it should."""
+    """An output folder that cannot be read or written, or does not hold what it should.
+
+    Example:
+        >>> from fineshards.errors import OutputError
+        >>> issubclass(OutputError, FineshardsError), OutputError.exit_code
+        (True, 1)
+    """

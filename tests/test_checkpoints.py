@@ -1,4 +1,4 @@
-"""Checkpoints: what is finished is found again, and what is not finished is not taken for it."""
+"""Checkpoints: finished work is found again; unfinished or damaged work is not."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fineshards.errors import OutputError
+from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards.checkpoints import DOCUMENTS_SCHEMA, Checkpoints
+from fineshards.shards.counts import Counts, LabelCount
 from fineshards.shards.layout import Layout, table_name
 from fineshards.shards.npy import file_bytes
-from fineshards.shards.records import Block, BlockSummary, LabelCount, ShardRecord
+from fineshards.shards.records import Block, ShardRecord
+from fineshards.shards.reports import BlockSummary
 from fineshards.storage.base import open_storage
 
 ROOT = Path(__file__).parent.parent
@@ -35,7 +37,7 @@ def checkpoints(tmp_path: Path) -> Checkpoints:
 def write_block(
     checkpoints: Checkpoints, batches: list[list[int]], block: Block = BLOCK
 ) -> BlockSummary:
-    """A block whose documents have the given lengths; every token is its place in the block."""
+    """A block whose documents have the given lengths; every token is its index in the block."""
     rows = 0
     with checkpoints.create_block(block) as writer:
         for lengths in batches:
@@ -45,22 +47,18 @@ def write_block(
             ids = pa.array([None if n % 2 else f"id{n}" for n in numbers // 10], pa.string())
             writer.append(tokens, offsets, numbers, ids)
             rows += len(lengths)
-        summary = BlockSummary(
-            block.file,
-            block.index,
-            block.blocks,
-            rows + 3,
-            writer.documents,
-            2,
-            1,
-            writer.tokens,
-            17,
-            4,
-            5,
-            (LabelCount("dump", "CC-1", 1, 2), LabelCount("language", "en", 3, 4)),
+        counts = Counts(
+            rows=rows + 3,
+            documents=rows,
+            nulls=2,
+            rejected=1,
+            tokens=sum(map(sum, batches)),
+            text_bytes=17,
+            by_reference=4,
+            compared=5,
+            labels=(LabelCount("dump", "CC-1", 1, 2), LabelCount("language", "en", 3, 4)),
         )
-        writer.finish(summary)
-    return summary
+        return writer.finish(block, counts)
 
 
 def test_a_block_that_was_never_written_is_not_finished(checkpoints: Checkpoints) -> None:
@@ -72,14 +70,14 @@ def test_a_finished_block_is_found_with_its_summary(
     checkpoints: Checkpoints, batches: list[list[int]]
 ) -> None:
     summary = write_block(checkpoints, batches)
-    assert summary.tokens == sum(map(sum, batches))
+    assert (summary.file, summary.index, summary.blocks) == (3, 12, 13)
     assert checkpoints.read_summary(BLOCK) == summary
     assert checkpoints.read_summary(replace(BLOCK, index=11)) is None
     assert checkpoints.read_summary(replace(BLOCK, file=4)) is None
     other_job = Checkpoints(checkpoints.storage, "another")
     assert other_job.read_summary(BLOCK) is None
     content = checkpoints.storage.read(checkpoints.tokens_name(3, 12))
-    assert content == np.arange(summary.tokens, dtype="<u4").tobytes()
+    assert content == np.arange(sum(map(sum, batches)), dtype="<u4").tobytes()
 
 
 def test_a_block_without_its_documents_is_not_finished(checkpoints: Checkpoints) -> None:
@@ -120,7 +118,7 @@ def test_a_block_with_another_byte_among_its_tokens_is_not_finished(
 
 
 def test_a_block_whose_documents_were_cut_short_is_not_finished(checkpoints: Checkpoints) -> None:
-    """As a power cut leaves files that were not flushed: shorter, or filled up with zeros."""
+    """A power cut leaves files that were not flushed shorter, or filled with zeros."""
     summary = write_block(checkpoints, [[5, 6]])
     name = checkpoints.documents_name(3, 12)
     content = checkpoints.storage.read(name)
@@ -141,12 +139,31 @@ def test_a_block_with_another_byte_among_its_documents_is_not_finished(
     metadata = pq.read_metadata(checkpoints.storage.path(name)).row_group(0)
     for number in range(metadata.num_columns):
         column = metadata.column(number)
-        # The page's content ends where the column ends.
+        # The page ends where the column ends.
         place = column.data_page_offset + column.total_compressed_size - 3
         changed = bytearray(content)
         changed[place] ^= 0x40
         checkpoints.storage.write(name, changed)
         assert checkpoints.read_summary(BLOCK) is None, column.path_in_schema
+
+
+@pytest.mark.parametrize(("documents", "tokens"), [(1, 3), (0, 3), (2, 4), (2, 2)])
+def test_a_block_with_other_counts_than_its_content_is_an_error_and_not_finished(
+    checkpoints: Checkpoints, documents: int, tokens: int
+) -> None:
+    def write() -> None:
+        with checkpoints.create_block(BLOCK) as writer:
+            flat, offsets = np.arange(3, dtype=np.uint32), np.array([0, 1, 3])
+            writer.append(flat, offsets, np.array([0, 1]), pa.array(["a", "b"], pa.string()))
+            writer.finish(BLOCK, Counts(rows=2, documents=documents, tokens=tokens))
+
+    with pytest.raises(
+        FineshardsError,
+        match=rf"holds 2 documents and 3 tokens, expected {documents} and {tokens}\.",
+    ):
+        write()
+    assert checkpoints.read_summary(BLOCK) is None
+    assert list(checkpoints.storage.entries("")) == []
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
@@ -169,18 +186,20 @@ import resource, sys
 import numpy as np, pyarrow as pa
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.errors import OutputError
-from fineshards.shards.records import Block, BlockSummary
+from fineshards.shards.counts import Counts
+from fineshards.shards.records import Block
 from fineshards.storage.base import open_storage
+block = Block(3, 12, 13, 5, 7, 100, 999)
 checkpoints = Checkpoints(open_storage(sys.argv[1]), "f1ng3r")
 ids = pa.array([str(hash(str(n))) * 10 for n in range(2000)], pa.string())
 for limit, length in ((4_000_000, 1000), (40_000, 1)):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, 4_000_000))
     try:
-        with checkpoints.create_block(Block(3, 12, 13, 5, 7, 100, 999)) as writer:
+        with checkpoints.create_block(block) as writer:
             for _ in range(3):
                 tokens = np.zeros(2000 * length, np.uint32)
                 writer.append(tokens, np.arange(2001) * length, np.arange(2000), ids)
-            writer.finish(BlockSummary(3, 12, 13, 6000, 6000, 0, 0, 6000, 0, 0, 0, ()))
+            writer.finish(block, Counts(6000, 6000, tokens=6000 * length))
     except OutputError as error:
         print(error)
 """
@@ -195,7 +214,7 @@ for limit, length in ((4_000_000, 1000), (40_000, 1)):
     assert "00003-00012.tokens cannot be written: File too large." in first
     assert "00003-00012.parquet cannot be written: File too large." in second
     assert done.stderr == ""
-    # Tokens without documents are no block; the next attempt writes both.
+    # Tokens without documents are not a finished block; the next attempt writes both.
     (left,) = checkpoints.storage.entries(".")
     assert left.name.endswith("00003-00012.tokens")
     assert checkpoints.finished_blocks() == {}
@@ -238,7 +257,7 @@ def test_read_documents_gives_exactly_the_overlapping_rows(
     assert table.to_pylist() == expected
 
 
-def test_blocks_of_a_file_are_remembered(checkpoints: Checkpoints) -> None:
+def test_the_blocks_of_a_file_are_stored(checkpoints: Checkpoints) -> None:
     assert checkpoints.read_blocks(3) is None
     checkpoints.write_blocks(3, [BLOCK, replace(BLOCK, index=11)])
     checkpoints.write_blocks(4, [])
@@ -247,13 +266,13 @@ def test_blocks_of_a_file_are_remembered(checkpoints: Checkpoints) -> None:
     assert checkpoints.read_blocks(5) is None
 
 
-def test_the_layout_is_remembered(checkpoints: Checkpoints) -> None:
+def test_the_layout_is_stored(checkpoints: Checkpoints) -> None:
     assert checkpoints.read_layout() is None
     checkpoints.write_layout(Layout(2**40, 100_000_000, 7))
     assert checkpoints.read_layout() == Layout(2**40, 100_000_000, 7)
 
 
-def test_a_shard_is_finished_when_its_record_its_whole_file_and_its_table_are_there(
+def test_a_shard_is_finished_once_its_record_file_and_document_table_exist(
     checkpoints: Checkpoints,
 ) -> None:
     storage = checkpoints.storage
@@ -272,6 +291,6 @@ def test_a_shard_is_finished_when_its_record_its_whole_file_and_its_table_are_th
     assert len(checkpoints.finished_shards()) == 1
 
 
-def test_documents_that_are_gone_are_an_output_error(checkpoints: Checkpoints) -> None:
+def test_missing_documents_are_an_output_error(checkpoints: Checkpoints) -> None:
     with pytest.raises(OutputError, match=r"00003-00012\.parquet cannot be read"):
         checkpoints.read_documents(3, 12, 0, 1)

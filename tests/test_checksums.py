@@ -1,4 +1,4 @@
-"""Checksums: joined by arithmetic they are what google_crc32c says of the joined bytes."""
+"""Checksums: combined by arithmetic, they equal google_crc32c of the joined bytes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fineshards.storage.checksums import (
+    checksum_from_base64,
+    checksum_to_base64,
     copy_with_checksum,
     crc32c_combine,
     file_checksum,
-    parsed,
-    printed,
 )
 
 
 @given(st.lists(st.binary(max_size=300), max_size=12))
-def test_checksums_of_parts_combine_to_that_of_the_whole(parts: list[bytes]) -> None:
+def test_checksums_of_parts_combine_to_the_checksum_of_the_whole(parts: list[bytes]) -> None:
     checksum = 0
     for part in parts:
         checksum = crc32c_combine(checksum, google_crc32c.value(part), len(part))
@@ -27,7 +27,7 @@ def test_checksums_of_parts_combine_to_that_of_the_whole(parts: list[bytes]) -> 
 
 
 @given(st.binary(), st.binary(), st.binary())
-def test_combining_does_not_depend_on_what_is_combined_first(a: bytes, b: bytes, c: bytes) -> None:
+def test_combining_is_associative(a: bytes, b: bytes, c: bytes) -> None:
     first, second, third = map(google_crc32c.value, (a, b, c))
     left = crc32c_combine(crc32c_combine(first, second, len(b)), third, len(c))
     right = crc32c_combine(first, crc32c_combine(second, third, len(c)), len(b) + len(c))
@@ -42,7 +42,7 @@ def test_long_parts_combine(length: int) -> None:
 
 
 def test_lengths_beyond_32_bits_combine() -> None:
-    """Five gigabytes of zeros as ten times half a gigabyte."""
+    """Five gigabytes of zeros, as ten times half a gigabyte."""
     part, length = 0, 1 << 29
     for _ in range(1 << 9):
         part = google_crc32c.extend(part, bytes(1 << 20))
@@ -61,7 +61,7 @@ def test_lengths_beyond_32_bits_combine() -> None:
 
 
 @given(st.binary(), st.binary(min_size=1))
-def test_a_copy_extends_the_checksum_of_what_is_there(before: bytes, content: bytes) -> None:
+def test_a_copy_extends_the_checksum_of_the_target(before: bytes, content: bytes) -> None:
     target = BytesIO()
     target.write(before)
     checksum = copy_with_checksum(
@@ -70,7 +70,7 @@ def test_a_copy_extends_the_checksum_of_what_is_there(before: bytes, content: by
     assert target.getvalue() == before + content
     assert checksum == google_crc32c.value(before + content)
     assert file_checksum(BytesIO(before + content)) == checksum
-    assert parsed(printed(checksum)) == checksum
+    assert checksum_from_base64(checksum_to_base64(checksum)) == checksum
 
 
 def test_a_source_that_ends_early_is_an_error() -> None:

@@ -1,4 +1,4 @@
-"""Composition: the server joins what is there, and only what must be is moved."""
+"""Composition: the server joins whole objects, and only cut parts are downloaded and uploaded."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy
 
 from fineshards.errors import OutputError
-from fineshards.storage.base import TEMPORARY
+from fineshards.storage.base import TEMPORARY, Part
 from fineshards.storage.gcs import GcsStorage
-from fineshards.storage.gcs_compose import Part, compose
+from fineshards.storage.gcs_compose import compose
 
 NAME = "train/train_0000.npy"
 OBJECT = f"out/{NAME}"
@@ -40,14 +40,14 @@ def write_blocks(storage: GcsStorage, sizes: list[int]) -> list[bytes]:
 
 
 def parts_of(sizes: list[int], cut_front: int = 0, cut_end: int = 0) -> list[Part]:
-    """All of the blocks, but for some bytes at the beginning and the end."""
+    """All blocks, without some bytes at the beginning and at the end."""
     parts = [Part(block_name(number), 0, size) for number, size in enumerate(sizes)]
     parts[0] = Part(parts[0].name, cut_front, parts[0].stop)
     parts[-1] = Part(parts[-1].name, parts[-1].start, parts[-1].stop - cut_end)
     return parts
 
 
-def left(cloud: Proxy) -> list[str]:
+def other_objects(cloud: Proxy) -> list[str]:
     return [name for name in cloud.names("data") if "/blocks/" not in name]
 
 
@@ -55,7 +55,7 @@ def left(cloud: Proxy) -> list[str]:
     ("count", "cut_front", "cut_end"),
     [(1, 0, 0), (2, 3, 0), (31, 0, 0), (32, 0, 0), (32, 0, 5), (33, 3, 5), (65, 0, 5)],
 )
-def test_a_composed_file_has_the_bytes_and_the_checksum_and_leaves_nothing(
+def test_a_composed_file_has_the_right_bytes_and_checksum_and_leaves_no_components(
     cloud: Proxy, storage: GcsStorage, count: int, cut_front: int, cut_end: int
 ) -> None:
     sizes = [20 + number % 3 for number in range(count)]
@@ -65,40 +65,40 @@ def test_a_composed_file_has_the_bytes_and_the_checksum_and_leaves_nothing(
     checksum = compose(storage, NAME, HEADER, parts_of(sizes, cut_front, cut_end))
     assert cloud.content("data", OBJECT) == expected
     assert checksum == google_crc32c.value(expected)
-    assert left(cloud) == [OBJECT]
-    # Again: what is there is found to be the same.
+    assert other_objects(cloud) == [OBJECT]
+    # A second attempt finds the same object.
     assert compose(storage, NAME, HEADER, parts_of(sizes, cut_front, cut_end)) == checksum
-    assert left(cloud) == [OBJECT]
+    assert other_objects(cloud) == [OBJECT]
 
 
 def test_many_blocks_are_composed_in_several_levels(
     cloud: Proxy, storage: GcsStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fineshards.storage.gcs_compose._COMPONENTS", 4)
+    monkeypatch.setattr("fineshards.storage.gcs_compose._MAX_COMPONENTS", 4)
     sizes = [3] * 33
     blocks = write_blocks(storage, sizes)
     expected = HEADER + b"".join(blocks)
     assert compose(storage, NAME, HEADER, parts_of(sizes)) == google_crc32c.value(expected)
     assert cloud.content("data", OBJECT) == expected
     assert cloud.count("/compose") == 9 + 3 + 1
-    assert left(cloud) == [OBJECT]
+    assert other_objects(cloud) == [OBJECT]
 
 
-def test_only_the_cut_ends_are_moved(cloud: Proxy, storage: GcsStorage) -> None:
+def test_only_the_cut_parts_are_transferred(cloud: Proxy, storage: GcsStorage) -> None:
     sizes = [100_000] * 10
     write_blocks(storage, sizes)
     cloud.requests.clear()
     compose(storage, NAME, HEADER, parts_of(sizes, cut_front=99_000, cut_end=98_000))
     downloads = [request for request in cloud.requests if "alt=media" in request.line]
     assert sum(request.received for request in downloads) == 1_000 + 2_000
-    # Metadata come with each upload, some hundred bytes.
+    # Each upload carries some hundred bytes of metadata.
     uploads = [request for request in cloud.requests if "/upload/" in request.line]
     assert len(uploads) == 2
     assert 0 <= sum(request.sent for request in uploads) - (128 + 1_000 + 2_000) < 2_000
     assert (cloud.metadata("data", OBJECT) or {})["size"] == str(128 + 1_000 + 800_000 + 2_000)
 
 
-def test_what_is_cut_on_both_sides_is_uploaded_without_composing(
+def test_a_part_cut_on_both_sides_is_uploaded_without_composing(
     cloud: Proxy, storage: GcsStorage
 ) -> None:
     (block,) = write_blocks(storage, [1000])
@@ -126,7 +126,7 @@ def test_any_parts_of_any_blocks_compose(
     checksum = compose(storage, NAME, HEADER, [Part(block_name(n), a, b) for n, a, b in parts])
     assert cloud.content("data", OBJECT) == expected
     assert checksum == google_crc32c.value(expected)
-    assert left(cloud) == [OBJECT]
+    assert other_objects(cloud) == [OBJECT]
 
 
 SIZES = [50] * 34
@@ -134,7 +134,7 @@ SIZES = [50] * 34
 
 @pytest.mark.parametrize("fault", [408, 429, 503, LOSE_ANSWER])
 @pytest.mark.parametrize("number", [1, 3], ids=["of a component", "of the file"])
-def test_composing_is_tried_again(
+def test_composing_is_retried(
     cloud: Proxy, storage: GcsStorage, fault: int | str, number: int
 ) -> None:
     blocks = write_blocks(storage, SIZES)
@@ -142,7 +142,7 @@ def test_composing_is_tried_again(
     compose(storage, NAME, HEADER, parts_of(SIZES, 1, 1))
     assert rule.hits == 1
     assert cloud.content("data", OBJECT) == HEADER + b"".join(blocks)[1:-1]
-    assert left(cloud) == [OBJECT]
+    assert other_objects(cloud) == [OBJECT]
 
 
 @pytest.mark.parametrize(
@@ -164,39 +164,43 @@ def test_every_request_of_a_composition_may_fail(
     compose(storage, NAME, HEADER, parts_of(SIZES, 1, 1))
     assert rule.hits
     assert cloud.content("data", OBJECT) == HEADER + b"".join(blocks)[1:-1]
-    assert left(cloud) == [OBJECT]
+    assert other_objects(cloud) == [OBJECT]
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_components_are_removed_when_composing_fails(
+def test_components_are_deleted_when_composing_fails(
     cloud: Proxy, storage: GcsStorage, number: int
 ) -> None:
     write_blocks(storage, SIZES)
     cloud.fail("/compose", 403, (number,))
     with pytest.raises(OutputError, match="cannot be composed: no permission"):
         compose(storage, NAME, HEADER, parts_of(SIZES, 1, 1))
-    assert left(cloud) == []
+    assert other_objects(cloud) == []
 
 
-def test_components_that_cannot_be_removed_do_not_spoil_the_file(
+def test_components_that_cannot_be_deleted_do_not_affect_the_file(
     cloud: Proxy, storage: GcsStorage
 ) -> None:
     blocks = write_blocks(storage, SIZES)
     cloud.fail("^DELETE", 403, range(1, 100))
     compose(storage, NAME, HEADER, parts_of(SIZES, 1, 1))
     assert cloud.content("data", OBJECT) == HEADER + b"".join(blocks)[1:-1]
-    assert all(name.startswith(f"out/{TEMPORARY}/") for name in left(cloud) if name != OBJECT)
+    assert all(
+        name.startswith(f"out/{TEMPORARY}/") for name in other_objects(cloud) if name != OBJECT
+    )
 
 
-def test_other_content_under_the_name_is_an_error_with_both_checksums(
+def test_an_existing_object_with_other_content_is_an_error_with_both_checksums(
     cloud: Proxy, storage: GcsStorage
 ) -> None:
     write_blocks(storage, SIZES)
     storage.write(NAME, b"other")
-    with pytest.raises(OutputError, match=r"with other content: 5 bytes with crc32c \S{8}, where"):
+    with pytest.raises(
+        OutputError, match=r"with other content: it has 5 bytes with crc32c \S{8}, this job has"
+    ):
         compose(storage, NAME, HEADER, parts_of(SIZES))
     assert cloud.content("data", OBJECT) == b"other"
-    assert left(cloud) == [OBJECT]
+    assert other_objects(cloud) == [OBJECT]
 
 
 def replace(storage: GcsStorage) -> None:
@@ -206,9 +210,9 @@ def replace(storage: GcsStorage) -> None:
 
 @pytest.mark.parametrize(
     ("change", "state"),
-    [(replace, "now it is generation"), (lambda s: s.delete(block_name(3)), "now it is gone")],
+    [(replace, "now it is generation"), (lambda s: s.delete(block_name(3)), "now it is deleted")],
 )
-def test_a_block_that_changes_meanwhile_is_named(
+def test_a_block_that_changes_during_composition_is_named(
     cloud: Proxy, storage: GcsStorage, change: Callable[[GcsStorage], None], state: str
 ) -> None:
     write_blocks(storage, SIZES)
@@ -217,7 +221,7 @@ def test_a_block_that_changes_meanwhile_is_named(
         OutputError, match=rf"^gs://data/out/{block_name(3)} changed while {NAME} .* {state}"
     ):
         compose(storage, NAME, HEADER, parts_of(SIZES))
-    assert left(cloud) == []
+    assert other_objects(cloud) == []
 
 
 @pytest.mark.parametrize("stored", [b"", b"1" * 49])
@@ -227,12 +231,14 @@ def test_a_block_that_is_too_short_is_named(
     write_blocks(storage, SIZES)
     storage.delete(block_name(3))
     storage.write(block_name(3), stored)
-    with pytest.raises(OutputError, match=f"{block_name(3)} should hold 50 bytes and more"):
+    with pytest.raises(
+        OutputError, match=f"{block_name(3)} has {len(stored)} bytes, expected at least 50 bytes"
+    ):
         compose(storage, NAME, HEADER, parts_of(SIZES))
-    assert left(cloud) == []
+    assert other_objects(cloud) == []
 
 
-def test_a_block_of_another_storage_class_is_named_with_the_way_out(
+def test_a_block_of_another_storage_class_is_named_with_a_workaround(
     cloud: Proxy, storage: GcsStorage
 ) -> None:
     write_blocks(storage, SIZES)
@@ -240,14 +246,14 @@ def test_a_block_of_another_storage_class_is_named_with_the_way_out(
     with pytest.raises(OutputError) as caught:
         compose(storage, NAME, HEADER, parts_of(SIZES))
     assert str(caught.value).startswith(
-        f"gs://data/{OBJECT} cannot be composed of gs://data/out/{block_name(3)}, which is "
-        "NEARLINE and not STANDARD: "
+        f"gs://data/{OBJECT} cannot be composed from gs://data/out/{block_name(3)}, whose storage "
+        "class is NEARLINE, not STANDARD: "
     )
     assert "--assembly stream" in str(caught.value)
-    assert left(cloud) == []
+    assert other_objects(cloud) == []
 
 
-def test_attempts_at_the_same_time_all_succeed(cloud: Proxy, storage: GcsStorage) -> None:
+def test_concurrent_attempts_all_succeed(cloud: Proxy, storage: GcsStorage) -> None:
     blocks = write_blocks(storage, SIZES)
     with ThreadPoolExecutor(3) as pool:
         attempts = [
@@ -255,14 +261,14 @@ def test_attempts_at_the_same_time_all_succeed(cloud: Proxy, storage: GcsStorage
         ]
         assert len({attempt.result() for attempt in attempts}) == 1
     assert cloud.content("data", OBJECT) == HEADER + b"".join(blocks)[1:-1]
-    assert left(cloud) == [OBJECT]
+    assert other_objects(cloud) == [OBJECT]
 
 
 @pytest.mark.parametrize("committed", [False, True])
-def test_a_slow_attempt_that_comes_late_succeeds_and_changes_nothing(
+def test_a_late_attempt_succeeds_and_changes_nothing(
     cloud: Proxy, storage: GcsStorage, committed: bool
 ) -> None:
-    """Even when the job has ended meanwhile and its token blocks are gone."""
+    """Even if the job has ended meanwhile and its token blocks are deleted."""
     blocks = write_blocks(storage, SIZES)
     arrived, released = threading.Event(), threading.Event()
 
@@ -270,7 +276,7 @@ def test_a_slow_attempt_that_comes_late_succeeds_and_changes_nothing(
         arrived.set()
         assert released.wait(60)
 
-    # The last of its compositions, which makes the file.
+    # The last compose request, which creates the file.
     cloud.fail("/compose", hold, (3,))
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(compose, storage, NAME, HEADER, parts_of(SIZES, 1, 1))
@@ -283,4 +289,4 @@ def test_a_slow_attempt_that_comes_late_succeeds_and_changes_nothing(
         assert slow.result() == checksum
     assert (cloud.metadata("data", OBJECT) or {})["generation"] == generation
     assert cloud.content("data", OBJECT) == HEADER + b"".join(blocks)[1:-1]
-    assert left(cloud) == [OBJECT]
+    assert other_objects(cloud) == [OBJECT]

@@ -1,4 +1,4 @@
-"""Document tables: from a token to its document and back, against the stream written out."""
+"""Document tables: from a token to its document and back, against a model of the stream."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from hypothesis import strategies as st
 from fineshards.errors import FineshardsError
 from fineshards.shards.assembly import write_shard
 from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.counts import Counts
 from fineshards.shards.documents import DocumentPiece, DocumentTable
 from fineshards.shards.layout import Layout, ShardKey, SplitRule, table_name
 from fineshards.shards.npy import header
-from fineshards.shards.plan import plan_pieces, plan_stream, report_file
-from fineshards.shards.records import Block, BlockSummary, Piece
+from fineshards.shards.plan import plan_pieces, plan_stream
+from fineshards.shards.records import Block, Piece
+from fineshards.shards.reports import BlockSummary, report_file
 from fineshards.storage.base import open_storage
 
-# A file is a list of blocks, a block is a list of lengths of documents.
+# A file is a list of blocks, a block is a list of document lengths.
 Files = list[list[list[int]]]
 files_of_documents = st.lists(
     st.lists(st.lists(st.integers(1, 12), max_size=4), min_size=1, max_size=3),
@@ -35,7 +37,7 @@ files_of_documents = st.lists(
 
 @dataclass
 class Token:
-    """A token of the stream as the model knows it; `start`: its place in its document."""
+    """A token of the stream in the model. start: its index in its document."""
 
     document: int
     start: int
@@ -59,23 +61,21 @@ def model(files: Files) -> list[Token]:
 
 
 def write_blocks(checkpoints: Checkpoints, files: Files) -> list[list[BlockSummary]]:
-    """Token blocks in which every token is its place in the stream."""
+    """Token blocks in which every token is its index in the stream."""
     summaries, position = [], 0
     for number, blocks in enumerate(files):
         row, of_file = 0, []
         for index, lengths in enumerate(blocks):
-            with checkpoints.create_block(Block(number, index, len(blocks), 0, 0, 0, 0)) as writer:
+            block = Block(number, index, len(blocks), 0, 0, 0, 0)
+            with checkpoints.create_block(block) as writer:
                 offsets = np.array([0, *accumulate(lengths)], dtype=np.int64)
                 rows = np.arange(row, row + len(lengths), dtype=np.int64)
                 ids = [f"f{number}r{n}" if n % 3 else None for n in rows.tolist()]
                 tokens = np.arange(position, position + sum(lengths), dtype=np.uint32)
                 writer.append(tokens, offsets, rows, pa.array(ids, pa.string()))
                 count = len(lengths)
-                summary = BlockSummary(
-                    number, index, len(blocks), count, count, 0, 0, len(tokens), 0, 0, 0, ()
-                )
-                writer.finish(summary)
-            of_file.append(summary)
+                counts = Counts(rows=count, documents=count, tokens=len(tokens))
+                of_file.append(writer.finish(block, counts))
             row, position = row + count, position + len(tokens)
         summaries.append(of_file)
     return summaries
@@ -83,7 +83,7 @@ def write_blocks(checkpoints: Checkpoints, files: Files) -> list[list[BlockSumma
 
 @settings(max_examples=40)
 @given(files=files_of_documents, shard_tokens=st.integers(1, 15), data=st.data())
-def test_tables_of_written_shards_trace_every_token_and_every_document(
+def test_document_tables_locate_every_token_and_every_document(
     tmp_path_factory: pytest.TempPathFactory, files: Files, shard_tokens: int, data: st.DataObject
 ) -> None:
     stream = model(files)
@@ -152,7 +152,7 @@ def check_table(table: DocumentTable, own: list[Token]) -> None:
     assert table.sums_by_file() == sums
 
 
-def test_one_document_over_three_shards_has_a_row_in_each(
+def test_a_document_in_three_shards_has_a_row_in_each(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     checkpoints = Checkpoints(open_storage(str(tmp_path_factory.mktemp("out"))), "f1ng3r")
@@ -182,8 +182,8 @@ def one_shard(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoints, li
     ("change", "message"),
     [
         (lambda pieces: pieces[:1], "hold 7 tokens, expected 12"),
-        (lambda pieces: pieces[1:], "should stand at token 0"),
-        (lambda pieces: [*pieces, pieces[1]], "should stand at token 12"),
+        (lambda pieces: pieces[1:], "expected a piece at token 0"),
+        (lambda pieces: [*pieces, pieces[1]], "expected a piece at token 12"),
         (lambda pieces: [], "hold 0 tokens, expected 12"),
     ],
 )

@@ -1,4 +1,4 @@
-"""16-bit shards: the oracle's bytes as numpy saves them, where every id fits, and only there."""
+"""16-bit shards: the oracle's bytes, and only for tokenizers whose ids all fit."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_shards_are_what_numpy_saves(dataset: Path, tokenizer: Path, sample: Pat
     assert np.concatenate(loaded).tolist() == stream
 
 
-def test_every_command_reads_them(dataset: Path, fineshards: Run) -> None:
+def test_every_command_reads_16_bit_shards(dataset: Path, fineshards: Run) -> None:
     done = fineshards("verify", dataset, "--sample", "10")
     assert done.returncode == 0, done.stdout + done.stderr
     assert ", uint16, mine.json with " in fineshards("inspect", dataset).stdout
@@ -80,7 +80,7 @@ def test_the_dtype_in_effect_is_recorded(
     assert manifest["layout"]["dtype"] == "<u2"
     for shard in manifest["shards"]:
         assert shard["bytes"] == HEADER_BYTES + 2 * shard["tokens"]
-    # auto means the same here, so it is the same job; the default is another.
+    # auto resolves to uint16, so this is the same job; the default dtype makes another job.
     named = f"--tokenizer={tokenizer}"
     assert build(sample, dataset, named, "--dtype=auto", "--keep_checkpoints") == 0
     assert "already finished" in capsys.readouterr().out
@@ -94,22 +94,20 @@ def test_the_dtype_in_effect_is_recorded(
         assert np.array_equal(tokens, np.load(dataset / name))
 
 
-def test_a_job_goes_on_from_16_bit_blocks(dataset: Path, tokenizer: Path, sample: Path) -> None:
+def test_a_job_resumes_from_16_bit_blocks(dataset: Path, tokenizer: Path, sample: Path) -> None:
     output = dataset.parent / "again"
     shutil.copytree(dataset, output)
     job = Job.load(open_storage(str(output)))
     assert job is not None
-    checkpoints = Checkpoints(
-        open_storage(str(output)), job.fingerprint(), job.settings.token_dtype
-    )
+    checkpoints = Checkpoints.of(open_storage(str(output)), job)
     blocks = [block for file in job.files for block in checkpoints.read_blocks(file.index) or []]
     assert len(blocks) > 1
     for block in blocks:
         summary = checkpoints.read_summary(block)
         assert summary is not None
-        assert checkpoints.finished_blocks()[block.file, block.index][0] == summary.tokens
+        assert checkpoints.finished_blocks()[block.file, block.index][0] == summary.counts.tokens
         path = output / checkpoints.tokens_name(block.file, block.index)
-        assert path.stat().st_size == 2 * summary.tokens
+        assert path.stat().st_size == 2 * summary.counts.tokens
     expected = shards_in(dataset)
     (output / "metadata/manifest.json").unlink()
     (output / "train/train_0000.npy").unlink()
@@ -120,7 +118,7 @@ def test_a_job_goes_on_from_16_bit_blocks(dataset: Path, tokenizer: Path, sample
     assert shards_in(output) == expected
 
 
-def test_verify_finds_a_shard_of_the_other_dtype(dataset: Path, fineshards: Run) -> None:
+def test_verify_reports_a_shard_of_the_other_dtype(dataset: Path, fineshards: Run) -> None:
     output = dataset.parent / "damaged"
     shutil.copytree(dataset, output)
     path = output / "train/train_0000.npy"
@@ -134,7 +132,7 @@ def test_verify_finds_a_shard_of_the_other_dtype(dataset: Path, fineshards: Run)
 def test_the_largest_id_decides(
     words: int, fits: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The EOT counts too; it is the last id here."""
+    """The EOT counts too; it has the largest id here."""
     source = tmp_path / "text.jsonl"
     source.write_text(json.dumps({"text": f"w0 w{words - 1}"}) + "\n")
     vocab = {f"w{number}": number for number in range(words)}
@@ -176,7 +174,7 @@ def test_the_header_is_the_one_numpy_writes(tokens: int) -> None:
         parse_header(header(tokens, UINT16))
 
 
-def test_an_id_that_does_not_fit_is_never_cut(tmp_path: Path) -> None:
+def test_an_id_that_does_not_fit_is_never_truncated(tmp_path: Path) -> None:
     checkpoints = Checkpoints(open_storage(str(tmp_path)), "f1ng3r", UINT16)
     block = Block(0, 0, 1, 0, 0, 0, 0)
 

@@ -1,4 +1,4 @@
-"""Whole builds on gs://: the oracle's bytes, whatever fails, and nothing left behind."""
+"""Builds with output on gs://: the oracle's bytes despite failures, and no leftovers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FLAGS = ["--shard_tokens=3000", "--block_bytes=1"]
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory, sample: Path) -> Path:
-    """40 documents of the sample, eight row groups."""
+    """40 documents of the sample in eight row groups."""
     path = tmp_path_factory.mktemp("input") / "a.parquet"
     pq.write_table(pq.read_table(sample).slice(0, 40), path, row_group_size=5)
     return path
@@ -34,7 +34,7 @@ def small(tmp_path_factory: pytest.TempPathFactory, sample: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def expected(small: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """All files of the finished dataset, of a local build, by name; shards by the oracle."""
+    """All files of a local build, by name. Its shards are those of the oracle."""
     output = tmp_path_factory.mktemp("local") / "out"
     assert main(["build", f"--input={small}", f"--output={output}", *FLAGS]) == 0
     texts = read_texts(small)
@@ -50,13 +50,13 @@ def expected(small: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 
 def dataset_in(cloud: Proxy, output: str = OUTPUT) -> dict[str, bytes]:
-    """All objects of the bucket, by their names below the output folder."""
+    """The content of all objects in the bucket, by name below the output folder."""
     prefix = output.removeprefix("gs://data/") + "/"
     return {name.removeprefix(prefix): cloud.content("data", name) for name in cloud.names("data")}
 
 
 def check(cloud: Proxy, expected: dict[str, bytes]) -> None:
-    """The bucket holds the dataset and the folder objects of the split folders, and no more."""
+    """The bucket holds the dataset and the two folder objects, and nothing else."""
     assert dataset_in(cloud) == expected | {"test/": b"", "train/": b""}
 
 
@@ -65,7 +65,7 @@ def command(small: Path, *flags: str) -> list[str]:
 
 
 @pytest.mark.parametrize("assembly", [[], ["--assembly=compose"], ["--assembly=stream"]])
-def test_a_build_on_gs_gives_the_bytes_of_a_local_one_and_leaves_nothing(
+def test_a_build_on_gs_gives_the_bytes_of_a_local_one_and_no_leftovers(
     cloud: Proxy, small: Path, expected: dict[str, bytes], assembly: list[str]
 ) -> None:
     assert main(command(small, *assembly)) == 0
@@ -88,7 +88,7 @@ def test_token_bytes_are_read_back_only_at_cuts(
     requests, received = read("stream")
     assert received >= tokens
     requests, received = read("compose")
-    # Four cuts between shards, each in one of five blocks: both sides of the cut are read.
+    # Four shard boundaries, each within one of five blocks: both sides of each cut are read.
     assert 0 < requests <= 8
     assert 0 < received < 0.9 * tokens
 
@@ -138,10 +138,10 @@ def start(small: Path, *flags: str) -> subprocess.Popen[str]:
     )
 
 
-def test_a_build_that_is_killed_again_and_again_ends_with_the_same_bytes(
+def test_a_build_that_is_killed_repeatedly_ends_with_the_same_bytes(
     cloud: Proxy, small: Path, expected: dict[str, bytes]
 ) -> None:
-    """Each run is killed when its seventeenth change arrives, and the server still makes it."""
+    """Each run is killed at its seventeenth write request, which the server still carries out."""
     runs = 0
     while True:
         runs += 1
@@ -169,7 +169,7 @@ def test_a_build_that_is_killed_again_and_again_ends_with_the_same_bytes(
     assert main(["verify", OUTPUT]) == 0
 
 
-def test_two_builds_at_the_same_time_both_succeed(
+def test_two_concurrent_builds_both_succeed(
     cloud: Proxy, small: Path, expected: dict[str, bytes]
 ) -> None:
     builds = [start(small), start(small)]
@@ -178,10 +178,10 @@ def test_two_builds_at_the_same_time_both_succeed(
     check(cloud, expected)
 
 
-def test_the_reader_of_the_seed_loses_nothing(
+def test_the_reader_of_the_seed_script_finds_every_shard(
     cloud: Proxy, small: Path, expected: dict[str, bytes]
 ) -> None:
-    """It lists a split by prefix, drops the first, which is the folder, and loads the rest."""
+    """It lists a split by prefix, skips the first object, the folder, and loads the others."""
     output = "gs://data"
     assert main(["build", f"--input={small}", f"--output={output}", *FLAGS]) == 0
     client = google_storage.Client(project="test", credentials=AnonymousCredentials())
@@ -191,7 +191,7 @@ def test_the_reader_of_the_seed_loses_nothing(
         found = {blob.name: blob.download_as_bytes() for blob in blobs}
         shards = {n: c for n, c in expected.items() if n.startswith(f"{split}/")}
         assert found == shards
-    # And when it is listed as a folder.
+    # Also when the prefix ends with a slash.
     assert len(list(bucket.list_blobs(prefix="train/"))[1:]) == len(shards)
 
 
@@ -204,7 +204,7 @@ def test_status_verify_and_inspect_take_few_requests(
         (["status", OUTPUT], 2),
         (["inspect", OUTPUT], 1),
         (["inspect", OUTPUT, "--shard=train/0", "--document=0"], 8),
-        # Listings and records; then a table is one request, and a shard two: found, and read.
+        # Listings and records; then one request per document table and two per shard.
         (["verify", OUTPUT], 13 + 3 * shards),
     ):
         cloud.requests.clear()
@@ -212,7 +212,7 @@ def test_status_verify_and_inspect_take_few_requests(
         assert len(cloud.requests) <= most, [request.line for request in cloud.requests]
 
 
-def test_a_finished_job_is_found_finished_without_looking_at_its_blocks(
+def test_a_finished_job_is_recognized_without_reading_its_blocks(
     cloud: Proxy, small: Path, expected: dict[str, bytes], capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(command(small, "--keep_checkpoints")) == 0
@@ -224,32 +224,32 @@ def test_a_finished_job_is_found_finished_without_looking_at_its_blocks(
 
 
 @pytest.fixture
-def tree(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """A server whose bucket has hierarchical namespace."""
+def hierarchical(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """A server whose bucket has a hierarchical namespace."""
     with faulty_server("data", hierarchical=True) as proxy:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.address)
         yield proxy
 
 
-def test_real_folders_are_made_where_the_bucket_has_them(
-    tree: Proxy, small: Path, expected: dict[str, bytes]
+def test_a_hierarchical_bucket_gets_folders(
+    hierarchical: Proxy, small: Path, expected: dict[str, bytes]
 ) -> None:
-    tree.fail("^POST .*/folders", 503)
-    tree.fail("^DELETE .*/folders", LOSE_ANSWER, (1, 3))
+    hierarchical.fail("^POST .*/folders", 503)
+    hierarchical.fail("^DELETE .*/folders", LOSE_ANSWER, (1, 3))
     assert main(command(small)) == 0
-    assert all(rule.hits for rule in tree.rules)
-    assert dataset_in(tree) == expected
-    below = {folder.removeprefix("deep/out/") for folder in tree.folders}
+    assert all(rule.hits for rule in hierarchical.rules)
+    assert dataset_in(hierarchical) == expected
+    below = {folder.removeprefix("deep/out/") for folder in hierarchical.folders}
     assert {"test/", "train/"} <= below
     assert not any(folder.startswith("checkpoints/") for folder in below)
     assert main(["verify", OUTPUT]) == 0
-    # And a new start on them.
+    # Start again on the existing folders.
     assert main([*command(small), "--overwrite"]) == 0
-    assert dataset_in(tree) == expected
+    assert dataset_in(hierarchical) == expected
 
 
 def fails(capfd: pytest.CaptureFixture[str], code: int, *arguments: object) -> str:
-    """Runs a command that must fail with one sentence; returns it."""
+    """Runs a command that must fail with one line of error; returns the line."""
     capfd.readouterr()
     assert main([str(argument) for argument in arguments]) == code
     found = [line for line in capfd.readouterr().err.splitlines() if "fineshards: " in line]
@@ -258,7 +258,7 @@ def fails(capfd: pytest.CaptureFixture[str], code: int, *arguments: object) -> s
     return found[0]
 
 
-def test_a_bucket_that_does_not_exist_is_named(
+def test_a_missing_bucket_is_named(
     cloud: Proxy, small: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for arguments in (
@@ -271,7 +271,7 @@ def test_a_bucket_that_does_not_exist_is_named(
 
 
 @pytest.mark.parametrize("pattern", ["", "^POST /upload", "/compose", "^DELETE"])
-def test_no_permission_names_the_object_and_the_role(
+def test_a_missing_permission_is_reported_with_the_object_and_the_role(
     cloud: Proxy, small: Path, capfd: pytest.CaptureFixture[str], pattern: str
 ) -> None:
     cloud.fail(pattern, 403, range(1, 10_000))
@@ -280,7 +280,7 @@ def test_no_permission_names_the_object_and_the_role(
     assert "no permission (403). Ask for the role Storage Object User on gs://data" in sentence
 
 
-def test_a_server_that_cannot_be_reached_is_told_after_some_patience(
+def test_an_unreachable_server_is_reported_after_some_retries(
     cloud: Proxy,
     small: Path,
     capfd: pytest.CaptureFixture[str],
@@ -292,13 +292,13 @@ def test_a_server_that_cannot_be_reached_is_told_after_some_patience(
         sentence = fails(capfd, 1, *arguments)
         assert OUTPUT in sentence
         assert "Connection refused" in sentence
-        assert sentence.endswith("Run again when it is reachable.")
+        assert sentence.endswith("Run again when Cloud Storage is reachable.")
 
 
-def test_missing_credentials_are_told_at_once(
+def test_missing_credentials_are_reported_at_once(
     small: Path, tmp_path: Path, fineshards: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
-    # Nothing of the machine's own: no key, no gcloud, no metadata server.
+    # Hide the machine's own credentials: key file, gcloud, metadata server.
     hidden = {"GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST"}
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     environment |= {"NO_GCE_CHECK": "true", "CLOUDSDK_CONFIG": str(tmp_path), "HOME": str(tmp_path)}
@@ -309,7 +309,7 @@ def test_missing_credentials_are_told_at_once(
         assert "Traceback" not in done.stderr
 
 
-def test_credentials_are_not_searched_for_with_a_server_for_tests(
+def test_credentials_are_not_searched_for_with_an_emulator(
     cloud: Proxy, tmp_path: Path, fineshards: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     environment = os.environ | {"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "missing.json")}
@@ -318,7 +318,7 @@ def test_credentials_are_not_searched_for_with_a_server_for_tests(
     assert f"{OUTPUT} holds no fineshards job" in done.stderr
 
 
-def test_token_blocks_of_another_class_are_named_with_the_way_out(
+def test_a_block_of_another_storage_class_is_reported_with_a_workaround(
     cloud: Proxy, small: Path, expected: dict[str, bytes], capfd: pytest.CaptureFixture[str]
 ) -> None:
     def change() -> None:
@@ -331,7 +331,7 @@ def test_token_blocks_of_another_class_are_named_with_the_way_out(
     assert f"fineshards: {OUTPUT}/t" in sentence
     assert "cannot be composed" in sentence
     assert "--assembly stream" in sentence
-    # The same job goes on the other way.
+    # The same job continues with the other assembly.
     assert main(command(small, "--assembly=stream")) == 0
     check(cloud, expected)
 
@@ -342,12 +342,12 @@ def test_a_shard_of_another_job_is_an_error_with_both_checksums(
     client = google_storage.Client(project="test", credentials=AnonymousCredentials())
     name = "deep/out/train/train_0001.npy"
 
-    def meddle() -> None:
+    def write_first() -> None:
         client.bucket("data").blob(name).upload_from_string(b"not the job's")
 
-    cloud.fail("shards/test_0000.json", meddle)
+    cloud.fail("shards/test_0000.json", write_first)
     sentence = fails(capfd, 1, *command(small, "--direct_num_workers=1"))
-    assert f"fineshards: gs://data/{name} is there already with other content: 13 bytes" in sentence
+    assert f"fineshards: gs://data/{name} already exists with other content: it has 13" in sentence
     assert cloud.content("data", name) == b"not the job's"
 
 
@@ -379,7 +379,7 @@ def test_a_foreign_object_among_the_output_is_refused_and_kept(
     assert dataset_in(cloud) == {name: b"precious"}
 
 
-def test_a_progressing_job_is_seen_by_status(
+def test_status_shows_the_progress_of_a_running_job(
     cloud: Proxy, small: Path, expected: dict[str, bytes]
 ) -> None:
     seen: list[dict[str, object]] = []

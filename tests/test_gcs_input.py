@@ -235,7 +235,7 @@ def test_an_unreachable_server_is_one_sentence(tmp_path: Path) -> None:
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("fineshards: gs://data-1/*.parquet cannot be listed: ")
-    assert line.endswith("Run again when it is reachable.")
+    assert line.endswith("Run again when Cloud Storage is reachable.")
 
 
 def test_a_gs_url_as_dataset_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Where tokens go: windows, splits and names, against the definition, at any size."""
+"""The layout: windows, splits and shard names of streams of any size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fineshards.shards.layout import Layout, ShardKey, SplitRule, shard_stem
 
 FIRST_TEST = SplitRule(None, 1)
 
-# Small streams give every border case quickly; large ones are beyond 32 and 64 bits.
+# Small streams reach every edge case quickly; large ones exceed 32 and 64 bits.
 counts = st.one_of(st.integers(0, 60), st.integers(2**32, 2**34), st.integers(2**63, 2**65))
 
 
@@ -49,7 +49,7 @@ def test_window_is_the_inverse_of_key(layout: Layout) -> None:
 
 
 @given(layouts(), st.data())
-def test_slices_put_every_token_of_a_run_where_it_belongs(
+def test_slices_put_every_token_of_a_run_into_its_window(
     layout: Layout, data: st.DataObject
 ) -> None:
     offset = data.draw(st.integers(0, layout.tokens))
@@ -65,7 +65,7 @@ def test_slices_put_every_token_of_a_run_where_it_belongs(
 
 
 @given(st.integers(1, 7), st.integers(0, 5), st.lists(st.integers(0, 20), max_size=12))
-def test_runs_laid_one_after_the_other_fill_every_shard(
+def test_consecutive_runs_fill_every_shard(
     shard_tokens: int, test_shards: int, runs: list[int]
 ) -> None:
     stream = list(range(sum(runs)))
@@ -75,7 +75,7 @@ def test_runs_laid_one_after_the_other_fill_every_shard(
     for count in runs:
         for piece in layout.slices(offset, count):
             for step in range(piece.stop - piece.start):
-                assert piece.at + step not in filled[piece.key], "a place is filled twice"
+                assert piece.at + step not in filled[piece.key], "an offset is filled twice"
                 filled[piece.key][piece.at + step] = stream[offset + piece.start + step]
         offset += count
     read_back = [
@@ -84,7 +84,7 @@ def test_runs_laid_one_after_the_other_fill_every_shard(
     assert read_back == stream
 
 
-def test_a_window_that_is_exactly_full_does_not_open_another() -> None:
+def test_a_full_last_window_adds_no_empty_one() -> None:
     layout = Layout.plan(20, 10, FIRST_TEST)
     assert layout.windows == 2
     assert [layout.shard_length(key) for key in layout.shard_keys()] == [10, 10]
@@ -102,7 +102,7 @@ def test_a_fraction_is_rounded_down_to_whole_windows(windows: int, percent: int)
         assert test == whole
 
 
-def test_one_window_is_not_split_by_a_fraction_below_one() -> None:
+def test_a_single_window_is_a_test_window_only_for_a_fraction_of_one() -> None:
     assert SplitRule("0.999", None).test_windows(1) == 0
     assert SplitRule("1", None).test_windows(1) == 1
     assert SplitRule("0.001", None).test_windows(2) == 1
@@ -120,9 +120,7 @@ def test_fractions_are_exact_decimals() -> None:
 
 
 @given(st.integers(0, 50), st.integers(0, 50))
-def test_a_number_of_test_shards_takes_the_first_shards_as_the_seed_does(
-    number: int, windows: int
-) -> None:
+def test_a_number_of_test_shards_is_the_rule_of_the_seed_script(number: int, windows: int) -> None:
     # The seed script: split = "test" if shard_index < N else "train".
     expected = sum(window < number for window in range(windows))
     assert SplitRule(None, number).test_windows(windows) == expected
@@ -143,7 +141,7 @@ def test_a_number_of_test_shards_takes_the_first_shards_as_the_seed_does(
         (0, 100_001, 6),
     ],
 )
-def test_index_is_wider_exactly_when_a_split_needs_it(
+def test_the_index_is_wider_only_when_a_split_needs_it(
     test_shards: int, windows: int, width: int
 ) -> None:
     layout = Layout.plan(windows, 1, SplitRule(None, test_shards))
@@ -155,7 +153,7 @@ def test_index_is_wider_exactly_when_a_split_needs_it(
 
 @pytest.mark.parametrize("windows", [1, 11, 9_999, 10_000, 10_001, 12_345])
 @pytest.mark.parametrize("test_shards", [0, 1, 10_001])
-def test_names_sort_by_text_as_the_shards_do_by_number(windows: int, test_shards: int) -> None:
+def test_shard_names_sort_in_stream_order(windows: int, test_shards: int) -> None:
     layout = Layout.plan(windows, 1, SplitRule(None, test_shards))
     names = [layout.shard_name(key) for key in layout.shard_keys()]
     assert names == sorted(names)

@@ -1,4 +1,4 @@
-"""The manifest and the document tables, against an independent reading of the same input."""
+"""The manifest and the document tables, compared with an independent reading of the input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shard format: NumPy's own, made from a count alone, and nothing else is accepted."""
+"""The shard format: NumPy's own header, made from a token count; any other is refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COUNTS = [0, 1, 9, 10, 99, 1024, *(10**k for k in range(3, 20)), 2**31, 2**32, 2
 def numpy_header(
     shape: tuple[object, ...], descr: object = "<u4", fortran_order: bool = False
 ) -> bytes:
-    """What numpy writes before an array's data."""
+    """The header that numpy writes."""
     file = BytesIO()
     fields = {"descr": descr, "fortran_order": fortran_order, "shape": shape}
     np.lib.format.write_array_header_1_0(file, fields)
@@ -47,7 +47,7 @@ def test_header_takes_numpy_counts_and_prints_plain_ints() -> None:
 
 
 @pytest.mark.parametrize("tokens", [0, 1, 2, 1000])
-def test_numpy_saves_the_same_bytes_and_loads_ours(tmp_path: Path, tokens: int) -> None:
+def test_numpy_saves_the_same_bytes_and_loads_them(tmp_path: Path, tokens: int) -> None:
     payload = (np.arange(tokens, dtype="<u4") * 4_294_967) + 7
     saved = BytesIO()
     np.save(saved, payload)
@@ -104,7 +104,7 @@ def test_a_file_shorter_than_a_header_is_refused_with_its_length(length: int) ->
 
 
 @given(st.integers(0, 2**40), st.integers(0, 127), st.integers(0, 255))
-def test_a_changed_byte_is_refused_or_means_another_count(
+def test_a_changed_byte_is_refused_or_gives_another_count(
     tokens: int, position: int, value: int
 ) -> None:
     changed = bytearray(header(tokens))
@@ -117,24 +117,24 @@ def test_a_changed_byte_is_refused_or_means_another_count(
 
 
 @given(st.binary(max_size=118))
-def test_nothing_but_a_header_is_accepted(text: bytes) -> None:
+def test_other_bytes_are_refused(text: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_header(header(7)[:10] + text.ljust(118))
 
 
-def test_threads_do_not_disturb_each_other() -> None:
-    """As they would by Python 3.11's `ast`, if garbage is collected while it builds its tree."""
+def test_threads_parse_headers_at_the_same_time() -> None:
+    """Python 3.11's `ast` fails here when garbage is collected while it builds its tree."""
 
-    def let_others_work(phase: str, info: dict[str, int]) -> None:
+    def yield_to_other_threads(phase: str, info: dict[str, int]) -> None:
         time.sleep(0)
 
     threshold = gc.get_threshold()
     gc.set_threshold(5)
-    gc.callbacks.append(let_others_work)
+    gc.callbacks.append(yield_to_other_threads)
     try:
         with ThreadPoolExecutor(4) as pool:
             parsed = list(pool.map(lambda n: parse_header(header(n)), range(8000)))
     finally:
-        gc.callbacks.remove(let_others_work)
+        gc.callbacks.remove(yield_to_other_threads)
         gc.set_threshold(*threshold)
     assert parsed == list(range(8000))

@@ -1,4 +1,4 @@
-"""The plan against a plain-Python model: which tokens of which block stand where in which shard."""
+"""The plan against a plain-Python model: which tokens of which block go where."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fineshards.errors import FineshardsError
+from fineshards.errors import FineshardsError, InputError
+from fineshards.shards.counts import Counts, LabelCount
 from fineshards.shards.layout import ShardKey, SplitRule
-from fineshards.shards.plan import (
-    StreamPlan,
+from fineshards.shards.plan import StreamPlan, plan_pieces, plan_stream
+from fineshards.shards.records import Piece
+from fineshards.shards.reports import (
+    BlockSummary,
+    FileReport,
+    check_reports,
     complete_file,
-    plan_pieces,
-    plan_stream,
     report_file,
-    sum_labels,
 )
-from fineshards.shards.records import BlockSummary, LabelCount, Piece
 
 # A file is a list of blocks, a block is (documents, tokens).
 Files = list[list[tuple[int, int]]]
@@ -31,7 +32,10 @@ def summaries_of(files: Files) -> list[list[BlockSummary]]:
     return [
         [
             BlockSummary(
-                number, index, len(blocks), documents, documents, 0, 0, tokens, 0, 0, 0, ()
+                number,
+                index,
+                len(blocks),
+                Counts(rows=documents, documents=documents, tokens=tokens),
             )
             for index, (documents, tokens) in enumerate(blocks)
         ]
@@ -57,7 +61,7 @@ def pieces_of(summaries: list[list[BlockSummary]], plan: StreamPlan) -> dict[Sha
 
 @dataclass
 class Model:
-    """Where blocks begin in the stream, by adding up one after the other."""
+    """The offsets of blocks in the stream, added up one by one."""
 
     tokens: dict[tuple[int, int], int]
     documents: dict[tuple[int, int], int]
@@ -77,15 +81,15 @@ class Model:
 
 
 def blocks(most_documents: int, most_tokens: int) -> st.SearchStrategy[tuple[int, int]]:
-    """Blocks without documents have no tokens; others have at least one a document."""
+    """Blocks without documents have no tokens; others have at least one per document."""
     some = st.integers(1, most_documents).flatmap(
         lambda documents: st.tuples(st.just(documents), st.integers(documents, most_tokens))
     )
     return st.one_of(st.just((0, 0)), some)
 
 
-# Documents longer than several shards come from blocks of few documents and many tokens; blocks of
-# 2**40 tokens bring offsets beyond 32 bits.
+# Blocks of few documents and many tokens give documents longer than several shards; blocks of 2**40
+# tokens give offsets beyond 32 bits.
 small_files = st.lists(st.lists(blocks(5, 40), max_size=5), min_size=1, max_size=6)
 large_files = st.lists(st.lists(blocks(2**33, 2**40), max_size=5), min_size=1, max_size=6)
 
@@ -143,9 +147,7 @@ def test_copied_tokens_are_the_stream(files: Files, shard_tokens: int, test_shar
 
 
 @given(small_files, st.integers(1, 9), st.randoms(use_true_random=False))
-def test_the_order_in_which_summaries_arrive_does_not_matter(
-    files: Files, shard_tokens: int, random: object
-) -> None:
+def test_summaries_may_arrive_in_any_order(files: Files, shard_tokens: int, random: object) -> None:
     summaries = summaries_of(files)
     expected = plan_of(summaries, shard_tokens)
     shuffled = [list(blocks) for blocks in summaries]
@@ -197,7 +199,7 @@ def test_one_document_longer_than_several_shards_is_cut_into_whole_shards() -> N
         ([2], r"\[2\]"),
     ],
 )
-def test_a_missing_or_doubled_block_is_an_error_that_names_the_blocks(
+def test_a_missing_or_repeated_block_is_an_error_that_names_the_blocks(
     kept: list[int], found: str
 ) -> None:
     (file,) = summaries_of([[(1, 4), (1, 5), (1, 6)]])
@@ -208,12 +210,12 @@ def test_a_missing_or_doubled_block_is_an_error_that_names_the_blocks(
 
 @pytest.mark.parametrize("lost", ["rows", "documents", "nulls", "rejected"])
 def test_rows_that_do_not_balance_are_an_error_with_all_numbers(lost: str) -> None:
-    whole = BlockSummary(4, 0, 2, 10, 5, 3, 2, 50, 0, 1, 2, ())
-    other = BlockSummary(4, 1, 2, 7, 7, 0, 0, 70, 0, 3, 4, ())
-    report = report_file([whole, other])
-    assert (report.rows, report.documents, report.nulls, report.rejected) == (17, 12, 3, 2)
-    assert report.tokens == 120
-    off = replace(whole, **{lost: getattr(whole, lost) + 1})
+    counts = Counts(rows=10, documents=5, nulls=3, rejected=2, tokens=50)
+    other = BlockSummary(4, 1, 2, Counts(rows=7, documents=7, tokens=70))
+    report = report_file([BlockSummary(4, 0, 2, counts), other])
+    assert (report.file, report.blocks) == (4, 2)
+    assert report.counts == Counts(rows=17, documents=12, nulls=3, rejected=2, tokens=120)
+    off = BlockSummary(4, 0, 2, replace(counts, **{lost: getattr(counts, lost) + 1}))
     message = (
         rf"file 4 does not balance: {17 + (lost == 'rows')} rows, but "
         rf"{12 + (lost == 'documents')} documents, {3 + (lost == 'nulls')} null and "
@@ -223,27 +225,33 @@ def test_rows_that_do_not_balance_are_an_error_with_all_numbers(lost: str) -> No
         report_file([off, other])
 
 
-def test_labels_are_summed_by_column_and_value_and_sorted() -> None:
-    counts = [
-        LabelCount("language", "en", 2, 20),
-        LabelCount("dump", "CC-2", 1, 5),
-        LabelCount("language", "de", 1, 9),
-        LabelCount("dump", "en", 4, 4),
-        LabelCount("language", "en", 3, 2**33),
-    ]
-    expected = (
-        LabelCount("dump", "CC-2", 1, 5),
-        LabelCount("dump", "en", 4, 4),
-        LabelCount("language", "de", 1, 9),
-        LabelCount("language", "en", 5, 2**33 + 20),
-    )
-    assert sum_labels(counts) == sum_labels(reversed(counts)) == expected
-    assert sum_labels([]) == ()
+def report_of(file: int, **counts: int) -> FileReport:
+    return FileReport(file, 1, Counts(**counts))
+
+
+def test_input_without_documents_is_an_error_with_its_rows() -> None:
+    reports = [report_of(0, rows=5, nulls=5), report_of(1, rows=2, nulls=2)]
+    with pytest.raises(InputError, match="the input has no documents: 7 rows, none with text"):
+        check_reports(reports, max_bad_rows=0)
+    with pytest.raises(InputError, match="the input has no documents: 0 rows"):
+        check_reports([], max_bad_rows=0)
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2])
+def test_rejected_rows_are_limited_over_all_files_together(limit: int) -> None:
+    """Each file on its own has one."""
+    reports = [report_of(file, rows=3, documents=2, rejected=1) for file in range(3)]
+    with pytest.raises(
+        InputError, match=rf"3 rows cannot be encoded.* allows {limit}\b.*metadata/rejected/"
+    ):
+        check_reports(reports, limit)
+    check_reports(reports, max_bad_rows=3)
 
 
 def test_a_file_report_sums_the_labels_of_its_blocks() -> None:
-    first = BlockSummary(0, 0, 2, 1, 1, 0, 0, 4, 9, 1, 5, (LabelCount("dump", "x", 1, 4),))
-    second = BlockSummary(0, 1, 2, 2, 2, 0, 0, 6, 2, 2, 7, (LabelCount("dump", "x", 2, 6),))
-    report = report_file([first, second])
-    assert report.labels == (LabelCount("dump", "x", 3, 10),)
-    assert (report.text_bytes, report.by_reference, report.compared) == (11, 3, 12)
+    first, second = (
+        Counts(rows=rows, documents=rows, labels=(LabelCount("dump", "x", rows, 2 * rows),))
+        for rows in (1, 2)
+    )
+    report = report_file([BlockSummary(0, 0, 2, first), BlockSummary(0, 1, 2, second)])
+    assert report.counts.labels == (LabelCount("dump", "x", 3, 6),)

@@ -121,7 +121,7 @@ def test_a_missing_or_damaged_shard_is_named_and_read_again_after_a_repair(
     name = "train/train_0002.npy"
     content = storage.read(name)
     for harm, said in [
-        (None, "cannot be read: it is not there"),
+        (None, "cannot be read: there is no such object"),
         (content[:-4], "has 4,124 bytes, expected 4,128"),
         (b"x" + content[1:], "is not a .npy file"),
         (b"", "has 0 bytes"),

@@ -1,9 +1,12 @@
-"""Storage: a name appears whole or not at all, whatever happens to the process that writes it."""
+"""Storage: a file appears complete or not at all, whatever happens to its writer."""
 
 from __future__ import annotations
 
+import mmap
 import os
 import pickle
+import random
+import re
 import signal
 import subprocess
 import sys
@@ -13,10 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import google_crc32c
 import pytest
+from support.faulty_proxy import Proxy
 
 from fineshards.errors import OutputError, UsageError
-from fineshards.storage.base import TEMPORARY, Storage, open_storage
+from fineshards.storage.base import TEMPORARY, Part, Storage, open_storage
 
 ROOT = Path(__file__).parent.parent
 
@@ -29,14 +34,14 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     return open_storage("gs://data/deep/out")
 
 
-# What only disks, users and processes that share them can do. Faults of gs:// have files of their
-# own: test_gcs_faults.py, test_composition.py, test_gcs_build.py.
+# For what needs a disk: replaced files, permissions, killed writers. gs:// has test_gcs_storage.py,
+# test_composition.py and test_gcs_build.py.
 on_a_disk = pytest.mark.parametrize("storage", ["local"], indirect=True)
 
 
 @pytest.fixture
 def reachable() -> Iterator[Path]:
-    """A folder that other users can get to, which is not so for `tmp_path`."""
+    """A folder that other users can enter; they cannot enter `tmp_path`."""
     with TemporaryDirectory() as folder:
         yield Path(folder)
 
@@ -46,7 +51,7 @@ def names(storage: Storage) -> list[str]:
 
 
 def start(program: str, *arguments: object) -> subprocess.Popen[str]:
-    """A process that runs a program in which `Storage` and `sys` are at hand."""
+    """Runs a program with `storage` and `sys` in a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-c", _PREAMBLE + program, *map(str, arguments)],
         cwd=ROOT,
@@ -72,7 +77,7 @@ def test_a_written_file_reads_back_and_nothing_else_is_left(storage: Storage) ->
     assert names(storage) == ["train/train_0000.npy"]
 
 
-def test_a_name_is_not_there_before_its_writer_is_done(storage: Storage) -> None:
+def test_a_file_does_not_exist_before_its_writer_ends(storage: Storage) -> None:
     with storage.create("train/train_0000.npy") as file:
         file.write(b"half")
         file.flush()
@@ -83,7 +88,7 @@ def test_a_name_is_not_there_before_its_writer_is_done(storage: Storage) -> None
 
 
 @on_a_disk
-def test_rewriting_replaces_the_whole_content(storage: Storage) -> None:
+def test_rewriting_a_file_replaces_its_content(storage: Storage) -> None:
     storage.write("a", b"a long first content")
     with storage.create("a") as file:
         file.write(b"short")
@@ -113,7 +118,7 @@ def test_an_exception_while_writing_leaves_no_trace(
 
 @on_a_disk
 @pytest.mark.parametrize("before", [None, b"old"])
-def test_a_killed_writer_leaves_the_old_content_and_a_temporary_in_its_folder(
+def test_a_killed_writer_leaves_the_old_content_and_a_temporary_file(
     storage: Storage, before: bytes | None
 ) -> None:
     name = "train/train_0000.npy"
@@ -142,7 +147,7 @@ with storage.create({name!r}) as file:
 
 
 @on_a_disk
-def test_two_processes_that_write_one_name_both_succeed_and_one_content_remains(
+def test_two_processes_that_write_the_same_file_both_succeed(
     storage: Storage,
 ) -> None:
     program = """
@@ -163,9 +168,7 @@ for _ in range(30):
 
 @on_a_disk
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
-def test_files_have_the_mode_that_the_umask_asks_for(
-    storage: Storage, umask: int, mode: int
-) -> None:
+def test_the_umask_decides_the_mode_of_files(storage: Storage, umask: int, mode: int) -> None:
     writer = start(f'os.umask({umask}); storage.write("a/b", b"x")', storage.root)
     _, errors = writer.communicate()
     assert writer.returncode == 0, errors
@@ -208,7 +211,7 @@ def test_a_rename_that_fails_is_an_output_error_and_leaves_nothing(storage: Stor
 
 
 def test_an_output_below_a_file_is_an_output_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("I am no folder")
+    (tmp_path / "file").write_text("I am not a folder")
     for root in (tmp_path / "file", tmp_path / "file/below"):
         storage = open_storage(str(root))
         assert storage.size("metadata/job.json") is None
@@ -217,15 +220,15 @@ def test_an_output_below_a_file_is_an_output_error(tmp_path: Path) -> None:
             storage.write("metadata/job.json", b"x")
         with pytest.raises(OutputError, match=r"metadata/job\.json cannot be read: Not a direct"):
             storage.read("metadata/job.json")
-    assert (tmp_path / "file").read_text() == "I am no folder"
+    assert (tmp_path / "file").read_text() == "I am not a folder"
 
 
-def test_an_output_of_somebody_else_is_an_output_error(reachable: Path) -> None:
+def test_an_output_without_permission_is_an_output_error(reachable: Path) -> None:
     storage = open_storage(str(reachable))
     storage.write("closed/file", b"x")
     os.chmod(storage.path("closed"), 0o700)
     os.chmod(storage.root, 0o755)
-    # The superuser may do everything, so the attempt is made as nobody.
+    # The superuser has every permission, so the attempt runs as the user nobody.
     attempt = start(
         """
 if os.getuid() == 0:
@@ -271,6 +274,94 @@ def test_a_missing_file_has_no_size_and_cannot_be_read(storage: Storage) -> None
             read("metadata/manifest.json")
 
 
+HEADER = b"h" * 128
+
+
+def write_parts(storage: Storage) -> tuple[list[Part], bytes]:
+    """Whole and cut parts of three files, and their bytes joined."""
+    contents = {f"blocks/{n}": random.Random(n).randbytes(1000 + n) for n in range(3)}
+    for name, content in contents.items():
+        storage.write(name, content)
+    bounds = [("blocks/0", 10, 1000), ("blocks/1", 0, 1001), ("blocks/2", 0, 7)]
+    parts = [Part(*each) for each in bounds]
+    return parts, b"".join(contents[part.name][part.start : part.stop] for part in parts)
+
+
+@pytest.mark.parametrize("method", ["compose", "assemble"])
+def test_composed_and_assembled_files_have_the_same_bytes_and_checksum(
+    storage: Storage, method: str
+) -> None:
+    parts, joined = write_parts(storage)
+    for number, (header, some, expected) in enumerate(
+        [
+            (HEADER, parts, HEADER + joined),
+            (b"", parts, joined),
+            (HEADER, [], HEADER),
+            (HEADER, parts[:1], HEADER + joined[:990]),
+            (b"", parts[1:2], joined[990:1991]),
+        ]
+    ):
+        name = f"train/train_{number:04d}.npy"
+        assert getattr(storage, method)(name, header, some) == google_crc32c.value(expected)
+        assert storage.read(name) == expected
+    assert [name for name in names(storage) if not name.startswith(("blocks/", "train/"))] == []
+
+
+@pytest.mark.parametrize("method", ["compose", "assemble"])
+@pytest.mark.parametrize("stored", [None, b"1" * 1000])
+def test_a_part_that_is_missing_or_too_short_is_named_and_no_file_appears(
+    storage: Storage, method: str, stored: bytes | None
+) -> None:
+    parts, _ = write_parts(storage)
+    storage.delete("blocks/1")
+    if stored is not None:
+        storage.write("blocks/1", stored)
+    with pytest.raises(OutputError, match=rf"^{re.escape(storage.path('blocks/1'))} "):
+        getattr(storage, method)("train/train_0000.npy", HEADER, parts)
+    assert list(storage.entries("train")) == []
+    assert list(storage.entries(TEMPORARY)) == []
+
+
+@on_a_disk
+def test_a_mapped_file_has_the_bytes_and_is_read_only(storage: Storage) -> None:
+    assert storage.supports_mmap
+    storage.write("train/train_0000.npy", b"content")
+    mapped = storage.open_mapped("train/train_0000.npy")
+    assert isinstance(mapped, mmap.mmap)
+    assert bytes(mapped) == b"content"
+    with pytest.raises(TypeError, match="readonly"):
+        mapped[0] = 0
+    # The mapping survives its file's name.
+    storage.delete("train/train_0000.npy")
+    assert bytes(mapped) == b"content"
+
+
+@on_a_disk
+def test_an_empty_file_is_mapped_as_no_bytes(storage: Storage) -> None:
+    storage.write("empty", b"")
+    assert storage.open_mapped("empty") == b""
+
+
+@on_a_disk
+def test_a_missing_file_cannot_be_mapped(storage: Storage) -> None:
+    with pytest.raises(
+        OutputError, match=rf"^{re.escape(storage.path('gone'))} cannot be read: No such file"
+    ):
+        storage.open_mapped("gone")
+
+
+def test_an_object_cannot_be_mapped(cloud: Proxy) -> None:
+    storage = open_storage("gs://data/deep/out")
+    assert not storage.supports_mmap
+    storage.write("a", b"content")
+    with pytest.raises(OutputError) as caught:
+        storage.open_mapped("a")
+    assert str(caught.value) == (
+        "gs://data/deep/out/a cannot be mapped into memory: it is not on a local disk. Copy the "
+        "dataset to a disk and open it there."
+    )
+
+
 def test_entries_are_all_files_at_any_depth(storage: Storage) -> None:
     for name in ("train/b", "train/a", "train/x/y/z"):
         storage.write(name, name.encode())
@@ -282,7 +373,7 @@ def test_entries_are_all_files_at_any_depth(storage: Storage) -> None:
     assert names(storage) == ["test/other", "train/a", "train/b", "train/x/y/z"]
 
 
-def test_names_are_what_begins_with_a_prefix_down_to_the_next_folder(storage: Storage) -> None:
+def test_names_start_with_a_prefix_and_end_at_the_next_folder(storage: Storage) -> None:
     for name in ("train/b", "train/x/y", "train_old/a", "training", "test/other"):
         storage.write(name, b"")
     assert sorted(storage.names("train")) == ["train/", "train_old/", "training"]
@@ -292,7 +383,7 @@ def test_names_are_what_begins_with_a_prefix_down_to_the_next_folder(storage: St
     assert list(storage.names("none/")) == list(storage.names("none")) == []
 
 
-def test_folders_are_no_files(storage: Storage) -> None:
+def test_folders_are_not_listed_as_files(storage: Storage) -> None:
     storage.make_folders(("train", "test"))
     storage.make_folders(("train", "test"))
     storage.write("train/a", b"")
@@ -300,7 +391,7 @@ def test_folders_are_no_files(storage: Storage) -> None:
     assert list(storage.names("train/")) == ["train/a"]
 
 
-def test_an_empty_file_is_a_file(storage: Storage) -> None:
+def test_an_empty_file_exists(storage: Storage) -> None:
     storage.write("empty", b"")
     assert storage.size("empty") == 0
     assert storage.read("empty") == storage.read_if_there("empty") == b""
@@ -308,7 +399,7 @@ def test_an_empty_file_is_a_file(storage: Storage) -> None:
         assert opened.read(1) == b""
 
 
-def test_a_storage_is_pickled_with_its_place_only(storage: Storage) -> None:
+def test_a_pickled_storage_is_small_and_works(storage: Storage) -> None:
     storage.write("a", b"content")
     content = pickle.dumps(storage)
     assert len(content) < 300
@@ -316,7 +407,7 @@ def test_a_storage_is_pickled_with_its_place_only(storage: Storage) -> None:
 
 
 @on_a_disk
-def test_entries_leaves_out_files_that_vanish_meanwhile(storage: Storage) -> None:
+def test_entries_leaves_out_files_that_are_deleted_meanwhile(storage: Storage) -> None:
     everything = {f"train/{number}" for number in range(10)}
     for name in everything:
         storage.write(name, b"x")
@@ -327,7 +418,7 @@ def test_entries_leaves_out_files_that_vanish_meanwhile(storage: Storage) -> Non
     assert {first} | {entry.name for entry in reading} == {first, "train/3", "train/4"}
 
 
-def test_delete_takes_one_file_and_accepts_that_it_is_gone(storage: Storage) -> None:
+def test_delete_removes_one_file_and_accepts_a_missing_one(storage: Storage) -> None:
     storage.write("a/b", b"")
     storage.write("a/c", b"")
     storage.delete("a/b")
@@ -336,7 +427,7 @@ def test_delete_takes_one_file_and_accepts_that_it_is_gone(storage: Storage) -> 
     assert names(storage) == ["a/c"]
 
 
-def test_delete_folder_takes_all_below_it_and_accepts_that_it_is_gone(storage: Storage) -> None:
+def test_delete_folder_removes_its_content_and_accepts_a_missing_one(storage: Storage) -> None:
     for name in ("a/b", "a/c/d", "ab"):
         storage.write(name, b"")
     storage.delete_folder("a")
@@ -345,7 +436,7 @@ def test_delete_folder_takes_all_below_it_and_accepts_that_it_is_gone(storage: S
     assert list(storage.names("a")) == ["ab"]
 
 
-def test_two_may_delete_one_folder_at_the_same_time(storage: Storage) -> None:
+def test_threads_may_delete_the_same_folder_at_once(storage: Storage) -> None:
     for number in range(100):
         storage.write(f"a/{number % 7}/{number}", b"")
     with ThreadPoolExecutor(4) as pool:
@@ -354,6 +445,6 @@ def test_two_may_delete_one_folder_at_the_same_time(storage: Storage) -> None:
     assert list(storage.names("a")) == []
 
 
-def test_addresses_of_other_storages_are_refused() -> None:
+def test_other_url_schemes_are_refused() -> None:
     with pytest.raises(UsageError, match=r"s3:// is not supported"):
         open_storage("s3://bucket/out")

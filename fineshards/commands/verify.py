@@ -28,7 +28,7 @@ from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.records import ShardRecord
 from fineshards.shards.rejected import REJECTED_FOLDER, rejected_paths
 from fineshards.storage.base import TEMPORARY, Storage, open_storage
-from fineshards.storage.checksums import printed
+from fineshards.storage.checksums import checksum_to_base64
 
 # Tokens looked at at once.
 _READ_TOKENS = 1 << 20
@@ -277,9 +277,9 @@ def _check_tokens(
                 )
             found.append(np.flatnonzero(chunk == tokenizer.eot) + position)
             position += len(chunk)
-    if printed(checksum) != shard.crc32c:
+    if checksum_to_base64(checksum) != shard.crc32c:
         facts.problems.append(
-            f"{shard.name} has crc32c {printed(checksum)}, expected {shard.crc32c}"
+            f"{shard.name} has crc32c {checksum_to_base64(checksum)}, expected {shard.crc32c}"
         )
     if tokens != shard.tokens:
         facts.problems.append(f"{shard.name}: header says {tokens} tokens, not {shard.tokens}")

@@ -269,7 +269,7 @@ class TokenDataset:
         # A fork inherits its parent's locks, but not the threads that would release them.
         reader = self._reader
         if reader is None or self._process != os.getpid():
-            if self._split.storage.maps:
+            if self._split.storage.supports_mmap:
                 reader = MappedShards(self._split)
             else:
                 reader = RemoteShards(self._split, self._read_bytes, self._cache_bytes)

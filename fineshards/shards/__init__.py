@@ -1,1 +1,1 @@
-"""The dataset on disk: layout, plan, `.npy` files, document tables, records, manifest. No Beam."""
+"""The dataset's files: layout, plan, shards, document tables, checkpoints, manifest. No Beam."""

@@ -1,7 +1,7 @@
-"""A shard from its pieces: a header, then bytes of token blocks. No token is in memory.
+"""Assembles a shard from its pieces: a header, then bytes of token blocks.
 
-Assembly is either `compose`, where Cloud Storage joins the token blocks by itself, or `stream`,
-where their bytes pass through the worker. Both give the same bytes.
+With `compose`, Cloud Storage joins the token blocks on the server. With `stream`, their bytes pass
+through the worker in small chunks. Both give the same bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fineshards.shards.documents import DocumentTable, cut_documents, join_docum
 from fineshards.shards.layout import Layout, ShardKey, table_name
 from fineshards.shards.records import Piece, ShardRecord
 from fineshards.storage.base import Part
-from fineshards.storage.checksums import printed
+from fineshards.storage.checksums import checksum_to_base64
 
 
 def write_shard(
@@ -29,11 +29,11 @@ def write_shard(
     paths: Sequence[str],
     assembly: str = "auto",
 ) -> ShardRecord:
-    """Writes a shard and its document table, or finds them finished; returns the shard's record.
+    """Writes a shard and its document table, unless both are finished; returns the shard's record.
 
-    paths: of the source files, by number. assembly: `compose`, `stream`, or `auto`, which is
-    compose on gs:// and stream elsewhere. Raises FineshardsError if the pieces, in whatever order
-    they come, do not cover the shard exactly.
+    pieces: in any order. paths: of the source files, by index. assembly: `compose`, `stream`, or
+    `auto`, which is compose on gs:// and stream elsewhere. Raises FineshardsError if the pieces do
+    not cover the shard exactly.
     """
     name = layout.shard_name(key)
     finished = checkpoints.read_shard_record(name)
@@ -51,17 +51,17 @@ def write_shard(
         for piece in ordered
     ]
     join = storage.assemble if assembly == "stream" else storage.compose
-    with ThreadPoolExecutor(1) as beside:
-        waiting = beside.submit(_write_table, name, ordered, checkpoints, paths)
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(_write_table, name, ordered, checkpoints, paths)
         checksum = join(name, npy.header(tokens, checkpoints.dtype), parts)
-        table = waiting.result()
+        table = pending.result()
     record = ShardRecord(
         name=name,
         split=key.split,
         index=key.index,
         tokens=tokens,
         bytes=npy.file_bytes(tokens, checkpoints.dtype),
-        crc32c=printed(checksum),
+        crc32c=checksum_to_base64(checksum),
         pieces=table.num_rows,
         documents=table["start"].to_numpy().tolist().count(0),
         first_document=table["document"][0].as_py(),
@@ -95,12 +95,12 @@ def _check_cover(name: str, ordered: list[Piece], tokens: int) -> None:
     for piece in ordered:
         if piece.at != position:
             raise FineshardsError(
-                f"{name}: the next piece should stand at token {position}, got {piece}. "
-                "This is a fault of the runner or of fineshards: please report it."
+                f"{name}: expected a piece at token {position}, got {piece}. This is a bug in the "
+                "runner or in fineshards; please report it."
             )
         position += piece.stop - piece.start
     if position != tokens:
         raise FineshardsError(
-            f"{name}: its pieces hold {position} tokens, expected {tokens}. "
-            "This is a fault of the runner or of fineshards: please report it."
+            f"{name}: its pieces hold {position} tokens, expected {tokens}. This is a bug in the "
+            "runner or in fineshards; please report it."
         )

@@ -1,15 +1,15 @@
-"""What a job leaves in `checkpoints/<fingerprint>/` so that a restart finds what is finished.
+"""Checkpoints: files in `checkpoints/<fingerprint>/` from which a restarted job resumes.
 
-    files/00003.json               the blocks of a file (Discover)
-    blocks/00003-00012.tokens      a token block: raw tokens as in the shards, nothing else
-    blocks/00003-00012.parquet     its documents, and its summary; written after the tokens
-    plan.json                      the layout of the shards (Plan)
+    files/00003.json               the blocks of a source file (step Discover)
+    blocks/00003-00012.tokens      a token block: tokens as in the shards, without a header
+    blocks/00003-00012.parquet     the block's documents and summary; written after the tokens
+    plan.json                      the layout of the shards (step Plan)
     shards/train_0017.json         the record of a finished shard; written after the shard
 
-The later file of each pair is the mark of completion: what lacks it is done again. Token blocks
-have no header, so that a shard is a header and whole or cut token blocks. All of these are soon
-read and then deleted, so they are not made to outlive a power cut; what an earlier run left is
-checked before it is used, and done again if it is damaged.
+The later file of a pair marks the work as finished; without it the work is done again. Token blocks
+have no header, so a shard is one header followed by whole or cut token blocks. Checkpoints are
+short-lived and therefore not durable: a power cut may damage them. A restart checks them before it
+uses them, and repeats the work behind a damaged one.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ FOLDER = "checkpoints"
 _SUMMARY_KEY = b"fineshards.summary"
 _CHECKSUM_KEY = b"fineshards.crc32c"
 
-# Documents whose rows are kept in memory before they become a row group: some megabytes.
-_GROUP_DOCUMENTS = 1 << 16
+# Documents per row group, which are kept in memory until it is written: some megabytes.
+_ROW_GROUP_DOCUMENTS = 1 << 16
 
-# The documents of a usual block are read whole, in one request where requests have a price.
+# Bytes per request for a block's documents: enough for those of most blocks.
 _DOCUMENT_BYTES = 4 << 20
 
-# document: number within the block. [offset, end): its tokens within the block, EOT included.
-# row: number within the source file. id: the source's own name for it, null where it has none.
+# document: number within the block. [offset, end): its tokens within the block, including EOT.
+# row: number within the source file. id: the document's id in the source, or null.
 DOCUMENTS_SCHEMA = pa.schema(
     [
         pa.field("document", pa.int64(), nullable=False),
@@ -68,7 +68,7 @@ class BlockWriter:
         self._tokens_file = tokens
         self._dtype = dtype
         self._documents_file = documents
-        self._waiting: list[pa.Table] = []
+        self._pending: list[pa.Table] = []
         self._checksum = 0
         self.tokens = 0
         self.documents = 0
@@ -80,38 +80,39 @@ class BlockWriter:
         rows: npt.NDArray[np.int64],
         ids: pa.Array,
     ) -> None:
-        """Appends n documents: their flat tokens, n+1 offsets into them, n row numbers, n ids.
+        """Appends n documents: their tokens in one array, n+1 offsets, n row numbers, n ids.
 
-        Raises OutputError for a token that the dtype cannot hold.
+        Raises OutputError for a token id that the dtype cannot hold.
         """
         if self._dtype.itemsize < tokens.itemsize and len(tokens):
             highest = int(tokens.max())
             if highest > np.iinfo(self._dtype).max:
                 raise OutputError(
-                    f"the tokenizer gave the id {highest}, which {self._dtype.name} cannot hold, "
-                    "though its vocabulary should. Please report it; --dtype uint32 holds it."
+                    f"the tokenizer returned the id {highest}, which {self._dtype.name} cannot "
+                    "hold, although its vocabulary says that every id fits. Use --dtype uint32, "
+                    "and please report it."
                 )
         content = np.ascontiguousarray(tokens, dtype=self._dtype).view(np.uint8)
         self._checksum = write_with_checksum(content, self._tokens_file, self._checksum)
         shifted = offsets + self.tokens
         numbers = np.arange(self.documents, self.documents + len(rows), dtype=np.int64)
         columns = [numbers, shifted[:-1], shifted[1:], rows, ids]
-        self._waiting.append(pa.table(columns, schema=DOCUMENTS_SCHEMA))
+        self._pending.append(pa.table(columns, schema=DOCUMENTS_SCHEMA))
         self.tokens += len(tokens)
         self.documents += len(rows)
-        if sum(map(len, self._waiting)) >= _GROUP_DOCUMENTS:
+        if sum(map(len, self._pending)) >= _ROW_GROUP_DOCUMENTS:
             self.write_documents()
 
     def finish(self, block: Block, counts: Counts) -> BlockSummary:
-        """Stores the block's summary, and the checksum of its tokens, with its documents.
+        """Stores the block's summary and the checksum of its tokens with its documents.
 
-        Raises FineshardsError if other documents or tokens were counted than appended.
+        Raises FineshardsError if `counts` differs from the documents and tokens appended.
         """
         if (counts.documents, counts.tokens) != (self.documents, self.tokens):
             raise FineshardsError(
                 f"block {block.index} of file {block.file} holds {self.documents} documents and "
-                f"{self.tokens} tokens, but {counts.documents} and {counts.tokens} were counted. "
-                "Please report it."
+                f"{self.tokens} tokens, expected {counts.documents} and {counts.tokens}. This is a "
+                "bug in fineshards; please report it."
             )
         summary = BlockSummary(block.file, block.index, block.blocks, counts)
         record = {"file": block.file, "index": block.index, "blocks": block.blocks}
@@ -124,15 +125,15 @@ class BlockWriter:
         return summary
 
     def write_documents(self) -> None:
-        """Writes what is known of the documents and was not written yet."""
-        if self._waiting:
-            table = pa.concat_tables(self._waiting)
-            self._documents_file.write_table(table, row_group_size=_GROUP_DOCUMENTS)
-            self._waiting = []
+        """Writes the rows of documents that are still in memory."""
+        if self._pending:
+            table = pa.concat_tables(self._pending)
+            self._documents_file.write_table(table, row_group_size=_ROW_GROUP_DOCUMENTS)
+            self._pending = []
 
 
 class Checkpoints:
-    """Names, readers and writers of one job's checkpoints; dtype is that of its tokens."""
+    """Names, readers and writers of one job's checkpoints. dtype: of its tokens."""
 
     def __init__(
         self,
@@ -151,28 +152,28 @@ class Checkpoints:
         return cls(storage, job.fingerprint(), job.settings.token_dtype)
 
     def job(self) -> Job:
-        """The job that these checkpoints belong to.
+        """The job of these checkpoints, read from the output folder.
 
-        Raises OutputError if the output folder belongs to another one by now: workers of a job
-        that was replaced must stop before they write among the shards of its successor.
+        Raises OutputError if another job has taken over the folder: the workers of the job that was
+        replaced must stop before they write among the new shards.
         """
         job = Job.load(self.storage)
         if job is None or job.fingerprint() != self._fingerprint:
             raise OutputError(
                 f"{self.storage.root} was taken over by another job (--overwrite), so this one "
-                "ends. Let one job finish before the next one is started on its output."
+                "stops. Let one job finish before you start another with the same output."
             )
         return job
 
     # -- discovered files
 
     def write_blocks(self, file: int, blocks: list[Block]) -> None:
-        """Remembers the blocks of a file."""
+        """Stores the blocks of a file."""
         content = json.dumps([asdict(block) for block in blocks])
-        self.storage.write(self._blocks_name(file), content.encode(), lasting=False)
+        self.storage.write(self._blocks_name(file), content.encode(), durable=False)
 
     def read_blocks(self, file: int) -> list[Block] | None:
-        """The blocks of a file, or None if it was not discovered yet."""
+        """The blocks of a file, or None if they are not stored yet."""
         blocks = self._read_json(self._blocks_name(file))
         return None if blocks is None else [Block(**fields) for fields in blocks]
 
@@ -180,24 +181,24 @@ class Checkpoints:
 
     @contextmanager
     def create_block(self, block: Block) -> Iterator[BlockWriter]:
-        """A token block to write; the body ends with the writer's `finish`.
+        """A token block to write; end the `with` body with the writer's `finish`.
 
-        The tokens get their name first and the documents last, so that a document file stands for
-        a finished block.
+        The tokens appear first and the documents last, so a document file means that the block is
+        finished.
         """
         tokens_name = self.tokens_name(block.file, block.index)
         documents_name = self.documents_name(block.file, block.index)
         with (
-            self.storage.create(documents_name, lasting=False) as documents_file,
+            self.storage.create(documents_name, durable=False) as documents_file,
             _documents_writer(documents_file) as documents,
         ):
-            with self.storage.create(tokens_name, lasting=False) as tokens_file:
+            with self.storage.create(tokens_name, durable=False) as tokens_file:
                 writer = BlockWriter(tokens_file, documents, self.dtype)
                 yield writer
             writer.write_documents()
 
     def read_summary(self, block: Block) -> BlockSummary | None:
-        """The summary of a finished block, or None if it is still to be done."""
+        """The summary of a finished block; None if it is missing, incomplete or damaged."""
         documents_name = self.documents_name(block.file, block.index)
         tokens_name = self.tokens_name(block.file, block.index)
         if self.storage.size(documents_name) is None:
@@ -211,12 +212,14 @@ class Checkpoints:
         summary = from_fields(BlockSummary, fields, counts=Counts.from_record(fields))
         if self.storage.size(tokens_name) != summary.counts.tokens * self.dtype.itemsize:
             return None
-        checksum = int(metadata[_CHECKSUM_KEY])
-        whole = self.storage.checks_itself or self._is_whole(documents_name, tokens_name, checksum)
-        return summary if whole else None
+        if not self.storage.verifies_content and not self._is_intact(
+            documents_name, tokens_name, int(metadata[_CHECKSUM_KEY])
+        ):
+            return None
+        return summary
 
-    def _is_whole(self, documents_name: str, tokens_name: str, checksum: int) -> bool:
-        """Whether a finished block's documents and tokens are what was written."""
+    def _is_intact(self, documents_name: str, tokens_name: str, checksum: int) -> bool:
+        """Whether a finished block's documents and tokens have their checksums."""
         try:
             with self.storage.open(documents_name) as file:
                 for _ in open_parquet(file).iter_batches(use_threads=False):
@@ -229,9 +232,9 @@ class Checkpoints:
     def read_documents(self, file: int, index: int, start: int, stop: int) -> pa.Table:
         """The documents of a block that have tokens in `[start, stop)`; schema DOCUMENTS_SCHEMA.
 
-        Row groups without any are not read.
+        Row groups without such documents are not read.
         """
-        # Arrow's own filters would do it, but take a fifth of a second to be imported.
+        # Arrow's filters could do this, but take a fifth of a second to import.
         with self.storage.open(self.documents_name(file, index), _DOCUMENT_BYTES) as opened:
             parquet = open_parquet(opened)
             groups = [
@@ -247,15 +250,15 @@ class Checkpoints:
         return table.slice(first, last - first)
 
     def tokens_name(self, file: int, index: int) -> str:
-        """The name of a token block's tokens."""
+        """The file of a block's tokens."""
         return f"{self.folder}/blocks/{file:05d}-{index:05d}.tokens"
 
     def documents_name(self, file: int, index: int) -> str:
-        """The name of a token block's documents, which is there when the block is finished."""
+        """The file of a block's documents; it exists once the block is finished."""
         return f"{self.folder}/blocks/{file:05d}-{index:05d}.parquet"
 
     def finished_blocks(self) -> dict[tuple[int, int], tuple[int, float]]:
-        """Tokens and time of completion of each finished block, by (file, block)."""
+        """The token count and completion time of each finished block, by (file, block)."""
         sizes, times = {}, {}
         for entry in self.storage.entries(f"{self.folder}/blocks"):
             stem, _, ending = entry.name.rpartition("/")[2].rpartition(".")
@@ -271,7 +274,7 @@ class Checkpoints:
         }
 
     def finished_shards(self) -> list[float]:
-        """The times at which the finished shards were finished, in no order."""
+        """The completion times of the finished shards, in any order."""
         return [entry.modified for entry in self.storage.entries(f"{self.folder}/shards")]
 
     def has_finished_blocks(self) -> bool:
@@ -282,31 +285,31 @@ class Checkpoints:
     # -- plan and shards
 
     def write_layout(self, layout: Layout) -> None:
-        """Remembers the layout, for people and for `status`."""
+        """Stores the layout, which `status` reads."""
         content = json.dumps(asdict(layout)).encode()
-        self.storage.write(self._plan_name(), content, lasting=False)
+        self.storage.write(self._plan_name(), content, durable=False)
 
     def read_layout(self) -> Layout | None:
-        """The layout, or None before all blocks are tokenized."""
+        """The layout, or None if it is not planned yet."""
         layout = self._read_json(self._plan_name())
         return None if layout is None else Layout(**layout)
 
     def write_shard_record(self, record: ShardRecord) -> None:
         """Marks a shard as finished."""
         content = json.dumps(asdict(record)).encode()
-        self.storage.write(self._shard_name(record.name), content, lasting=False)
+        self.storage.write(self._shard_name(record.name), content, durable=False)
 
     def read_shard_record(self, shard_name: str) -> ShardRecord | None:
-        """The record of a finished shard, or None if it is still to be written."""
+        """The record of a finished shard; None if the shard is missing or incomplete."""
         fields = self._read_json(self._shard_name(shard_name))
         if fields is None:
             return None
         record = ShardRecord(**fields)
-        whole = self.storage.size(shard_name) == record.bytes
-        return record if whole and self.storage.size(table_name(shard_name)) else None
+        complete = self.storage.size(shard_name) == record.bytes
+        return record if complete and self.storage.size(table_name(shard_name)) else None
 
     def _read_json(self, name: str) -> Any:
-        """The content of a file; None if it is not there, or was lost in a power cut."""
+        """The content of a file; None if it is missing, or damaged by a power cut."""
         content = self.storage.read_if_there(name)
         try:
             return None if content is None else json.loads(content)
@@ -336,8 +339,8 @@ def _maximum(parquet: pq.ParquetFile, group: int, column: str) -> int:
 
 
 def _documents_writer(opened: BinaryIO) -> pq.ParquetWriter:
-    # Written once and read once or twice, soon: quick matters more than small. Statistics are for
-    # `read_documents`, which skips row groups by them.
+    # The file is written once and soon read once or twice, so speed matters more than size.
+    # `read_documents` skips row groups by these statistics.
     return pq.ParquetWriter(
         opened,
         DOCUMENTS_SCHEMA,

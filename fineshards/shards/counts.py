@@ -1,4 +1,4 @@
-"""Counts of what became of rows, of a record batch, a block, a file or a dataset alike."""
+"""Counts of rows, documents and tokens: of a record batch, a block, a file or a dataset."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from fineshards.shards.records import from_fields
 
 @dataclass(frozen=True, slots=True)
 class LabelCount:
-    """Documents and tokens that carry one value of a label column (`dump`, `language`)."""
+    """Documents and tokens with one value of a label column.
+
+    Args:
+        column: Name of the label column, `dump` or `language`.
+        value: The value.
+        documents: Documents with that value.
+        tokens: Their tokens.
+    """
 
     column: str
     value: str
@@ -22,15 +29,21 @@ class LabelCount:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What became of rows. All are whole numbers from 0.
+    """Counts of rows, and of the documents and tokens made from them. Add them with `+`.
 
-    rows: all that were read. documents: with text. nulls: without. rejected: that cannot be
-    encoded. tokens: with one EOT per document. text_bytes: UTF-8 bytes of the documents' text.
-    by_reference: documents whose tokens are the reference encoder's own. compared: documents that
-    the reference encoded as well, with the same tokens. labels: sorted, one entry per column and
-    value.
+    Args:
+        rows: All rows read.
+        documents: Rows with text; each is one document.
+        nulls: Rows without text.
+        rejected: Rows that cannot be encoded.
+        tokens: Tokens of the documents, with one EOT each.
+        text_bytes: UTF-8 bytes of the documents' text.
+        by_reference: Documents encoded by the reference encoder.
+        compared: Documents that the reference encoder encoded as well, with the same tokens.
+        labels: Documents and tokens per label, sorted by column and value.
 
     Example:
+        >>> from fineshards.shards.counts import Counts
         >>> block = Counts(rows=3, documents=2, nulls=1, tokens=20)
         >>> (block + block).tokens, block.balances(), Counts(rows=1).balances()
         (40, True, False)
@@ -51,7 +64,14 @@ class Counts:
 
     @classmethod
     def total(cls, parts: Iterable[Counts]) -> Counts:
-        """The sum of any number of counts."""
+        """The sum of any number of counts.
+
+        Args:
+            parts: The counts to add; none give zeros.
+
+        Returns:
+            The sum of each number, and of the labels with the same column and value.
+        """
         parts = list(parts)
         sums = {name: sum(getattr(part, name) for part in parts) for name in _NUMBERS}
         labels: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
@@ -63,22 +83,26 @@ class Counts:
         return cls(**sums, labels=tuple(LabelCount(*key, *labels[key]) for key in sorted(labels)))
 
     def balances(self) -> bool:
-        """Whether every row became a document, had no text, or was rejected."""
+        """Whether every row is a document, has no text or was rejected.
+
+        Returns:
+            True if rows = documents + nulls + rejected.
+        """
         return self.rows == self.documents + self.nulls + self.rejected
 
     def imbalance(self) -> str:
-        """Counts that do not balance, in words."""
+        """The numbers of rows that do not balance, for an error message."""
         return (
             f"{self.rows} rows, but {self.documents} documents, {self.nulls} null and "
             f"{self.rejected} rejected"
         )
 
     def numbers(self) -> dict[str, int]:
-        """All counts by name, labels apart."""
+        """All counts but the labels, by name."""
         return {name: getattr(self, name) for name in _NUMBERS}
 
     def labels_json(self) -> dict[str, dict[str, dict[str, int]]]:
-        """The labels as the manifest has them: by column, then by value."""
+        """The labels in the manifest's form: by column, then by value."""
         nested: dict[str, dict[str, dict[str, int]]] = {}
         for label in self.labels:
             sums = {"documents": label.documents, "tokens": label.tokens}
@@ -87,7 +111,7 @@ class Counts:
 
     @classmethod
     def from_manifest(cls, content: Mapping[str, Any]) -> Counts:
-        """The counts of an entry of the manifest; raises KeyError or TypeError otherwise."""
+        """The counts of a manifest entry; raises KeyError or TypeError for other content."""
         labels = tuple(
             from_fields(LabelCount, sums, column=column, value=value)
             for column, values in content["labels"].items()
@@ -96,7 +120,7 @@ class Counts:
         return from_fields(cls, content, labels=labels)
 
     def to_record(self) -> dict[str, Any]:
-        """All counts as a checkpoint has them."""
+        """The counts in the form of a checkpoint."""
         return self.numbers() | {"labels": [asdict(label) for label in self.labels]}
 
     @classmethod

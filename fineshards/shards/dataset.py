@@ -1,4 +1,4 @@
-"""A finished dataset, opened for reading: tokens by range, documents by number, and back."""
+"""A finished dataset, open for reading: tokens by range and documents by number."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import ShardRecord
 from fineshards.storage.base import Storage
 
-# Shards are read in chunks, of which the last ones are kept: who goes through documents in order
-# asks for many that lie close together, and on object storage each request takes its time.
+# Shards are read in chunks, and the last few are cached: documents read in order lie close
+# together, and each request to object storage takes time.
 _CHUNK_BYTES = 4 << 20
 
 
@@ -28,8 +28,8 @@ _CHUNK_BYTES = 4 << 20
 class Document:
     """A document with all its tokens.
 
-    number: in the stream. shard, offset: where its first token stands. id: the source's, or None.
-    tokens: uint32, shape (n,), EOT first.
+    number: index in the stream. shard, offset: position of its first token. file, row: its source.
+    id: its id in the source, or None. tokens: uint32, shape (n,), EOT first.
     """
 
     number: int
@@ -42,13 +42,13 @@ class Document:
 
 
 class Dataset:
-    """Reads a dataset's shards and document tables. Keeps the last few tables in memory."""
+    """Reads a dataset's shards and document tables; caches the last few of each."""
 
     def __init__(self, storage: Storage, manifest: Manifest) -> None:
         self.storage = storage
         self.manifest = manifest
         self._documents = manifest.totals()["documents"]
-        self._firsts = [shard.first_document for shard in manifest.shards]
+        self._first_documents = [shard.first_document for shard in manifest.shards]
         self.table = lru_cache(maxsize=4)(self._read_table)
         self._chunk = lru_cache(maxsize=2)(self._read_chunk)
 
@@ -59,12 +59,13 @@ class Dataset:
         if manifest is None:
             raise OutputError(
                 f"{storage.root} holds no finished dataset: metadata/manifest.json is missing. "
-                "See fineshards status, or run the build again to finish it."
+                "Check the path. If a build was interrupted, run it again to finish it; "
+                "fineshards status shows its progress."
             )
         return cls(storage, manifest)
 
     def tokens(self, shard: ShardRecord, start: int, stop: int) -> npt.NDArray[np.uint32]:
-        """Tokens `[start, stop)` of a shard; raises OutputError if the file ends too early."""
+        """Tokens `[start, stop)` of a shard; raises OutputError if the file is too short."""
         dtype = self.manifest.settings.token_dtype
         begin, end = start * dtype.itemsize, stop * dtype.itemsize
         first = begin // _CHUNK_BYTES
@@ -72,30 +73,30 @@ class Dataset:
         content = b"".join(chunks)[begin - first * _CHUNK_BYTES : end - first * _CHUNK_BYTES]
         if len(content) != end - begin:
             raise OutputError(
-                f"{self.storage.path(shard.name)} ends before token {stop}; it should hold "
-                f"{shard.tokens}. Build the dataset again with --overwrite."
+                f"{self.storage.path(shard.name)} ends before token {stop}, expected "
+                f"{shard.tokens} tokens. Build the dataset again with --overwrite."
             )
         return np.frombuffer(content, dtype).astype(np.uint32, copy=False)
 
     def document(self, number: int) -> Document:
-        """Document `number` of the stream, put together across shards.
+        """Document `number` of the stream, joined across shards.
 
         Raises IndexError if there is no such document.
         """
         if not 0 <= number < self._documents:
             raise IndexError(number)
-        # A document's first piece is in the last shard that begins with an earlier document, or
-        # in the first of those that begin with it and hold its first token.
-        position = bisect_right(self._firsts, number) - 1
+        # The first piece is in the last shard that begins with an earlier document, or in the
+        # shard that begins with this document's first token.
+        position = bisect_right(self._first_documents, number) - 1
         while position > 0 and self._piece(position, number).start > 0:
             position -= 1
         first = self._piece(position, number)
         shard, parts, piece = self.manifest.shards[position], [], first
         while True:
-            here = self.manifest.shards[position]
-            parts.append(self.tokens(here, piece.offset, piece.offset + piece.length))
+            current = self.manifest.shards[position]
+            parts.append(self.tokens(current, piece.offset, piece.offset + piece.length))
             position += 1
-            if position == len(self._firsts) or self._firsts[position] != number:
+            if position == len(self._first_documents) or self._first_documents[position] != number:
                 break
             piece = self._piece(position, number)
             if piece.start == 0:
@@ -117,7 +118,7 @@ class Dataset:
         """The document table of the shard at a position in the manifest."""
         name = table_name(self.manifest.shards[position].name)
         try:
-            # All of it is wanted, some megabytes, and that is one request where requests cost.
+            # The whole table, some megabytes, in one request.
             return DocumentTable.read(BytesIO(self.storage.read(name)))
         except (pa.ArrowException, OSError, ValueError) as error:
             raise OutputError(

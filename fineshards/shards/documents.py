@@ -1,8 +1,8 @@
-"""The document table of a shard: which tokens belong to which document, and back.
+"""The document table of a shard: which tokens belong to which document.
 
-`metadata/documents/train_0017.parquet` has a row for each document with tokens in the shard, in
-order, so both directions are binary searches: a token's document by `offset`, a document's tokens
-by `document` (its number in the stream), for which the manifest says where each shard begins.
+`metadata/documents/train_0017.parquet` has one row per document with tokens in the shard, in order.
+So both lookups are binary searches: a token's document by `offset`, and a document's tokens by
+`document`, its number in the stream. The manifest has each shard's first document.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 
 from fineshards.storage.parquet import open_parquet
 
-# document: number in the stream, from 0. offset, length: its tokens in this shard, EOT included.
-# start: how many of its tokens lie in earlier shards; 0 when it begins here, with its EOT.
-# file, row: where its text stands in the source. id: the source's name for it, or null.
+# document: number in the stream, from 0. offset, length: its tokens in this shard, including EOT.
+# start: number of its tokens in earlier shards; 0 if the document begins here, with its EOT.
+# file, row: its source. id: its id in the source, or null.
 SCHEMA = pa.schema(
     [
         pa.field("document", pa.int64(), nullable=False),
@@ -51,7 +51,7 @@ class DocumentPiece:
 class DocumentTable:
     """A shard's document table in memory.
 
-    document, offset, length, start, row: int64 arrays of one length, the number of pieces.
+    document, offset, length, start, row: int64, shape (pieces,).
     """
 
     def __init__(self, table: pa.Table) -> None:
@@ -73,8 +73,8 @@ class DocumentTable:
 
     @staticmethod
     def write(table: pa.Table, opened: BinaryIO) -> None:
-        """Writes a table of SCHEMA with checksums, so that `read` finds every changed byte."""
-        # Numbers that grow by little, and ids of which none is there twice.
+        """Writes a table of SCHEMA with checksums, so that `read` detects every changed byte."""
+        # Numbers grow in small steps, and ids are unique, so a dictionary would not help them.
         pq.write_table(
             table,
             opened,
@@ -93,19 +93,22 @@ class DocumentTable:
         return DocumentPiece(**fields)
 
     def sums_by_file(self) -> dict[str, tuple[int, int]]:
-        """For each source file: tokens in this shard, and documents that begin in it."""
+        """For each source file: tokens in this shard, and documents that begin in the shard."""
         column = self._table["file"].combine_chunks()
-        number, paths = column.indices.to_numpy(), column.dictionary.to_pylist()
+        indices, paths = column.indices.to_numpy(), column.dictionary.to_pylist()
         # Sums in float64 are exact here: a shard has far fewer than 2**53 tokens.
-        tokens = np.bincount(number, weights=self.length, minlength=len(paths))
-        begun = np.bincount(number[self.start == 0], minlength=len(paths))
+        tokens = np.bincount(indices, weights=self.length, minlength=len(paths))
+        begun = np.bincount(indices[self.start == 0], minlength=len(paths))
         return {
-            path: (int(tokens_here), int(begun_here))
-            for path, tokens_here, begun_here in zip(paths, tokens, begun, strict=True)
+            path: (int(file_tokens), int(file_documents))
+            for path, file_tokens, file_documents in zip(paths, tokens, begun, strict=True)
         }
 
     def follows_sources(self, numbers: dict[str, int]) -> bool:
-        """Whether files come in the order of their `numbers`, by path, and rows in their order."""
+        """Whether files are in the order of their numbers, and rows ascend within each file.
+
+        numbers: file numbers by path.
+        """
         column = self._table["file"].combine_chunks()
         known = [numbers.get(path, -1) for path in column.dictionary.to_pylist()]
         steps = np.diff(np.array(known)[column.indices.to_numpy()])
@@ -126,10 +129,10 @@ class DocumentTable:
 def cut_documents(
     block_documents: pa.Table, start: int, stop: int, at: int, first_document: int, path: str
 ) -> pa.Table:
-    """Rows of a document table, from the documents that overlap tokens `[start, stop)` of a block.
+    """Rows of a document table, for the documents that overlap tokens `[start, stop)` of a block.
 
-    The block's tokens come to stand at `at` in the shard; its first document has the number
-    `first_document` in the stream, and all of them come from the file `path`.
+    at: offset in the shard of token `start`. first_document: number in the stream of the block's
+    first document. path: of the block's source file.
     """
     offset = block_documents["offset"].to_numpy()
     end = block_documents["end"].to_numpy()
@@ -148,5 +151,5 @@ def cut_documents(
 
 
 def join_documents(parts: Iterable[pa.Table]) -> pa.Table:
-    """The document table of a shard from the parts of its blocks, in order."""
+    """The document table of a shard, from the rows of its pieces in order."""
     return pa.concat_tables(parts).unify_dictionaries().combine_chunks()

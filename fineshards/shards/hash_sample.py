@@ -1,4 +1,4 @@
-"""Samples that depend on nothing but the numbers they are drawn from."""
+"""Random samples that depend on nothing but the numbers they are drawn from."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy.typing as npt
 def sampled(numbers: npt.NDArray[np.int64], share: float, salt: int = 0) -> npt.NDArray[np.bool_]:
     """Which of `numbers`, shape (n,), are in a sample of about `share` (0 to 1) of all numbers.
 
-    Each is decided by itself, by a hash, so the sample is the same in every run, in any order and
-    for any batches. Another `salt` draws another sample.
+    A hash decides each number on its own, so the sample is the same in every run, order and
+    grouping. Another `salt` draws another sample.
     """
     z = numbers.astype(np.uint64) + splitmix64(np.array([salt], dtype=np.uint64))
     chosen: npt.NDArray[np.bool_] = (splitmix64(z) >> np.uint64(11)) < share * 2.0**53
@@ -18,7 +18,7 @@ def sampled(numbers: npt.NDArray[np.int64], share: float, salt: int = 0) -> npt.
 
 
 def splitmix64(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """A bijection of 64-bit words whose results look random: splitmix64's step and output.
+    """A bijection of 64-bit words with random-looking results: splitmix64's step and output.
 
     Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014.
     """

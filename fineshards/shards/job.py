@@ -1,8 +1,8 @@
 """The job record: everything that decides the bytes of a dataset, and its fingerprint.
 
-`metadata/job.json` is written at launch. The same command finds it and continues; another command
-finds it and is refused with the difference named. Workers and the commands on a finished dataset
-read the list of files from it.
+`metadata/job.json` is written at launch. If the same command runs again, the job continues. Another
+command on the same output is refused, with the differences named. Workers and the commands for
+finished datasets read the list of source files from it.
 """
 
 from __future__ import annotations
@@ -24,20 +24,23 @@ JOB_NAME = "metadata/job.json"
 VOCABULARY_NAME = "metadata/vocabulary.tiktoken"
 TOKENIZER_JSON_NAME = "metadata/tokenizer.json"
 
-# Kinds of tokenizers, and the file of each that is stored with a dataset.
+# The kinds of tokenizers, and the file that is stored with a dataset for each.
 TIKTOKEN = "tiktoken"
 HUGGINGFACE = "huggingface"
 TOKENIZER_FILES = {TIKTOKEN: VOCABULARY_NAME, HUGGINGFACE: TOKENIZER_JSON_NAME}
 
-# Raised when the same input and options would give other bytes, blocks or checkpoints.
+# Increment when the same input and options would give other bytes, blocks or checkpoints.
 FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Names of the columns that are read.
+    """Names of the columns to read.
 
-    A file without the id column is fine unless the user named it (`id_required`).
+    Args:
+        text: Column of the text.
+        id: Column of the documents' ids.
+        id_required: Whether a file without the id column is an error; true if the user named it.
     """
 
     text: str
@@ -47,14 +50,18 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """A tokenizer without its vocabulary, which lies in `file`.
+    """A tokenizer, except for its vocabulary, which is stored in `file`.
 
-    kind: `tiktoken` (an encoding of tiktoken, a rank file) or `huggingface` (a tokenizer.json).
-    name: of the encoding, or of the file that the user gave, without folders.
-    vocabulary_sha256: of the stored file. pattern: the regular expression that splits text, or
-    the parts of a tokenizer.json that do.
-    special_tokens: sorted (text, id) pairs. eot: id that starts every document.
-    size: one more than the largest id. golden_sha256: of the tokens of the golden texts.
+    Args:
+        kind: `tiktoken` (an encoding of tiktoken, a rank file) or `huggingface` (a
+            tokenizer.json).
+        name: Name of the encoding, or of the user's file without folders.
+        vocabulary_sha256: SHA-256 of the stored file, as hex.
+        pattern: Regular expression that splits text, or the parts of a tokenizer.json that do.
+        special_tokens: Sorted (text, id) pairs.
+        eot: Token id that begins every document.
+        size: One more than the largest token id.
+        golden_sha256: SHA-256 of the tokens of the golden texts, as hex.
     """
 
     kind: str
@@ -68,16 +75,28 @@ class Tokenizer:
 
     @property
     def file(self) -> str:
-        """Where the vocabulary lies, below the output folder."""
+        """Path of the vocabulary below the output folder."""
         return TOKENIZER_FILES[self.kind]
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The options that decide the bytes, in the form in which the steps use them.
+    """The options that decide the bytes of a dataset.
 
-    shard_tokens: tokens a shard. block_bytes: bytes of text after which a block ends.
-    dtype: `uint32`, or `uint16` where every id fits.
+    Args:
+        columns: Columns of the source files.
+        tokenizer: The tokenizer.
+        shard_tokens: Tokens per shard.
+        split: How many shards are test shards.
+        block_bytes: Bytes of text per block; a block ends once it has this many.
+        dtype: Type of the tokens in the shards, `uint32` (the default) or `uint16`.
+
+    Example:
+        >>> from fineshards.shards.manifest import Manifest
+        >>> from fineshards.storage.base import open_storage
+        >>> settings = Manifest.load(open_storage(dataset_folder)).settings
+        >>> settings.tokenizer.name, settings.shard_tokens, settings.dtype
+        ('cl100k_base', 100000, 'uint32')
     """
 
     columns: Columns
@@ -89,15 +108,15 @@ class Settings:
 
     @property
     def token_dtype(self) -> np.dtype[np.unsignedinteger]:
-        """What tokens are stored as."""
+        """NumPy dtype of the tokens in the shards: `<u4` or `<u2`."""
         return DTYPES[self.dtype]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is built: settings and the ordered input files.
+    """A job: its settings and its source files in order.
 
-    origin: how the user named the input (patterns, or dataset and commit); for people only.
+    origin: how the user named the input (patterns, or dataset and commit); it decides no byte.
     """
 
     settings: Settings
@@ -105,7 +124,7 @@ class Job:
     origin: tuple[tuple[str, str], ...]
 
     def fingerprint(self) -> str:
-        """SHA-256, as hex, over everything that decides the bytes."""
+        """SHA-256, as hex, of everything that decides the bytes."""
         deciding = {
             "format_version": FORMAT_VERSION,
             "settings": asdict(self.settings),
@@ -115,11 +134,11 @@ class Job:
         return hashlib.sha256(canonical.encode()).hexdigest()
 
     def differences(self, other: Job) -> list[str]:
-        """What a person must know to see why two jobs are not the same; empty if they are."""
+        """How another job differs from this one, for an error message; empty if it does not."""
         found = [
             f"{name}: was {old!r}, now {new!r}"
             for (name, old), (_, new) in zip(
-                _flat(self.settings), _flat(other.settings), strict=True
+                _by_flag(self.settings), _by_flag(other.settings), strict=True
             )
             if old != new
         ]
@@ -147,7 +166,7 @@ class Job:
 
     @classmethod
     def load(cls, storage: Storage) -> Job | None:
-        """The job that an output folder belongs to, or None; raises OutputError if unreadable."""
+        """The job of an output folder, or None; raises OutputError if its record is unreadable."""
         stored = storage.read_if_there(JOB_NAME)
         if stored is None:
             return None
@@ -156,8 +175,8 @@ class Job:
             if content["format_version"] != FORMAT_VERSION:
                 raise OutputError(
                     f"{storage.path(JOB_NAME)} has format version {content['format_version']}, "
-                    f"this fineshards writes {FORMAT_VERSION}. Finish the job with the fineshards "
-                    "that began it, or start anew with --overwrite."
+                    f"expected {FORMAT_VERSION}. Finish the job with the version of fineshards "
+                    "that started it, or start again with --overwrite."
                 )
             return cls(
                 settings=settings_from_json(content["settings"]),
@@ -167,13 +186,15 @@ class Job:
         except (AttributeError, ValueError, KeyError, TypeError) as error:
             raise OutputError(
                 f"{storage.path(JOB_NAME)} is not a readable job record ({error!r}). "
-                "Start anew with --overwrite."
+                "Start again with --overwrite."
             ) from error
 
 
 def settings_from_json(fields: dict[str, Any]) -> Settings:
-    """The inverse of `asdict` on settings; raises KeyError, TypeError or ValueError for other
-    content."""
+    """The inverse of `asdict` on settings.
+
+    Raises KeyError, TypeError or ValueError for other content.
+    """
     specials = fields["tokenizer"]["special_tokens"]
     if fields["tokenizer"]["kind"] not in TOKENIZER_FILES:
         raise ValueError(f"unknown kind of tokenizer {fields['tokenizer']['kind']!r}")
@@ -192,8 +213,8 @@ def settings_from_json(fields: dict[str, Any]) -> Settings:
     )
 
 
-def _flat(settings: Settings) -> list[tuple[str, object]]:
-    """Settings under the names of the flags that set them."""
+def _by_flag(settings: Settings) -> list[tuple[str, object]]:
+    """The settings as (flag or description, value) pairs."""
     columns, tokenizer, split = settings.columns, settings.tokenizer, settings.split
     return [
         ("--text_column", columns.text),

@@ -1,9 +1,9 @@
-"""Where every token goes: the arithmetic of windows, splits and shard names. Pure integers.
+"""Where every token goes: integer arithmetic of windows, splits and shard names.
 
 The stream is cut into windows of `shard_tokens` tokens: window k holds tokens
-`[k*shard_tokens, (k+1)*shard_tokens)`. The first windows are the test split and the rest the train
-split, as in the seed script; each window is one shard. All offsets are Python ints, so nothing
-overflows at any size.
+`[k*shard_tokens, (k+1)*shard_tokens)`. Each window is one shard. The first windows are the test
+split, the rest the train split, as in the seed script. All offsets are Python ints, so nothing
+overflows.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from fractions import Fraction
 
 SPLITS = ("test", "train")
 
-# The seed names shards with four digits; ten thousand shards and more need a wider index.
+# The seed script names shards with four digits; more than ten thousand shards need more.
 MIN_INDEX_WIDTH = 4
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ShardKey:
-    """Names a shard: its split (`test` or `train`) and its index within the split."""
+    """A shard's split (`test` or `train`) and its index within the split."""
 
     split: str
     index: int
@@ -28,20 +28,23 @@ class ShardKey:
 
 @dataclass(frozen=True, slots=True)
 class SplitRule:
-    """How many windows are the test split: a fraction of all, or a fixed number.
+    """How many windows form the test split: a fraction of all, or a fixed number.
 
-    Exactly one of the two is set. `test_fraction` is kept as text so that "0.1" means one tenth
-    and not the binary number next to it.
+    Exactly one of the two is set.
+
+    Args:
+        test_fraction: Fraction from 0 to 1 as text, so that "0.1" means exactly one tenth.
+        test_shards: Number of test shards.
     """
 
     test_fraction: str | None
     test_shards: int | None
 
     def test_windows(self, windows: int) -> int:
-        """The number of leading windows, of `windows` in all, that form the test split.
+        """The number of test windows among `windows` windows; they come first.
 
         A fraction is rounded down to whole windows, but a positive one gives at least one window
-        when there are two or more. A fixed number is the seed's rule: the first N, or all.
+        if there are two or more. A fixed number is the seed script's rule: the first N, or all.
         """
         if self.test_shards is not None:
             return min(self.test_shards, windows)
@@ -53,7 +56,7 @@ class SplitRule:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Tokens `[start, stop)` of one run of tokens, to be put at `at` in the shard `key`."""
+    """Tokens `[start, stop)` of a run of tokens, which go to offset `at` of the shard `key`."""
 
     key: ShardKey
     start: int
@@ -63,7 +66,21 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The shards of a stream of `tokens` tokens: printable, and a function of counts alone."""
+    """The shards of a stream of tokens. A function of counts alone.
+
+    Args:
+        tokens: Tokens in the stream.
+        shard_tokens: Tokens per shard; the last shard may have fewer.
+        test_windows: Number of test shards; they come first in the stream.
+
+    Example:
+        >>> from fineshards.shards.layout import Layout
+        >>> layout = Layout(tokens=665_971, shard_tokens=100_000, test_windows=1)
+        >>> [layout.shard_name(key) for key in layout.shard_keys()][:2]
+        ['test/test_0000.npy', 'train/train_0000.npy']
+        >>> layout.windows, layout.shard_length(layout.key(6))
+        (7, 65971)
+    """
 
     tokens: int
     shard_tokens: int
@@ -71,29 +88,38 @@ class Layout:
 
     @classmethod
     def plan(cls, tokens: int, shard_tokens: int, rule: SplitRule) -> Layout:
-        """The layout of a stream of `tokens` tokens cut every `shard_tokens`."""
+        """The layout of a stream.
+
+        Args:
+            tokens: Tokens in the stream.
+            shard_tokens: Tokens per shard.
+            rule: How many of the shards are test shards.
+
+        Returns:
+            The layout.
+        """
         windows = -(-tokens // shard_tokens)
         return cls(tokens, shard_tokens, rule.test_windows(windows))
 
     @property
     def windows(self) -> int:
-        """The number of shards; all but the last hold exactly `shard_tokens` tokens."""
+        """Number of shards. All but the last hold exactly `shard_tokens` tokens."""
         return -(-self.tokens // self.shard_tokens)
 
     @property
     def index_width(self) -> int:
-        """Digits of the index in shard names, the same for all shards of a dataset."""
+        """Digits of the index in shard names; the same for all shards of a dataset."""
         most = max(self.test_windows, self.windows - self.test_windows)
         return max(MIN_INDEX_WIDTH, len(str(max(most - 1, 0))))
 
     def key(self, window: int) -> ShardKey:
-        """The shard that holds a window."""
+        """The shard of window `window`, from 0."""
         if window < self.test_windows:
             return ShardKey("test", window)
         return ShardKey("train", window - self.test_windows)
 
     def window(self, key: ShardKey) -> int:
-        """The window that a shard holds; the inverse of `key`."""
+        """The window of a shard; the inverse of `key`."""
         return key.index if key.split == "test" else key.index + self.test_windows
 
     def shard_length(self, key: ShardKey) -> int:
@@ -105,11 +131,11 @@ class Layout:
         return map(self.key, range(self.windows))
 
     def shard_name(self, key: ShardKey) -> str:
-        """The shard's path below the output folder, such as `train/train_0017.npy`."""
+        """A shard's path below the output folder, such as `train/train_0017.npy`."""
         return f"{key.split}/{key.split}_{key.index:0{self.index_width}d}.npy"
 
     def slices(self, offset: int, count: int) -> Iterator[Slice]:
-        """Cuts a run of `count` tokens that stands at `offset` in the stream at window borders."""
+        """Cuts a run of `count` tokens at `offset` in the stream at the window boundaries."""
         position = offset
         end = offset + count
         while position < end:
@@ -120,10 +146,10 @@ class Layout:
 
 
 def shard_stem(shard_name: str) -> str:
-    """A shard's name without folder and ending, such as `train_0017`."""
+    """A shard's file name without folder and extension, such as `train_0017`."""
     return shard_name.rpartition("/")[2].removesuffix(".npy")
 
 
 def table_name(shard_name: str) -> str:
-    """The name of a shard's document table, such as `metadata/documents/train_0017.parquet`."""
+    """The file of a shard's document table, such as `metadata/documents/train_0017.parquet`."""
     return f"metadata/documents/{shard_stem(shard_name)}.parquet"

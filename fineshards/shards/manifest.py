@@ -1,7 +1,7 @@
 """The manifest: `metadata/manifest.json`, written last. A dataset without it is not finished.
 
-It is a function of the job and of the data alone (no clock, no host), so that two attempts to
-write it write the same. Its schema stands in docs/manifest.schema.json.
+It depends on the job and the data alone, not on clock or host, so two attempts to write it write
+the same bytes. Its schema is docs/manifest.schema.json.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fineshards.storage.base import Storage
 MANIFEST_NAME = "metadata/manifest.json"
 MANIFEST_VERSION = 1
 
-# The libraries that can change a byte of a dataset.
+# The libraries that can change the bytes of a dataset.
 _LIBRARIES = (
     "fineshards",
     "apache-beam",
@@ -44,10 +44,26 @@ _LIBRARIES = (
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A finished dataset, as its manifest tells it.
+    """The manifest of a finished dataset: how it was built and what it holds.
 
-    reports: one a file, in the order of `files`. shards: in the order of the stream.
-    origin: how the user named the input. versions: of Python and of the libraries in use.
+    Args:
+        fingerprint: SHA-256, as hex, of everything that decides the bytes.
+        origin: How the user named the input, as (name, value) pairs.
+        settings: The options that decide the bytes.
+        files: The source files, in the order of the stream.
+        reports: Counts per source file, in the order of `files`.
+        layout: How the stream is cut into shards.
+        shards: The shards, in the order of the stream.
+        versions: Versions of Python and of the libraries that can change the bytes, by name.
+
+    Example:
+        >>> from fineshards.shards.manifest import Manifest
+        >>> from fineshards.storage.base import open_storage
+        >>> manifest = Manifest.load(open_storage(dataset_folder))
+        >>> len(manifest.shards), manifest.shards[0].name
+        (7, 'test/test_0000.npy')
+        >>> manifest.counts().tokens, manifest.counts().documents
+        (665971, 1063)
     """
 
     fingerprint: str
@@ -67,7 +83,20 @@ class Manifest:
         records: Iterable[ShardRecord],
         reports: Iterable[FileReport],
     ) -> Manifest:
-        """The manifest of a job from all its records; raises FineshardsError if they disagree."""
+        """The manifest of a job from all its records.
+
+        Args:
+            job: The job.
+            layout: How the stream is cut into shards.
+            records: The records of all shards, in any order.
+            reports: The reports of the source files that have blocks, in any order.
+
+        Returns:
+            The manifest.
+
+        Raises:
+            FineshardsError: If the records contradict each other.
+        """
         by_file = {report.file: report for report in reports}
         manifest = cls(
             fingerprint=job.fingerprint(),
@@ -84,20 +113,30 @@ class Manifest:
         for problem in manifest.contradictions():
             raise FineshardsError(
                 f"the records of the job do not add up: {problem}. No manifest was written. "
-                "This is a fault of the runner or of fineshards: please report it."
+                "This is a bug in the runner or in fineshards; please report it."
             )
         return manifest
 
     def contradictions(self) -> list[str]:
-        """Where the manifest's own numbers disagree with each other; empty if they add up."""
+        """Checks the manifest's numbers against each other.
+
+        Returns:
+            One sentence per contradiction; empty if the numbers add up.
+
+        Example:
+            >>> from fineshards.shards.manifest import Manifest
+            >>> from fineshards.storage.base import open_storage
+            >>> Manifest.load(open_storage(dataset_folder)).contradictions()
+            []
+        """
         found = []
         names = [shard.name for shard in self.shards]
-        # Counted first: a damaged manifest may promise more shards than memory has room for names.
+        # Counted first, because a damaged layout may ask for more names than fit into memory.
         if len(names) != self.layout.windows:
             found.append(f"{len(names)} shards, expected {self.layout.windows}")
         elif names != (expected := list(map(self.layout.shard_name, self.layout.shard_keys()))):
-            odd = sorted(set(names) ^ set(expected)) or "their order"
-            found.append(f"the names of the shards are not those of the layout: {odd}")
+            difference = sorted(set(names) ^ set(expected)) or "their order"
+            found.append(f"the names of the shards are not those of the layout: {difference}")
         else:
             for key, shard in zip(self.layout.shard_keys(), self.shards, strict=True):
                 length = self.layout.shard_length(key)
@@ -118,16 +157,43 @@ class Manifest:
         return found
 
     def totals(self) -> dict[str, int]:
-        """Sums over all files."""
+        """Sums over all source files.
+
+        Returns:
+            The sums by name, as under `totals` in the JSON: blocks, rows, documents, nulls,
+            rejected, tokens, text_bytes, by_reference, compared.
+
+        Example:
+            >>> from fineshards.shards.manifest import Manifest
+            >>> from fineshards.storage.base import open_storage
+            >>> totals = Manifest.load(open_storage(dataset_folder)).totals()
+            >>> totals["documents"], totals["tokens"]
+            (1063, 665971)
+        """
         blocks = sum(report.blocks for report in self.reports)
         return {"blocks": blocks} | self.counts().numbers()
 
     def counts(self) -> Counts:
-        """The counts of all files together."""
+        """The counts of all source files together, including labels.
+
+        Returns:
+            The sum of the files' counts.
+        """
         return Counts.total(report.counts for report in self.reports)
 
     def to_json(self) -> dict[str, Any]:
-        """The manifest's content."""
+        """The content of `metadata/manifest.json`.
+
+        Returns:
+            Plain values that follow docs/manifest.schema.json.
+
+        Example:
+            >>> from fineshards.shards.manifest import Manifest
+            >>> from fineshards.storage.base import open_storage
+            >>> content = Manifest.load(open_storage(dataset_folder)).to_json()
+            >>> content["format"], content["layout"]["splits"]
+            ('fineshards', {'test': 1, 'train': 6})
+        """
         layout = self.layout
         return {
             "format": "fineshards",
@@ -157,15 +223,32 @@ class Manifest:
         }
 
     def save(self, storage: Storage) -> str:
-        """Writes the manifest and returns its name."""
+        """Writes the manifest to an output folder.
+
+        Args:
+            storage: The output folder.
+
+        Returns:
+            The name of the file, `metadata/manifest.json`.
+
+        Raises:
+            OutputError: If the file cannot be written.
+        """
         storage.write(MANIFEST_NAME, json.dumps(self.to_json(), indent=1).encode())
         return MANIFEST_NAME
 
     @classmethod
     def load(cls, storage: Storage) -> Manifest | None:
-        """The manifest of an output folder, or None if the dataset is not finished.
+        """Reads the manifest of an output folder.
 
-        Raises OutputError if it cannot be understood.
+        Args:
+            storage: The output folder.
+
+        Returns:
+            The manifest, or None if there is none because the dataset is not finished.
+
+        Raises:
+            OutputError: If the file cannot be read, or is not a manifest of this version.
         """
         stored = storage.read_if_there(MANIFEST_NAME)
         if stored is None:
@@ -178,14 +261,15 @@ class Manifest:
         except (AttributeError, ValueError, KeyError, TypeError) as error:
             raise OutputError(
                 f"{storage.path(MANIFEST_NAME)} is not a manifest of version {MANIFEST_VERSION} "
-                f"({error!r}). Use the fineshards that wrote it, or build anew with --overwrite."
+                f"({error!r}). Use the version of fineshards that wrote it, or build the dataset "
+                "again with --overwrite."
             ) from error
 
     @classmethod
     def _from_json(cls, content: dict[str, Any]) -> Manifest:
         layout = from_fields(Layout, content["layout"])
         if min(layout.tokens, layout.shard_tokens) < 1 or not content["shards"]:
-            raise ValueError("without tokens")
+            raise ValueError("it has no tokens")
         return cls(
             fingerprint=content["fingerprint"],
             origin=tuple(content["origin"].items()),
@@ -204,7 +288,7 @@ class Manifest:
 
 
 def _installed(packages: Iterable[str]) -> dict[str, str]:
-    """Versions by package; a library that this tokenizer does not need may be missing."""
+    """Versions by package; packages that are not installed are left out."""
     versions = {}
     for package in packages:
         with suppress(PackageNotFoundError):

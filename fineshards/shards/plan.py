@@ -1,7 +1,7 @@
-"""The plan: from how many tokens each block has to which tokens go where. Pure functions.
+"""The plan: from the token count of each block to the place of each token. Pure functions.
 
-Offsets are a prefix sum in two levels, file totals and then blocks inside a file, so that no step
-needs more than a file's blocks and one small array with an entry a file.
+Offsets are prefix sums in two levels: over files, then over the blocks of a file. So no step needs
+more than the blocks of one file, and one small array with one entry per file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fineshards.shards.reports import BlockSummary, FileReport
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """The layout, and where each file begins in the stream.
+    """The layout, and the offset of each file in the stream.
 
     token_offsets, document_offsets: int64, shape (files + 1,); the last entry is the total.
     """
@@ -46,7 +46,7 @@ def plan_stream(
 def plan_pieces(
     summaries: list[BlockSummary], plan: StreamPlan
 ) -> Iterator[tuple[ShardKey, Piece]]:
-    """The pieces of shards that a file's blocks give, from its summaries in order."""
+    """The pieces that a file's blocks contribute to shards, from its summaries in order."""
     token_offset = int(plan.token_offsets[summaries[0].file])
     document = int(plan.document_offsets[summaries[0].file])
     for summary in summaries:

@@ -1,7 +1,7 @@
-"""The small facts that travel between the steps: files, blocks, slices, and what became of them.
+"""Small records that pass between the steps: source files, blocks, pieces, finished shards.
 
-Each is a frozen dataclass of plain values, so that it is cheap to pickle (a shuffled element is
-about a hundred bytes), comparable in tests, and easy to turn into JSON.
+Each is a frozen dataclass of plain values: cheap to pickle (a shuffled element has about a hundred
+bytes), comparable, and easy to convert to JSON.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _Record = TypeVar("_Record")
 
 
 def from_fields(kind: type[_Record], content: Mapping[str, Any], **more: Any) -> _Record:
-    """A dataclass from JSON's fields and `more`; ignores others, as a manifest's entry has some.
+    """A dataclass from the fields of a JSON object and from `more`; ignores other fields.
 
-    Raises KeyError for a missing field, and TypeError where an int or a str is something else:
-    what was read must not fail later, in the middle of a sum.
+    Raises KeyError for a missing field, and TypeError for a value that is not the int or str it
+    should be, so that bad content fails here and not later in a sum.
     """
     values = {}
     for field in fields(kind):  # type: ignore[arg-type]
@@ -30,15 +30,23 @@ def from_fields(kind: type[_Record], content: Mapping[str, Any], **more: Any) ->
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One input file, as it was when the job was launched.
+    """A source file, as it was when the job was launched.
 
-    index: position in the global order of the input, from 0.
-    path: absolute local path, `gs://` address, or an `hf://` address with its commit.
-    size: bytes.
-    identity: what changes when the content does: `mtime:<nanoseconds>`, `generation:<number>` or
-    `etag:<hash>`.
-    format: `parquet` or `jsonl`.
-    compression: `none`, `gzip` or `zstd`; parquet compresses inside, so it says `none`.
+    Args:
+        index: Position in the order of the input, from 0.
+        path: Absolute local path, `gs://` URL, or `hf://` URL with its commit.
+        size: Size in bytes.
+        identity: Version of the content: `mtime:<nanoseconds>`, `generation:<number>` or
+            `etag:<hash>`.
+        format: `parquet` or `jsonl`.
+        compression: `none`, `gzip` or `zstd`; always `none` for parquet, which compresses inside.
+
+    Example:
+        >>> from fineshards.shards.manifest import Manifest
+        >>> from fineshards.storage.base import open_storage
+        >>> (file,) = Manifest.load(open_storage(dataset_folder)).files
+        >>> file.index, file.format, file.compression
+        (0, 'parquet', 'none')
     """
 
     index: int
@@ -51,14 +59,14 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A run of consecutive row groups of a parquet file, or one whole file of another format.
+    """Consecutive row groups of a parquet file, or one whole file of another format.
 
-    The unit of work and of resumption.
+    A block is the unit of work, and of resuming an interrupted job.
 
-    file: index of the source file; index: position among the file's `blocks` blocks.
+    file: index of the source file. index: position among the file's `blocks` blocks.
     first_group, stop_group: half-open range of row groups; (0, 0) for a whole file.
     first_row: number of the block's first row within the file.
-    bytes: size of the text as far as known without reading it; tells progress, decides no byte.
+    bytes: estimated size of the text, for progress; it decides no byte.
     """
 
     file: int
@@ -72,7 +80,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that cannot be encoded: where it stands and why, in words that complete a sentence."""
+    """A row that cannot be encoded; place and reason are phrases for an error message."""
 
     row: int
     place: str
@@ -81,9 +89,9 @@ class BadRow:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A reference to tokens `[start, stop)` of a token block, to stand at `at` in a shard.
+    """A reference to tokens `[start, stop)` of a token block, which go to offset `at` of a shard.
 
-    first_document: number in the whole stream of the block's first document.
+    first_document: number in the stream of the block's first document.
     """
 
     file: int
@@ -96,13 +104,25 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class ShardRecord:
-    """One finished shard.
+    """A finished shard.
 
-    name: path below the output folder. bytes: size of the file. crc32c: base64 of the big-endian
-    CRC-32C of the whole file, as Cloud Storage prints it.
-    pieces: rows of its document table, one for each document with tokens in the shard.
-    documents: documents that begin in the shard; equals the number of EOT tokens in it.
-    first_document: number in the stream of the document that the first token belongs to.
+    Args:
+        name: Path below the output folder.
+        split: `test` or `train`.
+        index: Index within the split, from 0.
+        tokens: Tokens in the shard.
+        bytes: Size of the file in bytes.
+        crc32c: CRC-32C of the whole file, as Cloud Storage writes it: base64 of big-endian bytes.
+        pieces: Rows of the document table, one per document with tokens in the shard.
+        documents: Documents that begin in the shard; equals its number of EOT tokens.
+        first_document: Number in the stream of the document of the first token.
+
+    Example:
+        >>> from fineshards.shards.manifest import Manifest
+        >>> from fineshards.storage.base import open_storage
+        >>> last = Manifest.load(open_storage(dataset_folder)).shards[-1]
+        >>> last.name, last.tokens, last.bytes
+        ('train/train_0005.npy', 65971, 264012)
     """
 
     name: str

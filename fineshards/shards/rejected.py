@@ -1,4 +1,4 @@
-"""Rejected rows: rows that cannot be encoded, how many may be, and where they are listed."""
+"""Rejected rows: rows that cannot be encoded. How many are allowed, and where they are listed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ REJECTED_FOLDER = "metadata/rejected"
 
 @dataclass(slots=True)
 class Rejected:
-    """The bad rows of one block. limit: how many the whole input may have."""
+    """The rejected rows of one block. limit: the most rejected rows allowed in the whole input."""
 
     file: SourceFile
     limit: int
     rows: list[BadRow] = field(default_factory=list)
 
     def add(self, rows: Iterable[BadRow]) -> None:
-        """Adds rows; raises InputError that names the first one beyond the limit."""
+        """Adds rows; beyond the limit, raises InputError with the first row that exceeds it."""
         self.rows += rows
         if len(self.rows) > self.limit:
             bad = self.rows[self.limit]
@@ -33,7 +33,7 @@ class Rejected:
             )
 
     def save(self, storage: Storage, block: Block) -> None:
-        """Lists the rows in `metadata/rejected/`, one JSON object per line; no rows, no file."""
+        """Writes the rows to `metadata/rejected/`, one JSON object per line; no file if none."""
         if not self.rows:
             return
         lines = [json.dumps({"file": self.file.path} | asdict(row)) for row in self.rows]
@@ -42,7 +42,7 @@ class Rejected:
 
 
 def check_total(rejected: int, limit: int) -> None:
-    """Raises InputError if all files together have more rejected rows than allowed."""
+    """Raises InputError if all source files together have more rejected rows than allowed."""
     if rejected > limit:
         raise InputError(
             f"{rejected} rows cannot be encoded, and --max_bad_rows allows {limit}. They are "
@@ -51,8 +51,9 @@ def check_total(rejected: int, limit: int) -> None:
 
 
 def rejected_paths(storage: Storage, name: str) -> Iterator[str]:
-    """The source file of each row of a list; raises ValueError, KeyError or TypeError for other
-    content.
+    """The source file of each row listed in a file of `metadata/rejected/`.
+
+    Raises ValueError, KeyError or TypeError for other content.
     """
     for line in storage.read(name).splitlines():
         path: str = json.loads(line)["file"]

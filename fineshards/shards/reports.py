@@ -1,4 +1,4 @@
-"""What was made of blocks and files: counts with the place that they belong to."""
+"""Counts per block and per source file, and checks that none are missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fineshards.shards.rejected import check_total
 
 @dataclass(frozen=True, slots=True)
 class BlockSummary:
-    """What became of block `index` of the `blocks` blocks of source file `file`."""
+    """The counts of block `index`, one of the `blocks` blocks of source file `file`."""
 
     file: int
     index: int
@@ -22,7 +22,13 @@ class BlockSummary:
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """The sum of the summaries of a source file's `blocks` blocks."""
+    """The counts of a source file.
+
+    Args:
+        file: Index of the source file.
+        blocks: Number of its blocks.
+        counts: Sum of the blocks' counts.
+    """
 
     file: int
     blocks: int
@@ -30,13 +36,13 @@ class FileReport:
 
 
 def complete_file(summaries: Iterable[BlockSummary]) -> list[BlockSummary]:
-    """A file's summaries in order; raises FineshardsError unless each block is there once."""
+    """A file's summaries in order; raises FineshardsError unless each block occurs once."""
     ordered = sorted(summaries, key=lambda summary: summary.index)
     found = [summary.index for summary in ordered]
     if found != list(range(ordered[0].blocks)):
         raise FineshardsError(
             f"file {ordered[0].file}: got blocks {found}, expected 0 to {ordered[0].blocks - 1} "
-            "once each. This is a fault of the runner or of fineshards: please report it."
+            "once each. This is a bug in the runner or in fineshards; please report it."
         )
     return ordered
 
@@ -47,13 +53,14 @@ def report_file(summaries: list[BlockSummary]) -> FileReport:
     file = summaries[0].file
     if not counts.balances():
         raise FineshardsError(
-            f"file {file} does not balance: {counts.imbalance()}. Please report it."
+            f"file {file} does not balance: {counts.imbalance()}. This is a bug in fineshards; "
+            "please report it."
         )
     return FileReport(file, len(summaries), counts)
 
 
 def check_reports(reports: Iterable[FileReport], max_bad_rows: int) -> None:
-    """Raises InputError if there is no document, or more rejected rows than allowed in all."""
+    """Raises InputError if there are no documents, or more rejected rows than allowed."""
     counts = Counts.total(report.counts for report in reports)
     check_total(counts.rejected, max_bad_rows)
     if not counts.documents:

@@ -1,1 +1,1 @@
-"""Where bytes lie: folders on disk and on Cloud Storage, checksums, composing. No Beam."""
+"""Output folders on disk and on Cloud Storage: files, checksums, composition. No Beam."""

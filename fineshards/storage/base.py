@@ -1,10 +1,10 @@
-"""The output folder as the job sees it: named files that appear whole or not at all.
+"""An output folder: named files that appear complete or not at all.
 
-Names are relative, with `/` between parts; every name follows from a key of the job. Two attempts
-may write one name at the same time; both succeed, and as the job's bytes depend on the name alone,
-so does the result. A name that is there is complete, and the folders `test/` and `train/` never
-hold anything but shards: readers that list a folder and load whatever is in it (the seed's does)
-stay right while the job runs.
+Names are relative and use `/`. A name is derived from a key of the job, and its bytes depend on the
+name alone, so two attempts may write the same name at the same time: both succeed, with the same
+result. A file that exists is complete. The folders `test/` and `train/` never hold anything but
+shards, so a reader that lists a folder and loads every file in it (as the seed script's does) works
+while the job runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import BinaryIO
 from fineshards.errors import OutputError, UsageError
 
 TEMPORARY = "checkpoints/unfinished"
-# Bytes of a part that one request fetches, where requests have a price.
+# The most bytes of a part that one request fetches.
 _READ_AHEAD = 16 << 20
 
 
@@ -43,83 +43,85 @@ class Part:
 
 
 class Storage(ABC):
-    """An output folder. Cheap to make and to pickle; opens nothing until it is used.
+    """An output folder. Cheap to create and to pickle; opens nothing until it is used.
 
-    root: the folder as people name it. checks_itself: whether it notices by itself when content is
-    not what was written. maps: whether files can be mapped into memory (`open_mapped`). All methods
-    raise OutputError for what cannot be done.
+    All methods raise OutputError when they fail.
+
+    root: the folder's path or URL. verifies_content: whether the storage itself detects content
+    that was damaged after it was written. supports_mmap: whether `open_mapped` works.
     """
 
     root: str
-    checks_itself: bool
-    maps: bool
+    verifies_content: bool
+    supports_mmap: bool
 
     @abstractmethod
     def path(self, name: str) -> str:
-        """The full path of a name, for people and for what opens files itself."""
+        """The full path or URL of a name."""
 
     @abstractmethod
     def make_folders(self, folders: tuple[str, ...]) -> None:
-        """Makes folders where readers count on them; those that are there stay."""
+        """Creates folders that readers expect to exist; existing ones are kept."""
 
     @abstractmethod
     def size(self, name: str) -> int | None:
-        """Size in bytes, or None when there is no such file."""
+        """Size in bytes, or None if there is no such file."""
 
     @abstractmethod
     def entries(self, folder: str) -> Iterator[Entry]:
-        """All files below a folder, at any depth, in no particular order; none if it is missing.
+        """All files below a folder, at any depth, in any order; none if the folder is missing.
 
-        An empty name is the output folder itself.
-
-        Files that vanish while the folder is read (another process may be at work) are left out.
+        An empty name means the output folder itself. Files that another process deletes during
+        the listing are left out.
         """
 
     @abstractmethod
     def names(self, prefix: str) -> Iterator[str]:
-        """The names that begin with a prefix, down to the next `/`: files, and folders with a `/`.
+        """The names that start with a prefix, down to the next `/`; folders end with `/`.
 
-        So `train` finds the folder `train/` and whatever lies beside it under such a name, and
-        `train/` what lies in that folder.
+        `train` finds the folder `train/` and its siblings such as `train_old/`; `train/` finds
+        the contents of that folder.
         """
 
     @abstractmethod
     def open(self, name: str, read_ahead: int = 1 << 16) -> BinaryIO:
-        """Opens a file for reading at any place; raises OutputError when it is not there.
+        """Opens a seekable file for reading; raises OutputError if there is none.
 
-        read_ahead: bytes fetched at least, where fetching has a price; large for reading from
-        front to back.
+        read_ahead: the least bytes to fetch per request; large for sequential reads.
         """
 
     @abstractmethod
-    def create(self, name: str, lasting: bool = True) -> AbstractContextManager[BinaryIO]:
-        """A file to write; it appears under `name` when the block ends without an exception.
+    def create(self, name: str, durable: bool = True) -> AbstractContextManager[BinaryIO]:
+        """A file to write. It appears under `name` if the `with` body ends without an exception.
 
-        lasting: whether it is to outlive a power cut. One that is not may be damaged after it.
+        durable: whether the file must survive a power cut. Otherwise one may damage it.
         """
 
     @abstractmethod
     def delete(self, name: str) -> None:
-        """Removes a file; one that is already gone is no error."""
+        """Deletes a file; a missing file is not an error."""
 
     @abstractmethod
     def delete_folder(self, name: str) -> None:
-        """Removes a folder and all below it; one that is already gone is no error."""
+        """Deletes a folder and everything in it; a missing folder is not an error."""
 
     def open_mapped(self, name: str) -> mmap.mmap | bytes:
-        """A whole file, mapped into memory for reading; only where `maps` is true."""
-        raise OutputError(f"{self.path(name)} cannot be mapped into memory: it is not on a disk.")
+        """A whole file, mapped into memory for reading; only where `supports_mmap` is true."""
+        raise OutputError(
+            f"{self.path(name)} cannot be mapped into memory: it is not on a local disk. Copy the "
+            "dataset to a disk and open it there."
+        )
 
     def compose(self, name: str, header: bytes, parts: Sequence[Part]) -> int:
-        """Makes a file of a header and parts of other files; returns its crc32c.
+        """Creates a file from a header and parts of other files; returns its CRC-32C.
 
-        The service joins the parts by itself where it can; else as `assemble` does.
+        Storage that can join files on the server does so. Otherwise this is `assemble`.
         """
         return self.assemble(name, header, parts)
 
     def assemble(self, name: str, header: bytes, parts: Sequence[Part]) -> int:
-        """As `compose`, with all bytes copied through this process, a little at a time."""
-        # Here, since it brings google_crc32c, which machines that only read need not have.
+        """As `compose`, but copies all bytes through this process, in small chunks."""
+        # Imported here because it needs google_crc32c, which a read-only install may lack.
         from fineshards.storage.checksums import copy_with_checksum, crc32c
 
         with self.create(name) as target:
@@ -133,30 +135,30 @@ class Storage(ABC):
                         checksum = copy_with_checksum(source, size, target, checksum)
                     except EOFError as error:
                         raise OutputError(
-                            f"{name}: its part {part.name} {error}. Someone changed the "
-                            "checkpoints folder; start again with --overwrite."
+                            f"{self.path(part.name)} {error}, while {name} was copied from it. "
+                            "Someone changed the checkpoints folder; start again with --overwrite."
                         ) from error
         return checksum
 
     def read(self, name: str) -> bytes:
-        """The content of a small file; raises OutputError when it is not there."""
+        """The content of a small file; raises OutputError if there is none."""
         with self.open(name) as file:
             return file.read()
 
     def read_if_there(self, name: str) -> bytes | None:
-        """The content of a small file, or None when it is not there."""
+        """The content of a small file, or None if there is none."""
         return None if self.size(name) is None else self.read(name)
 
-    def write(self, name: str, content: bytes, lasting: bool = True) -> None:
-        """Writes a small file; lasting: see `create`."""
-        with self.create(name, lasting) as file:
+    def write(self, name: str, content: bytes, durable: bool = True) -> None:
+        """Writes a small file; for durable see `create`."""
+        with self.create(name, durable) as file:
             file.write(content)
 
 
 def open_storage(root: str) -> Storage:
     """The storage of an output folder: a local path or `gs://bucket/folder`.
 
-    Raises UsageError for other schemes, and for gs:// without the libraries for it.
+    Raises UsageError for other schemes, and for gs:// without the libraries that it needs.
     """
     scheme, separator, _ = root.partition("://")
     if not separator:
@@ -173,7 +175,7 @@ def open_storage(root: str) -> Storage:
 
         return GcsStorage(root)
     raise UsageError(
-        f"{root}: {scheme}:// is not supported; give a local folder, or gs://bucket/folder."
+        f"{root}: {scheme}:// is not supported. Give a local folder or gs://bucket/folder."
     )
 
 

@@ -1,4 +1,4 @@
-"""CRC-32C, the checksum of Cloud Storage: of a copy while it is made, and of files joined.
+"""CRC-32C, the checksum of Cloud Storage: computed during a copy, combined for joined files.
 
 https://cloud.google.com/storage/docs/data-validation
 """
@@ -21,17 +21,17 @@ _ONE = 1 << 31
 
 
 def crc32c(content: bytes) -> int:
-    """The checksum of bytes."""
+    """The CRC-32C of bytes."""
     checksum: int = google_crc32c.value(content)
     return checksum
 
 
 def crc32c_combine(first: int, second: int, length: int) -> int:
-    """The checksum of two runs of bytes joined, from theirs and the length of the second.
+    """The checksum of two byte strings joined, from their checksums and the second's length.
 
-    A checksum is a remainder of polynomials, so a run that `length` bytes follow counts times
-    x^(8 * length). The method is that of zlib's crc32_combine (crc32.c: multmodp, x2nmodp), with
-    another polynomial.
+    A checksum is a polynomial remainder. Appending `length` bytes multiplies the first one by
+    x^(8 * length). zlib's crc32_combine (crc32.c: multmodp, x2nmodp) does the same with another
+    polynomial.
     """
     shift, square = _ONE, _ONE >> 8
     while length:
@@ -43,7 +43,7 @@ def crc32c_combine(first: int, second: int, length: int) -> int:
 
 
 def _multiply(a: int, b: int) -> int:
-    """The product of two polynomials modulo Castagnoli's."""
+    """The product of two polynomials modulo Castagnoli's polynomial."""
     product = 0
     while a:
         if a & _ONE:
@@ -54,12 +54,12 @@ def _multiply(a: int, b: int) -> int:
 
 
 def copy_with_checksum(source: BinaryIO, size: int, target: BinaryIO, checksum: int) -> int:
-    """Copies bytes; returns the checksum of all that is in the target by then.
+    """Copies `size` bytes; returns the checksum of the target's whole content.
 
-    checksum: of what is there already. Raises EOFError, which says how much was missing, if the
-    source ends early. Bytes go through one small buffer. `copy_file_range` would save nothing: a
-    shard's header makes the ranges unaligned, so no file system can share them, and the checksum
-    needs the bytes anyway.
+    checksum: that of the target before the copy. Raises EOFError with the number of missing bytes
+    if the source ends early. Bytes go through one small buffer. `copy_file_range` would save
+    nothing: a shard's header makes the ranges unaligned, so no file system can share them, and the
+    checksum needs the bytes anyway.
     """
     buffer = np.empty(min(_COPY_BYTES, size), np.uint8)
     while size:
@@ -73,20 +73,20 @@ def copy_with_checksum(source: BinaryIO, size: int, target: BinaryIO, checksum: 
 
 
 def write_with_checksum(content: npt.NDArray[np.uint8], target: BinaryIO, checksum: int) -> int:
-    """Writes bytes; returns the checksum of all that is in the target by then.
+    """Writes bytes; returns the checksum of the target's whole content.
 
-    A little at a time: writes of eight megabytes took the kernel more than twice as long
-    (docs/performance.md).
+    checksum: that of the target before the write. Bytes are written in small chunks: writes of
+    eight megabytes took the kernel more than twice as long (docs/performance.md).
     """
     for start in range(0, len(content), _COPY_BYTES):
-        part = content[start : start + _COPY_BYTES]
-        target.write(part.data)
-        checksum = google_crc32c.extend(checksum, part)
+        chunk = content[start : start + _COPY_BYTES]
+        target.write(chunk.data)
+        checksum = google_crc32c.extend(checksum, chunk)
     return checksum
 
 
 def file_checksum(opened: BinaryIO) -> int:
-    """The checksum of the rest of a file."""
+    """The checksum of a file from its current position to its end."""
     checksum = 0
     buffer = np.empty(_COPY_BYTES, np.uint8)
     while size := opened.readinto(buffer.data):  # type: ignore[attr-defined]
@@ -94,11 +94,11 @@ def file_checksum(opened: BinaryIO) -> int:
     return checksum
 
 
-def printed(checksum: int) -> str:
-    """A checksum as Cloud Storage prints it: base64 of its big-endian bytes."""
+def checksum_to_base64(checksum: int) -> str:
+    """A checksum as Cloud Storage writes it: base64 of its big-endian bytes."""
     return base64.b64encode(checksum.to_bytes(4, "big")).decode()
 
 
-def parsed(text: str) -> int:
-    """The inverse of `printed`."""
+def checksum_from_base64(text: str) -> int:
+    """The inverse of `checksum_to_base64`."""
     return int.from_bytes(base64.b64decode(text), "big")

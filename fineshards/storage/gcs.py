@@ -1,7 +1,8 @@
 """An output folder on Google Cloud Storage.
 
-An object appears when its upload or composition ends, or never, and only where there was none
-before (`if_generation_match=0`). Where another attempt was first, its bytes must be the same.
+An object appears complete, when its upload or composition ends. Objects are created with
+`if_generation_match=0` and never overwritten: if another attempt created the object first, its
+bytes must be the same.
 https://cloud.google.com/storage/docs/request-preconditions
 """
 
@@ -17,13 +18,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fineshards.errors import OutputError, UsageError
 from fineshards.storage.base import Entry, Part, Storage
-from fineshards.storage.checksums import file_checksum, printed
+from fineshards.storage.checksums import checksum_to_base64, file_checksum
 from fineshards.storage.gcs_folders import has_folders, make_folder, remove_folders
 from fineshards.storage.gcs_objects import (
     ObjectReader,
+    bucket_is_missing,
     bucket_of,
     explained,
-    is_no_bucket,
     retry,
     split_url,
     transfer,
@@ -32,25 +33,26 @@ from fineshards.storage.gcs_objects import (
 if TYPE_CHECKING:
     from google.cloud.storage import Blob
 
-# What is being written waits in memory up to this size, then on the worker's disk, so that an
-# upload can begin again from the start.
+# A file being written is kept in memory up to this size, then on the worker's disk, so that its
+# upload can restart from the beginning.
 _SPOOL_BYTES = 8 << 20
-# Objects are deleted one by one, many at a time: there is no request for all below a prefix.
-_DELETING = 32
-_LISTED = 10_000
+# Cloud Storage has no request that deletes all objects below a prefix; threads delete them singly.
+_DELETE_THREADS = 32
+# Names that wait for these threads at most.
+_DELETE_QUEUE = 10_000
 
 
 class GcsStorage(Storage):
     """An output folder `gs://bucket/prefix`."""
 
-    checks_itself = True
-    maps = False
+    verifies_content = True
+    supports_mmap = False
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/")
         self._bucket, prefix = split_url(self.root)
         if not self._bucket:
-            raise UsageError(f"{root} names no bucket; give gs://bucket/folder.")
+            raise UsageError(f"{root} has no bucket name. Give gs://bucket/folder.")
         self._prefix = f"{prefix}/" if prefix else ""
 
     def path(self, name: str) -> str:
@@ -58,13 +60,13 @@ class GcsStorage(Storage):
         return f"{self.root}/{name}"
 
     def make_folders(self, folders: tuple[str, ...]) -> None:
-        """Real folders where the bucket has them, else an empty object `folder/` for each.
+        """Creates folders in a hierarchical bucket, or empty objects `folder/` in a flat one.
 
-        The seed's reader drops the first object that it lists below a folder.
+        The seed script's reader skips the first object that it lists below a folder.
         """
-        real = has_folders(self.root)
+        hierarchical = has_folders(self.root)
         for folder in folders:
-            if real:
+            if hierarchical:
                 make_folder(self.path(folder))
             else:
                 self.write(f"{folder}/", b"")
@@ -100,14 +102,14 @@ class GcsStorage(Storage):
         return self.reader(blob, read_ahead)
 
     def read(self, name: str) -> bytes:
-        """See Storage; one request."""
+        """See Storage. Takes one request."""
         content = self.read_if_there(name)
         if content is None:
             raise self._missing(name)
         return content
 
     def read_if_there(self, name: str) -> bytes | None:
-        """See Storage; one request."""
+        """See Storage. Takes one request."""
         from google.api_core.exceptions import NotFound
 
         def attempt() -> bytes:
@@ -119,13 +121,13 @@ class GcsStorage(Storage):
             try:
                 return transfer(attempt)
             except NotFound as error:
-                if is_no_bucket(error):
+                if bucket_is_missing(error):
                     raise
                 return None
 
     @contextmanager
-    def create(self, name: str, lasting: bool = True) -> Iterator[BinaryIO]:
-        """See Storage; all that is written lasts."""
+    def create(self, name: str, durable: bool = True) -> Iterator[BinaryIO]:
+        """See Storage. Every object is durable."""
         with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as content:
             yield content  # type: ignore[misc]
             self.upload(name, content)
@@ -138,25 +140,25 @@ class GcsStorage(Storage):
         """See Storage."""
         with (
             explained("deleted", self.path(name)),
-            ThreadPoolExecutor(_DELETING) as pool,
+            ThreadPoolExecutor(_DELETE_THREADS) as pool,
         ):
             names = map(self.name_of, self._list(f"{name}/"))
-            # Not all at once: there may be millions, and the pool takes all that it is given.
-            while some := list(islice(names, _LISTED)):
-                list(pool.map(self.delete, some))
+            # There may be millions of names, and the pool would queue them all.
+            while chunk := list(islice(names, _DELETE_QUEUE)):
+                list(pool.map(self.delete, chunk))
             if has_folders(self.root):
                 remove_folders(self.path(name))
 
     def compose(self, name: str, header: bytes, parts: Sequence[Part]) -> int:
-        """See Storage; the server joins them."""
+        """See Storage. The server joins the parts."""
         from fineshards.storage.gcs_compose import compose
 
         return compose(self, name, header, parts)
 
-    # -- what `fineshards/storage/gcs_compose.py` builds on
+    # -- used by fineshards/storage/gcs_compose.py
 
     def find(self, name: str) -> Blob | None:
-        """The object with its metadata, or None."""
+        """An object with its metadata, or None if there is none."""
         from google.api_core.exceptions import NotFound
 
         with explained("read", self.path(name)):
@@ -164,24 +166,24 @@ class GcsStorage(Storage):
             try:
                 blob.reload(retry=retry())
             except NotFound as error:
-                if is_no_bucket(error):
+                if bucket_is_missing(error):
                     raise
                 return None
         return blob
 
     def reader(self, blob: Blob, read_ahead: int) -> BinaryIO:
-        """Opens an object that was found, in the generation that was found."""
+        """Opens an object in the generation that `find` returned."""
         return io.BufferedReader(ObjectReader(blob, blob.size), read_ahead)
 
     def upload(self, name: str, content: Any) -> Blob:
-        """Makes an object of an open file; returns it with its metadata.
+        """Creates an object from an open file; returns it with its metadata.
 
-        Raises OutputError where there is another one with other bytes.
+        Raises OutputError if the object exists with other bytes.
         """
         from google.api_core.exceptions import PreconditionFailed
 
         content.seek(0)
-        checksum = printed(file_checksum(content))
+        checksum = checksum_to_base64(file_checksum(content))
         size = content.tell()
 
         def attempt() -> Blob:
@@ -204,27 +206,30 @@ class GcsStorage(Storage):
                 return self.already_there(name, size, checksum)
 
     def already_there(self, name: str, size: int, checksum: str) -> Blob:
-        """The object that stands in the way of one that was to be made (status 412).
+        """The existing object because of which a request to create it failed with status 412.
 
-        It is of another attempt, or of this one, whose answer was lost: either has the same bytes.
-        Raises OutputError if it has not, or is gone.
+        Another attempt created it, or this one did and the response was lost. In both cases it has
+        the same bytes. Raises OutputError if it has other bytes, or was deleted meanwhile.
         """
         found = self.find(name)
         if found is None:
-            raise OutputError(f"{self.path(name)} was deleted while it was written. Run again.")
+            raise OutputError(
+                f"{self.path(name)} was deleted while it was written. Run again when no one else "
+                "changes the output folder."
+            )
         self.check_same(found, size, checksum)
         return found
 
     def join_objects(self, name: str, sources: Sequence[Blob]) -> Blob | None:
-        """Joins up to 32 objects, in the generations that were found, to one that is new.
+        """Creates an object from up to 32 others, in the generations that `find` returned.
 
-        Returns it with its metadata; None if that cannot be done, because there is one already or
-        a source has changed. Raises google's errors.
+        Returns it with its metadata, or None if it exists already or a source has changed. Raises
+        google's errors.
         """
         from google.api_core.exceptions import NotFound, PreconditionFailed
 
         blob = bucket_of(self.root).blob(self._prefix + name)
-        # The server takes it from a source otherwise; uploads have this one.
+        # The type that uploads get; without it the server would copy a source's type.
         blob.content_type = "application/octet-stream"
         try:
             blob.compose(
@@ -238,24 +243,24 @@ class GcsStorage(Storage):
         return blob
 
     def remove(self, name: str, policy: Any) -> None:
-        """Deletes an object, if it is there."""
+        """Deletes an object; a missing one is not an error."""
         from google.api_core.exceptions import NotFound
 
         with explained("deleted", self.path(name)), suppress(NotFound):
             bucket_of(self.root).blob(self._prefix + name).delete(retry=policy)
 
     def check_same(self, found: Blob, size: int, checksum: str) -> None:
-        """Raises OutputError unless an object that is there has these bytes."""
+        """Raises OutputError unless an existing object has this size and checksum."""
         if (found.size, found.crc32c) != (size, checksum):
             raise OutputError(
-                f"{self.path(self.name_of(found))} is there already with other content: "
-                f"{found.size} bytes with crc32c {found.crc32c}, where this job has {size} bytes "
-                f"with crc32c {checksum}. Is another job writing there? Choose another --output, "
-                "or start anew with --overwrite."
+                f"{self.path(self.name_of(found))} already exists with other content: it has "
+                f"{found.size} bytes with crc32c {found.crc32c}, this job has {size} bytes with "
+                f"crc32c {checksum}. If another job writes to this folder, choose another "
+                "--output; otherwise start again with --overwrite."
             )
 
     def name_of(self, blob: Blob) -> str:
-        """The name of an object, below the folder."""
+        """The name of an object, relative to the output folder."""
         name: str = blob.name.removeprefix(self._prefix)
         return name
 
@@ -263,4 +268,7 @@ class GcsStorage(Storage):
         yield from bucket_of(self.root).list_blobs(prefix=self._prefix + prefix, retry=retry())
 
     def _missing(self, name: str) -> OutputError:
-        return OutputError(f"{self.path(name)} cannot be read: it is not there.")
+        return OutputError(
+            f"{self.path(name)} cannot be read: there is no such object. Check the name, or build "
+            "the dataset again."
+        )

@@ -1,4 +1,4 @@
-"""A file put together by Cloud Storage itself, of whole objects and a few bytes that are uploaded.
+"""Composition: Cloud Storage joins whole objects and a few uploaded bytes into one file.
 
 https://cloud.google.com/storage/docs/composite-objects
 """
@@ -12,11 +12,15 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, BinaryIO
 
-import google_crc32c
-
 from fineshards.errors import OutputError
 from fineshards.storage.base import TEMPORARY, Part
-from fineshards.storage.checksums import copy_with_checksum, crc32c_combine, parsed, printed
+from fineshards.storage.checksums import (
+    checksum_from_base64,
+    checksum_to_base64,
+    copy_with_checksum,
+    crc32c,
+    crc32c_combine,
+)
 from fineshards.storage.gcs_objects import explained, reason, retry
 
 if TYPE_CHECKING:
@@ -24,17 +28,17 @@ if TYPE_CHECKING:
 
     from fineshards.storage.gcs import GcsStorage
 
-# The most objects that one request joins.
-_COMPONENTS = 32
-# Bytes of a cut part that are asked for at once, and that are kept in memory before the disk.
+# The most objects that one request can join.
+_MAX_COMPONENTS = 32
+# Bytes per request for a cut part, and the most bytes of an upload to keep in memory.
 _READ_BYTES = 16 << 20
-# Components that cannot be deleted for so many seconds are left to the end of the job.
-_TIDY_SECONDS = 30.0
+# How long to retry deleting a component; after that it is left for the end of the job.
+_CLEANUP_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A part and the object that it is of."""
+    """A part and the object that holds it."""
 
     part: Part
     blob: Blob
@@ -45,55 +49,55 @@ class _Found:
 
 
 def compose(storage: GcsStorage, name: str, header: bytes, parts: Sequence[Part]) -> int:
-    """Makes a file of a header and parts of other files; returns its crc32c.
+    """Creates a file from a header and parts of other files; returns its CRC-32C.
 
-    Files of which all is wanted are not read: only the header and parts of files are uploaded. The
-    checksum is made of those of the parts and must be the server's. Raises OutputError for a part
-    that is not there or cannot be composed.
+    A part that is a whole file is not downloaded; only the header and cut parts are uploaded. The
+    file's checksum follows from those of its components and must equal the server's. Raises
+    OutputError if a part is missing or cannot be composed.
     """
     return _Composition(storage, name).run(header, parts)
 
 
 class _Composition:
-    """One attempt. Its components have names of their own (see Idempotence in docs/design.md)."""
+    """One attempt. Its components have unique names (see Idempotence in docs/design.md)."""
 
     def __init__(self, storage: GcsStorage, name: str) -> None:
         self._storage = storage
         self._name = name
         stem = name.rpartition("/")[2]
         self._temporary = f"{TEMPORARY}/{stem}.{uuid.uuid4().hex}"
-        self._made: list[str] = []
+        self._component_names: list[str] = []
 
     def run(self, header: bytes, parts: Sequence[Part]) -> int:
         found = [self._find(part) for part in parts]
         if not any(one.whole for one in found):
-            # Nothing to compose: all of it is uploaded, and that makes the file.
+            # No part can be joined on the server, so the whole file is uploaded.
             with self._storage.create(self._name) as content:
                 return _write(self._storage, header, found, content)
         try:
             components = list(self._components(header, found))
-            while len(components) > _COMPONENTS:
+            while len(components) > _MAX_COMPONENTS:
                 components = [
-                    self._join(self._next_name(), components[at : at + _COMPONENTS])
-                    for at in range(0, len(components), _COMPONENTS)
+                    self._join(self._next_name(), components[at : at + _MAX_COMPONENTS])
+                    for at in range(0, len(components), _MAX_COMPONENTS)
                 ]
-            return parsed(self._join(self._name, components).crc32c)
+            return checksum_from_base64(self._join(self._name, components).crc32c)
         finally:
-            self._tidy()
+            self._delete_components()
 
     def _find(self, part: Part) -> _Found:
         blob = self._storage.find(part.name)
         if blob is None or blob.size < part.stop:
-            size = "nothing" if blob is None else f"{blob.size} bytes"
+            state = "does not exist" if blob is None else f"has {blob.size} bytes"
             raise OutputError(
-                f"{self._storage.path(part.name)} should hold {part.stop} bytes and more for "
-                f"{self._name}, found {size}. Somebody changed the checkpoints folder; start anew "
-                "with --overwrite."
+                f"{self._storage.path(part.name)} {state}, expected at least {part.stop} bytes for "
+                f"{self._name}. Someone changed the checkpoints folder; start again with "
+                "--overwrite."
             )
         return _Found(part, blob)
 
     def _components(self, header: bytes, found: list[_Found]) -> Iterator[Blob]:
-        """The objects to join: whole files as they are, all that lies between them uploaded."""
+        """The objects to join: whole files as they are, everything between them uploaded."""
         for whole, group in groupby(found, key=lambda one: one.whole):
             run = list(group)
             if not whole or header:
@@ -106,17 +110,17 @@ class _Composition:
                 yield from (one.blob for one in run)
 
     def _next_name(self) -> str:
-        name = f"{self._temporary}.{len(self._made)}"
-        self._made.append(name)
+        name = f"{self._temporary}.{len(self._component_names)}"
+        self._component_names.append(name)
         return name
 
     def _join(self, name: str, sources: list[Blob]) -> Blob:
-        """Joins objects; returns the new one, whose checksum must follow from theirs."""
+        """Joins objects into a new one, and compares its checksum with the expected one."""
         from google.api_core.exceptions import BadRequest
 
         size, checksum = 0, 0
         for source in sources:
-            checksum = crc32c_combine(checksum, parsed(source.crc32c), source.size)
+            checksum = crc32c_combine(checksum, checksum_from_base64(source.crc32c), source.size)
             size += source.size
         path = self._storage.path(name)
         with explained("composed", path):
@@ -125,51 +129,51 @@ class _Composition:
             except BadRequest as error:
                 raise OutputError(
                     f"{self._storage.path(self._name)} cannot be composed"
-                    f"{self._other_class(sources)}: {reason(error)}. With --assembly stream it is "
-                    "written without composing."
+                    f"{self._class_mismatch(sources)}: {reason(error)}. Run again with "
+                    "--assembly stream, which does not compose."
                 ) from error
         if joined is None:
-            # There is one already, or a source has changed.
+            # The object exists already, or a source has changed.
             if self._storage.find(name) is None:
                 for source in sources:
                     self._check_unchanged(source)
-            return self._storage.already_there(name, size, printed(checksum))
-        self._storage.check_same(joined, size, printed(checksum))
+            return self._storage.already_there(name, size, checksum_to_base64(checksum))
+        self._storage.check_same(joined, size, checksum_to_base64(checksum))
         return joined
 
-    def _other_class(self, sources: list[Blob]) -> str:
-        """Which object is of another storage class than the first, which rules composing out."""
+    def _class_mismatch(self, sources: list[Blob]) -> str:
+        """Names an object whose storage class differs from the first one's; such do not compose."""
         first = sources[0].storage_class
         for source in sources:
             if source.storage_class != first:
                 path = self._storage.path(self._storage.name_of(source))
-                return f" of {path}, which is {source.storage_class} and not {first}"
+                return f" from {path}, whose storage class is {source.storage_class}, not {first}"
         return ""
 
     def _check_unchanged(self, source: Blob) -> None:
         name = self._storage.name_of(source)
         now = self._storage.find(name)
         if now is None or now.generation != source.generation:
-            state = "it is gone" if now is None else f"it is generation {now.generation}"
+            state = "it is deleted" if now is None else f"it is generation {now.generation}"
             raise OutputError(
-                f"{self._storage.path(name)} changed while {self._name} was composed of it: it was "
-                f"generation {source.generation}, now {state}. Run again when nobody else writes "
-                "there."
+                f"{self._storage.path(name)} changed while {self._name} was composed from it: it "
+                f"was generation {source.generation}, now {state}. Run again when no one else "
+                "writes there."
             )
 
-    def _tidy(self) -> None:
-        for name in self._made:
+    def _delete_components(self) -> None:
+        for name in self._component_names:
             try:
-                self._storage.remove(name, retry(_TIDY_SECONDS))
+                self._storage.remove(name, retry(_CLEANUP_SECONDS))
             except OutputError:
-                # What is left there goes when the job commits.
+                # The job's final step deletes what is left.
                 return
 
 
 def _write(storage: GcsStorage, header: bytes, found: Sequence[_Found], target: BinaryIO) -> int:
-    """Writes a header and parts; returns the checksum of all."""
+    """Writes a header and parts; returns the checksum of all of it."""
     target.write(header)
-    checksum: int = google_crc32c.value(header)
+    checksum = crc32c(header)
     for one in found:
         size = one.part.stop - one.part.start
         source = storage.reader(one.blob, min(size, _READ_BYTES))

@@ -1,8 +1,8 @@
-"""Real folders, which buckets with hierarchical namespace have.
+"""Folders of buckets with hierarchical namespace.
 
-The storage library has no calls for them. They are four requests of the JSON API, sent over a
-connection of google-auth; Google's own client for them (google-cloud-storage-control) would bring
-gRPC and another set of retries and errors along.
+The storage library has no calls for them, so this module sends four requests of the JSON API over
+google-auth. Google's own client for them (google-cloud-storage-control) would add gRPC and a second
+set of retries and errors.
 https://cloud.google.com/storage/docs/json_api/v1/folders
 """
 
@@ -18,10 +18,10 @@ from fineshards.storage.gcs_objects import client, credentials, explained, retry
 
 
 def has_folders(url: str) -> bool:
-    """Whether the bucket of a `gs://` address has real folders; asked once a process.
+    """Whether the bucket of a `gs://` URL has hierarchical namespace; asked once per process.
 
-    Storage layout is asked for instead of the bucket's metadata, because it takes no more
-    permission than listing does.
+    This requests the storage layout instead of the bucket's metadata, because the layout needs no
+    more permission than listing does.
     https://cloud.google.com/storage/docs/json_api/v1/buckets/getStorageLayout
     """
     with explained("read", url):
@@ -35,18 +35,18 @@ def _has_folders(bucket: str, _endpoint: str) -> bool:
     try:
         layout = _request("GET", bucket, "storageLayout")
     except NotFound:
-        # Servers for tests do not know it; and where there is no bucket, writing will tell.
+        # Emulators lack this request. If the bucket is missing, the first write reports it.
         return False
     enabled: bool = layout.get("hierarchicalNamespace", {}).get("enabled", False)
     return enabled
 
 
 def make_folder(url: str) -> None:
-    """Makes a folder, and those above it, unless it is there."""
+    """Creates a folder and its parents; an existing one is kept."""
     from google.api_core.exceptions import Conflict
 
     bucket, name = split_url(url)
-    with explained("made", url):
+    with explained("created", url):
         try:
             _request("POST", bucket, "folders", {"recursive": "true"}, {"name": f"{name}/"})
         except Conflict:
@@ -54,12 +54,12 @@ def make_folder(url: str) -> None:
 
 
 def remove_folders(url: str) -> None:
-    """Removes a folder without objects in it, and the folders below it."""
+    """Deletes a folder that holds no objects, and the folders below it."""
     from google.api_core.exceptions import NotFound
 
     bucket, name = split_url(url)
     with explained("deleted", url):
-        # The deepest first: a folder must be empty to be deleted.
+        # Deepest first, because only an empty folder can be deleted.
         for folder in sorted(_folders(bucket, f"{name}/"), key=len, reverse=True):
             try:
                 _request("DELETE", bucket, f"folders/{quote(folder, safe='')}")
@@ -68,13 +68,13 @@ def remove_folders(url: str) -> None:
 
 
 def _folders(bucket: str, prefix: str) -> Iterator[str]:
-    asked = {"prefix": prefix}
+    query = {"prefix": prefix}
     while True:
-        page = _request("GET", bucket, "folders", asked)
+        page = _request("GET", bucket, "folders", query)
         yield from (folder["name"] for folder in page.get("items", []))
         if "nextPageToken" not in page:
             return
-        asked["pageToken"] = page["nextPageToken"]
+        query["pageToken"] = page["nextPageToken"]
 
 
 def _request(
@@ -84,29 +84,29 @@ def _request(
     parameters: dict[str, str] | None = None,
     body: dict[str, str] | None = None,
 ) -> dict[str, Any]:
-    """One request about a bucket; returns its JSON. Raises google.api_core's exceptions."""
+    """Sends a request about a bucket; returns the JSON. Raises google.api_core's exceptions."""
     from google.api_core.exceptions import from_http_response
     from google.auth.transport.requests import AuthorizedSession
 
-    # google-auth has types, but not for these.
-    session_of: Any = AuthorizedSession
-    raised: Any = from_http_response
+    # google-auth is typed, but not these two.
+    new_session: Any = AuthorizedSession
+    error_from: Any = from_http_response
 
     found, _ = credentials(os.environ.get("STORAGE_EMULATOR_HOST"))
 
     def attempt() -> dict[str, Any]:
-        with session_of(found) as session:
-            answer = session.request(
+        with new_session(found) as session:
+            response = session.request(
                 method,
                 f"{client().api_endpoint}/storage/v1/b/{bucket}/{path}",
                 params=parameters,
                 json=body,
                 timeout=60,
             )
-        if not answer.ok:
-            raise raised(answer)
-        content: dict[str, Any] = answer.json() if answer.content else {}
+        if not response.ok:
+            raise error_from(response)
+        content: dict[str, Any] = response.json() if response.content else {}
         return content
 
-    sent: dict[str, Any] = retry()(attempt)()
-    return sent
+    result: dict[str, Any] = retry()(attempt)()
+    return result

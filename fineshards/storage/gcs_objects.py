@@ -1,7 +1,7 @@
-"""Objects of Google Cloud Storage: the client, retries, reading by ranges, errors in plain words.
+"""Objects of Google Cloud Storage: client, retries, range reads, and plain error messages.
 
-`google.cloud.storage` is imported inside functions: it takes half a second to import, and what is
-on a local disk should not wait for it.
+`google.cloud.storage` is imported inside functions because it takes half a second to import, and
+local runs do not need it.
 """
 
 from __future__ import annotations
@@ -25,27 +25,26 @@ if TYPE_CHECKING:
 
 SCHEME = "gs://"
 
-# How long a request is tried again, in seconds, with waits that grow from about one second to a
-# minute: outages of a minute or two happen, and a worker that gives up costs more than one that
-# waits.
+# How long a request is retried, with waits that grow from about one second to a minute. Outages of
+# a minute or two happen, and a worker that gives up costs more than one that waits.
 _RETRY_SECONDS = 300.0
-# After so many seconds a person may wonder, and is told.
+# Retries that last longer than this are logged.
 _SILENT_SECONDS = 10.0
-# The status codes that mean "again, later": https://cloud.google.com/storage/docs/retry-strategy
-_PASSING_CODES = {408, 429, 500, 502, 503, 504}
+# The transient status codes: https://cloud.google.com/storage/docs/retry-strategy
+_TRANSIENT_CODES = {408, 429, 500, 502, 503, 504}
 
 _log = logging.getLogger("fineshards")
 _Result = TypeVar("_Result")
-_of_thread = threading.local()
+_thread_local = threading.local()
 
 
 @functools.cache
 def credentials(emulator: str | None) -> tuple[Any, str | None]:
-    """Application Default Credentials and their project; looked for once a process.
+    """Application Default Credentials and their project; searched for once per process.
 
-    emulator: the value of STORAGE_EMULATOR_HOST. Its server wants none, and the search for them
-    takes half a minute where there is no network. Raises google-auth's
-    DefaultCredentialsError if there are none, which `explained` explains.
+    emulator: the value of STORAGE_EMULATOR_HOST. An emulator needs no credentials, and the search
+    takes half a minute without a network. Raises google-auth's DefaultCredentialsError if there
+    are none; `explained` translates it.
     """
     if emulator:
         from google.auth.credentials import AnonymousCredentials
@@ -61,57 +60,61 @@ def credentials(emulator: str | None) -> tuple[Any, str | None]:
 def client() -> Client:
     """This thread's client.
 
-    A client keeps ten connections and throws away what is more. As each thread has its own, any
-    number of threads keep theirs.
+    A client keeps ten connections and closes any further one, so each thread has its own client.
     """
     emulator = os.environ.get("STORAGE_EMULATOR_HOST")
-    if getattr(_of_thread, "emulator", "") != emulator:
-        # Else every client asks for its bucket's metadata beside its first request, and again after
-        # each 404, for the sake of traces that nobody has switched on.
+    if getattr(_thread_local, "emulator", "") != emulator:
+        # Otherwise each client requests its bucket's metadata with its first request, and again
+        # after each 404, for traces that no one has enabled.
         os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
         from google.cloud import storage
 
         found, project = credentials(emulator)
-        _of_thread.client = storage.Client(project=project, credentials=found)
-        _of_thread.emulator = emulator
-    mine: Client = _of_thread.client
-    return mine
+        _thread_local.client = storage.Client(project=project, credentials=found)
+        _thread_local.emulator = emulator
+    current: Client = _thread_local.client
+    return current
 
 
-# A fork that used its parent's connections would read the answers to its parent's questions.
-os.register_at_fork(after_in_child=lambda: _of_thread.__dict__.clear())
+# A fork that used its parent's connections would read the responses to its parent's requests.
+os.register_at_fork(after_in_child=lambda: _thread_local.__dict__.clear())
 
 
 def retry(seconds: float | None = None) -> Retry:
-    """When a request is tried again: status 408, 429 and 5xx, and connections that break.
+    """Retries a request after status 408, 429 or 5xx, and after a broken connection.
 
-    seconds: for how long; None for the usual patience.
+    seconds: for how long; None for the default.
     """
     from google.api_core.retry import Retry
 
-    began, told = time.monotonic(), False
+    began, warned = time.monotonic(), False
 
-    def tell(error: Exception) -> None:
-        nonlocal told
-        if not told and time.monotonic() - began > _SILENT_SECONDS:
-            told = True
-            _log.warning("Cloud Storage: %s; it is tried again", reason(error))
+    def warn_once(error: Exception) -> None:
+        nonlocal warned
+        if not warned and time.monotonic() - began > _SILENT_SECONDS:
+            warned = True
+            _log.warning("Cloud Storage: %s; retrying", reason(error))
 
-    patience = _RETRY_SECONDS if seconds is None else seconds
-    return Retry(predicate=_is_passing, initial=1.0, maximum=60.0, timeout=patience, on_error=tell)
+    return Retry(
+        predicate=_is_transient,
+        initial=1.0,
+        maximum=60.0,
+        timeout=_RETRY_SECONDS if seconds is None else seconds,
+        on_error=warn_once,
+    )
 
 
 def transfer(action: Callable[[], _Result]) -> _Result:
-    """Moves an object's bytes, again from the start whenever that breaks off.
+    """Runs an upload or download, and restarts it from the beginning when it breaks off.
 
-    The library's own retries go on in the middle, with a state of their own that does not survive
-    every break; so they are not asked for, and the action is made to be repeated.
+    The library's own retries resume in the middle, and their state does not survive every failure.
+    So `action` must pass retry=None and be repeatable.
     """
     repeated: Callable[[], _Result] = retry()(action)
     return repeated()
 
 
-def _is_passing(error: BaseException) -> bool:
+def _is_transient(error: BaseException) -> bool:
     import urllib3.exceptions
     from google.api_core.exceptions import GoogleAPICallError
     from google.auth.exceptions import TransportError
@@ -119,10 +122,10 @@ def _is_passing(error: BaseException) -> bool:
     from requests import exceptions as http
 
     if isinstance(error, InvalidResponse):
-        return error.response.status_code in _PASSING_CODES
+        return error.response.status_code in _TRANSIENT_CODES
     if isinstance(error, GoogleAPICallError):
-        # 410: the server has forgotten a resumable upload, which then begins anew.
-        return error.code in _PASSING_CODES or error.code == 410
+        # 410: the server has lost a resumable upload, which then starts again.
+        return error.code in _TRANSIENT_CODES or error.code == 410
     broken = (ConnectionError, http.ConnectionError, http.ChunkedEncodingError, http.Timeout)
     return isinstance(
         error, (*broken, urllib3.exceptions.HTTPError, TransportError, DataCorruption)
@@ -136,15 +139,14 @@ def split_url(url: str) -> tuple[str, str]:
 
 
 def bucket_of(url: str) -> Bucket:
-    """The bucket of a `gs://` address, for this thread; asks nothing of the server."""
+    """The bucket of a `gs://` URL, with this thread's client; sends no request."""
     bucket: Bucket = client().bucket(split_url(url)[0])
     return bucket
 
 
 @contextmanager
 def explained(what: str, url: str, kind: type[FineshardsError] = OutputError) -> Iterator[None]:
-    """Turns what goes wrong in the body into one sentence: `url` cannot be `what`, and why."""
-    # Only where something went wrong, as these are imported slowly.
+    """Raises google's errors in the body as `kind`: `url` cannot be `what`, why, what to do."""
     try:
         yield
     except FineshardsError:
@@ -157,7 +159,7 @@ def explained(what: str, url: str, kind: type[FineshardsError] = OutputError) ->
 
 
 def _explanation(error: Exception, what: str, url: str) -> str | None:
-    """Why Cloud Storage did not do as asked, and what to do; None for other errors."""
+    """Why a request failed and what to do; None for an error that is not Cloud Storage's."""
     from google.api_core import exceptions as api
     from google.auth import exceptions as auth
     from google.cloud.storage import exceptions as storage
@@ -170,16 +172,16 @@ def _explanation(error: Exception, what: str, url: str) -> str | None:
             "or set GOOGLE_APPLICATION_CREDENTIALS."
         )
     if isinstance(error, api.NotFound):
-        # A listing of nothing is empty: only the bucket can be missing there.
-        if what == "listed" or is_no_bucket(error):
+        # A listing without matches is empty, so there only the bucket can be missing.
+        if what == "listed" or bucket_is_missing(error):
             return f"there is no bucket {bucket}. Check the name, or create it."
-        return "it is not there. Check the name."
+        return "there is no such object. Check the name."
     if isinstance(error, api.Forbidden | api.Unauthorized):
         return (
             f"no permission ({error.code}). Ask for the role Storage Object User on "
-            f"gs://{bucket}, and see which account you are with gcloud auth list."
+            f"gs://{bucket}. gcloud auth list shows which account is in use."
         )
-    if isinstance(error, api.ClientError) and error.code not in _PASSING_CODES:
+    if isinstance(error, api.ClientError) and error.code not in _TRANSIENT_CODES:
         return f"{reason(error)}."
     if isinstance(
         error,
@@ -190,17 +192,17 @@ def _explanation(error: Exception, what: str, url: str) -> str | None:
         | http.RequestException
         | ConnectionError,
     ):
-        return f"{reason(error)}. Run again when it is reachable."
+        return f"{reason(error)}. Run again when Cloud Storage is reachable."
     return None
 
 
-def is_no_bucket(error: NotFound) -> bool:
-    """Whether it is the bucket that is not there, and not only the object."""
+def bucket_is_missing(error: NotFound) -> bool:
+    """Whether the bucket does not exist, and not only the object."""
     return "bucket does not exist" in str(error.message)
 
 
 def reason(error: BaseException) -> str:
-    """What an error says, in one line, without a full stop."""
+    """An error's message on one line, without the final period."""
     from google.api_core.exceptions import RetryError
 
     if isinstance(error, RetryError) and error.cause is not None:
@@ -210,10 +212,10 @@ def reason(error: BaseException) -> str:
 
 
 class ObjectReader(io.RawIOBase):
-    """One generation of an object, read by range requests of just the bytes that are asked for.
+    """One generation of an object; each read is a range request for exactly those bytes.
 
-    A later generation under the same name is never read: each request asks for the one that was
-    found, so bytes of two versions cannot be mixed. What goes wrong is raised as `kind`.
+    Every request names the generation, so bytes of two versions are never mixed. Errors are raised
+    as `kind`.
     """
 
     def __init__(self, blob: Blob, size: int, kind: type[FineshardsError] = OutputError) -> None:
@@ -221,7 +223,7 @@ class ObjectReader(io.RawIOBase):
         self._blob = blob
         self._size = size
         self._kind = kind
-        self._at = 0
+        self._position = 0
 
     def readable(self) -> bool:
         """See io.IOBase."""
@@ -233,45 +235,45 @@ class ObjectReader(io.RawIOBase):
 
     def tell(self) -> int:
         """See io.IOBase."""
-        return self._at
+        return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """See io.IOBase."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = max(base + offset, 0)
-        return self._at
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = max(base + offset, 0)
+        return self._position
 
     def readall(self) -> bytes:
-        """See io.RawIOBase; one request for all of the rest."""
-        count = max(self._size - self._at, 0)
+        """See io.RawIOBase. Takes one request."""
+        count = max(self._size - self._position, 0)
         content = self._download(count) if count else b""
-        self._at += count
+        self._position += count
         return content
 
     def readinto(self, buffer: Any) -> int:
-        """See io.RawIOBase; one request."""
-        count = min(len(buffer), self._size - self._at)
+        """See io.RawIOBase. Takes one request."""
+        count = min(len(buffer), self._size - self._position)
         if count <= 0:
             return 0
         content = self._download(count)
         buffer[:count] = content
-        self._at += count
+        self._position += count
         return count
 
     def _download(self, count: int) -> bytes:
         from google.api_core.exceptions import NotFound, PreconditionFailed
 
         def attempt() -> bytes:
-            # raw: an object that is stored compressed is what it is, whatever its encoding.
+            # raw: the stored bytes; without it the server may decompress an object.
             content: bytes = self._blob.download_as_bytes(
-                start=self._at,
-                end=self._at + count - 1,
+                start=self._position,
+                end=self._position + count - 1,
                 raw_download=True,
                 if_generation_match=self._blob.generation,
                 retry=None,
             )
             if len(content) != count:
-                raise ConnectionError(f"{len(content)} bytes came instead of {count}")
+                raise ConnectionError(f"received {len(content)} bytes, expected {count}")
             return content
 
         url = f"{SCHEME}{self._blob.bucket.name}/{self._blob.name}"
@@ -280,6 +282,6 @@ class ObjectReader(io.RawIOBase):
                 return transfer(attempt)
             except (NotFound, PreconditionFailed) as error:
                 raise self._kind(
-                    f"{url} was changed or deleted while it was read (its generation "
-                    f"{self._blob.generation} is gone). Run again when nobody writes there."
+                    f"{url} was changed or deleted while it was read: generation "
+                    f"{self._blob.generation} no longer exists. Run again when no one writes there."
                 ) from error

@@ -1,8 +1,8 @@
 """An output folder on a local disk.
 
-A file is written under a temporary name inside `checkpoints/`, flushed to the disk and then
-renamed, so a name that is there is complete, and nothing unfinished is ever seen in `test/` and
-`train/`. What need not outlive a power cut is not flushed, so after one it may be damaged.
+A file is written under a temporary name in `checkpoints/`, flushed to the disk, then renamed. So a
+file that exists is complete, and `test/` and `train/` never show an unfinished one. Files that are
+not durable are not flushed, so a power cut may damage them.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any, BinaryIO
 from fineshards.errors import OutputError
 from fineshards.storage.base import TEMPORARY, Entry, Storage
 
-# The disk begins to write when so many bytes are waiting.
-_WRITE_BEHIND = 16 << 20
+# Unwritten bytes at which the disk starts to write.
+_WRITE_BEHIND_BYTES = 16 << 20
 
 
 class LocalStorage(Storage):
-    """A local output folder."""
+    """An output folder on a local disk."""
 
-    checks_itself = False
-    maps = True
+    verifies_content = False
+    supports_mmap = True
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
@@ -38,7 +38,7 @@ class LocalStorage(Storage):
         return os.path.join(self.root, name)
 
     def make_folders(self, folders: tuple[str, ...]) -> None:
-        """Does nothing: a folder appears with its first file."""
+        """Does nothing: `create` makes a file's folders."""
 
     def size(self, name: str) -> int | None:
         """See Storage."""
@@ -47,7 +47,7 @@ class LocalStorage(Storage):
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise self._cannot("read", name, error) from error
+            raise self._error("read", name, error) from error
 
     def entries(self, folder: str) -> Iterator[Entry]:
         """See Storage."""
@@ -78,23 +78,23 @@ class LocalStorage(Storage):
         try:
             return open(self.path(name), "rb")
         except OSError as error:
-            raise self._cannot("read", name, error) from error
+            raise self._error("read", name, error) from error
 
     def open_mapped(self, name: str) -> mmap.mmap | bytes:
         """See Storage."""
         with self.open(name) as file:
             if os.fstat(file.fileno()).st_size == 0:
-                return b""  # which the system does not map
+                return b""  # The system refuses to map an empty file.
             try:
                 return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             except OSError as error:
                 raise OutputError(
                     f"{self.path(name)} cannot be mapped into memory: {error.strerror}. Copy the "
-                    "dataset to a disk that can."
+                    "dataset to a disk whose files can be mapped."
                 ) from error
 
     @contextmanager
-    def create(self, name: str, lasting: bool = True) -> Iterator[BinaryIO]:
+    def create(self, name: str, durable: bool = True) -> Iterator[BinaryIO]:
         """See Storage."""
         target = self.path(name)
         temporary = None
@@ -103,17 +103,17 @@ class LocalStorage(Storage):
             os.makedirs(os.path.dirname(target), exist_ok=True)
             temporary = self.path(f"{TEMPORARY}/{os.path.basename(name)}.{uuid.uuid4().hex}")
             with io.BufferedWriter(
-                (_WriteBehind if lasting else io.FileIO)(temporary, "x")
+                (_WriteBehind if durable else io.FileIO)(temporary, "x")
             ) as file:
                 yield file
                 file.flush()
-                if lasting:
+                if durable:
                     os.fsync(file.fileno())
             os.replace(temporary, target)
-            if lasting:
+            if durable:
                 _sync_folder(os.path.dirname(target))
         except OSError as error:
-            raise self._cannot("written", name, error) from error
+            raise self._error("written", name, error) from error
         finally:
             if temporary:
                 Path(temporary).unlink(missing_ok=True)
@@ -125,57 +125,57 @@ class LocalStorage(Storage):
         except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError as error:
-            raise self._cannot("deleted", name, error) from error
+            raise self._error("deleted", name, error) from error
 
     def delete_folder(self, name: str) -> None:
         """See Storage."""
 
-        def skip_what_is_gone(_function: object, _path: str, info: Any) -> None:
+        def ignore_missing(_function: object, _path: str, info: Any) -> None:
             if not isinstance(info[1], FileNotFoundError | NotADirectoryError):
                 raise info[1]
 
         try:
-            shutil.rmtree(self.path(name), onerror=skip_what_is_gone)
+            shutil.rmtree(self.path(name), onerror=ignore_missing)
         except OSError as error:
-            raise self._cannot("deleted", name, error) from error
+            raise self._error("deleted", name, error) from error
 
-    def _cannot(self, what: str, name: str, error: OSError) -> OutputError:
+    def _error(self, action: str, name: str, error: OSError) -> OutputError:
         advice = {
-            "read": "Check that it exists and is yours to read.",
-            "written": "Check that the folder exists, is yours to write and has space; "
-            "then run again.",
-            "deleted": "Check that its folder is yours to write; then run again.",
+            "read": "Check that it exists and that you may read it.",
+            "written": "Check that the folder exists, that you may write to it and that the disk "
+            "has space, then run again.",
+            "deleted": "Check that you may write to its folder, then run again.",
         }
         return OutputError(
-            f"{self.path(name)} cannot be {what}: {error.strerror or error}. {advice[what]}"
+            f"{self.path(name)} cannot be {action}: {error.strerror or error}. {advice[action]}"
         )
 
 
 class _WriteBehind(io.FileIO):
-    """A new file that goes to the disk while it is written, so that the flush at its end is short.
+    """A new file that is sent to the disk while it is written, so that the final flush is short.
 
-    Linux begins to write out a range that is declared unneeded, and keeps what it has not written
-    yet (mm/fadvise.c); other systems may do nothing.
+    Linux starts to write out a range that is declared unneeded, and keeps in memory what it has
+    not written yet (mm/fadvise.c). Other systems may do nothing.
     """
 
     def __init__(self, path: str, mode: str) -> None:
         super().__init__(path, mode)
-        self._told = self._written = 0
+        self._submitted = self._written = 0
 
     def write(self, data: Any) -> int:
         """See io.FileIO."""
         count = super().write(data)
         self._written += count
-        waiting = self._written - self._told
-        if waiting >= _WRITE_BEHIND and hasattr(os, "posix_fadvise"):
+        waiting = self._written - self._submitted
+        if waiting >= _WRITE_BEHIND_BYTES and hasattr(os, "posix_fadvise"):
             with suppress(OSError):
-                os.posix_fadvise(self.fileno(), self._told, waiting, os.POSIX_FADV_DONTNEED)
-            self._told = self._written
+                os.posix_fadvise(self.fileno(), self._submitted, waiting, os.POSIX_FADV_DONTNEED)
+            self._submitted = self._written
         return count
 
 
 def _sync_folder(path: str) -> None:
-    # A rename is on the disk only when the folder is: without this a power cut could undo it.
+    # A rename reaches the disk with its folder; without this a power cut could undo it.
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Ways to harm a dataset, and to make the harm look right to every check but one."""
+"""Ways to damage a dataset so that all checks but one still pass."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def load(folder: Path, shard: str) -> np.ndarray:
 
 
 def save_consistently(folder: Path, shard: str, tokens: np.ndarray) -> None:
-    """Writes a shard and its checksum, so that only the tokens themselves are wrong."""
+    """Writes a shard and its checksum, so that only the tokens are wrong."""
     np.save(folder / shard, tokens.astype("<u4"))
     checksum = google_crc32c.Checksum((folder / shard).read_bytes()).digest()
     crc32c = base64.b64encode(checksum).decode()
@@ -50,7 +50,7 @@ def table_of(folder: Path, shard: str) -> Path:
 
 
 def edit_table(folder: Path, shard: str, change: Callable[[dict[str, list[Any]]], object]) -> None:
-    """Changes columns of a document table, as lists, and keeps its schema."""
+    """Changes the columns of a document table, given as lists; keeps its schema."""
     path = table_of(folder, shard)
     table = pq.read_table(path)
     columns = table.to_pydict()
@@ -59,6 +59,6 @@ def edit_table(folder: Path, shard: str, change: Callable[[dict[str, list[Any]]]
 
 
 def change_total(content: dict[str, Any], what: str, by: int) -> None:
-    """Changes a number of the first file and the totals alike."""
+    """Changes a count of the first file and of the totals by the same amount."""
     content["files"][0][what] += by
     content["totals"][what] += by

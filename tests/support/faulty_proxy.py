@@ -1,8 +1,7 @@
-"""A proxy before the storage server that makes the network fail where a test wants it to.
+"""A proxy in front of the storage server that lets the network fail where a test wants it to.
 
-It also does what the real service does and fake-gcs-server does not: preconditions of compose and
-delete, the limit of 32 components, one storage class a composition, and real folders. And it keeps
-a list of all requests.
+It adds what the real service has and fake-gcs-server lacks: preconditions of compose and delete,
+the limit of 32 components, one storage class per composition, and folders. It records all requests.
 """
 
 from __future__ import annotations
@@ -23,18 +22,19 @@ from support.gcs_server import gcs_server
 
 _REFUSED = "At least one of the pre-conditions you specified did not hold."
 
-# What may be done to a request instead of passing it on.
+# Faults of a request.
 CUT_UPLOAD = "cut in the middle of the request"
-CUT_DOWNLOAD = "cut in the middle of the answer"
-LOSE_ANSWER = "done by the server, but the answer is lost"
+CUT_DOWNLOAD = "cut in the middle of the response"
+LOSE_ANSWER = "done by the server, but the response is lost"
 
 
 @dataclass
 class Rule:
-    """What happens to requests: to the n-th ones, from 1, of those that match.
+    """A fault for some of the requests that match a pattern.
 
-    fault: a status code, one of the names above, or a function to be called before the request is
-    passed on. Matched are method and the decoded address, as in `POST /upload/…name=train`.
+    pattern: matched against method and decoded URL, such as `POST /upload/…name=train`. fault: a
+    status code, one of the faults above, or a function to call before the request is forwarded.
+    numbers: which of the matching requests, counted from 1.
     """
 
     pattern: re.Pattern[str]
@@ -46,7 +46,7 @@ class Rule:
 
 @dataclass
 class Request:
-    """A request that was passed on: bytes of the bodies to the server and from it."""
+    """A forwarded request. sent, received: bytes of its body and of the response's."""
 
     line: str
     sent: int
@@ -56,7 +56,7 @@ class Request:
 
 @dataclass
 class Proxy:
-    """A proxy that runs; address is what clients are given."""
+    """A running proxy. address: its URL for clients. upstream: host and port of the server."""
 
     address: str
     upstream: str
@@ -71,7 +71,7 @@ class Proxy:
     def fail(
         self, pattern: str, fault: int | str | Callable[[], object], numbers: Any = (1,)
     ) -> Rule:
-        """Adds a rule; `numbers` is anything that numbers may be in."""
+        """Adds a rule; `numbers` is any container of numbers."""
         rule = Rule(re.compile(pattern), fault, numbers)
         self.rules.append(rule)
         return rule
@@ -87,11 +87,11 @@ class Proxy:
         return None
 
     def count(self, pattern: str) -> int:
-        """How many requests were passed on that match."""
+        """The number of forwarded requests that match."""
         return sum(bool(re.search(pattern, request.line)) for request in self.requests)
 
     def ask(self, method: str, path: str, body: bytes = b"", headers: Any = None) -> Answer:
-        """A request to the server behind."""
+        """Sends a request to the server itself."""
         connection = http.client.HTTPConnection(self.upstream, timeout=60)
         try:
             connection.request(method, path, body or None, dict(headers or {}))
@@ -101,7 +101,7 @@ class Proxy:
             connection.close()
 
     def metadata(self, bucket: str, name: str) -> dict[str, Any] | None:
-        """What the server knows of an object."""
+        """An object's metadata, or None if there is no such object."""
         answer = self.ask("GET", f"/storage/v1/b/{bucket}/o/{quote(name, safe='')}")
         if answer.status != 200:
             return None
@@ -109,7 +109,7 @@ class Proxy:
         return found | {"storageClass": self.storage_classes.get(name, "STANDARD")}
 
     def names(self, bucket: str) -> list[str]:
-        """All objects of a bucket."""
+        """The names of all objects in a bucket."""
         answer = self.ask("GET", f"/storage/v1/b/{bucket}/o?maxResults=100000")
         return sorted(item["name"] for item in json.loads(answer.body).get("items", []))
 
@@ -150,12 +150,12 @@ class _Handler(BaseHTTPRequestHandler):
         rule = self.proxy.rule_for(line)
         fault = rule.fault if rule else None
         if fault == CUT_UPLOAD:
-            self._pass_half_on(self.rfile.read(length // 2))
+            self._forward_half(self.rfile.read(length // 2))
             self._hang_up()
             return
         body = self.rfile.read(length)
         if isinstance(fault, int):
-            self._answer(_problem(fault, f"a made-up status {fault}"))
+            self._answer(_problem(fault, f"injected status {fault}"))
             return
         if callable(fault):
             fault()
@@ -184,14 +184,14 @@ class _Handler(BaseHTTPRequestHandler):
         if split.path.endswith("/compose") or self.command == "DELETE":
             with proxy.lock:
                 wrong = self._precondition(split.path, query, body)
-                return wrong or proxy.ask(self.command, self.path, body, self._passed_headers())
+                return wrong or proxy.ask(self.command, self.path, body, self._forwarded_headers())
         wrong = self._precondition(split.path, query, body)
-        answer = wrong or proxy.ask(self.command, self.path, body, self._passed_headers())
+        answer = wrong or proxy.ask(self.command, self.path, body, self._forwarded_headers())
         if self.command == "GET" and proxy.storage_classes and "alt" not in query:
-            self._tell_storage_class(answer)
+            self._set_storage_class(answer)
         return answer
 
-    def _tell_storage_class(self, answer: Answer) -> None:
+    def _set_storage_class(self, answer: Answer) -> None:
         content = json.loads(answer.body)
         if content.get("name") in self.proxy.storage_classes:
             content["storageClass"] = self.proxy.storage_classes[content["name"]]
@@ -202,7 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
         return bool(found) and self.proxy.ask("GET", f"/storage/v1/b/{found[1]}").status == 404
 
     def _precondition(self, path: str, query: dict[str, str], body: bytes) -> Answer | None:
-        """The refusal that the real service would give, if any."""
+        """The error that the real service would return, if any."""
         found = re.fullmatch(r"(?:/download)?/storage/v1/b/([^/]+)/o/(.+?)(/compose)?", path)
         if not found:
             return None
@@ -230,14 +230,14 @@ class _Handler(BaseHTTPRequestHandler):
         return None
 
     def _folders(self, found: re.Match[str], query: dict[str, str], body: bytes) -> Answer:
-        """The four requests about folders, by their documentation."""
+        """The four requests about folders, as documented."""
         bucket, what, name = found[1], found[2], unquote(found[3] or "")
         folders = self.proxy.folders
         if what == "storageLayout":
             return _json({"bucket": bucket, "hierarchicalNamespace": {"enabled": True}})
         if self.command == "GET":
             prefix = query.get("prefix", "")
-            # One a page, so that pages are turned.
+            # One per page, so that clients must follow page tokens.
             pending = sorted(folder for folder in folders if folder.startswith(prefix))
             rest = [folder for folder in pending if folder > query.get("pageToken", "")]
             page: dict[str, Any] = {"items": [{"name": folder} for folder in rest[:1]]}
@@ -260,15 +260,15 @@ class _Handler(BaseHTTPRequestHandler):
         folders.remove(name)
         return Answer(204, [], b"")
 
-    def _passed_headers(self) -> dict[str, str]:
-        # With Host, so that the server names the proxy where an upload goes on.
+    def _forwarded_headers(self) -> dict[str, str]:
+        # Including Host, so that the server names the proxy in the URL of a resumable upload.
         return dict(self.headers.items())
 
-    def _pass_half_on(self, half: bytes) -> None:
-        """Begins the request at the server behind and breaks it off there too."""
+    def _forward_half(self, half: bytes) -> None:
+        """Starts the request at the server and breaks it off there too."""
         connection = http.client.HTTPConnection(self.proxy.upstream, timeout=60)
         connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-        for name, value in self._passed_headers().items():
+        for name, value in self._forwarded_headers().items():
             connection.putheader(name, value)
         connection.endheaders(half)
         connection.close()
@@ -302,12 +302,12 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 64
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that are killed break their connections: no reason to print a traceback."""
+        """Prints no traceback: killed clients break their connections."""
 
 
 @contextmanager
 def faulty_server(*buckets: str, hierarchical: bool = False) -> Iterator[Proxy]:
-    """A storage server with these buckets behind a proxy."""
+    """Runs a storage server with these buckets behind a proxy."""
     handler = type("Handler", (_Handler,), {})
     with _Server(("127.0.0.1", 0), handler) as server:
         address = f"http://127.0.0.1:{server.server_address[1]}"

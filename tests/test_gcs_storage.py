@@ -1,4 +1,4 @@
-"""gs:// over a network that fails: what is written is whole and there once, or not at all."""
+"""Storage on gs:// over a failing network: retries, few requests, complete objects or none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fineshards.errors import OutputError
 from fineshards.storage.base import Storage, open_storage
 from fineshards.storage.gcs_objects import ObjectReader
 
-# One that is sent in one request, one that is sent in a resumable upload (more than 8 MiB).
+# The small one is sent in one request, the large one (over 8 MiB) in a resumable upload.
 SIZES = {"small": 100_000, "large": 9 << 20}
 NAME = "train/train_0000.npy"
 OBJECT = f"out/{NAME}"
@@ -37,7 +37,7 @@ def content_of(size: str) -> bytes:
     ("size", "method"), [("small", "POST"), ("large", "POST"), ("large", "PUT")]
 )
 @pytest.mark.parametrize("fault", [408, 429, 503, CUT_UPLOAD, LOSE_ANSWER])
-def test_an_upload_is_tried_again(
+def test_an_upload_is_retried(
     cloud: Proxy, storage: Storage, size: str, method: str, fault: int | str
 ) -> None:
     rule = cloud.fail(f"^{method} /upload", fault)
@@ -47,7 +47,7 @@ def test_an_upload_is_tried_again(
     assert cloud.content("data", OBJECT) == content_of(size)
 
 
-def test_an_upload_outlasts_several_faults_in_a_row(cloud: Proxy, storage: Storage) -> None:
+def test_an_upload_survives_several_faults(cloud: Proxy, storage: Storage) -> None:
     cloud.fail("^POST /upload", 503, (1, 2))
     cloud.fail("^PUT", CUT_UPLOAD)
     cloud.fail("^PUT", LOSE_ANSWER)
@@ -56,7 +56,7 @@ def test_an_upload_outlasts_several_faults_in_a_row(cloud: Proxy, storage: Stora
     assert cloud.content("data", OBJECT) == content_of("large")
 
 
-def test_an_upload_begins_anew_when_the_server_has_forgotten_it(
+def test_an_upload_starts_again_after_the_server_has_lost_it(
     cloud: Proxy, storage: Storage
 ) -> None:
     cloud.fail("^PUT", 410)
@@ -66,7 +66,7 @@ def test_an_upload_begins_anew_when_the_server_has_forgotten_it(
 
 
 @pytest.mark.parametrize("fault", [408, 429, 503, CUT_DOWNLOAD, LOSE_ANSWER])
-def test_a_download_is_tried_again(cloud: Proxy, storage: Storage, fault: int | str) -> None:
+def test_a_download_is_retried(cloud: Proxy, storage: Storage, fault: int | str) -> None:
     content = content_of("large")
     storage.write(NAME, content)
     rule = cloud.fail("alt=media", fault, (1, 3))
@@ -96,7 +96,7 @@ def test_large_reads_take_few_requests(cloud: Proxy, storage: Storage) -> None:
 
 @pytest.mark.parametrize("fault", [503, LOSE_ANSWER])
 @pytest.mark.parametrize("what", ["size", "entries", "names", "delete", "delete_folder"])
-def test_other_requests_are_tried_again(
+def test_other_requests_are_retried(
     cloud: Proxy, storage: Storage, fault: int | str, what: str
 ) -> None:
     for name in ("a", "b"):
@@ -117,7 +117,7 @@ def test_other_requests_are_tried_again(
     assert rule.hits
 
 
-def test_patience_ends_with_an_error_that_names_the_object(
+def test_retries_end_with_an_error_that_names_the_object(
     cloud: Proxy, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fineshards.storage.gcs_objects._RETRY_SECONDS", 2.0)
@@ -127,14 +127,14 @@ def test_patience_ends_with_an_error_that_names_the_object(
     assert cloud.names("data") == []
 
 
-def test_other_content_under_the_name_is_an_error_with_both_checksums(
+def test_an_existing_object_with_other_content_is_an_error_with_both_checksums(
     cloud: Proxy, storage: Storage
 ) -> None:
     storage.write(NAME, b"first")
     storage.write(NAME, b"first")
     with pytest.raises(OutputError) as caught:
         storage.write(NAME, b"other")
-    assert str(caught.value).startswith(f"gs://data/{OBJECT} is there already with other content")
+    assert str(caught.value).startswith(f"gs://data/{OBJECT} already exists with other content")
     for content in (b"first", b"other"):
         storage.write(content.decode(), content)
         found = cloud.metadata("data", f"out/{content.decode()}")
@@ -143,9 +143,7 @@ def test_other_content_under_the_name_is_an_error_with_both_checksums(
     assert cloud.content("data", OBJECT) == b"first"
 
 
-def test_a_slow_attempt_that_comes_late_succeeds_and_changes_nothing(
-    cloud: Proxy, storage: Storage
-) -> None:
+def test_a_late_attempt_succeeds_and_changes_nothing(cloud: Proxy, storage: Storage) -> None:
     arrived, released = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -178,7 +176,7 @@ def test_an_object_that_is_replaced_while_it_is_read_is_an_error(
             opened.read()
 
 
-def test_a_writer_that_dies_in_an_upload_publishes_nothing(cloud: Proxy, storage: Storage) -> None:
+def test_a_writer_killed_during_an_upload_creates_nothing(cloud: Proxy, storage: Storage) -> None:
     program = (
         "from fineshards.storage.base import open_storage\n"
         f"open_storage('gs://data/out').write({NAME!r}, bytes({9 << 20}))\n"
@@ -189,7 +187,7 @@ def test_a_writer_that_dies_in_an_upload_publishes_nothing(cloud: Proxy, storage
         env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
     )
     rule = cloud.fail("^PUT", CUT_UPLOAD)
-    # In the middle of its upload it is killed, at the time of its next attempt.
+    # It is killed in the middle of the upload, when it retries.
     cloud.fail("^POST /upload", writer.kill, (2,))
     assert writer.wait(60) == -signal.SIGKILL
     assert rule.hits == 1

@@ -1,0 +1,86 @@
+"""Rejected rows: how many are allowed in a block and in total, and where they are listed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fineshards.errors import InputError
+from fineshards.shards.records import BadRow, Block, SourceFile
+from fineshards.shards.rejected import Rejected, check_total, rejected_paths
+from fineshards.storage.base import Storage, open_storage
+
+FILE = SourceFile(3, "/in/a.parquet", 10, "mtime:1", "parquet", "none")
+BLOCK = Block(file=3, index=12, blocks=13, first_group=5, stop_group=7, first_row=100, bytes=999)
+LIST = "metadata/rejected/00003-00012.jsonl"
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return open_storage(str(tmp_path / "out"))
+
+
+def bad_rows(*rows: int) -> list[BadRow]:
+    return [BadRow(row, "row group 5, ", f"its text has flaw {row}") for row in rows]
+
+
+def test_the_first_bad_row_is_an_error_when_none_is_allowed() -> None:
+    with pytest.raises(InputError) as caught:
+        Rejected(FILE, 0).add(bad_rows(101, 102))
+    assert str(caught.value) == (
+        "/in/a.parquet, row group 5, row 101: its text has flaw 101. Fix the row, or raise "
+        "--max_bad_rows to skip such rows."
+    )
+
+
+def test_the_first_row_beyond_the_limit_is_named_with_the_limit() -> None:
+    rejected = Rejected(FILE, 3)
+    rejected.add(bad_rows(101, 102))
+    rejected.add([])
+    rejected.add(bad_rows(107))
+    with pytest.raises(InputError, match=r"row 110: .* flaw 110 \(--max_bad_rows allows 3\)\. Fix"):
+        rejected.add(bad_rows(110, 111))
+
+
+def test_the_total_over_all_files_is_limited_too() -> None:
+    check_total(0, 0)
+    check_total(3, 3)
+    with pytest.raises(InputError) as caught:
+        check_total(4, 3)
+    assert str(caught.value) == (
+        "4 rows cannot be encoded, and --max_bad_rows allows 3. They are listed in "
+        "metadata/rejected/. Fix them, or raise --max_bad_rows to skip such rows."
+    )
+
+
+def test_rows_are_listed_one_json_object_per_line_in_a_file_per_block(storage: Storage) -> None:
+    rejected = Rejected(FILE, 5)
+    rejected.add(bad_rows(101, 107))
+    rejected.save(storage, BLOCK)
+    assert [entry.name for entry in storage.entries("")] == [LIST]
+    assert list(map(json.loads, storage.read(LIST).splitlines())) == [
+        {
+            "file": "/in/a.parquet",
+            "row": row,
+            "place": "row group 5, ",
+            "reason": f"its text has flaw {row}",
+        }
+        for row in (101, 107)
+    ]
+    assert list(rejected_paths(storage, LIST)) == ["/in/a.parquet"] * 2
+
+
+def test_a_block_without_rejected_rows_has_no_list(storage: Storage) -> None:
+    rejected = Rejected(FILE, 5)
+    rejected.add([])
+    rejected.save(storage, BLOCK)
+    assert list(storage.entries("")) == []
+
+
+@pytest.mark.parametrize("content", [b"not json\n", b'{"row": 1}\n', b"[1]\n", b"\xff\n"])
+def test_a_list_with_other_content_is_an_error(storage: Storage, content: bytes) -> None:
+    storage.write(LIST, content)
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        list(rejected_paths(storage, LIST))
