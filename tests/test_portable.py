@@ -11,20 +11,16 @@ from pathlib import Path
 import pytest
 from support.oracle import oracle, read_texts, shards_in
 
+from fineshards.config import BuildConfig
 from fineshards.errors import UsageError
-from fineshards.pipeline.options import (
-    BuildOptions,
-    Parser,
-    add_build_flags,
-    parse_build_flags,
-)
+from fineshards.pipeline.options import Parser, add_build_flags, parse_build_flags
 from fineshards.pipeline.runners.choice import choose_runner
 
 Build = Callable[..., int]
 EMBEDDED = ["--runner=PortableRunner", "--job_endpoint=embed", "--environment_type=LOOPBACK"]
 
 
-def parse(*flags: str) -> BuildOptions:
+def parse(*flags: str) -> BuildConfig:
     parser = Parser()
     add_build_flags(parser)
     return parse_build_flags(parser, ["--input=in", "--output=out", *flags])
@@ -37,9 +33,9 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize("runner", ["FlinkRunner", "flink", "SparkRunner", "PortableRunner"])
 def test_flags_of_a_job_service_are_left_to_it(runner: str) -> None:
     flags = (f"--runner={runner}", "--object_reuse", "--savepoint_path=x")
-    options = parse(*flags)
-    assert options.beam_args == flags
-    assert not choose_runner(options).local
+    config = parse(*flags)
+    assert config.beam_args == flags
+    assert not choose_runner(config).local
 
 
 @pytest.mark.parametrize("runner", [None, "DirectRunner", "direct", "PrismRunner", "Dataflow"])

@@ -59,7 +59,7 @@ def test_a_terminal_shows_a_bar_with_blocks_rate_and_time_left(
     )
     assert re.search(r"\d+/\d+ blocks, \d+\.\d\dM tokens/s, \d+ s left", output)
     assert "━" in output
-    assert re.search(r"finished in [\d.]+ s at [\d.]+ MB of text a second: 25,512 doc", output)
+    assert re.search(r"finished in [\d.]+ s at [\d.]+ MB/s of text: 25,512 doc", output)
 
 
 def test_elsewhere_there_are_only_lines_one_for_each_stage(
@@ -72,7 +72,7 @@ def test_elsewhere_there_are_only_lines_one_for_each_stage(
     assert len(lines) == len(STAGES)
     (summary,) = done.stdout.splitlines()
     assert re.fullmatch(
-        r"finished in [\d.]+ s at [\d.]+ MB of text a second: 1,063 documents, 665,971 tokens, "
+        r"finished in [\d.]+ s at [\d.]+ MB/s of text: 1,063 documents, 665,971 tokens, "
         rf"1 test and 6 train shards in {tmp_path}",
         summary,
     )
@@ -124,7 +124,7 @@ def test_every_entry_takes_the_same_flags(entry: list[str], sample: Path, tmp_pa
 
 def test_output_cut_off_by_a_reader_is_no_error(build: Any, sample: Path, tmp_path: Path) -> None:
     assert build(sample, tmp_path) == 0
-    command = f"{sys.executable} -m pipeline inspect {tmp_path} --shard train/0 | head -n 0"
+    command = f"{sys.executable} -m fineshards inspect {tmp_path} --shard train/0 | head -n 0"
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stderr == ""
 

@@ -107,7 +107,7 @@ def test_settings_are_tried_on_a_sample(
     assert build == "build"
     parser = Parser(prog="fineshards build")
     add_build_flags(parser)
-    assert parse_build_flags(parser, flags).inputs == mixed
+    assert parse_build_flags(parser, flags).patterns == mixed
     assert list(work.iterdir()) == []
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from rich.console import Console
 from rich.table import Table
 
-from fineshards.commands.status import duration
+from fineshards.commands.wording import duration
 from fineshards.pipeline.tuning.estimates import Expectation
 from fineshards.pipeline.tuning.setting_search import MARGIN
 

@@ -55,18 +55,14 @@ def run_trial(flags: Sequence[str], output: str, workers: int, deadline: float) 
     unfinished build is given up; then the result is None. Raises FineshardsError if it fails.
     """
     log = Path(f"{output}.log")
+    # -P: the user's working directory may have a folder that is named like a library.
     command = [sys.executable, "-P", "-m", "fineshards", "build", *flags]
     command += [f"--output={output}", "--keep_checkpoints"]
-    # -P and the path: a folder named pipeline may lie where the user is.
-    root = str(Path(__file__).parent.parent)
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environ = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     try:
         with log.open("wb") as printed:
             began = time.monotonic()
             process = subprocess.Popen(
                 command,
-                env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
                 stderr=subprocess.STDOUT,
