@@ -33,14 +33,10 @@ def _run(arguments: list[str]) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     build = commands.add_parser("build", help="build a dataset, or resume a build")
     add_build_flags(build)
-    status = commands.add_parser(
-        "status", help="show the progress of a job, from its output folder"
-    )
+    status = commands.add_parser("status", help="show the progress of a job")
     verify = commands.add_parser("verify", help="check that a dataset is complete and undamaged")
     inspect = commands.add_parser("inspect", help="show a dataset, or one of its documents")
-    tune = commands.add_parser(
-        "tune", help="find the flags that make a build fastest on this machine"
-    )
+    tune = commands.add_parser("tune", help="find the fastest flags for a build on this machine")
     add_tune_flags(tune)
     for command in (status, verify, inspect):
         command.add_argument("folder", metavar="FOLDER", help="the dataset's folder")
@@ -53,14 +49,10 @@ def _run(arguments: list[str]) -> int:
         metavar="P",
         help="also tokenize P percent of the documents again from their sources, and compare",
     )
-    inspect.add_argument(
-        "--shard", metavar="SPLIT/N", help="the shard to look into, such as train/0"
-    )
+    inspect.add_argument("--shard", metavar="SPLIT/N", help="a shard, such as train/0")
     place = inspect.add_mutually_exclusive_group()
-    place.add_argument("--document", type=int, metavar="N", help="document N of the shard, from 0")
-    place.add_argument(
-        "--token", type=int, metavar="N", help="the document of token N of the shard"
-    )
+    place.add_argument("--document", type=int, metavar="N", help="the shard's document N, from 0")
+    place.add_argument("--token", type=int, metavar="N", help="the document with token N of it")
     if arguments[:1] == ["build"]:
         config = parse_build_flags(build, arguments[1:])
         # Imported after the flags are parsed, so that --help and mistakes need no numpy.

@@ -139,8 +139,8 @@ def set_up_logging(console: Console, local: bool) -> None:
     # The steps log for remote workers; on this machine `watch` reports the same.
     logging.getLogger("fineshards.worker").setLevel(logging.WARNING if local else logging.INFO)
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL if local else logging.INFO)
-    # A worker in this process (--environment_type=LOOPBACK) logs each connection, and the end of one
-    # as an error. The runner reports what fails in it.
+    # A worker in this process (--environment_type=LOOPBACK) logs each connection, and its end as an
+    # error. The runner reports what fails in it.
     logging.getLogger("apache_beam.runners.worker").setLevel(logging.CRITICAL)
 
 

@@ -1,6 +1,6 @@
-"""Runners with a job service, as far as Beam's own service in the process can show it.
+"""Runners with a job service, tested with Beam's own service in this process.
 
-Real ones are in test_engines.py.
+Real engines are in test_engines.py.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def test_flags_of_a_job_service_are_left_to_it(runner: str) -> None:
 
 
 @pytest.mark.parametrize("runner", [None, "DirectRunner", "direct", "PrismRunner", "Dataflow"])
-def test_an_unknown_flag_is_refused_where_no_job_service_has_flags_of_its_own(
+def test_an_unknown_flag_is_refused_by_runners_without_a_job_service(
     runner: str | None,
 ) -> None:
     flags = [f"--runner={runner}"] if runner else []
@@ -48,7 +48,7 @@ def test_an_unknown_flag_is_refused_where_no_job_service_has_flags_of_its_own(
 
 
 @pytest.mark.parametrize("runner", ["DirectRunner", "direct", "FnApiRunner", "fnapi"])
-def test_local_runners_are_known_by_every_name_that_beam_takes(runner: str) -> None:
+def test_local_runners_are_recognized_by_every_name_that_beam_takes(runner: str) -> None:
     assert choose_runner(parse(f"--runner={runner}")).local
 
 
@@ -65,7 +65,7 @@ def test_a_flag_that_the_job_service_does_not_describe_is_refused(
     assert not shards_in(tmp_path)
 
 
-def test_a_worker_in_this_process_shows_no_traceback_of_what_is_explained(
+def test_a_worker_in_this_process_prints_no_traceback_of_an_explained_error(
     fineshards: Callable[..., object], tmp_path: Path
 ) -> None:
     source = tmp_path / "bad.jsonl"
@@ -82,7 +82,7 @@ def test_a_worker_in_this_process_shows_no_traceback_of_what_is_explained(
     [
         (
             ["--runner=PortableRunner", "--job_endpoint=localhost:1", "--job_server_timeout=1"],
-            "no job service answers at localhost:1 within 1 seconds. Start it, or ",
+            "no job service answered at localhost:1 within 1 s. Start one, or ",
         ),
         (["--runner=PortableRunner"], "You must specify a --job_endpoint"),
         (
@@ -92,7 +92,7 @@ def test_a_worker_in_this_process_shows_no_traceback_of_what_is_explained(
     ],
     ids=["no answer", "no address", "no jar"],
 )
-def test_a_job_service_that_cannot_be_had(
+def test_a_missing_job_service_is_one_sentence(
     build: Build,
     sample: Path,
     tmp_path: Path,

@@ -296,9 +296,7 @@ def _shift_border(folder: Path) -> None:
         pytest.param(_cell("document", 10, 1), "not consecutive", id="document skipped"),
         pytest.param(_cell("start", 10, 1), "'start' is negative, or not 0", id="start inside"),
         pytest.param(_cell("start", 0, 1), "previous shard ended at", id="other start"),
-        pytest.param(
-            _cell("start", 0, -(10**9)), "'start' is negative", id="negative start"
-        ),
+        pytest.param(_cell("start", 0, -(10**9)), "'start' is negative", id="negative start"),
         pytest.param(_cell("row", 0, 1), "previous shard ended in row", id="continues another row"),
         pytest.param(_set_column("file", "elsewhere"), "not in the manifest", id="other file"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from fineshards.config import BuildConfig
@@ -38,6 +39,11 @@ def refuse_impossible(config: BuildConfig) -> None:
                 f"{flag} {path} is on this machine, where Dataflow's workers cannot reach it. Use "
                 "a folder on Cloud Storage: gs://bucket/folder."
             )
+    if find_spec("google.cloud.dataflow") is None:
+        raise UsageError(
+            "google-cloud-dataflow-client is not installed. Install it with: "
+            "pip install 'fineshards[dataflow]'"
+        )
     given = PipelineOptions(list(config.beam_args))
     setup = given.view_as(SetupOptions)
     if not (
