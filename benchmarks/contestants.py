@@ -85,9 +85,7 @@ def choose(names: str | None, known: Sequence[Contestant] = CONTESTANTS) -> list
     chosen = list(dict.fromkeys(names.split(",")))
     for name in chosen:
         if name not in by_name:
-            raise UsageError(
-                f"--only {name}: unknown contestant. The known ones are {', '.join(by_name)}."
-            )
+            raise UsageError(f"--only {name}: unknown. The contestants are {', '.join(by_name)}.")
     return [by_name[name] for name in chosen]
 
 

@@ -43,7 +43,7 @@ def lay_out(patterns: Sequence[str], repeat: int, folder: Path) -> list[str]:
     for path in paths:
         if "://" in path or not path.endswith(".parquet"):
             raise UsageError(
-                f"{path}: only local .parquet files can be measured, because the peers read no others."
+                f"{path}: only local .parquet files can be measured, since the peers read no others."
             )
     folder.mkdir()
     names = []
@@ -103,9 +103,7 @@ def _read_file(path: Path) -> Contents:
                 text_bytes += pc.sum(lengths).as_py() or 0
                 empty += pc.sum(pc.equal(lengths, 0)).as_py() or 0
     except (KeyError, pa.ArrowException) as error:
-        raise InputError(
-            f"{path.name}: not a parquet file with a column text ({error})."
-        ) from error
+        raise InputError(f"{path.name}: not a parquet file with column text ({error}).") from error
     return Contents(1, path.stat().st_size, documents, text_bytes, empty)
 
 

@@ -22,8 +22,8 @@ from resource import struct_rusage
 from fineshards.errors import FineshardsError
 
 # Memory is sampled at this interval in seconds, or less often if sampling would take more than this
-# share of a core. At a share of 0.05 it also slowed down processes that map memory all the time: the
-# job took 4 to 7 % longer, the bound 1 %.
+# share of a core. A share of 0.05 also slowed down processes that map memory all the time: the job
+# took 4 to 7 % longer, the bound 1 %.
 SAMPLING_SECONDS = 0.05
 SAMPLING_SHARE = 0.01
 # How long helpers may outlive the command before they are killed.

@@ -99,7 +99,7 @@ class Result:
             caption=f"medians of {len(self.loads)} runs; {machine['cores']} cores of "
             f"{machine['cpu']}, {machine['memory_bytes'] / 2**30:.0f} GiB, "
             f"{machine['file_system']}; fineshards {self.commit}\n"
-            "peak memory: all processes together (PSS, sampled); peak process: resident set of the largest",
+            "peak memory: of all processes together (PSS, sampled); peak process: resident set",
         )
         first = self.entries[0].name
         table.add_column("")

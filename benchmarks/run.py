@@ -219,30 +219,22 @@ def positive(text: str) -> int:
 def flags() -> argparse.ArgumentParser:
     """The command line."""
     parser = Parser(prog="python -m benchmarks.run", description=__doc__)
-    parser.add_argument(
-        "--input", action="append", metavar="PATTERN", help="parquet files; may be repeated"
-    )
-    parser.add_argument(
-        "--repeat", type=positive, default=1, metavar="N", help="use the input N times"
-    )
+    parser.add_argument("--input", action="append", metavar="PATTERN", help="parquet; repeatable")
+    parser.add_argument("--repeat", type=positive, default=1, metavar="N", help="repeat the input")
     parser.add_argument("--rounds", type=positive, default=3, metavar="N", help="default: 3")
-    parser.add_argument(
-        "--only", metavar="A,B", help="contestants; the others are compared with the first"
-    )
+    parser.add_argument("--only", metavar="A,B", help="contestants to run; default: all")
     parser.add_argument("--name", help="part of the result's file name")
     parser.add_argument("--work", metavar="FOLDER", help="folder for temporary outputs")
     parser.add_argument("--results", default=str(RESULTS), metavar="FOLDER")
     parser.add_argument("--peers", default=str(PEERS_PYTHON), metavar="PYTHON")
-    parser.add_argument(
-        "--scale", action="store_true", help="benchmark the plan at FineWeb's size instead"
-    )
-    parser.add_argument("--loader", action="store_true", help="benchmark the loader instead")
+    parser.add_argument("--scale", action="store_true", help="only the plan at FineWeb's size")
+    parser.add_argument("--loader", action="store_true", help="only the loader")
     parser.add_argument(
         "--shrink",
         type=positive,
         default=1,
         metavar="N",
-        help="1/N of the size, for --scale and --loader",
+        help="--scale, --loader: at 1/N of the size",
     )
     return parser
 

@@ -176,7 +176,7 @@ def test_files_without_tokens_are_refused(
         (
             ["--only=fineshards,nobody"],
             2,
-            "nobody: unknown contestant. The known ones are fineshards, seed",
+            "nobody: unknown. The contestants are fineshards, seed",
         ),
         (["--only=bound", "--peers=nowhere/python"], 2, "--only fineshards,seed"),
         (["--input=nothing*", "--only=seed"], 2, "no file matches"),
