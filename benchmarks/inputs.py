@@ -43,7 +43,7 @@ def lay_out(patterns: Sequence[str], repeat: int, folder: Path) -> list[str]:
     for path in paths:
         if "://" in path or not path.endswith(".parquet"):
             raise UsageError(
-                f"{path}: only local .parquet files can be measured, since the peers read no others."
+                f"{path}: only local .parquet files can be measured; the peers read no others."
             )
     folder.mkdir()
     names = []
