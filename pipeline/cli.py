@@ -52,7 +52,7 @@ def _run(arguments: list[str]) -> int:
     inspect.add_argument("--shard", metavar="SPLIT/N", help="a shard, such as train/0")
     place = inspect.add_mutually_exclusive_group()
     place.add_argument("--document", type=int, metavar="N", help="the shard's document N, from 0")
-    place.add_argument("--token", type=int, metavar="N", help="the document with token N of it")
+    place.add_argument("--token", type=int, metavar="N", help="the document that has token N")
     if arguments[:1] == ["build"]:
         config = parse_build_flags(build, arguments[1:])
         # Imported after the flags are parsed, so that --help and mistakes need no numpy.

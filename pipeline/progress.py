@@ -61,7 +61,7 @@ def _watch(reader: StatusReader, start: Status, console: Console, stop: threadin
         bar = progress.add_task("reading files", total=None, detail="")
         last, took = False, 0.0
         while not last:
-            # To list a million blocks takes long; it must not be done all the time.
+            # Listing a million blocks takes long, so it is done less often then.
             last = stop.wait(max(_POLL_SECONDS, 10 * took))
             start_of_read = time.monotonic()
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,17 @@ def test_a_job_that_workers_can_never_finish_is_refused(
 ) -> None:
     assert main(flags) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_dataflow_without_its_extra_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "google.cloud.dataflow", None)
+    assert main(["--dataset=a/b", "--output=gs://b/o", *DATAFLOW]) == 2
+    assert capsys.readouterr().err == (
+        "fineshards: google-cloud-dataflow-client is not installed. Install it with: "
+        "pip install 'fineshards[dataflow]'\n"
+    )
 
 
 @pytest.mark.parametrize(

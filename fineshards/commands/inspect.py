@@ -21,7 +21,7 @@ def describe_dataset(dataset: Dataset) -> str:
         f"  shards     {layout.test_windows:,} test and {train:,} train, "
         f"{counted(layout.shard_tokens, 'token')} each, "
         f"{manifest.shards[-1].tokens:,} in the last",
-        f"  tokens     {totals['tokens']:,}, {ids}, {tokenizer.eot} before each document",
+        f"  tokens     {totals['tokens']:,}, {ids}, EOT {tokenizer.eot} before each document",
         f"  documents  {totals['documents']:,} ({counted(totals['nulls'], 'row')} without text, "
         f"{totals['rejected']:,} rejected)",
         f"  text       {totals['text_bytes'] / 1e6:,.1f} MB from "
@@ -71,7 +71,11 @@ def _shard_position(dataset: Dataset, name: str) -> int:
         if name in (f"{shard.split}/{shard.index}", shard.name):
             return position
     last = {shard.split: shard.index for shard in shards}
-    ranges = [f"{split}/0 to {split}/{last[split]}" for split in SPLITS if split in last]
+    ranges = [
+        f"{split}/0" + (f" to {split}/{last[split]}" if last[split] else "")
+        for split in SPLITS
+        if split in last
+    ]
     raise UsageError(f"--shard {name}: no such shard. This dataset has {' and '.join(ranges)}.")
 
 
