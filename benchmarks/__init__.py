@@ -1,1 +1,1 @@
-"""Measurements: the job beside other ways of doing the same, and the plan at FineWeb's size."""
+"""Benchmarks: the job against other tools, the loader, and the plan at FineWeb's size."""

@@ -1,7 +1,8 @@
-"""The framework-free bound: what the machine can do, without anything that a job needs.
+"""The lower bound: what the machine can do, with no framework and no guarantees.
 
-A plain process a core, each with a share of the row groups, the fastest exact encoder there is, and
-one `numpy.save` a run of row groups. No shards, no order, no restart, no checks, no documents.
+One plain process per core, each with a share of the row groups, the fastest exact encoder, and one
+`numpy.save` per run of row groups. No shards, order, restart, checks or document tables.
+
 Run as `python bound.py INPUT OUTPUT`, in the peers' environment.
 """
 
@@ -28,7 +29,7 @@ RANKS = Path(tiktoken_ext.__path__[0]) / "data/cl100k_base.tiktoken"
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """A row group of a file; bytes: uncompressed size of its text."""
+    """A row group of a file; bytes: the uncompressed size of its text column."""
 
     path: Path
     index: int
@@ -48,7 +49,7 @@ def row_groups(folder: Path) -> list[RowGroup]:
 
 
 def share_out(groups: list[RowGroup], processes: int) -> list[list[RowGroup]]:
-    """Consecutive shares of about the same size, one a process."""
+    """Consecutive shares of about the same size, one per process."""
     shares: list[list[RowGroup]] = [[] for _ in range(processes)]
     total, before = sum(group.bytes for group in groups), 0
     for group in groups:
@@ -60,7 +61,7 @@ def share_out(groups: list[RowGroup], processes: int) -> list[list[RowGroup]]:
 
 def encode(encoder: gigatoken.Tokenizer, texts: pa.Array) -> npt.NDArray[np.uint32]:
     """The tokens of all texts, EOT before each."""
-    # gigatoken takes strings that cannot be null.
+    # gigatoken takes only strings without nulls.
     strings = ak.from_arrow(texts.drop_null().cast(pa.large_string()))
     layout = encoder.encode_batch(strings, parallel=False).layout
     starts = layout.offsets.data[:-1]
@@ -69,7 +70,7 @@ def encode(encoder: gigatoken.Tokenizer, texts: pa.Array) -> npt.NDArray[np.uint
 
 
 def work(number: int, share: list[RowGroup], output: Path) -> None:
-    """Tokenizes one process's share."""
+    """Tokenizes the share of one process."""
     encoder = gigatoken.Tokenizer.from_tiktoken(str(RANKS), "gpt4", {})
     for path, groups in groupby(share, key=lambda group: group.path):
         parts = []
@@ -81,7 +82,7 @@ def work(number: int, share: list[RowGroup], output: Path) -> None:
 
 
 def main(source: Path, output: Path) -> None:
-    """Tokenizes a folder of parquet files, a process a core."""
+    """Tokenizes a folder of parquet files, with one process per core."""
     output.mkdir(parents=True, exist_ok=True)
     shares = share_out(row_groups(source), os.cpu_count() or 1)
     processes = [

@@ -1,4 +1,4 @@
-"""The chart of a result: bars of speed and of memory, as plain SVG that is drawn here."""
+"""The chart of a result: bars for speed and memory, as plain SVG."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FIRST_COLOUR, _OTHER_COLOUR = "#1f6feb", "#9aa7b4"
 
 @dataclass(frozen=True, slots=True)
 class _Bar:
-    """value: length of the bar; low, high: ends of the line through its end."""
+    """value: length of the bar. low, high: ends of the line that shows the spread."""
 
     value: float
     low: float
@@ -28,7 +28,7 @@ class _Bar:
 
 
 def draw(result: Result) -> str:
-    """The SVG: text a second and peak memory, median as bar, smallest and largest as a line."""
+    """The SVG: MB/s and peak memory; medians as bars, minimum to maximum as lines."""
     speed, memory = [], []
     for entry in result.entries:
         rates = [result.megabytes_per_second(run.wall) for run in entry.runs]
@@ -42,20 +42,20 @@ def draw(result: Result) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
         f'width="{_WIDTH}" height="{height}" font-family="sans-serif" font-size="13">',
         f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
-        _text(16, 28, f"{contents.text_bytes / 1e6:,.0f} MB of text to tokens", size=17),
+        _text(16, 28, f"Tokenizing {contents.text_bytes / 1e6:,.0f} MB of text", size=17),
         _text(
             16,
             48,
-            f"{machine['cores']} cores of {machine['cpu']}; medians of {len(result.loads)}, "
-            f"lines from the smallest to the largest; {result.date[:10]}",
+            f"{machine['cores']} cores of {machine['cpu']}; medians of {len(result.loads)} runs, "
+            f"lines from minimum to maximum; {result.date[:10]}",
             colour="#57606a",
         ),
         *(
             _text(_LEFT - 10, _middle(row) + 5, entry.name, anchor="end")
             for row, entry in enumerate(result.entries)
         ),
-        *_panel(_LEFT, "MB of text a second (more is better)", speed, "{:,.1f}"),
-        *_panel(_SECOND, "peak memory, MB (less is better)", memory, "{:,.0f}"),
+        *_panel(_LEFT, "MB/s of text (higher is better)", speed, "{:,.1f}"),
+        *_panel(_SECOND, "peak memory, MB (lower is better)", memory, "{:,.0f}"),
         "</svg>",
     ]
     return "\n".join(lines) + "\n"

@@ -1,7 +1,7 @@
-"""Who takes part: the job and its peers, each a command that turns a folder of parquet into tokens.
+"""The contestants: the job and its peers, each a command that tokenizes a folder of parquet files.
 
-To add one, write a program `INPUT OUTPUT` and name it here. Totals are counted from the files that
-a contestant leaves, not taken from what it says.
+To add one, write a program that takes `INPUT OUTPUT`, and list it here. Tokens are counted in the
+files that a contestant writes, not taken from what it prints.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ _TOKEN_BYTES = 4
 class Contestant:
     """One way of tokenizing.
 
-    module: and arguments, run by `python -m` in the project's folder; `{input}`, `{output}` and
-    `{work}` stand for the folders. prepare: the same, run once before the measurements.
-    peer: whether it needs the peers' environment. skips_empty: documents without text are left out.
-    packages: whose versions belong to the result.
+    what: a description for the result. module: a module and its arguments, run by `python -m` in
+    the project's folder; `{input}`, `{output}` and `{work}` stand for the folders. prepare: the
+    same, run once before the measurements. peer: whether it needs the peers' environment.
+    skips_empty: whether it leaves out documents without text. packages: the packages whose versions
+    belong to the result.
     """
 
     name: str
@@ -42,19 +43,19 @@ class Contestant:
 CONTESTANTS = (
     Contestant(
         name="fineshards",
-        what="this job, all defaults",
+        what="this job with all defaults",
         module=("fineshards", "build", "--input", "{input}/*.parquet", "--output", "{output}"),
         packages=("apache-beam", "gigatoken", "numpy", "pyarrow", "tiktoken"),
     ),
     Contestant(
         name="seed",
-        what="multiprocessing pool, tiktoken, one document a task",
+        what="multiprocessing pool, tiktoken, one document per task",
         module=("benchmarks.seed_method", "{input}", "{output}"),
         packages=("numpy", "pyarrow", "tiktoken"),
     ),
     Contestant(
         name="datatrove",
-        what="DocumentTokenizer, a task a core",
+        what="DocumentTokenizer, one task per core",
         module=(
             "benchmarks.datatrove_method",
             "{input}",
@@ -68,7 +69,7 @@ CONTESTANTS = (
     ),
     Contestant(
         name="bound",
-        what="no framework: a process a core, gigatoken, arrays saved as they come",
+        what="lower bound (no framework, no guarantees): one process per core, gigatoken",
         module=("benchmarks.bound", "{input}", "{output}"),
         packages=("awkward", "gigatoken", "numpy", "pyarrow"),
         peer=True,
@@ -77,31 +78,31 @@ CONTESTANTS = (
 
 
 def choose(names: str | None, known: Sequence[Contestant] = CONTESTANTS) -> list[Contestant]:
-    """The contestants with these names (`a,b`), or all; raises UsageError for an unknown one."""
+    """The contestants with these names (`a,b`), or all; raises UsageError for an unknown name."""
     if names is None:
         return list(known)
     by_name = {contestant.name: contestant for contestant in known}
     chosen = list(dict.fromkeys(names.split(",")))
     for name in chosen:
         if name not in by_name:
-            raise UsageError(f"--only {name}: unknown; there are {', '.join(by_name)}.")
+            raise UsageError(f"--only {name}: unknown. The contestants are {', '.join(by_name)}.")
     return [by_name[name] for name in chosen]
 
 
 def interpreter(contestant: Contestant, peers_python: Path) -> str:
-    """The Python that runs a contestant; raises UsageError if the peers' is not there."""
+    """The Python that runs a contestant; raises UsageError if the peers' one does not exist."""
     if not contestant.peer:
         return sys.executable
     if not peers_python.exists():
         raise UsageError(
-            f"{contestant.name} needs the peers' environment, and there is no {peers_python}. "
-            "`make bench` prepares it; or leave the peers out with --only fineshards,seed."
+            f"{contestant.name} needs the peers' environment, but {peers_python} does not exist. "
+            "`make bench` creates it. Or leave the peers out with --only fineshards,seed."
         )
     return str(peers_python)
 
 
 def count_tokens(output: Path) -> int:
-    """The number of tokens in the files of a contestant's output; raises FineshardsError."""
+    """The number of tokens in the files of an output; raises FineshardsError for other files."""
     total = 0
     for path in output.rglob("*"):
         if path.suffix == ".npy":
@@ -110,6 +111,6 @@ def count_tokens(output: Path) -> int:
                 raise FineshardsError(f"{path.name} has {tokens.dtype} {tokens.shape}, not tokens.")
             total += len(tokens)
         elif path.suffix == ".ds":
-            # datatrove's: bare tokens.
+            # Files of datatrove are bare tokens.
             total += path.stat().st_size // _TOKEN_BYTES
     return total

@@ -1,7 +1,8 @@
-"""datatrove's tokenizer step, as its documentation shows it: reader and DocumentTokenizer, locally.
+"""datatrove's tokenizer step as in its documentation: a reader and DocumentTokenizer, locally.
 
-Set up in its favour where there is a choice: only the columns it needs are read, nothing is
-shuffled, and the tokens go straight to the output. EOT stands after each document, not before.
+Choices favour datatrove: only the columns that it needs are read, nothing is shuffled, and the
+tokens go straight to the output. EOT comes after each document, not before.
+
 Run as `python datatrove_method.py INPUT OUTPUT TOKENIZER`, in the peers' environment.
 """
 
@@ -17,7 +18,7 @@ from datatrove.pipeline.tokens import DocumentTokenizer
 
 
 def main(source: Path, output: Path, tokenizer: Path) -> None:
-    """Tokenizes a folder of parquet files into a token file a task; logs beside the output."""
+    """Tokenizes a folder of parquet files, one token file per task; logs go next to the output."""
     workers = os.cpu_count() or 1
     LocalPipelineExecutor(
         pipeline=[

@@ -1,7 +1,7 @@
-"""The input of a benchmark: which files, laid out in one folder, and how much text is in them.
+"""The input of a benchmark: its files, laid out in one folder, and how much text they hold.
 
-Run as `python -m benchmarks.inputs FOLDER` it prints the contents as JSON. That is a process of its
-own because the memory of the process that starts the contestants would be a floor of theirs.
+Run as `python -m benchmarks.inputs FOLDER`, it prints the contents as JSON. It runs in a separate
+process because the memory of the process that starts the contestants would be a minimum of theirs.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from fineshards.sources.files import find_files
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """files: their number. bytes: their size. documents: rows with text. text_bytes: UTF-8.
+    """What the input holds.
 
-    empty: documents whose text is empty; some contestants leave them out.
+    files: number of files. bytes: their size. documents: rows with text. text_bytes: UTF-8 bytes of
+    the text. empty: documents with an empty text, which some contestants leave out.
     """
 
     files: int
@@ -33,16 +34,16 @@ class Contents:
 
 
 def lay_out(patterns: Sequence[str], repeat: int, folder: Path) -> list[str]:
-    """Puts all files that match, `repeat` times, under new names into a folder; returns the names.
+    """Puts all matching files into a folder, `repeat` times, under new names; returns the names.
 
-    Names sort in the order of the input. Files are hard links where possible, else copies. Raises
-    UsageError if nothing matches, or something that is not parquet, which is all that peers read.
+    The names sort in the order of the input. Files are hard links if possible, otherwise copies.
+    Raises UsageError if nothing matches, or if a file is not parquet, the only format of the peers.
     """
     paths = [file.path for file in find_files(patterns)]
     for path in paths:
         if "://" in path or not path.endswith(".parquet"):
             raise UsageError(
-                f"{path}: only local .parquet files can be measured; the peers read no other."
+                f"{path}: only local .parquet files can be measured; the peers read no others."
             )
     folder.mkdir()
     names = []
@@ -56,7 +57,7 @@ def _link_or_copy(source: str, target: Path) -> None:
     try:
         os.link(os.path.realpath(source), target)
     except OSError:
-        # Another file system, or a file of somebody else's.
+        # Another file system, or a file of another user.
         try:
             shutil.copyfile(source, target)
         except OSError as error:
@@ -64,10 +65,10 @@ def _link_or_copy(source: str, target: Path) -> None:
 
 
 def read_contents(folder: Path) -> Contents:
-    """Counts what is in the parquet files of a folder, by reading them once.
+    """Counts the contents of the parquet files of a folder by reading them once.
 
-    After that they are in the page cache, as far as they have room. Raises InputError for a file
-    that is damaged or has no column `text`.
+    Afterwards they are in the page cache, as far as they fit. Raises InputError for a file that is
+    damaged or has no column `text`.
     """
     paths = sorted(folder.glob("*.parquet"))
     # A repeated file is one file under many names.
@@ -90,7 +91,7 @@ def _read_file(path: Path) -> Contents:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    # All of it, for contestants that read more than the text.
+    # The whole file, for contestants that read more than the text.
     with path.open("rb") as whole, open(os.devnull, "wb") as nowhere:
         shutil.copyfileobj(whole, nowhere, 16 << 20)
     documents = text_bytes = empty = 0
@@ -102,12 +103,12 @@ def _read_file(path: Path) -> Contents:
                 text_bytes += pc.sum(lengths).as_py() or 0
                 empty += pc.sum(pc.equal(lengths, 0)).as_py() or 0
     except (KeyError, pa.ArrowException) as error:
-        raise InputError(f"{path.name}: no parquet file with a column text ({error}).") from error
+        raise InputError(f"{path.name}: not a parquet file with column text ({error}).") from error
     return Contents(1, path.stat().st_size, documents, text_bytes, empty)
 
 
 def main(folder: Path) -> None:
-    """Prints the contents of a folder; ends with a sentence if they cannot be read."""
+    """Prints the contents of a folder; exits with a sentence if they cannot be read."""
     try:
         print(json.dumps(asdict(read_contents(folder))))
     except FineshardsError as error:

@@ -1,4 +1,4 @@
-"""What a measurement was made on and with: the machine, and the versions. No names, no paths."""
+"""The machine and the versions of a measurement, without names of hosts, users or paths."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _VERSIONS = (
 
 
 def describe_machine(work: Path) -> dict[str, Any]:
-    """The machine as far as it matters; work: the folder that the contestants write to."""
+    """The machine; work: the folder that the contestants write to."""
     return {
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
@@ -29,7 +29,7 @@ def describe_machine(work: Path) -> dict[str, Any]:
 
 
 def describe_versions(python: str, packages: tuple[str, ...]) -> dict[str, str]:
-    """Versions of Python and of packages in the environment of an interpreter."""
+    """Versions of Python and of packages in an interpreter's environment."""
     listed = subprocess.run(
         [python, "-c", _VERSIONS, *packages], capture_output=True, text=True, check=True
     )
@@ -38,7 +38,7 @@ def describe_versions(python: str, packages: tuple[str, ...]) -> dict[str, str]:
 
 
 def describe_commit(root: Path) -> str:
-    """The commit of a source tree, with `-dirty` if it is changed; `unknown` if it has none."""
+    """The commit of a source tree, with `-dirty` if it has changes; `unknown` without git."""
     try:
         found = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
@@ -63,6 +63,6 @@ def _file_system(folder: Path) -> str:
     """The type of the file system that a folder is on, such as ext4."""
     inside = folder.resolve()
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    # The deepest wins, and of those on one place the last.
+    # The deepest mount wins, and the last of several at one place.
     above = [mount for mount in mounts if inside.is_relative_to(mount[1])]
     return max(enumerate(above), key=lambda item: (len(item[1][1]), item[0]))[1][2]

@@ -1,8 +1,8 @@
-"""One command, measured from outside: wall and CPU time, and peak memory of all its processes.
+"""Measures a command from outside: wall time, CPU time, and peak memory of all its processes.
 
-The command gets a session of its own, by which its processes are known whoever started them. Some
-libraries leave helpers behind that outlive the command, and with them the CPU time of all workers;
-they become our children, so that it is counted. Linux only: /proc, wait4 and prctl.
+The command gets its own session, which identifies its processes whichever of them started them.
+Some libraries leave helper processes that outlive the command and hold the CPU time of all workers.
+They become our children, so that their time is counted. Linux only: /proc, wait4 and prctl.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from resource import struct_rusage
 
 from fineshards.errors import FineshardsError
 
-# A look at the memory of all processes costs time: it is taken every so many seconds, or less often
-# if it would take more than this part of a core. At 0.05 it also held up a process that maps memory
-# all the time: the job took 4 to 7 % longer, the bound 1 %.
+# Memory is sampled at this interval in seconds, or less often if sampling would take more than this
+# share of a core. A share of 0.05 also slowed down processes that map memory all the time: the job
+# took 4 to 7 % longer, the bound 1 %.
 SAMPLING_SECONDS = 0.05
 SAMPLING_SHARE = 0.01
 # How long helpers may outlive the command before they are killed.
@@ -34,12 +34,12 @@ _SHOWN_LINES = 20
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What a command cost.
+    """The cost of a command.
 
-    wall: seconds until the command ended. cpu: seconds, user and system, of all its processes.
-    peak_process: bytes, the largest resident set that one process had.
-    peak_tree: bytes, the largest sum over all processes at one time, with pages that they share
-    counted once (PSS); sampled, so that a short peak may be missed.
+    wall: seconds until the command ended. cpu: user and system seconds of all its processes.
+    peak_process: bytes of the largest resident set of one process. peak_tree: bytes of the largest
+    sum over all processes at one time, shared pages counted once (PSS). It is sampled, so a short
+    peak may be missed.
     """
 
     wall: float
@@ -51,10 +51,10 @@ class Measurement:
 def measure(
     command: Sequence[str], log: Path, cwd: Path, env: Mapping[str, str] | None = None
 ) -> Measurement:
-    """Runs a command to its end; what it prints goes to `log`.
+    """Runs a command to its end; its output goes to `log`.
 
-    env: variables on top of ours. Raises FineshardsError if the command cannot be started or fails.
-    None of its processes outlives the call.
+    env: variables added to the environment. Raises FineshardsError if the command cannot be started
+    or fails. None of its processes outlives the call.
     """
     with log.open("wb") as printed, _adopting_orphans():
         began = time.perf_counter()
@@ -77,15 +77,15 @@ def measure(
             wall = time.perf_counter() - began
             grace = GRACE_SECONDS
         finally:
-            # Also when we are interrupted; then without grace.
+            # On an interrupt as well, but without grace.
             peak_tree = sampler.stop()
             left_behind = _end_session(process.pid, grace)
-    # Popen need not look for a process that is gone.
+    # So that Popen does not wait for a process that has ended.
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
         raise FineshardsError(
             f"`{' '.join(command)}` ended with exit code {process.returncode}. "
-            f"The last that it printed:\n{_tail(log)}"
+            f"The end of its output:\n{_tail(log)}"
         )
     usages = [used, *left_behind]
     return Measurement(
@@ -97,7 +97,7 @@ def measure(
 
 
 class _Sampler:
-    """Watches the memory of a session's processes in a thread, until stopped."""
+    """Samples the memory of a session's processes in a thread, until stopped."""
 
     def __init__(self, session: int) -> None:
         self._session = session
@@ -107,7 +107,7 @@ class _Sampler:
         self._thread.start()
 
     def stop(self) -> int:
-        """Ends the watch; returns the peak in bytes."""
+        """Stops sampling; returns the peak in bytes."""
         self._stopped.set()
         self._thread.join()
         return self._peak
@@ -122,20 +122,20 @@ class _Sampler:
 
 
 def _session_processes(session: int) -> list[int]:
-    """The process ids of a session, zombies too."""
+    """The process ids of a session, including zombies."""
     found = []
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             with suppress(OSError):
                 stat = Path(entry.path, "stat").read_bytes()
-                # After the name, which may hold anything: state, parent, group, session.
+                # After the name, which may contain anything: state, parent, group, session.
                 if int(stat.rpartition(b")")[2].split()[3]) == session:
                     found.append(int(entry.name))
     return found
 
 
 def _proportional_bytes(pid: int) -> int:
-    """A process's memory, with its part of what it shares (PSS); 0 if it is gone."""
+    """The memory of a process with its share of shared pages (PSS); 0 if it has ended."""
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_bytes().splitlines():
             if line.startswith(b"Pss:"):
@@ -145,7 +145,7 @@ def _proportional_bytes(pid: int) -> int:
 
 @contextmanager
 def _adopting_orphans() -> Iterator[None]:
-    """While this lasts, processes below us that lose their parent become our children."""
+    """In the body, descendants that lose their parent become our children."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
@@ -155,7 +155,7 @@ def _adopting_orphans() -> Iterator[None]:
 
 
 def _end_session(session: int, grace: float) -> list[struct_rusage]:
-    """Waits for what is left of a session, kills it after `grace` seconds; returns what it used."""
+    """Waits for the rest of a session and kills it after `grace` seconds; returns its usage."""
     usages = []
     patience = time.monotonic() + grace
     while processes := _session_processes(session):
@@ -163,7 +163,7 @@ def _end_session(session: int, grace: float) -> list[struct_rusage]:
             if time.monotonic() > patience:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            # One whose parent still lives is not ours to wait for.
+            # A process whose parent still lives is not our child.
             with suppress(ChildProcessError):
                 reaped, _, usage = os.wait4(pid, os.WNOHANG)
                 if reaped:

@@ -1,4 +1,4 @@
-"""What came out: medians, rates and ratios of the contestants, as JSON and as a table."""
+"""Results: medians, rates and ratios of the contestants, as JSON and as a table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RESULT_VERSION = 1
 class Entry:
     """A contestant and its runs, in the order of the rounds.
 
-    command: with INPUT and OUTPUT for the folders.
+    command: its command line, with INPUT and OUTPUT for the folders.
     """
 
     name: str
@@ -37,9 +37,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A whole benchmark. The first entry is what the others are compared with.
+    """A whole benchmark. The others are compared with the first entry.
 
-    date: ISO 8601, UTC. files: names. loads: the machine's load before each round.
+    date: ISO 8601, UTC. files: names of the input files. loads: the load of the machine before each
+    round.
     """
 
     name: str
@@ -54,7 +55,7 @@ class Result:
     entries: tuple[Entry, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The result's content; times in seconds, memory in bytes."""
+        """The result as JSON; times in seconds, memory in bytes."""
         return {
             "format": "fineshards-benchmark",
             "version": RESULT_VERSION,
@@ -70,7 +71,7 @@ class Result:
         }
 
     def megabytes_per_second(self, seconds: float) -> float:
-        """Megabytes (10^6) of text a second, if all took so long."""
+        """The rate in MB/s (10^6 bytes of text) of a run of this length."""
         return self.contents.text_bytes / 1e6 / seconds
 
     def _entry_json(self, entry: Entry) -> dict[str, Any]:
@@ -90,15 +91,15 @@ class Result:
         }
 
     def table(self) -> Table:
-        """The result for a terminal."""
+        """The result as a table."""
         machine, contents = self.machine, self.contents
         table = Table(
             title=f"{contents.text_bytes / 1e6:,.0f} MB of text, {contents.documents:,} documents, "
             f"{contents.files} files, {self.tokens:,} tokens",
-            caption=f"medians of {len(self.loads)}; {machine['cores']} cores of "
+            caption=f"medians of {len(self.loads)} runs; {machine['cores']} cores of "
             f"{machine['cpu']}, {machine['memory_bytes'] / 2**30:.0f} GiB, "
             f"{machine['file_system']}; fineshards {self.commit}\n"
-            "peak memory: all processes together (PSS, sampled); of one process: resident set",
+            "peak memory: of all processes together (PSS, sampled); peak process: resident set",
         )
         first = self.entries[0].name
         table.add_column("")
@@ -110,7 +111,7 @@ class Result:
             f"time / {first}",
             "CPU s",
             "peak memory",
-            "of one process",
+            "peak process",
         ):
             table.add_column(title, justify="right")
         for entry in self.entries:
@@ -134,7 +135,7 @@ def _spread(values: list[float]) -> dict[str, float]:
 
 
 def free_path(folder: Path, date: str, name: str) -> Path:
-    """Where a result goes: `<day>-<name>.json`, numbered if that is taken."""
+    """The path for a result: `<day>-<name>.json`, with a number if that exists."""
     path = folder / f"{date[:10]}-{name}.json"
     number = 2
     while path.exists():

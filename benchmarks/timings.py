@@ -1,4 +1,4 @@
-"""How long one thing takes, done again and again beside other ways of doing the same."""
+"""Timings of alternatives that are run repeatedly, in turn."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rich.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One thing, done again and again.
+    """An action that was run repeatedly.
 
-    items: of `unit`, a run. bytes: what a run reads, if that matters. runs: seconds, in order.
-    beside: the timing that it is compared with.
+    items: number of `unit` per run. runs: seconds of each run, in order. bytes: bytes that a run
+    reads, if known. beside: name of the timing to compare with.
     """
 
     name: str
@@ -28,19 +28,19 @@ class Timing:
 
     @property
     def seconds(self) -> float:
-        """The median."""
+        """Median seconds of a run."""
         return median(self.runs)
 
     @property
     def rate(self) -> float:
-        """Items a second."""
+        """Items per second."""
         return self.items / self.seconds
 
 
 def in_turn(
     actions: Mapping[str, Callable[[], object]], rounds: int
 ) -> dict[str, tuple[float, ...]]:
-    """Seconds of each action in each round; one after the other, so that drift hits all alike."""
+    """Seconds of each action in each round. Actions take turns, so drift affects all the same."""
     runs: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(rounds):
         for name, action in actions.items():
@@ -51,9 +51,9 @@ def in_turn(
 
 
 def table(timings: Sequence[Timing]) -> Table:
-    """The timings for a terminal."""
+    """The timings as a table."""
     shown = Table(title="the loader", caption="medians")
-    for title in ("", "seconds", "min - max", "a second", "", "GB/s", "rate / beside"):
+    for title in ("", "seconds", "min - max", "per second", "", "GB/s", "rate / other"):
         shown.add_column(title, justify="right" if title else "left")
     by_name = {timing.name: timing for timing in timings}
     for timing in timings:
@@ -71,7 +71,7 @@ def table(timings: Sequence[Timing]) -> Table:
 
 
 def to_json(timings: Sequence[Timing]) -> list[dict[str, Any]]:
-    """The timings' content, with the rates."""
+    """The timings as JSON, with rates."""
     return [
         asdict(timing) | {"seconds": timing.seconds, "items_per_second": timing.rate}
         for timing in timings

@@ -18,29 +18,28 @@ from fineshards.pipeline.options import (
     parse_tune_flags,
 )
 from fineshards.pipeline.terminal import report_errors
-from fineshards.storage.base import open_storage
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command and returns its exit code: 0, 1 (failed) or 2 (used wrongly)."""
+    """Runs a command and returns its exit code: 0, 1 for a failure, 2 for a usage error."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if argv is None and _builds_files_here(arguments):
+    if argv is None and _builds_local_files(arguments):
         leave_out_what_is_not_needed()
     return report_errors(lambda: _run(arguments))
 
 
 def _run(arguments: list[str]) -> int:
-    parser = Parser(prog="fineshards", description="FineWeb in, exact token shards out.")
+    parser = Parser(prog="fineshards", description="Raw text in, exact token shards out.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    build = commands.add_parser("build", help="build a dataset, or continue one")
+    build = commands.add_parser("build", help="build a dataset, or resume a build")
     add_build_flags(build)
-    status = commands.add_parser("status", help="how far a job is, from its output folder")
-    verify = commands.add_parser("verify", help="prove that a dataset is complete and unharmed")
-    inspect = commands.add_parser("inspect", help="show a dataset, or a document of it")
-    tune = commands.add_parser("tune", help="try which flags make a build the quickest here")
+    status = commands.add_parser("status", help="show the progress of a job")
+    verify = commands.add_parser("verify", help="check that a dataset is complete and undamaged")
+    inspect = commands.add_parser("inspect", help="show a dataset, or one of its documents")
+    tune = commands.add_parser("tune", help="find the fastest flags for a build on this machine")
     add_tune_flags(tune)
     for command in (status, verify, inspect):
-        command.add_argument("output", metavar="FOLDER", help="the dataset's folder")
+        command.add_argument("folder", metavar="FOLDER", help="the dataset's folder")
     for command in (status, verify):
         command.add_argument("--json", action="store_true", help="print JSON")
     verify.add_argument(
@@ -48,16 +47,18 @@ def _run(arguments: list[str]) -> int:
         type=float,
         default=0.0,
         metavar="P",
-        help="also tokenize P percent of the documents again, from the sources, and compare",
+        help="also tokenize P percent of the documents again from their sources, and compare",
     )
-    inspect.add_argument("--shard", metavar="SPLIT/N", help="such as train/0")
+    inspect.add_argument("--shard", metavar="SPLIT/N", help="a shard, such as train/0")
     place = inspect.add_mutually_exclusive_group()
-    place.add_argument("--document", type=int, metavar="N", help="the N-th of the shard, from 0")
-    place.add_argument("--token", type=int, metavar="N", help="the one with the shard's token N")
+    place.add_argument("--document", type=int, metavar="N", help="the shard's document N, from 0")
+    place.add_argument("--token", type=int, metavar="N", help="the document that has token N")
     if arguments[:1] == ["build"]:
+        config = parse_build_flags(build, arguments[1:])
+        # Imported after the flags are parsed, so that --help and mistakes need no numpy.
         from fineshards.pipeline.main import build as run_build
 
-        run_build(parse_build_flags(build, arguments[1:]))
+        run_build(config)
         return 0
     if arguments[:1] == ["tune"]:
         options = parse_tune_flags(tune, arguments[1:])
@@ -68,18 +69,18 @@ def _run(arguments: list[str]) -> int:
     return {"status": _status, "verify": _verify, "inspect": _inspect}[args.command](args)
 
 
-def _builds_files_here(arguments: list[str]) -> bool:
-    """Whether this process has nothing to do but to build from files, on this machine."""
-    elsewhere = ("--runner", "--dataset")
+def _builds_local_files(arguments: list[str]) -> bool:
+    """Whether the command only builds from local files, on this machine."""
+    remote = ("--runner", "--dataset")
     return arguments[:1] == ["build"] and not any(
-        arg.startswith(elsewhere) or "://" in arg for arg in arguments
+        arg.startswith(remote) or "://" in arg for arg in arguments
     )
 
 
 def _status(args: argparse.Namespace) -> int:
     from fineshards.commands.status import describe_status, status
 
-    found = status(args.output)
+    found = status(args.folder)
     print(json.dumps(asdict(found)) if args.json else describe_status(found))
     return 0
 
@@ -87,7 +88,7 @@ def _status(args: argparse.Namespace) -> int:
 def _verify(args: argparse.Namespace) -> int:
     from fineshards.commands.verify import describe_verdict, verify
 
-    verdict = verify(args.output, sample=args.sample)
+    verdict = verify(args.folder, sample=args.sample)
     print(json.dumps(asdict(verdict)) if args.json else describe_verdict(verdict))
     return 0 if verdict.ok else 1
 
@@ -95,8 +96,9 @@ def _verify(args: argparse.Namespace) -> int:
 def _inspect(args: argparse.Namespace) -> int:
     from fineshards.commands.inspect import describe_dataset, describe_document
     from fineshards.shards.dataset import Dataset
+    from fineshards.storage.base import open_storage
 
-    dataset = Dataset.open(open_storage(args.output))
+    dataset = Dataset.open(open_storage(args.folder))
     if args.shard is None:
         if args.document is not None or args.token is not None:
             raise UsageError("--document and --token need --shard, such as --shard train/0.")

@@ -1,7 +1,7 @@
-"""What a person sees of a local run: a bar on a terminal, a log line a stage anywhere.
+"""The progress of a local run: a bar on a terminal, and one log line per stage everywhere.
 
-It watches the output folder from a thread of the launching process, so it needs nothing from the
-runner and shows the same whatever the running mode.
+A thread of the launching process watches the output folder. So progress needs nothing from the
+runner, and looks the same in every running mode.
 """
 
 from __future__ import annotations
@@ -15,12 +15,18 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
-from fineshards.commands.status import Status, StatusReader, duration
+from fineshards.commands.status import Status, StatusReader
+from fineshards.commands.wording import counted, duration
 from fineshards.errors import FineshardsError
 from fineshards.storage.base import Storage
 
 _log = logging.getLogger("fineshards")
 _POLL_SECONDS = 0.5
+_STAGES = {
+    "discovering": "reading files",
+    "tokenizing": "tokenizing",
+    "writing": "writing shards",
+}
 
 
 @contextmanager
@@ -50,42 +56,48 @@ def _watch(reader: StatusReader, start: Status, console: Console, stop: threadin
     )
     clock = progress.get_time
     began = clock()
-    told: set[str] = set()
+    logged: set[str] = set()
     with progress:
-        bar = progress.add_task("discover", total=None, detail="")
+        bar = progress.add_task("reading files", total=None, detail="")
         last, took = False, 0.0
         while not last:
-            # A listing of a million blocks takes its time, and should not be all that goes on.
+            # Listing a million blocks takes long, so it is done less often then.
             last = stop.wait(max(_POLL_SECONDS, 10 * took))
-            asked = time.monotonic()
+            start_of_read = time.monotonic()
             try:
                 status = reader.read()
             except FineshardsError:
-                continue  # the folder is being changed under us; the job itself will say so
+                continue  # the folder is being changed; the job itself will report it
             finally:
-                took = time.monotonic() - asked
-            _tell(status, told)
+                took = time.monotonic() - start_of_read
+            _log_stages(status, logged)
             if status.stage != "finished":
                 _draw(progress, bar, start, status, clock() - began)
 
 
-def _tell(status: Status, told: set[str]) -> None:
-    """Logs each stage once, when it is over: also those that were too short to be seen."""
+def _log_stages(status: Status, logged: set[str]) -> None:
+    """Logs every stage once, when it is over, even if it was too short to be seen.
+
+    logged: the stages logged so far; changed in place.
+    """
 
     def once(stage: str, message: str) -> None:
-        if stage not in told:
-            told.add(stage)
-            _log.info("%s: %s", stage, message)
+        if stage not in logged:
+            logged.add(stage)
+            _log.info("%s", message)
 
     if status.stage == "discovering":
         return
-    once("discover", f"{status.files_total:,} files, {status.blocks_total:,} blocks")
+    # Totals are known from here on.
+    files, blocks = counted(status.files_total, "file"), counted(status.blocks_total or 0, "block")
+    once("discover", f"read {files} ({blocks})")
     if status.stage != "tokenizing":
-        once("tokenize", f"{status.blocks:,} blocks, {status.tokens:,} tokens")
-        once("plan", f"{status.shards_total:,} shards")
+        tokens = counted(status.tokens, "token")
+        once("tokenize", f"tokenized {counted(status.blocks, 'block')} ({tokens})")
+        once("plan", f"planned {counted(status.shards_total or 0, 'shard')}")
     if status.stage == "finished":
-        once("write", f"{status.shards:,} shards")
-        once("commit", "the manifest")
+        once("write", f"wrote {counted(status.shards, 'shard')}")
+        once("commit", "wrote the manifest")
 
 
 def _draw(progress: Progress, bar: TaskID, start: Status, status: Status, elapsed: float) -> None:
@@ -105,5 +117,5 @@ def _draw(progress: Progress, bar: TaskID, start: Status, status: Status, elapse
         total, done = status.shards_total, status.shards
     else:
         detail, total, done = f"{status.files:,}/{status.files_total:,} files", None, 0
-    description = {"tokenizing": "tokenize", "writing": "write"}.get(status.stage, "discover")
+    description = _STAGES[status.stage]
     progress.update(bar, description=description, total=total, completed=done, detail=detail)

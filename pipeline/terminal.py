@@ -25,14 +25,14 @@ INTERRUPTED = 130
 
 
 def report_errors(action: Callable[[], int | None]) -> int:
-    """Runs a command and returns its exit code; whatever goes wrong ends in one sentence."""
+    """Runs a command and returns its exit code; every expected error is one sentence on stderr."""
     try:
         return action() or 0
     except KeyboardInterrupt:
-        print("fineshards: interrupted; the same command continues the job.", file=sys.stderr)
+        print("fineshards: interrupted. Run the same command again to resume.", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output (head, less) has seen enough.
+        # The reader of our output (head, less) has closed it.
         sys.stderr.close()
         return 0
     except Exception as error:
@@ -42,21 +42,21 @@ def report_errors(action: Callable[[], int | None]) -> int:
             return explained.exit_code
         traceback.print_exc()
         print(
-            f"fineshards: failed unexpectedly with {type(error).__name__}. Finished work is safe, "
-            "and the same command continues the job. Please report the lines above.",
+            f"fineshards: unexpected {type(error).__name__}. Finished work is safe; run the same "
+            "command again to resume. Please report the lines above.",
             file=sys.stderr,
         )
         return 1
 
 
 class Terminal:
-    """What stands around a build that has the process to itself: see pipeline/run.py."""
+    """The surroundings of a build on the command line: see `Surroundings` in pipeline/run.py."""
 
     def __init__(self) -> None:
         self.local = False
 
     def starting(self) -> AbstractContextManager[None]:
-        """Nothing is looked through for garbage meanwhile."""
+        """Turns garbage collection off."""
         return without_garbage_collection()
 
     @contextmanager
@@ -72,9 +72,9 @@ class Terminal:
                 console = stack.enter_context(hold_back_stderr())
             if runner.local:
                 from fineshards.pipeline.progress import watch
-                from fineshards.pipeline.runners.local import mend_runner
+                from fineshards.pipeline.runners.local import patch_runner
 
-                mend_runner()
+                patch_runner()
                 stack.enter_context(watch(storage, console))
             set_up_logging(console, runner.local)
             yield
@@ -84,7 +84,7 @@ class Terminal:
 def hold_back_stderr() -> Iterator[Console]:
     """Yields a console on stderr, and holds back what anything else prints there.
 
-    It is shown at the end if the error is none that we explain.
+    It is shown at the end if the body fails with an unexpected error.
     """
     from rich.console import Console
 
@@ -117,10 +117,10 @@ def _is_descriptor(stream: TextIO, number: int) -> bool:
 
 
 def set_up_logging(console: Console, local: bool) -> None:
-    """Log lines of the job on the console; of Beam only what a person can act on.
+    """Sends the job's log lines to the console, and of Beam's only what a person can act on.
 
-    On this machine Beam's own log repeats, with tracebacks, what ends in our one sentence. On
-    other runners it holds the job's address and state.
+    On this machine Beam's log repeats, with tracebacks, the errors that we report in one sentence.
+    On other runners it has the job's address and state.
     """
     handler: logging.Handler
     if console.is_terminal:
@@ -136,15 +136,15 @@ def set_up_logging(console: Console, local: bool) -> None:
     handler.addFilter(_is_not_explained)
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("fineshards").setLevel(logging.INFO)
-    # What steps say of themselves is for the logs of remote workers; here `watch` tells the same.
+    # The steps log for remote workers; on this machine `watch` reports the same.
     logging.getLogger("fineshards.worker").setLevel(logging.WARNING if local else logging.INFO)
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL if local else logging.INFO)
-    # A worker in this process (--environment_type=LOOPBACK) tells of each connection, and takes
-    # the end of one for an error; what goes wrong in it is told by the runner.
+    # A worker in this process (--environment_type=LOOPBACK) logs each connection, and its end as an
+    # error. The runner reports what fails in it.
     logging.getLogger("apache_beam.runners.worker").setLevel(logging.CRITICAL)
 
 
 def _is_not_explained(record: logging.LogRecord) -> bool:
-    """Whether to show a record: not the traceback of an error that ends in our one sentence."""
+    """Whether to show a record: not the traceback of an error that we report in one sentence."""
     raised = record.exc_info[1] if record.exc_info else None
     return explain(raised or RuntimeError(record.getMessage())) is None

@@ -1,18 +1,18 @@
 """
 ### A dataset of token shards, once a month
 
-Launches the Dataflow Flex Template of fineshards, waits for its job without holding a worker, and
-proves with `fineshards verify` that the dataset is whole.
+Launches the Dataflow Flex Template of fineshards, waits for the job without occupying a worker, and
+checks with `fineshards verify` that the dataset is complete.
 
-| task | does |
+| task | what it does |
 |---|---|
-| `prepare` | makes the request; where the output is finished, it skips the rest |
-| `launch` | starts the job, or takes the one that an earlier attempt started |
-| `wait` | deferred until the job is done; fails soon after it fails or is cancelled, and says why |
-| `cancel` | ends the job if it outlives `wait`: the run was marked failed, or took too long |
-| `verify` | reads the whole dataset again, in the image that the job ran in |
+| `prepare` | creates the launch request; skips the rest if the dataset is already finished |
+| `launch` | starts the job, or adopts the one that an earlier attempt started |
+| `wait` | deferred until the job is done; fails with the reason if the job fails or is cancelled |
+| `cancel` | cancels the job if it outlives `wait`: the run was marked failed, or took too long |
+| `verify` | reads the whole dataset, in the image that the job ran in |
 
-Set it up and mend it: `docs/composer.md` of fineshards.
+Setup and troubleshooting: `docs/composer.md` of fineshards.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from googleapiclient.errors import HttpError
 from kubernetes.client.models import V1ResourceRequirements
 
-# What a scheduled run builds. Change these five before the file is uploaded; a run by hand can
-# change all of PARAMS.
+# What a scheduled run builds. Change these five before you upload the file. A manual run can change
+# all of PARAMS.
 PROJECT = "my-project"
 REGION = "us-central1"
 TEMPLATE = "gs://my-bucket/templates/fineshards.json"
@@ -49,21 +49,21 @@ PARAMS = {
         "HuggingFaceFW/fineweb-edu",
         type="string",
         pattern=r"^(gs://\S+|[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?)$",
-        description="A dataset of the Hugging Face hub, or files: gs://bucket/folder/*.parquet.",
+        description="A dataset on the Hugging Face hub, or files: gs://bucket/folder/*.parquet.",
     ),
     "dataset_config": Param(
         "sample-10BT",
         type=["null", "string"],
         pattern=r"^[\w.-]+$",
-        description="Which part of a dataset of the hub; empty for its default, and for files.",
+        description="Configuration of a dataset on the hub; empty for its default, and for files.",
     ),
     "output": Param(
         OUTPUT,
         type="string",
         pattern=r"^gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[^/\s]+)+$",
-        description="The dataset's folder. {month} becomes the run's month, such as 2026-11.",
+        description="The dataset's folder. {month} stands for the run's month, such as 2026-11.",
     ),
-    "shard_tokens": Param(100_000_000, type="integer", minimum=1, description="Tokens a shard."),
+    "shard_tokens": Param(100_000_000, type="integer", minimum=1, description="Tokens per shard."),
     "tokenizer": Param(
         "cl100k_base",
         type="string",
@@ -71,26 +71,30 @@ PARAMS = {
         description="A tiktoken encoding, or gs://bucket/tokenizer.json.",
     ),
     "max_workers": Param(
-        10, type="integer", minimum=1, maximum=1000, description="Dataflow machines, at most."
+        10,
+        type="integer",
+        minimum=1,
+        maximum=1000,
+        description="Dataflow workers at most.",
     ),
     "machine_type": Param(
         "n2-standard-4",
         type="string",
         pattern=r"^[a-z][a-z0-9]*-[a-z0-9-]+$",
-        description="Of Dataflow's machines: 4 GB of memory a vCPU, see docs/dataflow.md.",
+        description="Machine type of the workers: 4 GB of memory per vCPU, see docs/dataflow.md.",
     ),
     "service_account": Param(
         None,
         type=["null", "string"],
         pattern=r"^[^@\s]+@[^@\s]+$",
-        description="The account of Dataflow's workers; empty for the project's default.",
+        description="Service account of the workers; empty for the project's default.",
     ),
     "verify_sample": Param(
         0,
         type="number",
         minimum=0,
         maximum=100,
-        description="Percent of the documents that verify tokenizes again from their sources.",
+        description="Percentage of the documents that verify tokenizes again from their sources.",
     ),
     "project": Param(PROJECT, type="string", pattern=r"^[a-z][-a-z0-9:.]+[a-z0-9]$"),
     "region": Param(REGION, type="string", pattern=r"^[a-z]+-[a-z]+[0-9]+$"),
@@ -104,16 +108,15 @@ PARAMS = {
         IMAGE,
         type="string",
         pattern=r"^\S+[:@]\S+$",
-        description="The template's image: Dataflow's workers and verify run in it.",
+        description="The template's image, for Dataflow's workers and for verify.",
     ),
 }
 
-# How long a job may take. The default is far above what ten machines need for
-# FineWeb-Edu (docs/dataflow.md).
+# How long a job may take: far longer than ten machines need for FineWeb-Edu (docs/dataflow.md).
 LONGEST_JOB = timedelta(days=3)
 LONGEST_VERIFY = timedelta(hours=12)
 POLL_SECONDS = 60
-# Composer's own cluster: where pods run, and the file that leads to it. See
+# Composer's own cluster: the namespace for pods, and its kubeconfig file. See
 # https://cloud.google.com/composer/docs/composer-3/use-kubernetes-pod-operator
 NAMESPACE = "composer-user-workloads"
 KUBE_CONFIG = "/home/airflow/composer_kube_config"
@@ -122,7 +125,7 @@ MANIFEST = "metadata/manifest.json"
 
 
 def load_manifest(output: str) -> dict[str, Any] | None:
-    """The manifest of a finished dataset; None where there is none yet."""
+    """The manifest of a finished dataset; None if it is not finished."""
     bucket, _, folder = output.removeprefix("gs://").partition("/")
     storage = GCSHook()
     if not storage.exists(bucket, f"{folder}/{MANIFEST}"):
@@ -140,7 +143,7 @@ def source(params: Mapping[str, Any]) -> dict[str, str]:
 
 
 def other_dataset(manifest: Mapping[str, Any], params: Mapping[str, Any]) -> list[str]:
-    """In what a finished dataset is not the one that the run is to build."""
+    """How a finished dataset differs from the one that the run should build."""
     origin, settings = manifest["origin"], manifest["settings"]
     compared = [
         (name, origin.get(name.removeprefix("dataset_")), wanted)
@@ -154,11 +157,11 @@ def other_dataset(manifest: Mapping[str, Any], params: Mapping[str, Any]) -> lis
 
 
 def job_name(dag_id: str, run_id: str, output: str) -> str:
-    """The name of a run's job: the same for every attempt, another for every other run.
+    """The name of a run's job: the same for every attempt, different for every run.
 
-    Dataflow lets one job of a name be active at a time, so the name is what keeps a second attempt
-    from starting a second job. The hash keeps runs apart whose ids differ only in what names cannot
-    hold: `[a-z]([-a-z0-9]{0,61}[a-z0-9])?`.
+    Dataflow allows one active job per name, so the name keeps a second attempt from starting a
+    second job. Names are `[a-z]([-a-z0-9]{0,61}[a-z0-9])?`; the hash tells runs apart whose ids
+    differ only in other characters.
     """
     readable = re.sub(r"[^a-z0-9]+", "-", run_id.lower()).strip("-")[:42]
     digest = hashlib.sha256("\n".join((dag_id, run_id, output)).encode()).hexdigest()[:8]
@@ -168,8 +171,8 @@ def job_name(dag_id: str, run_id: str, output: str) -> str:
 def launch_request(dag_id: str, run_id: str, output: str, params: Mapping[str, Any]) -> Any:
     """The body of flexTemplates:launch.
 
-    Its parameters are those of templates/metadata.json. Temporary files go to the template's
-    bucket, as in `make template`: never into the dataset.
+    The parameters are those of templates/metadata.json. Temporary files go to the template's
+    bucket, as in `make template`, never into the dataset.
     """
     parameters = source(params) | {
         "output": output,
@@ -197,7 +200,7 @@ def launch_request(dag_id: str, run_id: str, output: str, params: Mapping[str, A
 
 @task.short_circuit
 def prepare(**context: Any) -> Any:
-    """The launch request; None, which skips the rest, where the dataset is finished."""
+    """The launch request; None, which skips the rest, if the dataset is finished."""
     params, run = context["params"], context["dag_run"]
     month = f"{run.logical_date or run.run_after:%Y-%m}"
     output = params["output"].replace("{month}", month)
@@ -207,20 +210,20 @@ def prepare(**context: Any) -> Any:
     differences = other_dataset(manifest, params)
     if differences:
         raise AirflowFailException(
-            f"{output} holds a finished dataset, but another one: {'; '.join(differences)}. "
-            "Give another output."
+            f"{output} holds a different finished dataset: {'; '.join(differences)}. Give another "
+            "output."
         )
-    logging.getLogger(__name__).info("%s is finished: nothing to do.", output)
+    logging.getLogger(__name__).info("%s is already finished; nothing to do.", output)
     return None
 
 
 class LaunchOnce(DataflowStartFlexTemplateOperator):
-    """Launches the template, unless a job of its name is there already; returns the job's id.
+    """Launches the template unless a job of that name exists already; returns the job's id.
 
-    The provider's operator makes names unique (`append_job_name`), so that each retry starts one
-    more job beside the others. Here a job that runs is taken as it is, also one whose launch was
-    answered by an error or not at all; so is one that is done and has left its dataset. After a
-    job that failed or was cancelled another is started: it goes on where that one ended.
+    The provider's operator makes names unique (`append_job_name`), so each retry would start one
+    more job. Here a running job is adopted, even if its launch was answered by an error or not at
+    all. So is a job that is done and has written its dataset. After a job that failed or was
+    cancelled a new one is started, which resumes its work.
     """
 
     def execute(self, context: Context) -> str:
@@ -252,7 +255,7 @@ class LaunchOnce(DataflowStartFlexTemplateOperator):
                 state = job.get("currentState")
                 done = state == DataflowJobStatus.JOB_STATE_DONE and load_manifest(output)
                 if done or state not in DataflowJobStatus.TERMINAL_STATES:
-                    self.log.info("Job %s of this run is there already: %s", job["id"], state)
+                    self.log.info("Job %s of this run exists already: %s", job["id"], state)
                     found: dict[str, Any] = job
                     return found
             request = service.list_next(previous_request=request, previous_response=answer)
@@ -260,16 +263,16 @@ class LaunchOnce(DataflowStartFlexTemplateOperator):
 
 
 class WaitForJob(DataflowJobStatusSensor):
-    """Deferred until the job is done. Every other end of it is a failure that no retry mends.
+    """Deferred until the job is done. Any other end is a failure that no retry can fix.
 
-    The trigger of the provider's launch operator never ends on a cancelled job; this sensor's ends
-    on every terminal state, but also when it could not ask: then the task is tried again.
+    The trigger of the provider's launch operator never ends for a cancelled job. This sensor's ends
+    for every terminal state, and also when a request fails: then the task is retried.
     """
 
     template_fields = (*DataflowJobStatusSensor.template_fields, "project_id", "location")
 
     def poke(self, context: Context) -> bool:
-        """Whether the job is done; raises AirflowFailException if it ended otherwise."""
+        """Whether the job is done; raises AirflowFailException if it ended in another state."""
         job = {"job_id": self.job_id, "project_id": self.project_id, "location": self.location}
         state = self.hook.get_job(**job)["currentState"]
         if state in self.expected_statuses:
@@ -280,12 +283,12 @@ class WaitForJob(DataflowJobStatusSensor):
                 for message in self.hook.fetch_job_messages_by_id(**job)
                 if message.get("messageImportance") == "JOB_MESSAGE_ERROR"
             ]
-            reason = "\n".join(errors[-3:]) or "it left no error message"
+            reason = "\n".join(errors[-3:]) or "it has no error message"
             raise AirflowFailException(f"Dataflow job {self.job_id} ended as {state}: {reason}")
         return False
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> bool:
-        """After the trigger's event: believes only the job's own state."""
+        """Handles the trigger's event, but trusts only the job's own state."""
         if not self.poke(context):
             raise AirflowException(event["message"])
         return True
@@ -302,7 +305,7 @@ def cancel(job_id: str, **context: Any) -> None:
 
 with DAG(
     dag_id="fineshards",
-    description="Exact token shards of a text dataset, by Dataflow, verified.",
+    description="Builds exact token shards of a text dataset on Dataflow, and verifies them.",
     doc_md=__doc__,
     schedule="@monthly",
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
@@ -311,9 +314,9 @@ with DAG(
     is_paused_upon_creation=True,
     tags=["fineshards", "dataflow"],
     params=PARAMS,
-    # Retries are for what a second try mends: an API that does not answer, a worker that went away.
-    # A job that failed is not tried again: a person must see why. There is no dagrun_timeout,
-    # because it would skip `cancel`; each task has its own.
+    # Retries are for failures that pass: an API that does not answer, a worker that is lost. A
+    # failed job is not retried, because a person must see why. There is no dagrun_timeout, because
+    # it would skip `cancel`; each task has its own timeout.
     default_args={
         "retries": 2,
         "retry_delay": timedelta(minutes=2),
@@ -355,10 +358,10 @@ with DAG(
         container_resources=V1ResourceRequirements(
             requests={"cpu": "2", "memory": "8Gi", "ephemeral-storage": "10Gi"}
         ),
-        # The image holds all of Beam; a node that has not seen it needs minutes.
+        # The image contains all of Beam; a node takes minutes to pull it.
         startup_timeout_seconds=15 * 60,
-        # Pods are evicted; to read a dataset twice does no harm. A pod that outlived its Airflow
-        # worker is found again and waited for.
+        # Pods can be evicted, and verify can be repeated. A pod that outlives its Airflow worker is
+        # found again and waited for.
         retries=1,
         execution_timeout=LONGEST_VERIFY,
     )

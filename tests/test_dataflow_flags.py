@@ -1,7 +1,8 @@
-"""Dataflow before anything is sent to it: flags, refusals, and what its errors are made into."""
+"""Dataflow without a submission: flags, refused jobs, and the sentences for its errors."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,19 +19,19 @@ ROOT = Path(__file__).parent.parent
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [
-        ("State: CANCELLED, Error:\nNone", "the Dataflow job ended as CANCELLED. What is finished"),
+        ("State: CANCELLED, Error:\nNone", "the Dataflow job ended as CANCELLED. Finished work"),
         (
             "State: FAILED, Error:\nWorkflow failed. Causes: no quota\nfor N2_CPUS.",
-            "the Dataflow job ended as FAILED: Workflow failed. Causes: no quota for N2_CPUS. What",
+            "the Dataflow job ended as FAILED: Workflow failed. Causes: no quota for N2_CPUS. Fin",
         ),
     ],
 )
-def test_other_bad_ends_are_one_sentence_too(error: str, sentence: str) -> None:
+def test_a_job_that_did_not_end_well_is_one_sentence(error: str, sentence: str) -> None:
     explained = explain(RuntimeError(f"Dataflow pipeline failed. {error}"))
     assert str(explained).startswith(sentence)
 
 
-def test_an_error_that_nobody_explains_stays_whole() -> None:
+def test_an_unexpected_error_is_not_shortened() -> None:
     text = "State: FAILED, Error:\nTraceback (most recent call last):\nKeyError: 'x'"
     assert explain(RuntimeError(f"Dataflow pipeline failed. {text}")) is None
 
@@ -44,15 +45,26 @@ def test_an_error_that_nobody_explains_stays_whole() -> None:
         (["--dataset=a/b", "--output=gs://b/o", *DATAFLOW[:-1]], "--sdk_container_image"),
     ],
 )
-def test_what_workers_could_never_do_is_refused_at_once(
+def test_a_job_that_workers_can_never_finish_is_refused(
     flags: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(flags) == 2
     assert sentence in capsys.readouterr().err
 
 
+def test_dataflow_without_its_extra_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "google.cloud.dataflow", None)
+    assert main(["--dataset=a/b", "--output=gs://b/o", *DATAFLOW]) == 2
+    assert capsys.readouterr().err == (
+        "fineshards: google-cloud-dataflow-client is not installed. Install it with: "
+        "pip install 'fineshards[dataflow]'\n"
+    )
+
+
 @pytest.mark.parametrize(
-    ("flags", "yes"),
+    ("flags", "expected"),
     [
         (["--runner=DataflowRunner"], True),
         (["--project=p", "--runner", "dataflow", "--region=r"], True),
@@ -61,14 +73,16 @@ def test_what_workers_could_never_do_is_refused_at_once(
         (["--job_name=DataflowRunner"], False),
     ],
 )
-def test_dataflow_is_known_by_all_names_that_beam_takes(flags: list[str], yes: bool) -> None:
+def test_dataflow_is_recognized_by_every_name_that_beam_takes(
+    flags: list[str], expected: bool
+) -> None:
     parser = Parser()
     add_build_flags(parser)
-    options = parse_build_flags(parser, ["--dataset=a/b", "--output=gs://b/o", *flags])
-    assert runs_on_dataflow(options) is yes
+    config = parse_build_flags(parser, ["--dataset=a/b", "--output=gs://b/o", *flags])
+    assert runs_on_dataflow(config) is expected
 
 
-def test_flags_of_the_user_win_over_those_of_the_program() -> None:
+def test_flags_of_the_user_take_precedence_over_defaults() -> None:
     from apache_beam.options.pipeline_options import (
         GoogleCloudOptions,
         PipelineOptions,

@@ -1,7 +1,7 @@
 """Two real distributed engines, Prism and Flink: `make test-engines`.
 
-Every dataset is built by the command that docs/runners.md gives, and compared byte by byte: the
-shards with the oracle, all files with those of a build by the DirectRunner.
+Every dataset is built with the command of docs/runners.md and compared byte by byte: its shards
+with the oracle, all its files with those of a build by the DirectRunner.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fineshards.storage.base import open_storage
 
 pytestmark = pytest.mark.engines
 
-COPIES = 6  # of the sample; enough work to be interrupted in the middle
+COPIES = 6  # of the sample: enough work to interrupt it in the middle
 SHARD_TOKENS = 200_000
 WINDOWS = 20
 
@@ -53,7 +53,7 @@ def direct(copies: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 @pytest.fixture(scope="session")
 def with_prism() -> list[str]:
-    """The flags that bring a job to Prism."""
+    """The flags that submit a job to Prism."""
     try:
         return ["--runner=PrismRunner", f"--prism_location={prism()}"]
     except MissingError as error:
@@ -77,7 +77,7 @@ def flink(jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flink
 
 @pytest.fixture
 def with_flink(flink: Flink) -> list[str]:
-    """The flags that bring a job to the cluster by the job server that belongs to it."""
+    """The flags that submit a job to the cluster through its job server."""
     return [
         *("--runner=PortableRunner", f"--job_endpoint={flink.job_endpoint}"),
         *("--environment_type=EXTERNAL", f"--environment_config={flink.workers}"),
@@ -126,7 +126,7 @@ def test_flink_gives_the_same_bytes(
     assert [job["state"] for job in flink.jobs()[before:]] == ["FINISHED"]
 
 
-def test_flink_goes_on_when_a_worker_is_killed(
+def test_flink_continues_when_a_worker_is_killed(
     copies: Path, direct: dict[str, bytes], flink: Flink, with_flink: list[str], tmp_path: Path
 ) -> None:
     output = tmp_path / "out"
@@ -147,19 +147,19 @@ def test_flink_goes_on_when_a_worker_is_killed(
         os.kill(workers[1], signal.SIGCONT)
         _, errors = job.communicate()
     assert job.returncode == 0, errors
-    # It was in the middle of the work,
+    # The job was in the middle of its work,
     assert at_the_kill.stage == "tokenizing"
     assert 3 <= at_the_kill.blocks < at_the_kill.blocks_total == 5 * COPIES
-    # the cluster noticed, and did only what was not finished,
+    # the cluster noticed, and did only the work that was not finished,
     assert len(flink.failures(flink.jobs()[-1])) == 1
     assert finished.items() <= token_blocks(output).items()
-    # and nobody sees it in the dataset.
+    # and the dataset shows no trace of it.
     shutil.rmtree(output / "checkpoints")
     assert files_in(output) == files_in(tmp_path / "direct")
     assert shards_in(output).items() <= direct.items()
 
 
-def test_flink_goes_on_when_nobody_waits_for_the_job(
+def test_flink_continues_when_no_one_waits_for_the_job(
     copies: Path, direct: dict[str, bytes], flink: Flink, with_flink: list[str], tmp_path: Path
 ) -> None:
     flags = build_flags(copies, tmp_path / "out", *with_flink)
@@ -169,7 +169,7 @@ def test_flink_goes_on_when_nobody_waits_for_the_job(
         job.send_signal(signal.SIGINT)
         _, errors = job.communicate()
     assert job.returncode == 1
-    assert errors.splitlines()[-1].startswith("fineshards: interrupted, but unless its workers ")
+    assert errors.splitlines()[-1].startswith("fineshards: interrupted, but the job continues ")
     while flink.jobs()[-1]["state"] == "RUNNING":
         time.sleep(0.2)
     assert flink.jobs()[-1]["state"] == "FINISHED"
@@ -189,7 +189,7 @@ def test_a_bad_row_ends_in_the_same_sentence_on_flink(
 
 
 def must_explain_a_bad_row(folder: Path, engine: list[str]) -> None:
-    """What is wrong with the input is said as by the DirectRunner, and nothing hides it."""
+    """An error in the input is reported as by the DirectRunner, and not hidden by a traceback."""
     (folder / "in").mkdir()
     (folder / "in/bad.jsonl").write_text('{"text": "good"}\n{"text": "bad \\ud800"}\n')
     expected = run(build_flags(folder / "in", folder / "direct"))
@@ -224,12 +224,12 @@ def must_refuse(arguments: list[str]) -> None:
 
 
 def wait_for_blocks(output: Path, job: subprocess.Popen[str], blocks: int) -> None:
-    """Returns when so many blocks are finished."""
+    """Returns when this many blocks are finished."""
     while job.poll() is None:
         if len(token_blocks(output)) >= blocks:
             return
         time.sleep(0.02)
-    raise AssertionError(f"the job has ended already:\n{job.communicate()[1]}")
+    raise AssertionError(f"the job has already ended:\n{job.communicate()[1]}")
 
 
 def token_blocks(output: Path) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Inspect: every document's text comes back as it was, found by number or by token."""
+"""Inspect: every document's text is recovered exactly, by its number or by a token of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fineshards.pipeline.cli import main
 from fineshards.shards.dataset import Dataset
 from fineshards.storage.base import open_storage
 
-# So few that most documents span several shards.
+# So small that most documents span several shards.
 SHARD_TOKENS = 300
 ROWS = 60
 
@@ -38,7 +38,7 @@ def inspect(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return capsys.readouterr().out
 
 
-def test_every_text_of_the_sample_comes_back(
+def test_every_text_of_the_sample_is_recovered(
     tmp_path_factory: pytest.TempPathFactory, sample: Path
 ) -> None:
     output = tmp_path_factory.mktemp("all")
@@ -78,7 +78,7 @@ def test_a_document_is_found_by_each_of_its_shards(
     assert spans > 0
 
 
-def test_the_first_document_is_shown_unless_another_is_asked_for(
+def test_the_first_document_is_shown_by_default(
     dataset: Path, source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = pq.read_table(source)["text"][0].as_py()
@@ -88,10 +88,10 @@ def test_the_first_document_is_shown_unless_another_is_asked_for(
 def test_a_dataset_is_described(
     dataset: Path, source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = inspect(capsys, dataset)
-    assert str(dataset) in told
-    assert f"documents  {ROWS} " in told
-    assert str(source) in told
+    text = inspect(capsys, dataset)
+    assert str(dataset) in text
+    assert f"documents  {ROWS} " in text
+    assert str(source) in text
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_dataset_is_described(
         "--document=0",
     ],
 )
-def test_what_is_not_there_is_a_usage_error(
+def test_a_shard_document_or_token_that_does_not_exist_is_a_usage_error(
     dataset: Path, capsys: pytest.CaptureFixture[str], flags: str
 ) -> None:
     assert main(["inspect", str(dataset), *flags.split()]) == 2

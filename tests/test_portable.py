@@ -1,6 +1,6 @@
-"""Runners with a job service, as far as Beam's own service in the process can show it.
+"""Runners with a job service, tested with Beam's own service in this process.
 
-Real ones are in test_engines.py.
+Real engines are in test_engines.py.
 """
 
 from __future__ import annotations
@@ -11,20 +11,16 @@ from pathlib import Path
 import pytest
 from support.oracle import oracle, read_texts, shards_in
 
+from fineshards.config import BuildConfig
 from fineshards.errors import UsageError
-from fineshards.pipeline.options import (
-    BuildOptions,
-    Parser,
-    add_build_flags,
-    parse_build_flags,
-)
+from fineshards.pipeline.options import Parser, add_build_flags, parse_build_flags
 from fineshards.pipeline.runners.choice import choose_runner
 
 Build = Callable[..., int]
 EMBEDDED = ["--runner=PortableRunner", "--job_endpoint=embed", "--environment_type=LOOPBACK"]
 
 
-def parse(*flags: str) -> BuildOptions:
+def parse(*flags: str) -> BuildConfig:
     parser = Parser()
     add_build_flags(parser)
     return parse_build_flags(parser, ["--input=in", "--output=out", *flags])
@@ -37,13 +33,13 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize("runner", ["FlinkRunner", "flink", "SparkRunner", "PortableRunner"])
 def test_flags_of_a_job_service_are_left_to_it(runner: str) -> None:
     flags = (f"--runner={runner}", "--object_reuse", "--savepoint_path=x")
-    options = parse(*flags)
-    assert options.beam_args == flags
-    assert not choose_runner(options).local
+    config = parse(*flags)
+    assert config.beam_args == flags
+    assert not choose_runner(config).local
 
 
 @pytest.mark.parametrize("runner", [None, "DirectRunner", "direct", "PrismRunner", "Dataflow"])
-def test_an_unknown_flag_is_refused_where_no_job_service_has_flags_of_its_own(
+def test_an_unknown_flag_is_refused_by_runners_without_a_job_service(
     runner: str | None,
 ) -> None:
     flags = [f"--runner={runner}"] if runner else []
@@ -52,7 +48,7 @@ def test_an_unknown_flag_is_refused_where_no_job_service_has_flags_of_its_own(
 
 
 @pytest.mark.parametrize("runner", ["DirectRunner", "direct", "FnApiRunner", "fnapi"])
-def test_local_runners_are_known_by_every_name_that_beam_takes(runner: str) -> None:
+def test_local_runners_are_recognized_by_every_name_that_beam_takes(runner: str) -> None:
     assert choose_runner(parse(f"--runner={runner}")).local
 
 
@@ -69,7 +65,7 @@ def test_a_flag_that_the_job_service_does_not_describe_is_refused(
     assert not shards_in(tmp_path)
 
 
-def test_a_worker_in_this_process_shows_no_traceback_of_what_is_explained(
+def test_a_worker_in_this_process_prints_no_traceback_of_an_explained_error(
     fineshards: Callable[..., object], tmp_path: Path
 ) -> None:
     source = tmp_path / "bad.jsonl"
@@ -86,7 +82,7 @@ def test_a_worker_in_this_process_shows_no_traceback_of_what_is_explained(
     [
         (
             ["--runner=PortableRunner", "--job_endpoint=localhost:1", "--job_server_timeout=1"],
-            "no job service answers at localhost:1 within 1 seconds. Start it, or ",
+            "no job service answered at localhost:1 within 1 s. Start one, or ",
         ),
         (["--runner=PortableRunner"], "You must specify a --job_endpoint"),
         (
@@ -96,7 +92,7 @@ def test_a_worker_in_this_process_shows_no_traceback_of_what_is_explained(
     ],
     ids=["no answer", "no address", "no jar"],
 )
-def test_a_job_service_that_cannot_be_had(
+def test_a_missing_job_service_is_one_sentence(
     build: Build,
     sample: Path,
     tmp_path: Path,

@@ -1,4 +1,4 @@
-"""Status: what is done of how much, at every stage, from the folder alone."""
+"""Status: progress at every stage, from the folder alone."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from fineshards.pipeline.cli import main
 from fineshards.pipeline.launch import prepare
 from fineshards.pipeline.options import Parser, add_build_flags, parse_build_flags
 from fineshards.shards.assembly import write_shard
-from fineshards.shards.plan import plan_pieces, plan_stream, report_file
+from fineshards.shards.plan import plan_pieces, plan_stream
+from fineshards.shards.reports import report_file
 from fineshards.transforms.blocks import discover_file, finish_block
 from fineshards.transforms.commit import commit
+from fineshards.transforms.work import Work
 
 
 def status(capsys: pytest.CaptureFixture[str], folder: Path) -> tuple[dict[str, Any], str]:
-    """As JSON and in words."""
+    """The status as JSON and as text."""
     capsys.readouterr()
     assert main(["status", str(folder), "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert main(["status", str(folder)]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith(content["stage"])
-    return content, told
+    text = capsys.readouterr().out
+    assert text.startswith(content["stage"])
+    return content, text
 
 
 def test_a_folder_without_a_job_is_named(
@@ -38,39 +40,40 @@ def test_a_folder_without_a_job_is_named(
     assert printed.out == ""
 
 
-def test_every_stage_of_a_job_is_told(
+def test_every_stage_of_a_job_is_reported(
     sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The steps' own functions, one after the other, as a job runs them."""
+    """The functions of the steps, in the order in which a job runs them."""
     flags = ["--shard_tokens=60000", "--block_bytes=1"]
     given = [f"--input={sample}", f"--output={tmp_path}", *flags]
     parser = Parser()
     add_build_flags(parser)
-    launch = prepare(parse_build_flags(parser, given))
+    config = parse_build_flags(parser, given)
+    launch = prepare(config)
     job, checkpoints = launch.job, launch.checkpoints
+    work = Work.of(checkpoints, job, config)
     now, _ = status(capsys, tmp_path)
     assert (now["stage"], now["files"], now["files_total"]) == ("discovering", 0, 1)
     assert (now["blocks_total"], now["shards_total"]) == (None, None)
 
     (file,) = job.files
-    blocks = discover_file(file, checkpoints, job.settings)
-    now, told = status(capsys, tmp_path)
+    blocks = discover_file(file, work)
+    now, text = status(capsys, tmp_path)
     assert (now["stage"], now["files"], now["blocks_total"]) == ("tokenizing", 1, len(blocks))
     assert (now["blocks"], now["tokens"], now["shards_total"]) == (0, 0, None)
-    assert f"blocks  0 of {len(blocks)}, 0 tokens" in told
+    assert f"blocks  0 of {len(blocks)}, 0 tokens" in text
 
     encoder = load_reference(job.settings.tokenizer, checkpoints.storage)
     summaries = []
     for number, block in enumerate(blocks, start=1):
-        columns = job.settings.columns
-        summary, _ = finish_block(file, block, columns, encoder, checkpoints, 0)
+        summary, _ = finish_block(file, block, encoder, work)
         summaries.append(summary)
-        now, told = status(capsys, tmp_path)
+        now, text = status(capsys, tmp_path)
         assert (now["stage"], now["blocks"]) == ("tokenizing", number)
-        assert now["tokens"] == sum(summary.tokens for summary in summaries)
+        assert now["tokens"] == sum(summary.counts.tokens for summary in summaries)
         assert now["text_bytes"] == sum(block.bytes for block in blocks[:number])
         assert now["shards_estimated"]
-        assert "about" in told
+        assert "about" in text
     assert now["text_bytes"] == now["text_bytes_total"]
 
     report = report_file(summaries)
@@ -85,13 +88,13 @@ def test_every_stage_of_a_job_is_told(
     for number, key in enumerate(plan.layout.shard_keys(), start=1):
         mine = [piece for owner, piece in pieces if owner == key]
         records.append(write_shard(key, mine, plan.layout, checkpoints, [file.path]))
-        now, told = status(capsys, tmp_path)
+        now, text = status(capsys, tmp_path)
         assert (now["stage"], now["shards"]) == ("writing", number)
-        assert f"shards  {number} of {plan.layout.windows}" in told
+        assert f"shards  {number} of {plan.layout.windows}" in text
 
-    commit(records, [report], plan, checkpoints, keep_checkpoints=False)
-    now, told = status(capsys, tmp_path)
+    commit(records, [report], plan, work)
+    now, text = status(capsys, tmp_path)
     assert (now["stage"], now["shards"]) == ("finished", plan.layout.windows)
     assert (now["tokens"], now["seconds_left"]) == (plan.layout.tokens, 0)
-    assert told.startswith(f"finished: {plan.layout.tokens:,} tokens in {plan.layout.windows} ")
+    assert text.startswith(f"finished: {plan.layout.tokens:,} tokens in {plan.layout.windows} ")
     assert main(["verify", str(tmp_path)]) == 0

@@ -1,4 +1,4 @@
-"""The Flex Template: its parameters are the flags of `build`, and its image has what they need."""
+"""The Flex Template: its parameters are the flags of `build`, and its image is complete."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -24,7 +25,7 @@ from fineshards.pipeline.options import Parser, add_build_flags, refuse_unknown
 
 ROOT = Path(__file__).parent.parent
 METADATA = ROOT / "templates/metadata.json"
-# Beam's options that a person may want to set in the console and that gcloud has no flag for.
+# Options of Beam that users may want to set in the console, and that gcloud has no flag for.
 BEAM_PARAMETERS = {"sdk_container_image", "disk_size_gb", "number_of_worker_harness_threads"}
 
 PARAMETERS: dict[str, dict[str, Any]] = {
@@ -40,38 +41,38 @@ def actions() -> dict[str, argparse.Action]:
 
 
 def matches(parameter: dict[str, Any], value: str) -> bool:
-    """Whether Dataflow would take a value: it must match all regular expressions."""
+    """Whether Dataflow would accept a value: it must match all regular expressions."""
     options = [option["value"] for option in parameter.get("enumOptions", [])]
     fits = all(re.search(pattern, value) for pattern in parameter.get("regexes", []))
     return fits and (not options or value in options)
 
 
-def test_the_metadata_is_what_dataflow_reads() -> None:
+def test_the_metadata_is_valid_for_dataflow() -> None:
     metadata = TemplateMetadata.from_json(METADATA.read_text())
     assert metadata.name
     assert metadata.description
     assert not metadata.streaming
     assert [parameter.name for parameter in metadata.parameters] == list(PARAMETERS)
     for parameter in metadata.parameters:
-        # Dataflow's own message does not require these, its console does.
+        # Required by Dataflow's console, though not by its message type.
         assert parameter.label, parameter.name
         assert parameter.help_text.endswith("."), parameter.name
 
 
-def test_the_parameters_are_the_flags_of_build_and_some_of_beams() -> None:
+def test_the_parameters_are_the_flags_of_build_and_some_of_beam() -> None:
     assert set(PARAMETERS) == set(actions()) | BEAM_PARAMETERS
     refuse_unknown([f"--{name}=1" for name in BEAM_PARAMETERS])
 
 
 @pytest.mark.parametrize("name", sorted(set(PARAMETERS) - BEAM_PARAMETERS))
-def test_a_parameter_says_of_itself_what_its_flag_does(name: str) -> None:
+def test_a_parameter_has_the_type_and_default_of_its_flag(name: str) -> None:
     parameter, action = PARAMETERS[name], actions()[name]
     assert parameter["isOptional"] != action.required
     default = parameter.get("defaultValue")
     if isinstance(action.default, bool):
         assert parameter["paramType"] == "BOOLEAN"
         assert default == str(action.default).lower()
-    elif isinstance(action.default, int | str):
+    elif isinstance(action.default, int | str) and not action.required:
         assert default == str(action.default)
     else:
         assert default is None
@@ -80,7 +81,7 @@ def test_a_parameter_says_of_itself_what_its_flag_does(name: str) -> None:
     assert (parameter["paramType"] == "ENUM") == bool(options)
 
 
-def test_the_worker_image_must_be_given() -> None:
+def test_the_worker_image_is_required() -> None:
     assert not PARAMETERS["sdk_container_image"]["isOptional"]
 
 
@@ -99,7 +100,7 @@ def test_regular_expressions_are_anchored_and_fit_the_default(parameter: dict[st
 
 
 @given(st.data())
-def test_what_a_regular_expression_takes_the_flag_takes_as_well(data: st.DataObject) -> None:
+def test_a_value_that_matches_is_accepted_by_the_flag(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(set(PARAMETERS) - BEAM_PARAMETERS)))
     parameter = PARAMETERS[name]
     choices = [option["value"] for option in parameter.get("enumOptions", [])]
@@ -122,7 +123,7 @@ def test_what_a_regular_expression_takes_the_flag_takes_as_well(data: st.DataObj
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "taken"),
+    ("name", "value", "accepted"),
     [
         ("input", "gs://bucket/data/CC-MAIN-2024-10/*.parquet", True),
         ("input", "/local/data/*.parquet", False),
@@ -142,12 +143,12 @@ def test_what_a_regular_expression_takes_the_flag_takes_as_well(data: st.DataObj
         ("sdk_container_image", "gcr.io/project/fineshards", False),
     ],
 )
-def test_values_that_people_give(name: str, value: str, taken: bool) -> None:
-    assert matches(PARAMETERS[name], value) is taken
+def test_typical_values(name: str, value: str, accepted: bool) -> None:
+    assert matches(PARAMETERS[name], value) is accepted
 
 
 def instructions() -> list[tuple[str, list[str]]]:
-    """The Dockerfile's, in order: name and words, with the values of ARG put in."""
+    """The Dockerfile's instructions in order: name and words, with the values of ARG inserted."""
     lines = (ROOT / "Dockerfile").read_text().splitlines()
     found, values = [], {}
     for line in lines:
@@ -166,24 +167,24 @@ def words_of(name: str) -> list[list[str]]:
     return [words for found, words in instructions() if found == name]
 
 
-def test_the_image_has_the_launcher_and_the_beam_that_is_required() -> None:
+def test_the_image_has_the_launcher_and_the_required_beam() -> None:
     requirements = dict(
         line.split("==")
         for line in (ROOT / "requirements.txt").read_text().splitlines()
         if not line.startswith("#")
     )
     launcher, base = words_of("FROM")
-    assert base == [f"apache/beam_python3.11_sdk:{requirements['apache-beam[gcp]']}"]
+    assert base == [f"apache/beam_python3.11_sdk:{requirements['apache-beam']}"]
     repository, _, tag = launcher[0].partition(":")
     assert repository == "gcr.io/dataflow-templates-base/python311-template-launcher-base"
     assert re.fullmatch(r"\d{8}_RC\d\d", tag), "pinned"
     program = "/opt/google/dataflow/python_template_launcher"
     assert [f"--from={launcher[2]}", program, program] in words_of("COPY")
-    # The base image's own; Dataflow calls the launcher by its path.
+    # The entry point of the base image; Dataflow calls the launcher by its path.
     assert words_of("ENTRYPOINT") == [['["/opt/apache/beam/boot"]']]
 
 
-def test_all_that_the_image_copies_is_there_and_is_sent_to_the_builder() -> None:
+def test_all_files_of_the_image_exist_and_are_sent_to_the_builder() -> None:
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     sources = [w for words in words_of("COPY") if "--from=" not in words[0] for w in words[:-1]]
     for source in sources:
@@ -193,27 +194,31 @@ def test_all_that_the_image_copies_is_there_and_is_sent_to_the_builder() -> None
     assert {line for line in ignored if line.startswith("!")} < set(cloud_build)
 
 
-def test_the_image_has_the_whole_package_and_installs_nothing_later() -> None:
+def test_the_image_has_the_whole_package_and_installs_no_more_at_launch() -> None:
     sources = {words[0] for words in words_of("COPY")}
-    setup = (ROOT / "setup.py").read_text()
-    packages = re.search(r"packages=\[(.*?)\]", setup)
-    assert packages
-    assert set(re.findall(r'"(\w+)"', packages[1])) < sources
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = {"fineshards": "fineshards"} | setuptools["package-dir"]
+    assert set(folders.values()) < sources
+    found = {
+        ".".join((name, *init.parent.relative_to(ROOT / folder).parts))
+        for name, folder in folders.items()
+        for init in (ROOT / folder).rglob("__init__.py")
+    }
+    assert found == set(setuptools["packages"])
     assert ["pipeline/main.py", "/template/main.py"] in words_of("COPY")
     variables = [words[0] for words in words_of("ENV")]
     assert variables == ["FLEX_TEMPLATE_PYTHON_PY_FILE=/template/main.py"]
     commands = [" ".join(words) for words in words_of("RUN")]
-    assert commands[0].endswith("-r requirements.txt")
-    assert commands[1].endswith("--no-deps .")
-    assert commands[2].startswith("pip check")
+    assert commands[0].endswith("--constraint requirements.txt '.[dataflow]'")
+    assert commands[1].startswith("pip check")
 
 
 @pytest.fixture
 def make_template() -> Callable[..., str]:
-    """`make template` with variables, and what it prints."""
+    """Runs `make template` with variables; returns its output."""
 
     def run(*variables: str) -> str:
-        # An outer make tells inner ones of its own variables.
+        # An outer make passes its variables to inner ones.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
         command = ["make", "--no-print-directory", "template", "PROJECT=my-project", "BUCKET=b-1"]
         result = subprocess.run(
@@ -225,7 +230,7 @@ def make_template() -> Callable[..., str]:
     return run
 
 
-def test_make_template_prints_commands_that_a_shell_takes(
+def test_make_template_prints_valid_shell_commands(
     make_template: Callable[..., str],
 ) -> None:
     printed = make_template("INPUT=gs://b-1/in/*.parquet", "PARAMETERS=dtype=auto test_shards=3")
@@ -256,7 +261,7 @@ def test_make_template_prints_commands_that_a_shell_takes(
         assert matches(PARAMETERS[name], value)
 
 
-def test_make_template_runs_what_it_is_told_to(make_template: Callable[..., str]) -> None:
+def test_make_template_runs_the_given_commands(make_template: Callable[..., str]) -> None:
     built = make_template("GCLOUD=echo", "RUN=build").splitlines()
     assert [line.split()[:3] for line in built] == [
         ["builds", "submit", "."],
@@ -267,15 +272,15 @@ def test_make_template_runs_what_it_is_told_to(make_template: Callable[..., str]
     assert "--parameters=dataset_config=sample-10BT" in launched
 
 
-# Any connection to another machine is an error that no library can swallow.
-ALONE = """
+# Ends the process on any connection to another machine, which no library can catch.
+OFFLINE = """
 import os, sys
 def refuse(event, arguments):
     if event in ("socket.getaddrinfo", "socket.gethostbyname") or (
         event == "socket.connect" and not isinstance(arguments[1], (str, bytes))
         and arguments[1][0] not in ("127.0.0.1", "::1")
     ):
-        os.write(2, f"asked the network: {event} {arguments}".encode())
+        os.write(2, f"connected to the network: {event} {arguments}".encode())
         os._exit(99)
 sys.addaudithook(refuse)
 sys.argv = sys.argv[1:]
@@ -284,17 +289,17 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def test_nothing_is_fetched_when_the_program_runs(sample: Path, tmp_path: Path) -> None:
+def test_the_program_downloads_nothing(sample: Path, tmp_path: Path) -> None:
     program = tmp_path / "template/main.py"
     program.parent.mkdir()
     shutil.copy(ROOT / "pipeline/main.py", program)
     flags = (f"--input={sample}", f"--output={tmp_path / 'out'}", "--shard_tokens=100000")
-    # No vocabulary of an earlier run is at hand.
+    # No vocabulary is cached by an earlier run.
     nowhere = str(tmp_path / "nowhere")
     environment = os.environ | {"TIKTOKEN_CACHE_DIR": nowhere, "HOME": nowhere}
     environment["PYTHONPATH"] = str(ROOT / "tests")
     result = subprocess.run(
-        [sys.executable, "-c", ALONE, str(program), *flags],
+        [sys.executable, "-c", OFFLINE, str(program), *flags],
         env=environment,
         capture_output=True,
         text=True,
@@ -303,8 +308,8 @@ def test_nothing_is_fetched_when_the_program_runs(sample: Path, tmp_path: Path) 
     assert (tmp_path / "out/metadata/manifest.json").exists()
 
 
-def test_the_network_would_be_noticed(tmp_path: Path) -> None:
+def test_a_download_would_be_noticed(tmp_path: Path) -> None:
     program = tmp_path / "curious.py"
     program.write_text("import urllib.request; urllib.request.urlopen('http://example.com')")
-    result = subprocess.run([sys.executable, "-c", ALONE, str(program)], capture_output=True)
+    result = subprocess.run([sys.executable, "-c", OFFLINE, str(program)], capture_output=True)
     assert result.returncode == 99

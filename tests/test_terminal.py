@@ -1,4 +1,4 @@
-"""What a person sees: a bar on a terminal, plain lines elsewhere, and one sentence at the end."""
+"""What the user sees: a bar on a terminal, plain lines elsewhere, and one sentence at the end."""
 
 from __future__ import annotations
 
@@ -20,8 +20,15 @@ import pytest
 from conftest import ROOT
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+COMMANDS = ["build", "status", "verify", "inspect", "tune"]
 MAIN = str(ROOT / "pipeline/main.py")
-STAGES = ["discover", "tokenize", "plan", "write", "commit"]
+STAGES = [
+    "read 1 file (5 blocks)",
+    "tokenized 5 blocks (665,971 tokens)",
+    "planned 7 shards",
+    "wrote 7 shards",
+    "wrote the manifest",
+]
 
 
 def run_on_terminal(*arguments: object) -> str:
@@ -43,7 +50,7 @@ def run_on_terminal(*arguments: object) -> str:
 
 @pytest.fixture
 def slow_input(tmp_path: Path, sample: Path) -> Path:
-    """Enough blocks and text for the bar to be seen between polls."""
+    """Enough blocks and text that the bar is drawn between polls."""
     table = pq.read_table(sample, columns=["text"])
     path = tmp_path / "in.parquet"
     pq.write_table(pa.concat_tables([table] * 24), path, row_group_size=1000)
@@ -59,37 +66,37 @@ def test_a_terminal_shows_a_bar_with_blocks_rate_and_time_left(
     )
     assert re.search(r"\d+/\d+ blocks, \d+\.\d\dM tokens/s, \d+ s left", output)
     assert "━" in output
-    assert re.search(r"finished in [\d.]+ s at [\d.]+ MB of text a second: 25,512 doc", output)
+    assert re.search(r"finished in [\d.]+ s at [\d.]+ MB/s of text: 25,512 doc", output)
 
 
-def test_elsewhere_there_are_only_lines_one_for_each_stage(
+def test_without_a_terminal_there_is_one_line_per_stage(
     fineshards: Run, sample: Path, tmp_path: Path
 ) -> None:
-    done = fineshards("build", "--input", sample, "--output", tmp_path, "--shard_tokens=100000")
+    flags = ["--shard_tokens=100000", "--block_bytes=1"]
+    done = fineshards("build", "--input", sample, "--output", tmp_path, *flags)
     assert done.returncode == 0
-    lines = [re.fullmatch(r"\d\d:\d\d:\d\d (\w+): .+", line) for line in done.stderr.splitlines()]
-    assert [line.group(1) for line in lines if line] == STAGES
-    assert len(lines) == len(STAGES)
+    lines = [re.fullmatch(r"\d\d:\d\d:\d\d (.+)", line) for line in done.stderr.splitlines()]
+    assert [line and line.group(1) for line in lines] == STAGES
     (summary,) = done.stdout.splitlines()
     assert re.fullmatch(
-        r"finished in [\d.]+ s at [\d.]+ MB of text a second: 1,063 documents, 665,971 tokens, "
+        r"finished in [\d.]+ s at [\d.]+ MB/s of text: 1,063 documents, 665,971 tokens, "
         rf"1 test and 6 train shards in {tmp_path}",
         summary,
     )
 
 
-def test_all_running_modes_say_the_same(fineshards: Run, sample: Path, tmp_path: Path) -> None:
-    said = set()
+def test_all_running_modes_print_the_same(fineshards: Run, sample: Path, tmp_path: Path) -> None:
+    printed = set()
     for mode in ("in_memory", "multi_threading", "multi_processing"):
         output = tmp_path / mode
         flags = ["--shard_tokens=100000", f"--direct_running_mode={mode}"]
         done = fineshards("build", "--input", sample, "--output", output, *flags)
         assert done.returncode == 0
-        said.add("\n".join(line.partition(" ")[2] for line in done.stderr.splitlines()))
-    assert len(said) == 1
+        printed.add("\n".join(line.partition(" ")[2] for line in done.stderr.splitlines()))
+    assert len(printed) == 1
 
 
-def test_interrupted_by_the_keyboard(slow_input: Path, tmp_path: Path) -> None:
+def test_ctrl_c_ends_in_one_sentence(slow_input: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     command = [
         *(sys.executable, "-m", "fineshards", "build", f"--input={slow_input}"),
@@ -102,7 +109,7 @@ def test_interrupted_by_the_keyboard(slow_input: Path, tmp_path: Path) -> None:
     _, errors = job.communicate()
     assert job.returncode == 130
     assert errors.splitlines()[-1] == (
-        "fineshards: interrupted; the same command continues the job."
+        "fineshards: interrupted. Run the same command again to resume."
     )
     assert "Traceback" not in errors
 
@@ -111,7 +118,7 @@ def test_interrupted_by_the_keyboard(slow_input: Path, tmp_path: Path) -> None:
     "entry", [["-m", "fineshards", "build"], ["-m", "fineshards.pipeline.main"], [MAIN]]
 )
 def test_every_entry_takes_the_same_flags(entry: list[str], sample: Path, tmp_path: Path) -> None:
-    """The last is what a Flex Template launcher runs: the file itself, from anywhere."""
+    """The last is what a Flex Template launcher runs: the file itself, from any folder."""
     command = [sys.executable, *entry, f"--input={sample}", f"--output={tmp_path}/out"]
     command.append("--overwrite=false")
     environ = os.environ | {"PYTHONPATH": str(ROOT / "tests")}
@@ -122,17 +129,17 @@ def test_every_entry_takes_the_same_flags(entry: list[str], sample: Path, tmp_pa
     assert (tmp_path / "out/metadata/manifest.json").exists()
 
 
-def test_output_cut_off_by_a_reader_is_no_error(build: Any, sample: Path, tmp_path: Path) -> None:
+def test_output_that_is_no_longer_read_is_not_an_error(
+    build: Any, sample: Path, tmp_path: Path
+) -> None:
     assert build(sample, tmp_path) == 0
-    command = f"{sys.executable} -m pipeline inspect {tmp_path} --shard train/0 | head -n 0"
+    command = f"{sys.executable} -m fineshards inspect {tmp_path} --shard train/0 | head -n 0"
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stderr == ""
 
 
-def test_a_local_run_asks_nobody_on_the_network(
-    fineshards: Run, sample: Path, tmp_path: Path
-) -> None:
-    """Beam's DirectRunner would fetch the Prism binary where it can."""
+def test_a_local_run_needs_no_network(fineshards: Run, sample: Path, tmp_path: Path) -> None:
+    """Beam's DirectRunner would download the Prism binary if it could."""
     with socket.socket() as proxy:
         proxy.bind(("127.0.0.1", 0))
         proxy.listen()
@@ -146,5 +153,68 @@ def test_a_local_run_asks_nobody_on_the_network(
             )
             assert done.returncode == 0, done.stderr
         proxy.setblocking(False)
-        with pytest.raises(BlockingIOError):  # nobody is waiting to be accepted
+        with pytest.raises(BlockingIOError):  # no connection was tried
             proxy.accept()
+
+
+# Makes libraries look as if they were not installed, then runs the command line.
+WITHOUT = """
+import sys
+sys.modules |= dict.fromkeys(sys.argv[1].split(","))
+from fineshards.pipeline.cli import main
+sys.exit(main(sys.argv[2:]))
+"""
+NOT_INSTALLED = (
+    "fineshards: {} is not installed. Install it with: pip install 'fineshards[build]'\n"
+)
+HEAVY = "numpy,pyarrow,apache_beam,rich,google,google_crc32c,tiktoken,gigatoken"
+
+
+def run_without(modules: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Runs the command line in a process that cannot import `modules`, separated by commas."""
+    command = [sys.executable, "-c", WITHOUT, modules, *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("library", ["pyarrow", "apache_beam"])
+def test_build_without_a_library_of_its_extra_says_what_to_install(
+    library: str, sample: Path, tmp_path: Path
+) -> None:
+    done = run_without(library, "build", f"--input={sample}", f"--output={tmp_path}/out")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == NOT_INSTALLED.format(library)
+
+
+@pytest.mark.parametrize("command", ["verify", "status", "inspect"])
+def test_commands_without_pyarrow_say_what_to_install(command: str, tmp_path: Path) -> None:
+    done = run_without("pyarrow", command, tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == NOT_INSTALLED.format("pyarrow")
+
+
+def test_commands_on_a_dataset_need_no_beam(build: Any, sample: Path, tmp_path: Path) -> None:
+    assert build(sample, tmp_path) == 0
+    for command in ("verify", "status", "inspect"):
+        done = run_without("apache_beam", command, tmp_path)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--help"], *([c, "--help"] for c in COMMANDS)], ids=str)
+def test_help_needs_no_libraries(arguments: list[str]) -> None:
+    done = run_without(HEAVY, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("usage: fineshards")
+
+
+def test_the_module_and_the_command_print_the_same(fineshards: Run) -> None:
+    command = str(Path(sys.executable).with_name("fineshards"))
+    for arguments in (
+        ["--help"],
+        ["build", "--help"],
+        ["build", "--output=out"],
+        ["status", "/no"],
+    ):
+        module = fineshards(*arguments)
+        installed = subprocess.run([command, *arguments], capture_output=True, text=True, cwd=ROOT)
+        assert installed.returncode == module.returncode
+        assert (installed.stdout, installed.stderr) == (module.stdout, module.stderr)

@@ -1,4 +1,4 @@
-"""`fineshards tune`: what it tries, what it advises, and that it leaves nothing behind."""
+"""`fineshards tune`: what it tries, what it advises, and that it removes its files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fineshards.errors import UsageError
 from fineshards.pipeline.cli import main
 from fineshards.pipeline.options import Parser, add_build_flags, parse_build_flags
 from fineshards.pipeline.tuning import tune
-from fineshards.pipeline.tuning.estimates import Costs, Seen, expect
+from fineshards.pipeline.tuning.estimates import Costs, FormatTotals, expect
 from fineshards.pipeline.tuning.setting_search import (
     BLOCK_SIZES,
     MARGIN,
@@ -41,7 +41,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
-    """Where tune works; empty in the end, or it has left something behind."""
+    """Where tune works. It must be empty in the end."""
     folder = tmp_path / "work"
     folder.mkdir()
     return folder
@@ -51,7 +51,7 @@ def work(tmp_path: Path) -> Path:
 def mixed(tmp_path: Path, sample: Path) -> tuple[str, str]:
     """The sample twice: as two parquet files, and as compressed JSON lines."""
     table = pq.read_table(sample, columns=["text", "id"])
-    folder = tmp_path / "in [1]"  # a pattern's signs in a name
+    folder = tmp_path / "in [1]"  # with special characters of patterns
     folder.mkdir()
     for number in range(2):
         part = table.slice(number * 500, 500)
@@ -86,33 +86,33 @@ def test_a_small_input_is_built_once_and_the_command_works(
     assert list(work.iterdir()) == []
 
 
-def test_settings_are_tried_on_a_sample(
+def test_settings_are_tried_on_a_probe(
     mixed: tuple[str, str],
     work: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    # A small input is treated as a large one is, in less time.
+    # Treats a small input like a large one, to take less time.
     for name, value in {"_SMALL_BYTES": 0, "_SMALL_SECONDS": 0.0, "_LEAST_WORK": 0.0}.items():
         monkeypatch.setattr(tune, name, value)
-    monkeypatch.setattr(tune, "_PROBE_BYTES", 100_000)
+    monkeypatch.setattr(tune, "_ROUGH_BYTES", 100_000)
     patterns = [f"--input={pattern}" for pattern in mixed]
     assert main(["tune", *patterns, f"--work={work}", "--seconds=12"]) == 0
-    said = capsys.readouterr()
-    assert "measuring the start-up" in said.err
-    assert "(default): " in said.out
-    assert "M tokens/s" in said.out
-    (command,) = [line for line in said.out.splitlines() if line.startswith("    fineshards")]
+    printed = capsys.readouterr()
+    assert "measuring start-up" in printed.err
+    assert "(default): " in printed.out
+    assert "M tokens/s" in printed.out
+    (command,) = [line for line in printed.out.splitlines() if line.startswith("    fineshards")]
     _, build, *flags = shlex.split(command)
     assert build == "build"
     parser = Parser(prog="fineshards build")
     add_build_flags(parser)
-    assert parse_build_flags(parser, flags).inputs == mixed
+    assert parse_build_flags(parser, flags).patterns == mixed
     assert list(work.iterdir()) == []
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption_leaves_nothing_behind(how: int, sample: Path, work: Path) -> None:
+def test_an_interrupt_leaves_no_files_behind(how: int, sample: Path, work: Path) -> None:
     command = [sys.executable, "-m", "fineshards", "tune", f"--input={sample}", f"--work={work}"]
     job = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     while not list(work.glob("*/build-*.log")):
@@ -121,17 +121,19 @@ def test_an_interruption_leaves_nothing_behind(how: int, sample: Path, work: Pat
     job.send_signal(how)
     _, errors = job.communicate()
     assert job.returncode == 130
-    assert errors.splitlines()[-1] == "fineshards: interrupted; what was tried is removed."
+    assert (
+        errors.splitlines()[-1] == "fineshards: interrupted. All files of the trials are removed."
+    )
     assert list(work.iterdir()) == []
 
 
-def test_a_build_that_takes_too_long_is_given_up(sample: Path, work: Path) -> None:
+def test_a_build_that_takes_too_long_is_ended(sample: Path, work: Path) -> None:
     flags = [f"--input={sample}"]
     assert run_trial(flags, f"{work}/out", workers=1, deadline=time.monotonic()) is None
     assert list(work.iterdir()) == []
 
 
-def test_a_build_that_fails_says_why_in_its_own_words(sample: Path, work: Path) -> None:
+def test_a_build_that_fails_ends_in_its_own_error(sample: Path, work: Path) -> None:
     flags = [f"--input={sample}", "--block_bytes=none"]
     with pytest.raises(UsageError, match="--block_bytes: must be a whole number, got 'none'"):
         run_trial(flags, f"{work}/out", workers=1, deadline=float("inf"))
@@ -145,7 +147,7 @@ def test_a_build_that_fails_says_why_in_its_own_words(sample: Path, work: Path) 
         (["--input={sample}", "--text_column=txet"], 1, "no column 'txet'"),
         (["--input={sample}", "--tokenizer=none"], 2, "none"),
         (["--input={sample}", "--seconds=0"], 2, "at least 1"),
-        (["--input={sample}", "--work={work}/none"], 2, "no folder can be made"),
+        (["--input={sample}", "--work={work}/none"], 2, "cannot create a folder"),
         (["--input={sample}", "--output=x"], 2, "--output"),
         (["--input={sample}", "--dataset_config=x"], 2, "--dataset_config"),
         ([], 2, "either --input or --dataset"),
@@ -190,18 +192,18 @@ some_rates = st.dictionaries(settings, st.lists(a_rate, min_size=1, max_size=3))
 
 
 @given(some_rates)
-def test_another_setting_is_chosen_only_if_it_always_beat_the_default_clearly(
+def test_a_setting_is_chosen_only_if_it_was_always_clearly_faster_than_the_default(
     rates: dict[Setting, list[float]],
 ) -> None:
     chosen = choose(rates)
     clearly = max(rates[Setting()]) * (1 + MARGIN)
-    quicker = {setting for setting, found in rates.items() if min(found) > clearly}
-    assert chosen in (quicker or {Setting()})
-    assert all(min(rates[chosen]) >= min(rates[setting]) for setting in quicker)
+    faster = {setting for setting, found in rates.items() if min(found) > clearly}
+    assert chosen in (faster or {Setting()})
+    assert all(min(rates[chosen]) >= min(rates[setting]) for setting in faster)
 
 
 @given(some_rates)
-def test_nothing_is_advised_that_was_measured_once(rates: dict[Setting, list[float]]) -> None:
+def test_no_setting_is_advised_that_was_measured_once(rates: dict[Setting, list[float]]) -> None:
     advised = advise(rates)
     assert advised == Setting() or len(rates[advised]) > 1
 
@@ -216,8 +218,8 @@ rooms = st.builds(
 
 
 @given(rooms, st.data())
-def test_the_search_finds_what_is_clearly_best_along_its_way(room: Room, data: Any) -> None:
-    """Whatever the rates are, if they are the same each time and there is time for all."""
+def test_the_search_finds_the_clearly_best_of_what_it_tries(room: Room, data: Any) -> None:
+    """For all rates, if they are the same each time and there is time for all settings."""
     true: dict[Setting, float] = {}
 
     def measure(setting: Setting, runs: int) -> float:
@@ -231,7 +233,9 @@ def test_the_search_finds_what_is_clearly_best_along_its_way(room: Room, data: A
 
 
 @given(rooms, st.integers(0, 12))
-def test_a_search_without_time_advises_what_it_knows(room: Room, builds: int) -> None:
+def test_a_search_that_runs_out_of_time_advises_what_it_has_confirmed(
+    room: Room, builds: int
+) -> None:
     left = builds
 
     def measure(setting: Setting, runs: int) -> float | None:
@@ -243,13 +247,13 @@ def test_a_search_without_time_advises_what_it_knows(room: Room, builds: int) ->
 
     rates = search(room, measure)
     assert Setting() in rates
-    # A run is begun only if what it finds can be confirmed, with the default measured again.
+    # A setting is tried only if there is time to confirm it and to measure the default again.
     expected = Setting(room.cores * 2)
     assert advise(rates) == (expected if expected in rates else Setting())
 
 
 @given(rooms)
-def test_what_is_tried_can_make_a_difference(room: Room) -> None:
+def test_only_settings_that_can_make_a_difference_are_tried(room: Room) -> None:
     most = room.blocks[room.default_block_bytes]
     for count in room.worker_counts():
         assert min(count, most) != min(room.cores, most)
@@ -265,10 +269,10 @@ def test_what_is_tried_can_make_a_difference(room: Room) -> None:
     workers=st.integers(1, 8),
     writing=st.floats(0, 3),
 )
-def test_work_is_what_the_workers_did_however_the_last_blocks_fell(
+def test_work_does_not_depend_on_how_the_last_blocks_were_shared(
     blocks: list[float], workers: int, writing: float
 ) -> None:
-    """Each block goes to the worker that is free first, as in a build."""
+    """As in a build, each block goes to the first worker that is free."""
     free = [0.0] * min(workers, len(blocks))
     finished = []
     for seconds in blocks:
@@ -286,11 +290,11 @@ def test_work_is_what_the_workers_did_however_the_last_blocks_fell(
 def test_twice_the_input_is_twice_the_work(
     text_bytes: int, tokens: int, total: int, workers: int
 ) -> None:
-    seen = {"parquet": Seen(1000, text_bytes, tokens)}
+    probe = {"parquet": FormatTotals(1000, text_bytes, tokens)}
     costs = Costs(
         start_up=3, discovery=0, rate=1e6, workers=workers, reading=None, largest=1 / workers
     )
-    once, twice = (expect({"parquet": 1000 * n}, seen, costs, 2) for n in (total, 2 * total))
+    once, twice = (expect({"parquet": 1000 * n}, probe, costs, 2) for n in (total, 2 * total))
     assert (once.text_bytes, once.tokens) == (text_bytes * total, tokens * total)
     assert twice.tokens == 2 * once.tokens
     assert twice.seconds - 3 == pytest.approx(2 * (once.seconds - 3))
@@ -299,13 +303,13 @@ def test_twice_the_input_is_twice_the_work(
 
 
 def test_one_file_of_json_lines_keeps_one_worker_busy() -> None:
-    seen = {"jsonl": Seen(100, 90, 20)}
+    probe = {"jsonl": FormatTotals(100, 90, 20)}
     costs = Costs(start_up=0, discovery=0, rate=100.0, workers=4, reading=None, largest=1.0)
-    assert expect({"jsonl": 100_000}, seen, costs, 4).seconds == pytest.approx(20_000 / 25)
+    assert expect({"jsonl": 100_000}, probe, costs, 4).seconds == pytest.approx(20_000 / 25)
 
 
-def test_reading_from_the_hub_adds_to_each_workers_work() -> None:
-    seen = {"parquet": Seen(100, 100, 25)}
+def test_remote_reading_adds_to_the_work_of_each_worker() -> None:
+    probe = {"parquet": FormatTotals(100, 100, 25)}
     costs = Costs(start_up=0, discovery=5, rate=100.0, workers=4, reading=50.0, largest=0.0)
-    # 25,000 tokens at 25 a worker, and 100,000 bytes at 50: 1,000 s and 2,000 s, by four.
-    assert expect({"parquet": 100_000}, seen, costs, 4).seconds == pytest.approx(5 + 3000 / 4)
+    # Per worker 25,000 tokens at 25/s and 100,000 bytes at 50/s: 1,000 s and 2,000 s, by four.
+    assert expect({"parquet": 100_000}, probe, costs, 4).seconds == pytest.approx(5 + 3000 / 4)

@@ -1,4 +1,4 @@
-"""Verify: a whole dataset passes; every single way to harm one is found and named."""
+"""Verify: an undamaged dataset passes; every kind of damage is found and named."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Damage = Callable[[Path], object]
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, sample: Path) -> Path:
+def undamaged(tmp_path_factory: pytest.TempPathFactory, sample: Path) -> Path:
     folder = tmp_path_factory.mktemp("verify") / "dataset"
     flags = [f"--shard_tokens={SHARD_TOKENS}", "--block_bytes=300000"]
     assert main(["build", "--input", str(sample), "--output", str(folder), *flags]) == 0
@@ -44,15 +44,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory, sample: Path) -> Path:
 
 
 @pytest.fixture
-def dataset(whole: Path, tmp_path: Path) -> Path:
-    """A copy to harm."""
-    return Path(shutil.copytree(whole, tmp_path / "copy"))
+def dataset(undamaged: Path, tmp_path: Path) -> Path:
+    """A copy to damage."""
+    return Path(shutil.copytree(undamaged, tmp_path / "copy"))
 
 
 def problems_of(
     folder: Path, capsys: pytest.CaptureFixture[str], *flags: str, code: int = 1
 ) -> list[str]:
-    """What verify finds; in JSON and in words alike."""
+    """What verify finds, the same as JSON and as text."""
     capsys.readouterr()
     ended = main(["verify", str(folder), "--json", *flags])
     printed = capsys.readouterr()
@@ -60,24 +60,24 @@ def problems_of(
     verdict = json.loads(printed.out)
     assert verdict["ok"] == (code == 0)
     ended = main(["verify", str(folder), *flags])
-    told = capsys.readouterr()
-    assert (ended, told.err) == (code, "")
-    missing = [problem for problem in verdict["problems"] if f"  {problem}\n" not in told.out]
+    as_text = capsys.readouterr()
+    assert (ended, as_text.err) == (code, "")
+    missing = [problem for problem in verdict["problems"] if f"  {problem}\n" not in as_text.out]
     assert missing == []
     return verdict["problems"]
 
 
-def test_a_whole_dataset_passes_with_its_counts(
-    whole: Path, sample: Path, capsys: pytest.CaptureFixture[str]
+def test_an_undamaged_dataset_passes_with_its_counts(
+    undamaged: Path, sample: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = read_texts(sample)
     tokens = sum(1 + len(ENCODING.encode_ordinary(text)) for text in texts)
     shards = -(-tokens // SHARD_TOKENS)
     capsys.readouterr()
-    ended = main(["verify", str(whole), "--json"])
-    told = capsys.readouterr()
-    assert (ended, told.err) == (0, "")
-    assert json.loads(told.out) == {
+    ended = main(["verify", str(undamaged), "--json"])
+    printed = capsys.readouterr()
+    assert (ended, printed.err) == (0, "")
+    assert json.loads(printed.out) == {
         "ok": True,
         "problems": [],
         "shards": shards,
@@ -85,9 +85,9 @@ def test_a_whole_dataset_passes_with_its_counts(
         "documents": len(texts),
         "sampled": 0,
     }
-    assert main(["verify", str(whole)]) == 0
-    told = capsys.readouterr().out
-    assert told == f"verified: {shards} shards, {tokens:,} tokens, {len(texts):,} documents\n"
+    assert main(["verify", str(undamaged)]) == 0
+    text = capsys.readouterr().out
+    assert text == f"verified: {shards} shards, {tokens:,} tokens, {len(texts):,} documents\n"
 
 
 def _truncate(name: str, size: int) -> Damage:
@@ -130,11 +130,11 @@ def _swap(first: str, second: str) -> Damage:
 
 
 @pytest.mark.parametrize(
-    ("damage", "named", "complaint"),
+    ("damage", "named", "expected"),
     [
         pytest.param(lambda f: (f / SHARD).unlink(), SHARD, "is missing", id="gone"),
-        pytest.param(_truncate(SHARD, -1000), SHARD, "bytes, the manifest says", id="cut short"),
-        pytest.param(_truncate(SHARD, -4), SHARD, "bytes, the manifest says", id="a token less"),
+        pytest.param(_truncate(SHARD, -1000), SHARD, "bytes; the manifest says", id="cut short"),
+        pytest.param(_truncate(SHARD, -4), SHARD, "bytes; the manifest says", id="one token short"),
         pytest.param(_truncate(SHARD, 128), SHARD, "has 128 bytes", id="header only"),
         pytest.param(_truncate(SHARD, 60), SHARD, "fewer than the header", id="half a header"),
         pytest.param(_truncate(SHARD, 0), SHARD, "fewer than the header", id="empty file"),
@@ -149,7 +149,7 @@ def _swap(first: str, second: str) -> Damage:
         pytest.param(_save(lambda a: a[0]), SHARD, "has the header", id="no axis"),
         pytest.param(_npy_version_2, SHARD, "is .npy version (2, 0)", id="version 2"),
         pytest.param(_header(b"False", b"True "), SHARD, "has the header", id="fortran order"),
-        pytest.param(_header(b"60000", b"59999"), SHARD, "header says 59999", id="short shape"),
+        pytest.param(_header(b"60000", b"59999"), SHARD, "header says 59,999", id="short shape"),
         pytest.param(_header(b"(60000", b"(-1   "), SHARD, "has the header", id="negative shape"),
         pytest.param(_swap(SHARD, "train/train_0004.npy"), SHARD, "has crc32c", id="swapped"),
         pytest.param(
@@ -160,15 +160,15 @@ def _swap(first: str, second: str) -> Damage:
         ),
     ],
 )
-def test_a_harmed_shard_is_found(
-    dataset: Path, capsys: pytest.CaptureFixture[str], damage: Damage, named: str, complaint: str
+def test_a_damaged_shard_is_found(
+    dataset: Path, capsys: pytest.CaptureFixture[str], damage: Damage, named: str, expected: str
 ) -> None:
     damage(dataset)
     found = problems_of(dataset, capsys)
-    assert any(named in problem and complaint in problem for problem in found), found
+    assert any(named in problem and expected in problem for problem in found), found
 
 
-def test_an_id_beyond_the_vocabulary_is_found_by_that_alone(
+def test_an_id_outside_the_vocabulary_is_found_without_any_other_sign(
     dataset: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tokens = load(dataset, SHARD)
@@ -176,7 +176,7 @@ def test_an_id_beyond_the_vocabulary_is_found_by_that_alone(
     tokens[place] = 100_277
     save_consistently(dataset, SHARD, tokens)
     (problem,) = problems_of(dataset, capsys)
-    assert problem.startswith(f"{SHARD}, token {place}: id 100277 is not below")
+    assert problem.startswith(f"{SHARD}, token {place}: id 100277 is outside the vocabulary")
 
 
 def _move_eot(tokens: np.ndarray) -> int:
@@ -196,19 +196,19 @@ def _remove_eot(tokens: np.ndarray) -> int:
 
 
 @pytest.mark.parametrize("change", [_move_eot, _add_eot, _remove_eot])
-def test_a_misplaced_eot_is_found_by_that_alone(
+def test_a_misplaced_eot_is_found_without_any_other_sign(
     dataset: Path, capsys: pytest.CaptureFixture[str], change: Callable[[np.ndarray], int]
 ) -> None:
     tokens = load(dataset, SHARD)
     more = change(tokens)
     save_consistently(dataset, SHARD, tokens)
 
-    def pretend(content: dict[str, Any]) -> None:
+    def hide_it(content: dict[str, Any]) -> None:
         entry_of(content, SHARD)["documents"] += more
         change_total(content, "documents", more)
         change_total(content, "rows", more)
 
-    edit_manifest(dataset, pretend)
+    edit_manifest(dataset, hide_it)
     found = problems_of(dataset, capsys)
     assert f"{SHARD}: its EOT tokens are not where its documents begin" in found
     if more == 0:
@@ -249,14 +249,14 @@ def _set_column(name: str, value: object) -> Damage:
 
 
 def _shift_border(folder: Path) -> None:
-    """One document a token longer, the next a token shorter: no gap, no overlap."""
+    """One document is a token longer and the next a token shorter: no gap, no overlap."""
     _cell("length", 10, 1)(folder)
     _cell("offset", 11, 1)(folder)
     _cell("length", 11, -1)(folder)
 
 
 @pytest.mark.parametrize(
-    ("damage", "complaint"),
+    ("damage", "expected"),
     [
         pytest.param(lambda f: (f / TABLE).unlink(), "is missing", id="gone"),
         pytest.param(_truncate(TABLE, -100), "cannot be read", id="cut short"),
@@ -278,9 +278,9 @@ def _shift_border(folder: Path) -> None:
         ),
         pytest.param(_rewrite_table(lambda t: t.slice(0, 0)), "has 0 rows", id="no rows"),
         pytest.param(
-            _rewrite_table(lambda t: t.slice(1)), "rows, the manifest says", id="row less"
+            _rewrite_table(lambda t: t.slice(1)), "rows; the manifest says", id="first row missing"
         ),
-        pytest.param(_rewrite_table(lambda t: t[:-1]), "does not cover", id="last row less"),
+        pytest.param(_rewrite_table(lambda t: t[:-1]), "does not cover", id="last row missing"),
         pytest.param(
             _rewrite_table(lambda t: pa.concat_tables([t, t[-1:]])),
             "does not cover",
@@ -291,26 +291,26 @@ def _shift_border(folder: Path) -> None:
         pytest.param(_swap_values("row"), "not in the order of", id="two source rows swapped"),
         pytest.param(_cell("offset", 10, 1), "does not cover", id="gap"),
         pytest.param(_cell("offset", 10, -1), "does not cover", id="overlap"),
-        pytest.param(_cell("offset", 0, 1), "does not cover", id="late begin"),
+        pytest.param(_cell("offset", 0, 1), "does not cover", id="late start"),
         pytest.param(_cell("length", -1, -1), "does not cover", id="early end"),
         pytest.param(_cell("document", 10, 1), "not consecutive", id="document skipped"),
-        pytest.param(_cell("start", 10, 1), "without start", id="start inside"),
-        pytest.param(_cell("start", 0, 1), "ended in document", id="other start"),
-        pytest.param(_cell("start", 0, -(10**9)), "without start", id="negative start"),
-        pytest.param(_cell("row", 0, 1), "the shard before ended in row", id="other row goes on"),
+        pytest.param(_cell("start", 10, 1), "'start' is negative, or not 0", id="start inside"),
+        pytest.param(_cell("start", 0, 1), "previous shard ended at", id="other start"),
+        pytest.param(_cell("start", 0, -(10**9)), "'start' is negative", id="negative start"),
+        pytest.param(_cell("row", 0, 1), "previous shard ended in row", id="continues another row"),
         pytest.param(_set_column("file", "elsewhere"), "not in the manifest", id="other file"),
     ],
 )
-def test_a_harmed_document_table_is_found(
-    dataset: Path, capsys: pytest.CaptureFixture[str], damage: Damage, complaint: str
+def test_a_damaged_document_table_is_found(
+    dataset: Path, capsys: pytest.CaptureFixture[str], damage: Damage, expected: str
 ) -> None:
     damage(dataset)
     found = problems_of(dataset, capsys)
-    assert any(complaint in problem for problem in found), found
+    assert any(expected in problem for problem in found), found
     assert any(Path(TABLE).stem in problem for problem in found), found
 
 
-def test_a_document_border_moved_in_the_table_alone_is_found(
+def test_a_document_border_moved_only_in_the_table_is_found(
     dataset: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _shift_border(dataset)
@@ -328,11 +328,11 @@ def _add(what: str, by: int) -> Damage:
 
 
 @pytest.mark.parametrize(
-    ("damage", "complaint"),
+    ("damage", "expected"),
     [
         pytest.param(_add("tokens", 1), "the files have", id="tokens of a file"),
         pytest.param(_add("documents", 1), "the files have", id="documents of a file"),
-        pytest.param(_add("rows", 1), "do not balance", id="rows of a file"),
+        pytest.param(_add("rows", 1), "does not balance", id="rows of a file"),
         pytest.param(_add("rejected", 1), "metadata/rejected/ lists 0 rows", id="rejected"),
         pytest.param(_add("size", 1), "its fingerprint is", id="size of a file"),
         pytest.param(_set(lambda c: c["totals"].update(rows=1)), "'totals'", id="totals"),
@@ -371,11 +371,11 @@ def _add(what: str, by: int) -> Damage:
     ],
 )
 def test_an_edited_manifest_is_found(
-    dataset: Path, capsys: pytest.CaptureFixture[str], damage: Damage, complaint: str
+    dataset: Path, capsys: pytest.CaptureFixture[str], damage: Damage, expected: str
 ) -> None:
     damage(dataset)
     found = problems_of(dataset, capsys)
-    assert any(complaint in problem for problem in found), found
+    assert any(expected in problem for problem in found), found
 
 
 @pytest.mark.parametrize(
@@ -396,7 +396,7 @@ def test_an_edited_manifest_is_found(
         pytest.param(_set(lambda c: c["layout"].update(shard_tokens=0)), id="shards of nothing"),
     ],
 )
-def test_a_manifest_that_cannot_be_understood_is_named(
+def test_an_unreadable_manifest_is_named(
     dataset: Path, capsys: pytest.CaptureFixture[str], damage: Damage
 ) -> None:
     damage(dataset)

@@ -1,4 +1,4 @@
-"""Verify: what lies in the folders that should not, and comparison with the sources."""
+"""Verify: foreign files in the folders, and comparison with the sources."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHARD = "train/train_0001.npy"
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sample")
     lines = [json.dumps({"text": text, "id": f"n{i}"}) for i, text in enumerate(TEXTS)]
     (folder / "source.jsonl").write_text("\n".join(lines))
@@ -31,15 +31,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def dataset(whole: Path, tmp_path: Path) -> Path:
-    """A copy to harm; its source is the one of all."""
-    return Path(shutil.copytree(whole / "out", tmp_path / "out"))
+def dataset(built: Path, tmp_path: Path) -> Path:
+    """A copy to damage; its source is shared by all tests."""
+    return Path(shutil.copytree(built / "out", tmp_path / "out"))
 
 
 @pytest.fixture
-def source(whole: Path) -> Path:
-    """The source, to harm; it is put back."""
-    path = whole / "source.jsonl"
+def source(built: Path) -> Path:
+    """The source, to damage; it is restored afterwards."""
+    path = built / "source.jsonl"
     content, state = path.read_bytes(), path.stat()
     yield path
     path.write_bytes(content)
@@ -69,7 +69,7 @@ def check(capsys: pytest.CaptureFixture[str], folder: Path, *flags: str) -> tupl
         f"checkpoints/{'0' * 64}/plan.json",
     ],
 )
-def test_what_does_not_belong_is_named(
+def test_foreign_files_are_named(
     dataset: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     (dataset / name).parent.mkdir(parents=True, exist_ok=True)
@@ -90,14 +90,14 @@ def test_a_folder_or_a_dangling_link_among_shards_is_named(
     assert named == {"train/empty/", "test/link.npy"}
 
 
-def test_what_the_job_leaves_beside_the_dataset_is_no_problem(
+def test_what_the_job_itself_leaves_is_not_a_problem(
     dataset: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its own checkpoints, and what a job killed just after its manifest did not finish."""
+    """Its checkpoints, and unfinished files of a job that was killed just after its manifest."""
     assert any((dataset / "checkpoints").iterdir())
     (dataset / "checkpoints/unfinished").mkdir()
     (dataset / "checkpoints/unfinished/x.tokens.1").touch()
-    (dataset / "README.md").write_text("a person's own note")
+    (dataset / "README.md").write_text("a note")
     assert check(capsys, dataset) == (0, [])
 
 
@@ -110,7 +110,7 @@ def test_what_the_job_leaves_beside_the_dataset_is_no_problem(
         ("metadata/rejected/00000-00000.jsonl", b"no JSON"),
     ],
 )
-def test_a_harmed_record_is_named(
+def test_a_damaged_record_is_named(
     dataset: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes
 ) -> None:
     (dataset / name).parent.mkdir(exist_ok=True)
@@ -125,10 +125,10 @@ def test_sampling_compares_every_document_and_agrees(
     assert check(capsys, dataset, "--sample=100") == (len(TEXTS), [])
 
 
-def test_a_sample_is_about_as_large_as_asked_and_always_the_same(
+def test_a_sample_is_about_as_large_as_asked_and_repeatable(
     dataset: Path, source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With every source text changed, each compared document is a problem: that names the set."""
+    """Every source text is changed, so the problems name exactly the sampled documents."""
     state = source.stat()
     source.write_bytes(source.read_bytes().replace(b"The", b"Teh"))
     os.utime(source, ns=(state.st_atime_ns, state.st_mtime_ns))
@@ -136,13 +136,13 @@ def test_a_sample_is_about_as_large_as_asked_and_always_the_same(
     assert first == second
     sampled, problems = first
     assert sampled == len(set(problems))
-    # Seven standard deviations: a wrong rate fails, a sound one does not.
+    # Seven standard deviations: only a wrong rate fails.
     assert abs(sampled - 120) < 7 * (400 * 0.3 * 0.7) ** 0.5
     more = set(check(capsys, dataset, "--sample=60")[1])
     assert more > set(problems)
 
 
-def test_other_valid_tokens_are_found_by_sampling_alone(
+def test_other_valid_tokens_are_found_only_by_sampling(
     dataset: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tokens = load(dataset, SHARD)
@@ -152,7 +152,7 @@ def test_other_valid_tokens_are_found_by_sampling_alone(
     assert check(capsys, dataset) == (0, [])
     (problem,) = check(capsys, dataset, "--sample=100")[1]
     assert problem.startswith(SHARD)
-    assert "its tokens are not those of" in problem
+    assert "its tokens differ from those of" in problem
 
 
 def test_another_id_in_the_document_table_is_found_by_sampling(
@@ -160,10 +160,10 @@ def test_another_id_in_the_document_table_is_found_by_sampling(
 ) -> None:
     edit_table(dataset, SHARD, lambda columns: columns["id"].__setitem__(5, "other"))
     (problem,) = check(capsys, dataset, "--sample=100")[1]
-    assert "with the id other" in problem
+    assert "with id other" in problem
 
 
-def test_counts_that_balance_and_are_wrong_are_found_by_sampling(
+def test_wrong_counts_that_balance_are_found_by_sampling(
     dataset: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def change(content: dict) -> None:
@@ -177,7 +177,7 @@ def test_counts_that_balance_and_are_wrong_are_found_by_sampling(
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    ("change", "expected"),
     [
         (lambda path: os.utime(path, ns=(1, 1)), "changed since"),
         (lambda path: path.write_bytes(path.read_bytes() + b"\n"), "changed since"),
@@ -185,17 +185,17 @@ def test_counts_that_balance_and_are_wrong_are_found_by_sampling(
     ],
     ids=["time", "size", "gone"],
 )
-def test_a_changed_source_is_named_when_sampled_and_not_read_otherwise(
+def test_a_changed_source_is_named_by_sampling_and_not_read_otherwise(
     dataset: Path,
     source: Path,
     capsys: pytest.CaptureFixture[str],
     change: Callable[[Path], object],
-    complaint: str,
+    expected: str,
 ) -> None:
     change(source)
     (problem,) = check(capsys, dataset, "--sample=1")[1]
     assert str(source) in problem
-    assert complaint in problem
+    assert expected in problem
     assert check(capsys, dataset, "--sample=0") == (0, [])
 
 
@@ -206,11 +206,11 @@ def test_one_edited_document_of_a_source_is_named_with_its_row(
     source.write_bytes(source.read_bytes().replace(b"The 250th", b"The 205th"))
     os.utime(source, ns=(state.st_atime_ns, state.st_mtime_ns))
     (problem,) = check(capsys, dataset, "--sample=100")[1]
-    assert problem.endswith(f"its tokens are not those of {source}, row 250")
+    assert problem.endswith(f"its tokens differ from those of {source}, row 250")
 
 
 @pytest.mark.parametrize("percent", ["-1", "101", "nan", "many"])
-def test_a_sample_that_is_no_percentage_is_a_usage_error(
+def test_a_sample_that_is_not_a_percentage_is_a_usage_error(
     dataset: Path, capsys: pytest.CaptureFixture[str], percent: str
 ) -> None:
     assert main(["verify", str(dataset), f"--sample={percent}"]) == 2

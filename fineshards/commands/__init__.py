@@ -1,1 +1,1 @@
-"""What a person asks of a dataset: status, verify, inspect. No Beam."""
+"""Commands on an existing dataset: status, verify, inspect. Without Beam."""

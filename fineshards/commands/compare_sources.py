@@ -1,4 +1,4 @@
-"""Tokenizing documents again, from the sources, and comparing them with what the shards hold."""
+"""Documents tokenized again from their sources, and compared with the shards."""
 
 from __future__ import annotations
 
@@ -24,39 +24,41 @@ from fineshards.sources.rows import Rows
 def compare_with_sources(dataset: Dataset, percent: float) -> tuple[int, list[str]]:
     """Tokenizes about `percent` percent of the documents again.
 
-    Returns how many were compared, and a sentence for each difference: a source that has changed
-    or cannot be read, a document whose tokens, row or number differ.
+    Returns how many were compared, and one sentence per difference: a source that has changed or
+    cannot be read, a document whose tokens, row or number differ.
     """
     settings = dataset.manifest.settings
     encoder = load_reference(settings.tokenizer, dataset.storage)
     compared, problems = 0, []
-    document = 0
+    first_of_file = 0
     for file, report in zip(dataset.manifest.files, dataset.manifest.reports, strict=True):
         try:
-            number = document
+            number = first_of_file
             counts = Counter[str]()
-            for batch in _batches(file, settings):
-                rows = batch.with_text()
-                numbers = np.arange(number, number + len(rows.numbers))
-                chosen = sampled(numbers, percent / 100)
-                problems += _compare(dataset, file, rows, number, chosen, encoder)
+            for rows in _read(file, settings):
+                documents = rows.with_text()
+                count = len(documents.numbers)
+                chosen = sampled(np.arange(number, number + count), percent / 100)
+                problems += _compare(dataset, file, documents, number, chosen, encoder)
                 compared += int(chosen.sum())
-                number += len(rows.numbers)
-                counts["documents"] += len(rows.numbers)
-                counts["nulls"] += batch.texts.null_count
-                counts["rejected"] += len(batch.bad)
-                counts["text_bytes"] += pc.sum(pc.binary_length(rows.texts)).as_py() or 0
+                number += count
+                counts["documents"] += count
+                counts["nulls"] += rows.texts.null_count
+                counts["rejected"] += len(rows.bad)
+                counts["text_bytes"] += pc.sum(pc.binary_length(documents.texts)).as_py() or 0
             for what in ("documents", "nulls", "rejected", "text_bytes"):
-                said = getattr(report.counts, what)
-                if counts[what] != said:
-                    problems.append(f"{file.path} has {counts[what]} {what}, not {said}")
+                recorded = getattr(report.counts, what)
+                if counts[what] != recorded:
+                    problems.append(
+                        f"{file.path}: {what} is {counts[what]}; the manifest says {recorded}"
+                    )
         except FineshardsError as error:
             problems.append(str(error))
-        document += report.counts.documents
+        first_of_file += report.counts.documents
     return compared, problems
 
 
-def _batches(file: SourceFile, settings: Settings) -> Iterator[Rows]:
+def _read(file: SourceFile, settings: Settings) -> Iterator[Rows]:
     for block in discover_blocks(file, settings.columns, settings.block_bytes):
         yield from read_block(file, settings.columns, block)
 
@@ -64,27 +66,28 @@ def _batches(file: SourceFile, settings: Settings) -> Iterator[Rows]:
 def _compare(
     dataset: Dataset,
     file: SourceFile,
-    rows: Rows,
+    documents: Rows,
     first: int,
     chosen: npt.NDArray[np.bool_],
     encoder: Encoder,
 ) -> list[str]:
+    """The differences of the chosen documents; first: the number of the first in the dataset."""
     problems = []
-    batch = encoder.encode(rows.texts.filter(pa.array(chosen)))
+    encoded = encoder.encode(documents.texts.filter(pa.array(chosen)))
     for index, place in enumerate(np.flatnonzero(chosen).tolist()):
-        expected = batch.document(index)
-        row, id_ = int(rows.numbers[place]), rows.ids[place].as_py()
+        expected = encoded.document(index)
+        row, id_ = int(documents.numbers[place]), documents.ids[place].as_py()
         try:
             document = dataset.document(first + place)
         except (IndexError, KeyError):
-            problems.append(f"{file.path}, row {row}: is in no shard")
+            problems.append(f"{file.path}, row {row} is in no shard")
             continue
         where = f"{document.shard.name}, document {document.number}"
         if (document.file, document.row, document.id) != (file.path, row, id_):
             problems.append(
-                f"{where} is said to be row {document.row} of {document.file} with the id "
-                f"{document.id}, but it is row {row} of {file.path} with the id {id_}"
+                f"{where} is recorded as row {document.row} of {document.file} with id "
+                f"{document.id}, but it is row {row} of {file.path} with id {id_}"
             )
         elif not np.array_equal(document.tokens, expected):
-            problems.append(f"{where}: its tokens are not those of {file.path}, row {row}")
+            problems.append(f"{where}: its tokens differ from those of {file.path}, row {row}")
     return problems

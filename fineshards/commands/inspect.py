@@ -1,10 +1,12 @@
-"""Looking into a finished dataset: what it holds, and the text behind tokens."""
+"""Inspect: what a finished dataset holds, and the text behind its tokens."""
 
 from __future__ import annotations
 
+from fineshards.commands.wording import counted
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import UsageError
 from fineshards.shards.dataset import Dataset
+from fineshards.shards.layout import SPLITS
 
 
 def describe_dataset(dataset: Dataset) -> str:
@@ -16,12 +18,14 @@ def describe_dataset(dataset: Dataset) -> str:
     ids = f"{manifest.settings.dtype}, {tokenizer.name} with {tokenizer.size:,} ids"
     lines = [
         f"{dataset.storage.root}",
-        f"  shards     {layout.test_windows:,} test, {train:,} train, "
-        f"{layout.shard_tokens:,} tokens each (the last {manifest.shards[-1].tokens:,})",
-        f"  tokens     {totals['tokens']:,}, {ids}, {tokenizer.eot} before each document",
-        f"  documents  {totals['documents']:,} ({totals['nulls']:,} rows without text, "
+        f"  shards     {layout.test_windows:,} test and {train:,} train, "
+        f"{counted(layout.shard_tokens, 'token')} each, "
+        f"{manifest.shards[-1].tokens:,} in the last",
+        f"  tokens     {totals['tokens']:,}, {ids}, EOT {tokenizer.eot} before each document",
+        f"  documents  {totals['documents']:,} ({counted(totals['nulls'], 'row')} without text, "
         f"{totals['rejected']:,} rejected)",
-        f"  text       {totals['text_bytes'] / 1e6:,.1f} MB from {len(manifest.files):,} files",
+        f"  text       {totals['text_bytes'] / 1e6:,.1f} MB from "
+        f"{counted(len(manifest.files), 'file')}",
     ]
     lines += [f"  {name:<10} {value}" for name, value in manifest.origin if value]
     lines.append(f"  job        {manifest.fingerprint}")
@@ -31,28 +35,29 @@ def describe_dataset(dataset: Dataset) -> str:
 def describe_document(
     dataset: Dataset, shard_name: str, document: int | None, token: int | None
 ) -> str:
-    """A document of a shard with its source and its text: by position, or by a token in it.
+    """A document of a shard, with its source and text: by its number or by a token of it.
 
-    Without either the first. Raises UsageError if there is no such shard, document or token.
+    Without either it is the first. Raises UsageError for a shard, document or token that does not
+    exist.
     """
     position = _shard_position(dataset, shard_name)
     shard = dataset.manifest.shards[position]
     table = dataset.table(position)
     if token is not None:
-        _check_range("--token", token, shard.tokens, shard.name)
+        _check_range("--token", token, shard.name, counted(shard.tokens, "token"), shard.tokens)
         index = table.index_of_token(token)
     else:
         index = document or 0
-        _check_range("--document", index, len(table), shard.name)
+        _check_range("--document", index, shard.name, counted(len(table), "document"), len(table))
     piece = table.piece(index)
     whole = dataset.document(piece.document)
     encoder = load_reference(dataset.manifest.settings.tokenizer, dataset.storage)
     end = piece.offset + piece.length
     lines = [
-        f"{shard.name}, document {index} of {len(table):,}, number {whole.number:,} of the stream",
+        f"{shard.name}, document {index} of {len(table):,}; number {whole.number:,} in the dataset",
         f"  source  {whole.file}, row {whole.row}",
         f"  id      {whole.id}",
-        f"  tokens  {len(whole.tokens):,}; in this shard {piece.offset:,} to {end:,}",
+        f"  tokens  {len(whole.tokens):,}; {piece.offset:,} to {end:,} of this shard",
     ]
     if piece.length != len(whole.tokens):
         lines.append(f"  begins  in {whole.shard.name} at token {whole.offset:,}")
@@ -61,17 +66,19 @@ def describe_document(
 
 def _shard_position(dataset: Dataset, name: str) -> int:
     """The shard's position in the manifest, from `train/17` or its file name."""
-    for position, shard in enumerate(dataset.manifest.shards):
+    shards = dataset.manifest.shards
+    for position, shard in enumerate(shards):
         if name in (f"{shard.split}/{shard.index}", shard.name):
             return position
-    layout = dataset.manifest.layout
-    raise UsageError(
-        f"--shard {name}: there is no such shard; this dataset has test/0 to test/N with N below "
-        f"{layout.test_windows} and train/0 to train/N with N below "
-        f"{layout.windows - layout.test_windows}."
-    )
+    last = {shard.split: shard.index for shard in shards}
+    ranges = [
+        f"{split}/0" + (f" to {split}/{last[split]}" if last[split] else "")
+        for split in SPLITS
+        if split in last
+    ]
+    raise UsageError(f"--shard {name}: no such shard. This dataset has {' and '.join(ranges)}.")
 
 
-def _check_range(flag: str, value: int, count: int, shard: str) -> None:
+def _check_range(flag: str, value: int, shard: str, contents: str, count: int) -> None:
     if not 0 <= value < count:
-        raise UsageError(f"{flag} {value}: {shard} has {count:,} of them, numbered from 0.")
+        raise UsageError(f"{flag} {value}: {shard} has {contents}, numbered from 0.")

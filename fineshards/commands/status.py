@@ -1,4 +1,4 @@
-"""How far a job is, read from what lies in its output folder; also while it runs elsewhere."""
+"""The progress of a job, read from its output folder alone, wherever the job runs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import time
 from dataclasses import dataclass
 
+from fineshards.commands.wording import counted, duration
 from fineshards.errors import OutputError
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job import Job
@@ -14,18 +15,37 @@ from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import Block
 from fineshards.storage.base import Storage, open_storage
 
-# The rate of the last so many finished blocks tells the time left better than the mean since the
-# first start, which may have been days and several restarts ago.
+# The time left is estimated from this many recent blocks or shards. The mean since the first start
+# would be worse: that may have been days and several restarts ago.
 _RECENT = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A job's progress. Counts are of finished things; totals are None until they are known.
+    """The progress of a job, as `status` returns it. Totals are None until they are known.
 
-    text_bytes: of the finished blocks, in the measure of `Block.bytes`. shards_estimated: the
-    total of shards is a guess from the tokens so far. seconds_left: for the present stage, None
-    when there is nothing to go by. seconds_idle: since something was last finished.
+    Args:
+        stage: `discovering`, `tokenizing`, `writing` or `finished`.
+        files: Files whose blocks are known.
+        files_total: Files of the input.
+        blocks: Finished token blocks.
+        blocks_total: Blocks of the input.
+        text_bytes: Text of the finished blocks, in bytes. Before the job has finished, a block's
+            size is that of its column in the source file, for .jsonl of the whole file.
+        text_bytes_total: Text of the input, in the same measure.
+        tokens: Tokens of the finished blocks.
+        shards: Finished shards.
+        shards_total: Shards of the dataset.
+        shards_estimated: Whether `shards_total` is estimated from the tokens so far.
+        bytes_per_second: Recent rate of tokenizing, in the measure of `text_bytes`.
+        seconds_left: Estimated time to the end of this stage; None without a rate.
+        seconds_idle: Time since a block or shard was last finished.
+
+    Example:
+        >>> import fineshards
+        >>> status = fineshards.status(dataset_folder)
+        >>> status.files, status.tokens, status.seconds_left
+        (1, 665971, 0.0)
     """
 
     stage: str
@@ -44,14 +64,15 @@ class Status:
     seconds_idle: float | None
 
 
-def status(output: str | os.PathLike[str]) -> Status:
-    """How far the job of an output folder is, also while it runs elsewhere.
+def status(folder: str | os.PathLike[str]) -> Status:
+    """Returns the progress of the job that writes to a folder, wherever the job runs.
 
     Args:
-        output: The job's output folder, local or `gs://`.
+        folder: The job's output folder, local or `gs://`.
 
     Returns:
-        A Status: its `stage` is `discovering`, `tokenizing`, `writing` or `finished`.
+        The Status at this moment. Its `stage` is `discovering`, `tokenizing`, `writing` or
+        `finished`.
 
     Raises:
         OutputError: If the folder holds no job.
@@ -62,17 +83,17 @@ def status(output: str | os.PathLike[str]) -> Status:
         >>> status.stage, status.shards
         ('finished', 7)
     """
-    return StatusReader(open_storage(os.fspath(output))).read()
+    return StatusReader(open_storage(os.fspath(folder))).read()
 
 
 class StatusReader:
-    """Reads the status of one job again and again; remembers what cannot change."""
+    """Reads the status of one job repeatedly and keeps what cannot change."""
 
     def __init__(self, storage: Storage) -> None:
         job = Job.load(storage)
         if job is None:
             raise OutputError(
-                f"{storage.root} holds no fineshards job. Check the folder, or begin one with "
+                f"{storage.root} holds no fineshards job. Check the folder, or start a job with "
                 "fineshards build."
             )
         self._job = job
@@ -82,7 +103,7 @@ class StatusReader:
         self._layout: Layout | None = None
 
     def read(self) -> Status:
-        """The status now."""
+        """The status at this moment."""
         manifest = Manifest.load(self._storage)
         if manifest is not None:
             return _finished(manifest)
@@ -100,18 +121,18 @@ class StatusReader:
         self, done: dict[tuple[int, int], tuple[int, float]], shard_times: list[float]
     ) -> Status:
         files_total = len(self._job.files)
-        known = {(b.file, b.index): b.bytes for blocks in self._blocks.values() for b in blocks}
+        sizes = {(b.file, b.index): b.bytes for blocks in self._blocks.values() for b in blocks}
         all_known = len(self._blocks) == files_total
-        finished = sorted((time_, known.get(key, 0)) for key, (_, time_) in done.items())
+        finished = sorted((time_, sizes.get(key, 0)) for key, (_, time_) in done.items())
         text_bytes = sum(size for _, size in finished)
         tokens = sum(count for count, _ in done.values())
-        bytes_total = sum(known.values()) if all_known else None
+        bytes_total = sum(sizes.values()) if all_known else None
         shards_total, estimated = None, False
         if self._layout is not None:
             shards_total = self._layout.windows
         elif bytes_total and text_bytes:
-            guess = tokens * bytes_total // text_bytes
-            shards_total = max(1, -(-guess // self._job.settings.shard_tokens))
+            expected = tokens * bytes_total // text_bytes
+            shards_total = max(1, -(-expected // self._job.settings.shard_tokens))
             estimated = True
         times = [time_ for time_, _ in finished] + shard_times
         rate = _rate(finished)
@@ -130,7 +151,7 @@ class StatusReader:
             files=len(self._blocks),
             files_total=files_total,
             blocks=len(done),
-            blocks_total=len(known) if all_known else None,
+            blocks_total=len(sizes) if all_known else None,
             text_bytes=text_bytes,
             text_bytes_total=bytes_total,
             tokens=tokens,
@@ -144,7 +165,7 @@ class StatusReader:
 
 
 def _rate(finished: list[tuple[float, int]]) -> float | None:
-    """Amount per second over the last finished things, given as sorted (time, amount)."""
+    """Amount per second over the most recent of a sorted list of (time, amount)."""
     recent = finished[-_RECENT:]
     if len(recent) < 2 or recent[-1][0] <= recent[0][0]:
         return None
@@ -172,36 +193,23 @@ def _finished(manifest: Manifest) -> Status:
 
 
 def describe_status(status: Status) -> str:
-    """The status in a few lines for a person."""
+    """The status in a few lines."""
     if status.stage == "finished":
         return (
-            f"finished: {status.tokens:,} tokens in {status.shards:,} shards from "
-            f"{status.files:,} files"
+            f"finished: {counted(status.tokens, 'token')} in {counted(status.shards, 'shard')} "
+            f"from {counted(status.files, 'file')}"
         )
     blocks_total = "?" if status.blocks_total is None else f"{status.blocks_total:,}"
     about = "about " if status.shards_estimated else ""
     shards_total = "?" if status.shards_total is None else f"{about}{status.shards_total:,}"
     lines = [
         f"{status.stage}",
-        f"  files   {status.files:,} of {status.files_total:,} looked at",
-        f"  blocks  {status.blocks:,} of {blocks_total}, {status.tokens:,} tokens",
+        f"  files   {status.files:,} of {status.files_total:,} read",
+        f"  blocks  {status.blocks:,} of {blocks_total}, {counted(status.tokens, 'token')}",
         f"  shards  {status.shards:,} of {shards_total}",
     ]
     if status.seconds_left is not None:
-        lines.append(f"  left    about {duration(status.seconds_left)} for {status.stage}")
+        lines.append(f"  left    about {duration(status.seconds_left)} of {status.stage}")
     if status.seconds_idle is not None:
-        lines.append(f"  last    something was finished {duration(status.seconds_idle)} ago")
+        lines.append(f"  last    block or shard finished {duration(status.seconds_idle)} ago")
     return "\n".join(lines)
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a person says them: `45 s`, `12 min`, `3 h 20 min`, `2 days 4 h`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 90:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 48:
-        return f"{hours} h {minutes} min"
-    return f"{hours // 24} days {hours % 24} h"

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from fineshards.errors import InputError
 from fineshards.shards.job import Columns
 from fineshards.shards.records import BadRow, Block, SourceFile
+from fineshards.shards.rejected import Rejected
 from fineshards.sources.files import COMPRESSIONS, open_file
 from fineshards.sources.jsonl import lines, parse_row
 from fineshards.sources.reading import discover_blocks, explain_failures, read_block
@@ -227,11 +228,11 @@ def _read_group(
 ) -> tuple[pa.Table, int]:
     """The first rows of a row group, up to about `limit` bytes, and their size in bytes."""
     tables: list[pa.Table] = []
-    bad = 0
+    rejected = Rejected(file, max_bad_rows)
     size = 0
     whole = True
     for rows in read_block(file, columns, block):
-        bad += _check_bad(file, rows.bad, bad, max_bad_rows)
+        rejected.add(rows.bad)
         table = _table(rows, columns)
         lengths = pc.binary_length(rows.texts).fill_null(0).to_numpy(zero_copy_only=False) + 4
         ends = size + np.cumsum(lengths)
@@ -302,15 +303,15 @@ def _copy_head(
     file: SourceFile, columns: Columns, path: str, limit: int, max_bad_rows: int
 ) -> tuple[int, int]:
     """Copies lines until `limit` bytes of the file are read; returns documents and bytes read."""
-    documents = bad = row = at = 0
+    rejected = Rejected(file, max_bad_rows)
+    documents = row = at = 0
     with open_file(file) as opened, _line_writer(path, file.compression) as out:
         for number, line in lines(file, opened):
             try:
                 documents += parse_row(line, columns)[columns.text] is not None
                 out.write(line if line.endswith(b"\n") else line + b"\n")
             except ValueError as error:
-                reasons = [BadRow(row, f"line {number}, ", str(error))]
-                bad += _check_bad(file, reasons, bad, max_bad_rows)
+                rejected.add([BadRow(row, f"line {number}, ", str(error))])
             row += 1
             # A decompressor reads ahead of its output, so its position is slightly too large.
             at = at + len(line) if file.compression == "none" else opened.tell()
@@ -326,13 +327,3 @@ def _line_writer(path: str, compression: str) -> Any:
     if compression == "zstd":
         return io.BufferedWriter(pa.CompressedOutputStream(path, "zstd"), 1 << 20)
     return open(path, "wb")
-
-
-def _check_bad(file: SourceFile, found: Sequence[BadRow], before: int, allowed: int) -> int:
-    if before + len(found) > allowed:
-        row = found[allowed - before]
-        raise InputError(
-            f"{file.path}, {row.place}row {row.row}: {row.reason}. Fix the row, or raise "
-            "--max_bad_rows to skip such rows."
-        )
-    return len(found)

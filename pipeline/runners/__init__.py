@@ -1,1 +1,1 @@
-"""Where a job runs: this machine, a job service such as Flink's, Dataflow."""
+"""Where a job runs: on this machine, on a job service such as Flink's, or on Dataflow."""

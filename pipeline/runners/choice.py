@@ -1,4 +1,4 @@
-"""Where a job runs: the runner, and how Beam is called for it."""
+"""The choice of the runner, and the arguments with which Beam is called for it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _LOCAL = ("", "direct", "fnapi")
 class RunnerChoice:
     """Where the job runs.
 
-    beam_args: Beam's arguments. local: whether it is this machine. in_process: whether workers may
-    be in this process, local or not. threads: at work at once in each worker.
+    beam_args: Beam's arguments. local: whether it runs on this machine. in_process: whether workers
+    may run in this process, local or not. threads: that work at once in each worker.
     """
 
     beam_args: tuple[str, ...]
@@ -34,13 +34,13 @@ class RunnerChoice:
 
 
 def choose_runner(config: BuildConfig) -> RunnerChoice:
-    """How to call Beam.
+    """The runner that the options ask for, and Beam's arguments for it.
 
-    Beam's DirectRunner is a switch that takes Prism where its binary is at hand or can be fetched,
-    and the Python runner elsewhere; here it always means the Python runner, so that local runs
-    behave alike with and without a network. Unless another mode is asked for it has one worker, in
-    this process, and `--direct_num_workers` is the number of threads of the steps: a core each by
-    default (transforms/parallel.py).
+    Beam's DirectRunner takes Prism if its binary is installed or can be downloaded, and the Python
+    runner otherwise. Here it always means the Python runner, so that local runs behave the same
+    with and without a network. By default it has one worker, in this process, and
+    `--direct_num_workers` is the number of threads of the steps: one per core unless given
+    (transforms/parallel.py).
     """
     from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 
@@ -52,21 +52,21 @@ def choose_runner(config: BuildConfig) -> RunnerChoice:
     args = (*args, "--runner=FnApiRunner")
     cores = os.cpu_count() or 1
     # Beam's own default is one worker, and 0 means all cores.
-    asked = any(arg.split("=")[0] == "--direct_num_workers" for arg in args)
-    workers = (given.view_as(DirectOptions).direct_num_workers if asked else 0) or cores
+    given_workers = any(arg.split("=")[0] == "--direct_num_workers" for arg in args)
+    workers = (given.view_as(DirectOptions).direct_num_workers if given_workers else 0) or cores
     if given.view_as(DirectOptions).direct_running_mode == "in_memory":
         return RunnerChoice((*args, "--direct_num_workers=1"), True, True, workers)
     return RunnerChoice((*args, f"--direct_num_workers={workers}"), True, True, 1)
 
 
 def runs_in_this_process(config: BuildConfig) -> bool:
-    """Whether the steps run in this process, with a thread a core; known without Beam."""
+    """Whether the steps run in this process, one thread per core. Does not import Beam."""
     local = runner_name(config.beam_args) in _LOCAL
     return local and not any(arg.startswith("--direct_") for arg in config.beam_args)
 
 
 def new_pipeline(options: PipelineOptions) -> Pipeline:
-    """An empty pipeline; raises UsageError for what Beam has against the options."""
+    """An empty pipeline; raises UsageError for options that Beam rejects."""
     import apache_beam as beam
 
     try:

@@ -1,10 +1,11 @@
-"""Jobs on Google Cloud Dataflow: what is refused at once, what is set, and what comes of them."""
+"""Jobs on Google Cloud Dataflow: checks before submission, defaults, submission, outcome."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import os
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from fineshards.config import BuildConfig
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def runs_on_dataflow(config: BuildConfig) -> bool:
-    """Whether Dataflow is asked for; quick, without Beam."""
+    """Whether the job is for Dataflow. Does not import Beam."""
     return runner_name(config.beam_args) == "dataflow"
 
 
 def refuse_impossible(config: BuildConfig) -> None:
-    """Raises UsageError for a job that Dataflow's workers could never do.
+    """Raises UsageError for a job that Dataflow's workers can never finish.
 
-    They would try for an hour, since Dataflow repeats what fails, and what they say is in a log.
+    Dataflow retries what fails, so they would try for an hour, and their errors are in a log.
     """
     from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions, WorkerOptions
 
@@ -35,28 +36,33 @@ def refuse_impossible(config: BuildConfig) -> None:
     for flag, path in local:
         if "://" not in path:
             raise UsageError(
-                f"{flag} {path} is on this machine, where Dataflow's workers cannot reach it; "
-                "copy it to gs://bucket/folder and name that."
+                f"{flag} {path} is on this machine, where Dataflow's workers cannot reach it. Use "
+                "a folder on Cloud Storage: gs://bucket/folder."
             )
+    if find_spec("google.cloud.dataflow") is None:
+        raise UsageError(
+            "google-cloud-dataflow-client is not installed. Install it with: "
+            "pip install 'fineshards[dataflow]'"
+        )
     given = PipelineOptions(list(config.beam_args))
     setup = given.view_as(SetupOptions)
     if not (
         given.view_as(WorkerOptions).sdk_container_image or setup.setup_file or setup.extra_packages
     ):
         raise UsageError(
-            "the workers need an image with this program in it: name it with "
-            "--sdk_container_image. docs/dataflow.md says how to build it."
+            "Dataflow's workers need a container image with fineshards in it. Build it as "
+            "docs/dataflow.md describes, and name it with --sdk_container_image."
         )
 
 
 def dataflow_defaults(config: BuildConfig) -> tuple[str, ...]:
-    """Beam's options as they are always right for this job; those that the user gives win.
+    """Defaults for Beam's options; the user's own values take precedence.
 
-    - Without a name of its own a job is named after its output, because Dataflow refuses a second
-      job of the same name while the first is active: nobody pays twice for one dataset.
-    - Nothing of `__main__` is needed on workers, so it is not pickled and staged, which is
-      Dataflow's default (pipeline_options.py of Beam 2.77, _handle_load_main_session).
-    - Beam is in the image already: workers must not fetch and install it again when they start.
+    - A job without a name is named after its output. Dataflow refuses a second job of the same name
+      while the first is active, so no one pays twice for one dataset.
+    - Workers need nothing of `__main__`, so it is not pickled and staged, which is Dataflow's
+      default (pipeline_options.py of Beam 2.77, _handle_load_main_session).
+    - Beam is in the image, so workers must not download and install it when they start.
     """
     digest = hashlib.sha256(config.folder.rstrip("/").encode()).hexdigest()
     defaults = [f"--job_name=fineshards-{digest[:12]}", "--no_save_main_session"]
@@ -66,57 +72,58 @@ def dataflow_defaults(config: BuildConfig) -> tuple[str, ...]:
 
 
 def new_pipeline(config: BuildConfig) -> Pipeline:
-    """An empty pipeline; raises UsageError for what Beam has against the options."""
+    """An empty pipeline; raises UsageError for options that Beam rejects."""
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    _be_quiet()
-    _go_without_credentials()
+    _shorten_log()
+    _skip_credentials_for_emulator()
     return runners.new_pipeline(PipelineOptions([*dataflow_defaults(config), *config.beam_args]))
 
 
 def submit(pipeline: Pipeline, root: str) -> str | None:
-    """Hands the job over and waits until it has ended well, which is None.
+    """Submits the job and waits for it; root: the output folder.
 
-    Where it is not to be waited for: what has become of it, as a sentence. root: of the output.
-    Raises what Beam does if the job ends otherwise, and FineshardsError if a person stops waiting.
+    Returns None when the job is done, or, for a job that is not waited for, a sentence that says
+    what happened to it. Raises what Beam raises if the job fails, and FineshardsError if the user
+    stops waiting.
     """
     running = pipeline.run()
-    if came_of_it := _not_waited_for(pipeline.options):
-        return f"{came_of_it}. See fineshards status {root}"
+    if outcome := _outcome_without_waiting(pipeline.options):
+        return f"{outcome}. See fineshards status {root}"
     try:
         running.wait_until_finish()
     except KeyboardInterrupt:
         raise FineshardsError(
-            "interrupted, but the job goes on at Dataflow; see fineshards status "
-            f"{root}, and cancel it with gcloud dataflow jobs cancel."
+            f"interrupted, but the job continues on Dataflow. See fineshards status {root}, or "
+            "cancel it with gcloud dataflow jobs cancel."
         ) from None
     return None
 
 
-def _be_quiet() -> None:
-    """Leaves out of Beam's log what fills screens: all options and the job as the service has it.
+def _shorten_log() -> None:
+    """Drops the longest messages of Beam's log: all options, and the job as the service has it.
 
-    Its address in the console and its states stay.
+    The job's address in the console and its states stay.
     """
     log = logging.getLogger("apache_beam.runners.dataflow.internal.apiclient")
     log.addFilter(lambda record: not record.msg.startswith(("sdk_pipeline_options", "Create job")))
 
 
-def _go_without_credentials() -> None:
-    """With STORAGE_EMULATOR_HOST in the environment Beam does not look for Google's credentials.
+def _skip_credentials_for_emulator() -> None:
+    """Keeps Beam from looking for Google credentials if STORAGE_EMULATOR_HOST is set.
 
-    It would ask for them five times, for 25 seconds in all, before it goes on without. Our own
-    client of Cloud Storage does not ask then (`fineshards.storage.gcs_objects`).
+    Beam would ask five times, for 25 seconds in all, before it continues without credentials. Our
+    own client of Cloud Storage does not ask (`fineshards.storage.gcs_objects`).
     """
     if os.environ.get("STORAGE_EMULATOR_HOST"):
         from apache_beam.internal.gcp import auth
 
-        # What it finds is kept here; the marker alone means that it has looked and found nothing.
+        # The marker without credentials means that Beam has looked for them and found none.
         auth._Credentials._credentials_init = True
 
 
-def _not_waited_for(options: PipelineOptions) -> str | None:
-    """What has become of a pipeline that was run and need not be waited for; None: wait for it."""
+def _outcome_without_waiting(options: PipelineOptions) -> str | None:
+    """What happened to a pipeline that is not waited for; None if it is."""
     from apache_beam.options.pipeline_options import (
         GoogleCloudOptions,
         StandardOptions,
@@ -125,9 +132,9 @@ def _not_waited_for(options: PipelineOptions) -> str | None:
 
     google = options.view_as(GoogleCloudOptions)
     if google.template_location:
-        return f"the job is described in {google.template_location}, and Dataflow starts it now"
+        return f"wrote the job to {google.template_location}, from where Dataflow starts it"
     if options.view_as(TestOptions).dry_run:
-        return "dry run: the graph is sound, and nothing was started"
+        return "dry run: the graph is valid, and nothing was started"
     if options.view_as(StandardOptions).no_wait_until_finish:
         return f"started {google.job_name or 'the job'}"
     return None

@@ -1,4 +1,4 @@
-"""Beam's Python runner on this machine: its quirks, mended from outside."""
+"""Beam's Python runner on this machine, patched for speed and safety."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from apache_beam.runners.portability.fn_api_runner import worker_handlers
 from apache_beam.runners.worker import statesampler
 from apache_beam.transforms import userstate
 
-# Beam's own is 200.
+# Beam's default is 200.
 _SAMPLING_MILLISECONDS = 5
 
 
 class CachedOptions(PipelineOptions):
-    """Options that make each view of themselves once.
+    """Options that create each of their views once.
 
-    Beam looks at its options several times for every transform, and each look parses all flags of
-    all kinds of options: two thirds of the time that it takes to build a graph. Views of one object
-    share its values, so one view of a kind does.
+    Beam reads its options several times for every transform, and each time parses all flags of all
+    option classes: two thirds of the time to build a graph. The views of one object share its
+    values, so one view per class is enough.
     """
 
     def view_as(self, cls: type) -> Any:
@@ -30,21 +30,20 @@ class CachedOptions(PipelineOptions):
         return views[cls]
 
 
-def mend_runner() -> None:
-    """Switches off what the runner does for other jobs than ours, and what does harm."""
-    # Beam looks through all methods of a step, by reflection, several times, for state and timers.
-    # Our steps have none.
+def patch_runner() -> None:
+    """Switches off features of the runner that this job does not need, and one that is harmful."""
+    # Beam searches all methods of a step for state and timers, by reflection, several times. Our
+    # steps have none.
     userstate.get_dofn_specs = _no_state
-    # A thread notes what a step is doing in longer and longer intervals, and the end of a step
-    # waits for the last of them.
+    # A thread samples the state of a step at growing intervals, and the end of the step waits for
+    # the last interval.
     statesampler.StateSampler.__init__.__defaults__ = (_SAMPLING_MILLISECONDS,)
-    # The rest is for Beam's own local workers; ours has no use for gRPC.
-    # gRPC would send even what stays on this machine to the proxy that the environment names, where
-    # it fails after a minute.
+    # The rest is for Beam's other running modes, whose workers use gRPC.
+    # gRPC would use the environment's proxy even for this machine, and fail after a minute.
     os.environ.setdefault("no_grpc_proxy", "localhost,127.0.0.1")
-    # A thread of Beam 2.77 flushes buffers that another one is writing to, without a lock
-    # (TimeBasedBufferingClosableOutputStream): with it elements were cut in two or jobs hung in our
-    # measurements; without it, never. Buffers are then flushed by size and at the end.
+    # A thread of Beam 2.77 flushes buffers while another one writes to them, without a lock
+    # (TimeBasedBufferingClosableOutputStream). In our measurements elements were cut in two or jobs
+    # hung with it, and never without it. Buffers are then flushed by size and at the end.
     worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = 0
 
 

@@ -1,4 +1,4 @@
-"""Runners that hand the job to a job service, such as Flink's and Spark's."""
+"""Runners that submit the job to a job service, such as Flink's and Spark's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from apache_beam.runners.runner import PipelineResult
 from fineshards.errors import FineshardsError, UsageError
 from fineshards.pipeline.options import refuse_unknown
 
-# How Beam begins to say that there is no job service, with the exception's type as it chose it.
+# How Beam's messages begin if there is no job service; the exception types vary.
 _NO_SERVICE = (
     "Unable to fetch remote prism binary",
     "Unable to parse jar URL",
@@ -22,11 +22,11 @@ _NO_SERVICE = (
 
 
 class DescribedOptions(PipelineOptions):
-    """Options of which some are known only to the job service, which describes them when asked.
+    """Options that include those of the job service, which describes them on request.
 
-    Beam asks it just before it submits the job (`JobServiceHandle.get_pipeline_options`), and
-    discards with a warning what is unknown even then. That may be a misspelt flag of ours, without
-    which another dataset would be built, so here it is an error.
+    Beam asks the service just before it submits the job (`JobServiceHandle.get_pipeline_options`),
+    and drops flags that are still unknown with a warning. Such a flag may be one of ours, misspelt,
+    without which a different dataset would be built. So here it is an error.
     """
 
     def get_all_options(
@@ -35,7 +35,7 @@ class DescribedOptions(PipelineOptions):
         add_extra_args_fn: Callable[[Any], None] | None = None,
         **others: Any,
     ) -> dict[str, Any]:
-        """See PipelineOptions. Raises UsageError for a flag that nobody knows."""
+        """See PipelineOptions. Raises UsageError for an unknown flag."""
         if add_extra_args_fn is not None:
             refuse_unknown(self._flags, add_extra_args_fn)
         options: dict[str, Any] = super().get_all_options(drop_default, add_extra_args_fn, **others)
@@ -43,30 +43,30 @@ class DescribedOptions(PipelineOptions):
 
 
 def submit(pipeline: beam.Pipeline, root: str) -> None:
-    """Hands a job that writes to `root` over and waits for it.
+    """Submits a job that writes to `root`, and waits for it.
 
-    Raises UsageError if there is nobody to take it, FineshardsError if a person stops waiting, and
-    what Beam raises if it fails.
+    Raises UsageError if no job service takes it, FineshardsError if the user stops waiting, and
+    what Beam raises if the job fails.
     """
-    running = _hand_over(pipeline)
+    running = _run(pipeline)
     try:
         running.wait_until_finish()
     except KeyboardInterrupt:
-        # It is not cancelled: Beam's job service for Flink, asked to, stops watching and no more.
+        # The job is not cancelled: on a cancel, Beam's job service for Flink only stops watching.
         raise FineshardsError(
-            "interrupted, but unless its workers were in this process, the job goes on; see "
+            "interrupted, but the job continues unless its workers ran in this process. See "
             f"fineshards status {root}, or cancel it where it runs."
         ) from None
 
 
-def _hand_over(pipeline: beam.Pipeline) -> PipelineResult:
+def _run(pipeline: beam.Pipeline) -> PipelineResult:
     try:
         return pipeline.run()
     except grpc.FutureTimeoutError:
         portable = pipeline.options.view_as(PortableOptions)
         raise UsageError(
-            f"no job service answers at {portable.job_endpoint} within "
-            f"{portable.job_server_timeout} seconds. Start it, or give another --job_endpoint."
+            f"no job service answered at {portable.job_endpoint} within "
+            f"{portable.job_server_timeout} s. Start one, or give another --job_endpoint."
         ) from None
     except Exception as error:
         if str(error).startswith(_NO_SERVICE):

@@ -1,1 +1,1 @@
-"""`fineshards tune`: trial builds, and the flags that they speak for."""
+"""`fineshards tune`: trial builds, and the flags to use."""

@@ -1,4 +1,4 @@
-"""From a sample to the whole input: pure arithmetic."""
+"""Estimates for the whole input, from the build of a probe. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What a sample's files of one format came to.
+class FormatTotals:
+    """Totals of the probe's files of one format.
 
-    bytes: in the measure of `Block.bytes`; text_bytes, tokens: as a build counted them.
+    bytes: in the measure of `Block.bytes`. text_bytes, tokens: as a build counted them.
     """
 
     bytes: int
@@ -20,10 +20,10 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What a build of the whole input comes to, about.
+    """Estimates for a build of the whole input.
 
-    seconds: from the command to the end, start-up included. output_bytes: of the shards.
-    free_bytes: that the disk must have: while the job runs, tokens lie there twice.
+    seconds: from the command to the end, start-up included. output_bytes: size of the shards.
+    free_bytes: free disk space needed; while the job runs, the tokens are on the disk twice.
     """
 
     text_bytes: int
@@ -36,19 +36,19 @@ class Expectation:
     def of_build(
         cls, text_bytes: int, tokens: int, token_bytes: int, seconds: float
     ) -> Expectation:
-        """The expectation of another build like one that took `seconds`."""
+        """The expectation for a repetition of a build that took `seconds`."""
         shards = tokens * token_bytes
         return cls(text_bytes, tokens, seconds, output_bytes=shards, free_bytes=2 * shards)
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What was measured. Rates are tokens a second.
+    """What was measured.
 
-    start_up: seconds of a build of next to nothing. discovery: seconds to look at all files.
-    rate: of all workers together. reading: bytes (see `Seen.bytes`) a second that one worker
-    reads from a place that the sample was not read from, the hub; None if it is the same.
-    largest: the largest block's share of the input, from 0 to 1: one worker does all of it.
+    start_up: seconds of a build of a tiny input. discovery: seconds to read the metadata of all
+    files. rate: tokens per second of all workers together. reading: bytes per second (see
+    `FormatTotals.bytes`) that one worker reads from remote storage; None for a local input.
+    largest: the largest block's share of the input, 0 to 1; one worker does all of it.
     """
 
     start_up: float
@@ -60,20 +60,20 @@ class Costs:
 
 
 def expect(
-    totals: Mapping[str, int], seen: Mapping[str, Seen], costs: Costs, token_bytes: int
+    totals: Mapping[str, int], probe: Mapping[str, FormatTotals], costs: Costs, token_bytes: int
 ) -> Expectation:
-    """The expectation for `totals`, bytes by format, from what was seen of each format.
+    """The expectation for `totals`, bytes by format, from the probe's totals by format.
 
-    token_bytes: of a token on the disk.
+    token_bytes: bytes of one token in the shards.
     """
     text_bytes = tokens = 0
     for name, total in totals.items():
-        if total and (sample := seen.get(name)) and sample.bytes:
-            text_bytes += round(total * sample.text_bytes / sample.bytes)
-            tokens += round(total * sample.tokens / sample.bytes)
+        if total and (part := probe.get(name)) and part.bytes:
+            text_bytes += round(total * part.text_bytes / part.bytes)
+            tokens += round(total * part.tokens / part.bytes)
     one_worker = tokens / (costs.rate / costs.workers)
     if costs.reading:
-        # A worker reads, then encodes; they do not wait for each other.
+        # A worker reads, then encodes; workers do not wait for each other.
         one_worker += sum(totals.values()) / costs.reading
     work = one_worker * max(1 / costs.workers, costs.largest)
     seconds = costs.start_up + costs.discovery + work

@@ -1,4 +1,4 @@
-"""What `tune` says: for a person, and for machines."""
+"""The result of `tune`, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from rich.console import Console
 from rich.table import Table
 
-from fineshards.commands.status import duration
+from fineshards.commands.wording import counted, duration
 from fineshards.pipeline.tuning.estimates import Expectation
 from fineshards.pipeline.tuning.setting_search import MARGIN
 
@@ -26,13 +26,13 @@ class Tried:
 
     @property
     def rate(self) -> float:
-        """The mean, in tokens a second."""
+        """Mean tokens per second."""
         return sum(self.tokens_per_second) / len(self.tokens_per_second)
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """How much of the input was built: text and tokens, from `files` of its files."""
+    """The probe: how much text and how many tokens, from `files` of the input's files."""
 
     files: int
     files_total: int
@@ -43,12 +43,12 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The outcome of tuning.
+    """The result of tuning. Its field names are the keys of --json.
 
-    small: whether start-up is nearly all of a build, so that nothing was tried. command: to run,
-    with `out` for the output. flags: those in it that are advised; none if the defaults are right.
-    input_known: whether the size of the input's text is known and not an estimate.
-    seconds: what tuning took.
+    small: whether a build is nearly all start-up, so that no settings were tried. command: the
+    command to run, with `out` for the output. flags: the advised flags; none if the defaults are
+    best. input_known: whether the size of the input's text is known, not estimated. seconds: the
+    time that tuning took.
     """
 
     small: bool
@@ -65,20 +65,20 @@ class Advice:
 
 
 def print_json(advice: Advice) -> None:
-    """One JSON object, with the fields' names."""
+    """Prints one JSON object."""
     print(json.dumps(asdict(advice)))
 
 
 def print_advice(advice: Advice) -> None:
-    """Lines, and on a terminal a table of what was tried."""
+    """Prints the advice as text, with a table of the settings on a terminal."""
     console = Console(highlight=False, soft_wrap=True)
     if advice.small:
         print(
-            "the input is so small that settings make no difference: "
+            "the input is too small for settings to matter: "
             f"{advice.expected.seconds:.1f} s with the defaults, nearly all of it start-up"
         )
     else:
-        console.print(_sampled(advice), markup=False)
+        console.print(_probe(advice), markup=False)
         console.print()
         if console.is_terminal:
             console.print(_table(advice))
@@ -92,11 +92,12 @@ def print_advice(advice: Advice) -> None:
         print(f"note: {note}")
 
 
-def _sampled(advice: Advice) -> str:
+def _probe(advice: Advice) -> str:
     sample = advice.sample
     return (
-        f"tried on {_bytes(sample.text_bytes)} of text ({sample.tokens:,} tokens) from "
-        f"{sample.files:,} of {sample.files_total:,} files, for {duration(advice.seconds)}"
+        f"tried settings for {duration(advice.seconds)} on {_bytes(sample.text_bytes)} of text "
+        f"({counted(sample.tokens, 'token')}) from {sample.files:,} of "
+        f"{counted(sample.files_total, 'file')}"
     )
 
 
@@ -126,30 +127,30 @@ def _table(advice: Advice) -> Table:
 
 def _verdict(advice: Advice) -> str:
     if advice.flags:
-        return f"use {' '.join(advice.flags)}:"
+        return f"fastest with {' '.join(advice.flags)}:"
     if len(advice.tried) > 1:
-        return f"the defaults are fine, nothing is clearly (by {MARGIN:.0%}) quicker:"
-    return "the defaults:"
+        return f"use the defaults; no other setting is faster by more than {MARGIN:.0%}:"
+    return "use the defaults:"
 
 
 def _expected(advice: Advice) -> list[str]:
     expected = advice.expected
     about = "" if advice.small else "about "
     size = "" if advice.small or advice.input_known else "about "
-    start_up = "" if advice.small else f", {advice.start_up_seconds:.1f} s of it start-up"
+    start_up = "" if advice.small else f", of which {advice.start_up_seconds:.1f} s start-up"
     return [
         f"input   {size}{_bytes(expected.text_bytes)} of text, "
         f"{about}{_round(expected.tokens, advice.small)} tokens",
         f"time    {about}{duration(expected.seconds)}{start_up}",
         f"disk    {about}{_bytes(expected.output_bytes)} of shards; "
-        f"{_bytes(expected.free_bytes)} must be free while it runs",
-        f"memory  {_bytes(advice.peak_memory_bytes)} at most while trying; it does not grow with "
+        f"{_bytes(expected.free_bytes)} must be free during the build",
+        f"memory  {_bytes(advice.peak_memory_bytes)} at most in the trials; it does not grow with "
         "the input",
     ]
 
 
 def _round(count: int, exact: bool) -> str:
-    """Three digits are as much as a sample can tell."""
+    """A count rounded to three digits, the precision of an estimate."""
     if exact or count < 1000:
         return f"{count:,}"
     unit = 10 ** (len(str(count)) - 3)

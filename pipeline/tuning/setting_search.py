@@ -1,7 +1,7 @@
-"""Which settings to try, and which to advise: pure, over rates that somebody else measures.
+"""Which settings to try, and which to advise. Pure functions over rates measured elsewhere.
 
-A rate is never measured twice alike, least of all on a machine that does other things too. So the
-defaults are right until another setting has beaten them clearly, and more than once.
+No rate is measured the same twice, least of all on a machine that does other work. So the defaults
+are advised unless another setting was clearly faster, more than once.
 """
 
 from __future__ import annotations
@@ -9,22 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-# Rates that differ by less count as equal: runs of one and the same setting differ by as much.
+from fineshards.commands.wording import counted
+
+# Rates that differ by less count as equal: repeated runs of one setting differ by as much.
 MARGIN = 0.05
-# Blocks to choose from. Smaller ones cost more in overhead than they can gain, larger ones memory.
+# Smaller blocks cost more overhead than they can gain; larger ones cost memory.
 BLOCK_SIZES = tuple(mebibytes << 20 for mebibytes in (8, 16, 32, 64))
-# With fewer blocks than this a worker, some workers have nothing to do at the end for a good part
-# of the time, which the rate of a sample does not tell.
-BLOCKS_A_WORKER = 4
-# From so many cores on, processes may be quicker than threads, which share an interpreter.
+# With fewer blocks than this per worker, some workers are idle for a long time at the end of a
+# build, which the rate of a probe does not show.
+BLOCKS_PER_WORKER = 4
+# From this many cores on, processes may be faster than threads, which share an interpreter.
 CORES_FOR_PROCESSES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One way to run a build. None stands for what `build` does by itself.
+    """One way to run a build. None stands for the default of `build`.
 
-    workers: threads, or processes. block_bytes: bytes of text. processes: whether workers are.
+    workers: number of threads or processes. block_bytes: bytes of text. processes: whether workers
+    are processes.
     """
 
     workers: int | None = None
@@ -41,11 +44,9 @@ class Setting:
         return flags
 
     def describe(self, cores: int, default_block: int | None) -> str:
-        """The setting in words; default_block: bytes, None where block sizes mean nothing."""
-        count = self.workers or cores
+        """The setting in words; default_block: in bytes, None for inputs without block sizes."""
         kind = "process" if self.processes else "worker"
-        plural = "" if count == 1 else "es" if self.processes else "s"
-        words = f"{count} {kind}{plural}" + ("" if self.workers else " (default)")
+        words = counted(self.workers or cores, kind) + ("" if self.workers else " (default)")
         if default_block is None:
             return words
         size = (self.block_bytes or default_block) / (1 << 20)
@@ -54,10 +55,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What there is to choose from.
+    """The range of settings to choose from.
 
-    cores: of the machine, and the default number of workers. blocks: of the whole input, about, by
-    block size; the default size, which is `default_block_bytes`, among them.
+    cores: of the machine; the default number of workers. blocks: number of blocks of the whole
+    input, estimated, by block size, including `default_block_bytes`.
     """
 
     cores: int
@@ -65,9 +66,9 @@ class Room:
     blocks: Mapping[int, int]
 
     def worker_counts(self) -> list[int]:
-        """Numbers of workers besides the default: twice the cores, then ever fewer.
+        """Numbers of workers other than the default: twice the cores, then fewer and fewer.
 
-        Workers without a block have nothing to do, so that only fewer than blocks differ.
+        Workers without a block are idle, so only numbers below that of the blocks differ.
         """
         most = self.blocks[self.default_block_bytes]
         powers = [1 << power for power in range(self.cores.bit_length())]
@@ -75,13 +76,13 @@ class Room:
         return [self.cores * 2, *fewer] if self.cores < most else fewer
 
     def block_sizes(self, workers: int) -> list[int]:
-        """Block sizes besides the default that make other blocks, and enough of them."""
+        """Block sizes that give other numbers of blocks than the default, and enough of them."""
         default = self.blocks[self.default_block_bytes]
         seen = {default}
         sizes = []
         for size in sorted(self.blocks):
             count = self.blocks[size]
-            if count in seen or (count < default and count < workers * BLOCKS_A_WORKER):
+            if count in seen or (count < default and count < workers * BLOCKS_PER_WORKER):
                 continue
             seen.add(count)
             sizes.append(size)
@@ -91,8 +92,8 @@ class Room:
 def choose(rates: Mapping[Setting, Sequence[float]]) -> Setting:
     """The setting to advise, from the rates of all runs of each, in any unit.
 
-    Another than the default must have been quicker by more than MARGIN in every one of its runs
-    than the default was in any. Of several, the one whose slowest run was the quickest.
+    A setting wins over the default only if each of its runs was faster than the fastest run of the
+    default by more than MARGIN. Of several, the one with the fastest slowest run wins.
     """
     default = Setting()
     to_beat = max(rates[default]) * (1 + MARGIN)
@@ -100,16 +101,16 @@ def choose(rates: Mapping[Setting, Sequence[float]]) -> Setting:
     return best if best != default and min(rates[best]) > to_beat else default
 
 
-# Measures a setting once: tokens a second, or None if there is no time left for it or it failed.
-# `runs` is the number of runs of about that length that must still be possible, this one included.
+# Measures a setting once, in tokens per second; None if it failed or there is no time left for it.
+# `runs` is the number of such runs that must still be possible, this one included.
 Measure = Callable[[Setting, int], float | None]
 
 
 def search(room: Room, measure: Measure) -> dict[Setting, list[float]]:
-    """Measures the default, then what may be better; returns all rates.
+    """Measures the default, then settings that may be faster; returns all rates.
 
-    Worker counts first, then block sizes with the best of them: the two hardly depend on each
-    other, and the full grid would take minutes. What wins is measured again, and so is the default.
+    Worker counts come first, then block sizes with the best of them: the two hardly depend on each
+    other, and the full grid would take minutes. The winner and the default are measured again.
     """
     default = Setting()
     first = measure(default, 1)
@@ -123,7 +124,7 @@ def search(room: Room, measure: Measure) -> dict[Setting, list[float]]:
         setting = Setting(best.workers, size, best.processes)
         _add(rates, setting, measure(setting, 3))
     while (best := choose(rates)) != default and len(rates[best]) < 2:
-        # The default again too: what slowed it down may be over.
+        # The default is repeated as well: whatever slowed it down may be over.
         for setting, runs in ((default, 2), (best, 1)):
             rate = measure(setting, runs)
             if rate is None:
@@ -133,7 +134,7 @@ def search(room: Room, measure: Measure) -> dict[Setting, list[float]]:
 
 
 def advise(rates: Mapping[Setting, Sequence[float]]) -> Setting:
-    """The setting to advise after a search: only what was measured more than once is advised."""
+    """The setting to advise after a search: the default, or one that was measured repeatedly."""
     settled = {s: found for s, found in rates.items() if len(found) > 1 or s == Setting()}
     return choose(settled)
 
@@ -146,7 +147,7 @@ def _worker_settings(room: Room, rates: Mapping[Setting, Sequence[float]]) -> It
         yield setting
         slower = setting not in rates or max(rates[setting]) * (1 + MARGIN) < max(rates[Setting()])
         if workers < room.cores and slower:
-            return  # still fewer would be slower still
+            return  # even fewer workers would be even slower
 
 
 def _add(rates: dict[Setting, list[float]], setting: Setting, rate: float | None) -> None:

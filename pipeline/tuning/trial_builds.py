@@ -1,7 +1,7 @@
-"""Trials: a whole `fineshards build` in a process of its own, timed by the files that it leaves.
+"""Trials: a whole `fineshards build` in its own process, timed by the files that it writes.
 
-Start-up takes seconds and varies by as much as settings differ, so it is kept apart: what counts is
-the time from the end of discovery to the manifest, as the files' own times tell.
+Start-up takes seconds, and varies by as much as settings differ, so it does not count. A trial
+counts the time from the end of discovery to the manifest, by the files' modification times.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.storage.base import open_storage
 
 _POLL_SECONDS = 0.05
-# A look at the memory of all processes costs milliseconds.
+# To read the memory of all processes takes milliseconds.
 _MEMORY_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a build took.
+    """The cost of one build.
 
-    wall: seconds, from outside. work: seconds from the end of discovery to the manifest, as if
-    all workers had been busy until all blocks were tokenized (see `work_seconds`).
-    token_bytes: bytes that a token takes on the disk. by_file: (bytes of text, tokens) of each
-    input file. peak_bytes: memory of all processes.
+    wall: seconds for the whole command. work: seconds from the end of discovery to the manifest, as
+    if all workers had been busy until all blocks were tokenized (see `work_seconds`). token_bytes:
+    bytes of one token in the shards. by_file: (bytes of text, tokens) of each input file.
+    peak_bytes: peak memory of all processes.
     """
 
     wall: float
@@ -49,28 +49,24 @@ class Trial:
 
 
 def run_trial(flags: Sequence[str], output: str, workers: int, deadline: float) -> Trial | None:
-    """Builds into the folder `output`, which is removed again.
+    """Builds into the folder `output` and removes it again.
 
-    flags: of `build`, without the output's. deadline: on the clock of `time.monotonic`, when an
-    unfinished build is given up; then the result is None. Raises FineshardsError if it fails.
+    flags: those of `build`, without --output. deadline: a time of `time.monotonic`; a build that
+    has not finished by then is ended, and the result is None. Raises FineshardsError if it fails.
     """
     log = Path(f"{output}.log")
+    # -P: the user's working directory may have a folder that is named like a library.
     command = [sys.executable, "-P", "-m", "fineshards", "build", *flags]
     command += [f"--output={output}", "--keep_checkpoints"]
-    # -P and the path: a folder named pipeline may lie where the user is.
-    root = str(Path(__file__).parent.parent)
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environ = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     try:
         with log.open("wb") as printed:
             began = time.monotonic()
             process = subprocess.Popen(
                 command,
-                env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
                 stderr=subprocess.STDOUT,
-                # Of its own, so that a Ctrl-C reaches us alone and all its workers can be ended.
+                # So that Ctrl-C reaches only this process, and all workers can be ended.
                 start_new_session=True,
             )
             try:
@@ -93,9 +89,9 @@ def run_trial(flags: Sequence[str], output: str, workers: int, deadline: float) 
 def work_seconds(started: float, finished: Sequence[float], ended: float, workers: int) -> float:
     """Seconds of work of a build, from the times at which its blocks were finished.
 
-    started: when discovery was over; ended: when the manifest was there. A sample has few blocks,
-    so that some workers wait for the last ones for a good part of the time. In a large input that
-    is nothing, so each worker counts until its own last block, as if more had followed.
+    started: the end of discovery. ended: the time of the manifest. A probe has few blocks, so some
+    workers are idle for much of its time while others finish the last blocks. In a large input that
+    is negligible. So each worker counts until its own last block, as if more had followed.
     """
     times = sorted(finished)
     last = times[-min(workers, len(times)) :]
@@ -104,22 +100,22 @@ def work_seconds(started: float, finished: Sequence[float], ended: float, worker
 
 
 def _wait(process: subprocess.Popen[bytes], deadline: float) -> int | None:
-    """Waits for a build; the peak of its memory in bytes, or None if time was over first."""
+    """Waits for a build; returns its peak memory in bytes, or None if the deadline came first."""
     peak = 0
-    looked = 0.0
+    last_read = 0.0
     while process.poll() is None:
         now = time.monotonic()
         if now > deadline:
             return None
-        if now - looked > _MEMORY_SECONDS:
-            looked = now
+        if now - last_read > _MEMORY_SECONDS:
+            last_read = now
             peak = max(peak, _session_memory(process.pid))
         time.sleep(_POLL_SECONDS)
     return peak
 
 
 def _session_memory(session: int) -> int:
-    """Bytes of memory of a session's processes, what they share counted once; 0 if unknown."""
+    """Memory of a session's processes in bytes, shared pages counted once; 0 if unknown."""
     total = 0
     with suppress(OSError):  # only Linux has /proc
         for entry in os.scandir("/proc"):
@@ -138,22 +134,20 @@ def _proportional_bytes(process: str) -> int:
 
 
 def _failure(log: Path, exit_code: int) -> FineshardsError:
-    """What the build itself said last, which is its error in one sentence."""
+    """The error of a build: the sentence that it printed last."""
     lines = log.read_text(errors="replace").splitlines()
     if lines and lines[-1].startswith("fineshards: "):
         kind = UsageError if exit_code == UsageError.exit_code else InputError
         return kind(lines[-1].removeprefix("fineshards: "))
     end = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
-    return FineshardsError(
-        f"a build of a sample ended with {end}" + (f": {lines[-1]}" if lines else ".")
-    )
+    return FineshardsError(f"a trial build ended with {end}" + (f": {lines[-1]}" if lines else "."))
 
 
 def _read_trial(output: str, wall: float, workers: int, peak: int) -> Trial:
     storage = open_storage(output)
     job, manifest = Job.load(storage), Manifest.load(storage)
     if job is None or manifest is None:
-        raise FineshardsError(f"a build of a sample in {output} ended without its manifest.")
+        raise FineshardsError(f"a trial build in {output} ended without a manifest.")
     checkpoints = Checkpoints.of(storage, job)
     discovered = [entry.modified for entry in storage.entries(f"{checkpoints.folder}/files")]
     finished = [moment for _, moment in checkpoints.finished_blocks().values()]

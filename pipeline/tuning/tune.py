@@ -1,9 +1,9 @@
-"""`fineshards tune`: which flags make a build of this input on this machine the quickest.
+"""`fineshards tune`: finds the fastest flags for a build of this input on this machine.
 
-It copies a sample of the input and builds it again and again, each time with other settings, by
-the command that it then advises, without its head start. In order: look at the input; build next
-to nothing, for the time of start-up; build a little, for the rate; copy a sample that keeps a build
-at work for some seconds; search.
+It copies a probe of the input and builds it repeatedly with different settings, by the command that
+it advises in the end, without its head start. The order: read the input's metadata; build a tiny
+input, to time start-up; build a small one, for a rough rate; copy a probe that takes some seconds
+to build; search.
 """
 
 from __future__ import annotations
@@ -22,36 +22,37 @@ from functools import partial
 
 from rich.console import Console
 
+from fineshards.commands.wording import counted
 from fineshards.config import DEFAULT_SHARD_TOKENS
 from fineshards.errors import FineshardsError, UsageError
 from fineshards.pipeline.launch import columns_of, default_block_bytes, find_input
 from fineshards.pipeline.options import TuneOptions
 from fineshards.pipeline.terminal import INTERRUPTED
-from fineshards.pipeline.tuning.estimates import Costs, Expectation, Seen, expect
+from fineshards.pipeline.tuning.estimates import Costs, Expectation, FormatTotals, expect
 from fineshards.pipeline.tuning.report import Advice, Sampled, Tried, print_advice, print_json
 from fineshards.pipeline.tuning.setting_search import BLOCK_SIZES, Room, Setting, advise, search
 from fineshards.pipeline.tuning.trial_builds import Trial, run_trial
 from fineshards.sources.probe import Probe, ProbeLimits, copy_probe, survey
 
-# Parts of the time for looking at the input and for copying from it; the rest is for builds.
+# Shares of the time for reading the metadata and for copying; the rest is for builds.
 _LOOK_SHARE = 0.1
 _COPY_SHARE = 0.2
-# Inputs that are built in no time: so small, or with so little work besides the start-up.
+# An input is small if it has less text than this, or less work besides start-up.
 _SMALL_BYTES = 8 << 20
 _SMALL_SECONDS = 2.0
-# A build of the sample should work for so many seconds. Less would not only drown in noise: an
-# encoder that begins is slow until it has seen the common words (gigatoken begins anew every four
-# seconds), so that a short build favours few workers and tells nothing of a long one.
+# A build of the probe should work for at least this many seconds. Shorter builds are noisy. They
+# also favour few workers: a new encoder is slow until it has seen the common words, and gigatoken
+# starts again every four seconds.
 _LEAST_WORK = 4.0
-# How much quicker than at its beginning a build becomes, about.
-_WARMING = 1.5
 _MOST_WORK = 20.0
+# About how much faster a build becomes after its first seconds.
+_WARMING = 1.5
 _TINY_BYTES = 64 << 10
-# A worker's part of the first build with a rate.
-_PROBE_BYTES = 8 << 20
-_PROBE_MOST_BYTES = 256 << 20
-# What a build of the sample leaves on the disk, in bytes a byte of text: the sample itself and its
-# tokens twice. It must not be more than this share of what is free.
+# Text per worker in the build for the rough rate, and in all.
+_ROUGH_BYTES = 8 << 20
+_ROUGH_MOST_BYTES = 256 << 20
+# Disk space of a trial, in bytes per byte of text: the probe itself and its tokens twice. It must
+# not be more than this share of the free space.
 _DISK_BYTES = 4
 _DISK_SHARE = 0.5
 
@@ -59,19 +60,19 @@ _DISK_SHARE = 0.5
 def tune(options: TuneOptions) -> int:
     """Tries settings, prints what to use and what to expect; returns the exit code.
 
-    Raises FineshardsError for an input that cannot be read. Leaves nothing behind, also when it is
+    Raises FineshardsError for an input that cannot be read. Removes all its files, even if it is
     interrupted or terminated.
     """
     console = Console(stderr=True)
 
-    def tell(message: str) -> None:
+    def show(message: str) -> None:
         console.print(message, highlight=False, soft_wrap=True, markup=False)
 
     try:
         with _terminated_as_interrupted(), _work_folder(options.work) as folder:
-            advice = _Tuning(options, folder, tell).advise()
+            advice = _Tuning(options, folder, show).advise()
     except KeyboardInterrupt:
-        print("fineshards: interrupted; what was tried is removed.", file=sys.stderr)
+        print("fineshards: interrupted. All files of the trials are removed.", file=sys.stderr)
         return INTERRUPTED
     (print_json if options.json else print_advice)(advice)
     return 0
@@ -83,7 +84,7 @@ class _Tuning:
 
     options: TuneOptions
     folder: str
-    tell: Callable[[str], None]
+    show: Callable[[str], None]
     began: float = field(default_factory=time.monotonic)
     cores: int = os.cpu_count() or 1
     trials: dict[Setting, list[Trial]] = field(default_factory=dict)
@@ -91,12 +92,12 @@ class _Tuning:
     builds: int = 0
 
     def advise(self) -> Advice:
-        """Does all of it."""
+        """Runs all steps."""
         load = os.getloadavg()[0]
         if load > self.cores / 2:
             self.notes.append(
-                f"the machine does other work too (load {load:.1f} on {self.cores} cores), which "
-                "makes rates lower and less certain"
+                f"the machine is busy with other work (load {load:.1f} on "
+                f"{counted(self.cores, 'core')}), which makes rates lower and less certain"
             )
         files, _ = find_input(self.options.config)
         self.default_block = default_block_bytes(files)
@@ -105,39 +106,39 @@ class _Tuning:
         )
         self.totals = {name: self.survey.total(name) for name in {file.format for file in files}}
         self.total = sum(self.totals.values())
-        # Read in any case: it is where bad rows are found.
+        # Copied in any case, because bad rows are found here.
         tiny = self._copy("tiny", _TINY_BYTES, 0.0)
         if self.total <= _SMALL_BYTES:
             return self._small()
-        self.tell("measuring the start-up …")
-        self.nothing = self._build(self._flags(tiny), Setting())
-        probe = self._copy(
-            "probe",
-            min(_PROBE_BYTES * self.cores, _PROBE_MOST_BYTES, self._room_on_disk()),
+        self.show("measuring start-up …")
+        self.start_up = self._build(self._flags(tiny), Setting())
+        rough = self._copy(
+            "rough",
+            min(_ROUGH_BYTES * self.cores, _ROUGH_MOST_BYTES, self._room_on_disk()),
             self.options.seconds * _COPY_SHARE / 2,
         )
         # Small blocks, so that there is one for every worker.
-        roughly = Setting(block_bytes=max(probe.bytes // (4 * self.cores), 1))
-        self.tell("measuring the rate, roughly …")
-        trial = self._build(self._flags(probe), roughly)
-        rate = probe.bytes / self._work(trial)
+        small_blocks = Setting(block_bytes=max(rough.bytes // (4 * self.cores), 1))
+        self.show("measuring a rough rate …")
+        trial = self._build(self._flags(rough), small_blocks)
+        rate = rough.bytes / self._work(trial)
         if self.total / rate < _SMALL_SECONDS:
             return self._small()
         left = self._left() - self.options.seconds * _COPY_SHARE
-        if left < self.nothing.wall + _LEAST_WORK:
+        if left < self.start_up.wall + _LEAST_WORK:
             self.trials[Setting()] = [trial]
             self.notes.append(
-                f"{self.options.seconds:.0f} seconds were enough for a rough measurement of the "
-                "defaults only, and of the slow beginning; a larger --seconds tells more"
+                f"{self.options.seconds:.0f} s were only enough for a rough rate of the defaults, "
+                "from the slow start of a build; give more --seconds to try settings"
             )
-            return self._advice(probe, Setting(), small=False)
+            return self._advice(rough, Setting(), small=False)
         return self._search(rate, left)
 
     def _small(self) -> Advice:
-        """One build of the input itself, which takes little more than its start-up."""
-        self.tell("the input is small: building it once …")
+        """Builds the input itself once, which takes little more than start-up."""
+        self.show("the input is small: building it once …")
         trial = self._build(self.options.given, Setting())
-        self.nothing = trial
+        self.start_up = trial
         self.trials = {Setting(): [trial]}
         return self._advice(None, Setting(), small=True)
 
@@ -147,21 +148,21 @@ class _Tuning:
             self.cores, self.default_block, {size: self.survey.blocks(size) for size in sizes}
         )
         builds = 3 + len(room.worker_counts()) + len(room.block_sizes(self.cores))
-        work = min(max(left / builds - self.nothing.wall, _LEAST_WORK), _MOST_WORK)
-        self.tell("copying a sample …")
-        # A block for every worker at least, and for twice as many unless that takes too long.
+        work = min(max(left / builds - self.start_up.wall, _LEAST_WORK), _MOST_WORK)
+        self.show("copying a probe …")
+        # At least one block per worker, and two unless that takes too long.
         blocks = self.cores * self.default_block
         size = max(round(rate * _WARMING * work), blocks * 5 // 4)
         if blocks * 9 // 4 < 3 * size // 2:
             size = max(size, blocks * 9 // 4)
-        sample = self._copy(
-            "sample", min(size, self._room_on_disk()), self.options.seconds * _COPY_SHARE
+        probe = self._copy(
+            "probe", min(size, self._room_on_disk()), self.options.seconds * _COPY_SHARE
         )
-        rates = search(room, partial(self._measure, sample))
-        return self._advice(sample, advise(rates), small=False)
+        rates = search(room, partial(self._measure, probe))
+        return self._advice(probe, advise(rates), small=False)
 
-    def _measure(self, sample: Probe, setting: Setting, runs: int) -> float | None:
-        """Builds the sample with a setting; see `search.Measure`."""
+    def _measure(self, probe: Probe, setting: Setting, runs: int) -> float | None:
+        """Builds the probe with a setting; see `setting_search.Measure`."""
         first = not self.trials
         what = self._describe(setting)
         deadline = float("inf")
@@ -171,15 +172,15 @@ class _Tuning:
             if usual * runs > self._left():
                 self._note_time()
                 return None
-            if self._sample_blocks(sample, setting) < self._useful_workers(setting):
+            if self._probe_blocks(probe, setting) < self._useful_workers(setting):
                 self.notes.append(
-                    f"not tried: {what}, for which the sample of {sample.bytes / 1e6:,.0f} MB has "
-                    "too few blocks; a larger --seconds makes it larger"
+                    f"not tried: {what}, because the probe of {probe.bytes / 1e6:,.0f} MB has too "
+                    "few blocks for it; give more --seconds for a larger probe"
                 )
                 return None
-        self.tell(f"trying {what} …")
+        self.show(f"trying {what} …")
         try:
-            trial = self._build_until(self._flags(sample), setting, deadline)
+            trial = self._build_until(self._flags(probe), setting, deadline)
         except FineshardsError as error:
             if first:
                 raise
@@ -190,8 +191,8 @@ class _Tuning:
             return None
         if trial.blocks < self._useful_workers(setting):
             self.notes.append(
-                f"{what}: the sample of {sample.bytes / 1e6:,.0f} MB had only {trial.blocks} "
-                f"blocks to work on; a larger --seconds makes it larger"
+                f"{what}: the probe of {probe.bytes / 1e6:,.0f} MB had only "
+                f"{counted(trial.blocks, 'block')}; give more --seconds for a larger probe"
             )
             if not first:
                 return None
@@ -207,7 +208,7 @@ class _Tuning:
         self.builds += 1
         flags = [*flags, *setting.flags()]
         if not setting.block_bytes:
-            # By itself, build would go by the size of the sample.
+            # The default of build would depend on the size of the probe.
             flags.append(f"--block_bytes={self.default_block}")
         output = os.path.join(self.folder, f"build-{self.builds}")
         return run_trial(flags, output, self._workers(setting), deadline)
@@ -215,8 +216,8 @@ class _Tuning:
     def _copy(self, name: str, size: int, seconds: float) -> Probe:
         folder = os.path.join(self.folder, name)
         os.mkdir(folder)
-        # Some blocks for each worker, even if the input's row groups are huge; and files of JSON
-        # lines, which are blocks, as many as workers can be busy with, if there are so many.
+        # Some blocks for each worker, even if the input's row groups are huge. Files of JSON lines
+        # are blocks themselves, so as many as keep all workers busy, if there are as many.
         limits = ProbeLimits(
             size=size,
             group_bytes=max(size // (4 * self.cores), _TINY_BYTES),
@@ -226,18 +227,18 @@ class _Tuning:
         )
         return copy_probe(self.survey, columns_of(self.options.config), folder, limits)
 
-    def _flags(self, sample: Probe) -> list[str]:
-        """The flags that build a sample: as given, but another input, many shards, no head start.
+    def _flags(self, probe: Probe) -> list[str]:
+        """The flags to build a probe: those given, but another input, many shards, no head start.
 
-        The whole input has many shards, so that all workers have some to write. A head start, which
-        the number of workers prevents, would belong to the start-up with the defaults only.
+        The whole input has many shards, so all workers have shards to write. A head start would be
+        part of start-up with the defaults only; giving a number of workers prevents it.
         """
-        pattern = os.path.join(glob.escape(os.path.dirname(sample.parts[0].path)), "*")
+        pattern = os.path.join(glob.escape(os.path.dirname(probe.parts[0].path)), "*")
         rest = [
             flag for flag in self.options.given if not flag.startswith(("--input", "--dataset"))
         ]
-        # Tokens have about four bytes.
-        shard_tokens = min(max(sample.bytes // (16 * self.cores), 1), DEFAULT_SHARD_TOKENS)
+        # A token is about four bytes of text.
+        shard_tokens = min(max(probe.bytes // (16 * self.cores), 1), DEFAULT_SHARD_TOKENS)
         made = [f"--input={pattern}", f"--shard_tokens={shard_tokens}"]
         return [*rest, *made, f"--direct_num_workers={self.cores}"]
 
@@ -245,47 +246,49 @@ class _Tuning:
         return setting.workers or self.cores
 
     def _describe(self, setting: Setting) -> str:
-        # Files of JSON lines are not divided, whatever the block size.
+        # Files of JSON lines are not divided into blocks.
         divided = "parquet" in self.totals
         return setting.describe(self.cores, self.default_block if divided else None)
 
     def _useful_workers(self, setting: Setting) -> int:
-        """Workers that the whole input keeps busy."""
+        """How many workers the whole input keeps busy."""
         blocks = self.survey.blocks(setting.block_bytes or self.default_block)
         return min(self._workers(setting), blocks)
 
-    def _sample_blocks(self, sample: Probe, setting: Setting) -> int:
-        """Blocks of the sample, about."""
+    def _probe_blocks(self, probe: Probe, setting: Setting) -> int:
+        """Blocks of the probe, estimated."""
         size = setting.block_bytes or self.default_block
-        in_parquet = sum(part.bytes for part in sample.parts if part.format == "parquet")
-        return -(-in_parquet // size) + sum(part.format == "jsonl" for part in sample.parts)
+        in_parquet = sum(part.bytes for part in probe.parts if part.format == "parquet")
+        return -(-in_parquet // size) + sum(part.format == "jsonl" for part in probe.parts)
 
     def _note_time(self) -> None:
-        self.notes.append("there was not time for all settings; a larger --seconds has more")
+        self.notes.append(
+            "there was not enough time for all settings; give more --seconds to try them"
+        )
 
     def _left(self) -> float:
-        """Seconds left to try."""
+        """Seconds left for trials."""
         return self.began + self.options.seconds - time.monotonic()
 
     def _room_on_disk(self) -> int:
-        """The largest sample that the work folder can take."""
+        """The largest probe, in bytes, that fits on the disk of the work folder."""
         return int(shutil.disk_usage(self.folder).free * _DISK_SHARE / _DISK_BYTES)
 
     def _work(self, trial: Trial) -> float:
-        """Seconds of a build's work, without what a build of nothing takes; never nothing."""
-        return max(trial.work - self.nothing.work, trial.work / 10, 1e-3)
+        """Seconds of a build's work, less those of a tiny build; always positive."""
+        return max(trial.work - self.start_up.work, trial.work / 10, 1e-3)
 
     def _rate(self, trial: Trial) -> float:
         return trial.tokens / self._work(trial)
 
-    def _advice(self, sample: Probe | None, setting: Setting, small: bool) -> Advice:
-        """What is printed; no sample stands for the input itself."""
+    def _advice(self, probe: Probe | None, setting: Setting, small: bool) -> Advice:
+        """The result; probe is None if the input itself was built."""
         best = self.trials[setting]
         trial = best[0]
         expected = (
             Expectation.of_build(trial.text_bytes, trial.tokens, trial.token_bytes, trial.wall)
-            if sample is None
-            else self._expect(sample, setting, best)
+            if probe is None
+            else self._expect(probe, setting, best)
         )
         flags = setting.flags()
         text_share = trial.text_bytes / max(trial.tokens, 1)
@@ -303,13 +306,13 @@ class _Tuning:
                 )
                 for tried, runs in self.trials.items()
             ),
-            start_up_seconds=self.nothing.wall,
+            start_up_seconds=self.start_up.wall,
             sample=Sampled(
-                files=len(self.survey.files) if sample is None else sample.files,
+                files=len(self.survey.files) if probe is None else probe.files,
                 files_total=len(self.survey.files),
                 text_bytes=trial.text_bytes,
                 tokens=trial.tokens,
-                copying_seconds=0.0 if sample is None else sample.seconds,
+                copying_seconds=0.0 if probe is None else probe.seconds,
             ),
             input_known=self.survey.exact and "jsonl" not in self.totals,
             expected=expected,
@@ -318,44 +321,44 @@ class _Tuning:
             seconds=time.monotonic() - self.began,
         )
 
-    def _expect(self, sample: Probe, setting: Setting, runs: Sequence[Trial]) -> Expectation:
+    def _expect(self, probe: Probe, setting: Setting, runs: Sequence[Trial]) -> Expectation:
         trial = runs[0]
-        seen = {
-            name: Seen(
+        by_format = {
+            name: FormatTotals(
                 bytes=sum(part.bytes for part in parts),
                 text_bytes=sum(trial.by_file[part.path][0] for part in parts),
                 tokens=sum(trial.by_file[part.path][1] for part in parts),
             )
             for name in self.totals
-            if (parts := [part for part in sample.parts if part.format == name])
+            if (parts := [part for part in probe.parts if part.format == name])
         }
         reading = None
         if any("://" in file.path for file in self.survey.files):
-            reading = sample.bytes / max(sample.seconds, 1e-3)
+            reading = probe.bytes / max(probe.seconds, 1e-3)
             self.notes.append(
-                f"the input is elsewhere, the sample was not: reading it at {reading / 1e6:,.1f} "
-                "MB of text a second and worker, as copying the sample did, is part of what to "
-                "expect, but not of the rates; more workers may help"
+                "the input is remote and the probe was local. The expected time includes reading "
+                f"the input at {reading / 1e6:,.1f} MB/s of text per worker, the rate at which the "
+                "probe was copied; the rates above do not. More workers may help"
             )
         workers = self._workers(setting)
         largest = max(block.bytes for blocks in self.survey.seen.values() for block in blocks)
         if "parquet" in self.totals:
             largest = max(largest, setting.block_bytes or self.default_block)
         costs = Costs(
-            start_up=self.nothing.wall,
+            start_up=self.start_up.wall,
             discovery=self.survey.seconds_per_file * len(self.survey.files) / workers,
             rate=sum(map(self._rate, runs)) / len(runs),
-            # Fewer, if the input has not blocks enough to keep more of them busy.
+            # Fewer if the input has too few blocks to keep all of them busy.
             workers=min(workers, trial.blocks),
             reading=reading,
             largest=min(largest / max(self.total, 1), 1.0),
         )
-        return expect(self.totals, seen, costs, trial.token_bytes)
+        return expect(self.totals, by_format, costs, trial.token_bytes)
 
 
 @contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """Being told to end (by `timeout`, say) is an interruption, after which we clean up."""
+    """Handles SIGTERM (of `timeout`, for example) as an interrupt, so that files are removed."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -369,18 +372,18 @@ def _terminated_as_interrupted() -> Iterator[None]:
 
 @contextmanager
 def _work_folder(inside: str | None) -> Iterator[str]:
-    """A new folder that is removed in the end; raises UsageError if there cannot be one."""
+    """A new folder that is removed at the end; raises UsageError if it cannot be created."""
     try:
         folder = tempfile.mkdtemp(prefix="fineshards-tune-", dir=inside)
     except OSError as error:
         raise UsageError(
-            f"--work {inside or tempfile.gettempdir()}: no folder can be made there: "
-            f"{error.strerror}. Name another folder with --work."
+            f"--work {inside or tempfile.gettempdir()}: cannot create a folder there: "
+            f"{error.strerror}. Give another folder with --work."
         ) from error
     try:
         yield os.path.abspath(folder)
     finally:
-        # An impatient second Ctrl-C would leave the rest.
+        # A second Ctrl-C would leave files behind.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         shutil.rmtree(folder, ignore_errors=True)
         signal.signal(signal.SIGINT, before)

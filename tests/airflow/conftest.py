@@ -1,8 +1,8 @@
-"""A cloud on this machine for the DAG: Dataflow, Cloud Storage, Kubernetes, by their protocols.
+"""Local servers for the DAG that speak the protocols of Dataflow, Cloud Storage and Kubernetes.
 
-Airflow is real, and so are the provider's hooks, triggers and operators. What is changed is where
-they connect to: the Dataflow hook's endpoint, the channel of its asynchronous client, and by
-configuration the storage's address, the credentials and the kubeconfig file.
+Airflow is real, and so are the provider's hooks, triggers and operators. Only where they connect to
+is changed: the Dataflow hook's endpoint, the channel of its asynchronous client, and, by
+configuration, the storage's address, the credentials and the kubeconfig file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 DAGS = ROOT / "templates"
 SAMPLE = ROOT / "samples/debian_text.parquet"
 
-# Airflow reads its configuration when it is imported: so first this, then the imports.
+# Airflow reads its configuration when it is imported, so this comes before the imports.
 # ruff: noqa: E402
 _home = tempfile.mkdtemp(prefix="airflow-")
 atexit.register(shutil.rmtree, _home, ignore_errors=True)
@@ -51,7 +51,7 @@ from airflow.models.dagrun import DagRun
 from airflow.providers.google.cloud.hooks.dataflow import AsyncDataflowHook, DataflowHook
 from airflow.sdk import DAG
 from airflow.utils.db import initdb
-from dataflow_grpc import GrpcDoor
+from dataflow_grpc import GrpcInterface
 from google.api_core.client_options import ClientOptions
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
@@ -65,7 +65,7 @@ OUTPUT = f"gs://{BUCKET}/text/2026-05"
 DATASET = "acme/text"
 LOGICAL_DATE = datetime(2026, 5, 1, tzinfo=UTC)
 RUN_ID = "manual__2026-05-01T00:00:00+00:00"
-# Of a run, where they are not the defaults. {month} is how OUTPUT ends.
+# Parameters of a run that differ from the defaults. {month} gives the end of OUTPUT.
 PARAMS = {
     "dataset": DATASET,
     "dataset_config": None,
@@ -83,7 +83,7 @@ def _database() -> None:
 
 @pytest.fixture
 def dag(_database: None) -> DAG:
-    """The DAG of the repository, freshly read, which does not wait a minute between two tries."""
+    """The DAG of the repository, freshly read, without waits between retries."""
     bag = DagBag(str(DAGS / "composer_dag.py"))
     assert bag.import_errors == {}
     dag = bag.dags["fineshards"]
@@ -94,28 +94,28 @@ def dag(_database: None) -> DAG:
 
 @pytest.fixture
 def module(dag: DAG) -> ModuleType:
-    """The module that the DAG was read as."""
+    """The module that Airflow read the DAG as."""
     return sys.modules[type(dag.get_task("launch")).__module__]
 
 
 @dataclass
 class Cloud:
-    """The services, and the one dataset in the hub that all jobs read."""
+    """The services, and the dataset on the hub that all jobs read."""
 
     dag: DAG
     dataflow: DataflowServer
-    door: GrpcDoor
+    state_service: GrpcInterface
     cluster: KubernetesServer
     environment: dict[str, str]
 
     def run(self, **params: Any) -> DagRun:
-        """Runs the whole DAG as the run RUN_ID; task retries wait for nothing."""
+        """Runs the whole DAG as the run RUN_ID, without waits between retries."""
         return self.dag.test(
             logical_date=LOGICAL_DATE, run_after=LOGICAL_DATE, run_conf=PARAMS | params
         )
 
     def build(self, job: Job) -> None:
-        """What the job on Dataflow does: `fineshards build` with the template's parameters."""
+        """Does what the job on Dataflow does: `fineshards build` with the template's parameters."""
         flags = [
             f"--{name}={value}"
             for name, value in job.parameters.items()
@@ -135,13 +135,13 @@ class Cloud:
             raise RuntimeError(done.stderr)
 
     def bucket(self) -> storage.Bucket:
-        """The bucket of OUTPUT, to look into it and to do damage."""
+        """The bucket of OUTPUT, to read and to damage."""
         client = storage.Client(project="test-project", credentials=AnonymousCredentials())
         return client.bucket(BUCKET)
 
     @property
     def launches(self) -> list[str]:
-        """Names of the jobs that were asked for, also of those that were refused."""
+        """Names of all jobs that were requested, even if refused."""
         return [
             request.body["launchParameter"]["jobName"]
             for request in self.dataflow.requests
@@ -151,7 +151,7 @@ class Cloud:
 
 @pytest.fixture
 def cloud(dag: DAG, module: ModuleType, tmp_path: Path, monkeypatch: Any) -> Iterator[Cloud]:
-    """Everything that the DAG talks to; jobs build a dataset of the sample."""
+    """All services that the DAG uses; jobs build a dataset of the sample."""
     folder = tmp_path / "dataset"
     folder.mkdir()
     shutil.copy(SAMPLE, folder)
@@ -159,32 +159,35 @@ def cloud(dag: DAG, module: ModuleType, tmp_path: Path, monkeypatch: Any) -> Ite
         HubServer() as hub,
         gcs_server(BUCKET) as address,
         DataflowServer() as dataflow,
-        GrpcDoor(dataflow) as door,
+        GrpcInterface(dataflow) as state_service,
     ):
         hub.push(DATASET, folder)
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
         environment = {
             "PATH": f"{ROOT / '.venv/bin'}:{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
             "HOME": str(tmp_path),
             "HF_ENDPOINT": hub.url,
             "STORAGE_EMULATOR_HOST": address,
             "NO_PROXY": "127.0.0.1",
         }
         with KubernetesServer(environment) as cluster:
-            _lead_here(dag, module, door, cluster.write_config(tmp_path), monkeypatch)
-            cloud = Cloud(dag, dataflow, door, cluster, environment)
+            _connect(dag, module, state_service, cluster.write_config(tmp_path), monkeypatch)
+            cloud = Cloud(dag, dataflow, state_service, cluster, environment)
             dataflow.expect(run=cloud.build)
             yield cloud
 
 
-def _lead_here(dag: DAG, module: ModuleType, door: GrpcDoor, kube: Path, monkeypatch: Any) -> None:
-    endpoint = ClientOptions(api_endpoint=door.service.url)
+def _connect(
+    dag: DAG, module: ModuleType, state_service: GrpcInterface, kube: Path, monkeypatch: Any
+) -> None:
+    endpoint = ClientOptions(api_endpoint=state_service.service.url)
     monkeypatch.setattr(DataflowHook, "get_client_options", lambda self: endpoint)
 
     async def initialize_client(self: AsyncDataflowHook, client_class: Any) -> Any:
         transport = client_class.get_transport_class("grpc_asyncio")
-        return client_class(transport=transport(channel=grpc.aio.insecure_channel(door.address)))
+        return client_class(
+            transport=transport(channel=grpc.aio.insecure_channel(state_service.address))
+        )
 
     monkeypatch.setattr(AsyncDataflowHook, "initialize_client", initialize_client)
     monkeypatch.setattr(module, "POLL_SECONDS", 1)

@@ -1,4 +1,4 @@
-"""The gRPC door of the tests' Dataflow service: by it Airflow's triggers ask for a job's state."""
+"""The gRPC interface of the tests' Dataflow service, which Airflow's triggers use."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from support.dataflow_server import DataflowServer
 _SERVICE = "google.dataflow.v1beta3.JobsV1Beta3"
 
 
-class GrpcDoor:
+class GrpcInterface:
     """Serves the jobs of the REST service without TLS; use as a context manager.
 
-    address: host and port. closed: while it is set every question is answered by INTERNAL.
+    address: host and port. closed: while it is True, every request fails with INTERNAL.
     """
 
     def __init__(self, service: DataflowServer) -> None:
@@ -32,7 +32,7 @@ class GrpcDoor:
         )
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
 
-    def __enter__(self) -> GrpcDoor:
+    def __enter__(self) -> GrpcInterface:
         self._server.start()
         return self
 

@@ -2,12 +2,12 @@
 
     with KubernetesServer({"PATH": ...}) as cluster:
         config = cluster.write_config(folder)       # a kubeconfig file
-        ... a client that makes pods ...
-        cluster.pods, cluster.images
+        ... a client that creates pods ...
+        cluster.pods, cluster.created
 
-A pod's first container is its command and arguments, run with the environment given here; its
-image is only recorded. Served is what KubernetesPodOperator asks for: pods are listed by labels,
-created, read, changed (labels), deleted, and their logs followed; there are never events.
+Of a pod's first container, the command and arguments are run in the environment given here; the
+image is only recorded. It serves what KubernetesPodOperator requests: pods are listed by labels,
+created, read, patched (labels) and deleted, and their logs followed. There are never events.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Pod:
         self.finished = _now()
 
     def wait(self) -> str:
-        """What the process wrote, once it has ended."""
+        """Waits for the process to end; returns its output."""
         self._done.join()
         return self.output
 
@@ -90,12 +90,12 @@ class Pod:
 
 
 class KubernetesServer:
-    """Use as a context manager. `made` has all pods that ever were."""
+    """Use as a context manager. `created` has all pods, even deleted ones."""
 
     def __init__(self, environment: dict[str, str]) -> None:
         self.environment = environment
         self.pods: dict[str, Pod] = {}
-        self.made: list[Pod] = []
+        self.created: list[Pod] = []
         self.lock = threading.Lock()
         handler = type("Bound", (_Handler,), {"cluster": self})
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -109,11 +109,11 @@ class KubernetesServer:
     def __exit__(self, *_: object) -> None:
         self._http.shutdown()
         self._http.server_close()
-        for pod in self.made:
+        for pod in self.created:
             pod.kill()
 
     def write_config(self, folder: Path) -> Path:
-        """A kubeconfig file that leads here; JSON is YAML."""
+        """Writes a kubeconfig file for this server. JSON is YAML."""
         config = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -127,10 +127,10 @@ class KubernetesServer:
         return path
 
     def create(self, namespace: str, manifest: dict[str, Any]) -> Pod:
-        manifest["metadata"] |= {"namespace": namespace, "uid": f"uid-{len(self.made)}"}
+        manifest["metadata"] |= {"namespace": namespace, "uid": f"uid-{len(self.created)}"}
         pod = Pod(manifest, self.environment)
         self.pods[manifest["metadata"]["name"]] = pod
-        self.made.append(pod)
+        self.created.append(pod)
         return pod
 
 
@@ -191,7 +191,7 @@ class _Handler(BaseHTTPRequestHandler):
                 del self.cluster.pods[name]
             if match["log"] is None:
                 return 200, pod.describe()
-        # Followed: a log ends when the container does.
+        # Logs are followed until the container ends.
         return 200, "".join(f"{_now()} {line}\n" for line in pod.wait().splitlines())
 
     def log_message(self, *_: object) -> None:
@@ -203,7 +203,7 @@ def _failure(code: int, message: str) -> dict[str, Any]:
 
 
 def _selected(pod: Pod, selector: str) -> bool:
-    """Whether the pod's labels are `a=b`, `a!=b` or `!a`, for all parts of the selector."""
+    """Whether the pod's labels match all parts of the selector: `a=b`, `a!=b` or `!a`."""
     labels = pod.manifest["metadata"].get("labels", {})
     for part in filter(None, selector.split(",")):
         name, unequal, value = part.partition("!=")

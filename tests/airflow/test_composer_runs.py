@@ -1,4 +1,4 @@
-"""Whole runs of the Composer DAG, against a cloud on this machine; the job really builds."""
+"""Whole runs of the Composer DAG against local servers; the job really builds a dataset."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ALL_DONE = dict.fromkeys(("prepare", "launch", "wait", "cancel", "verify"), "suc
 JOB_FAILED = ALL_DONE | {"wait": "failed", "verify": "upstream_failed"}
 
 
-def test_a_run_builds_a_dataset_and_proves_it(cloud: Cloud, module: ModuleType) -> None:
+def test_a_run_builds_and_verifies_a_dataset(cloud: Cloud, module: ModuleType) -> None:
     run = cloud.run(verify_sample=5)
     assert states(run) == ALL_DONE
     assert run.run_id == RUN_ID
@@ -51,11 +51,11 @@ def test_a_run_builds_a_dataset_and_proves_it(cloud: Cloud, module: ModuleType) 
         "machineType": "n2-standard-4",
         "maxWorkers": 10,
     }
-    (pod,) = cloud.cluster.made
+    (pod,) = cloud.cluster.created
     assert pod.image == PARAMS["image"]
     assert pod.command == ["fineshards", "verify", OUTPUT, "--sample=5"]
     assert pod.process.returncode == 0
-    # The pod's place is given back, and a job that is done is not cancelled.
+    # The pod is deleted, and a job that is done is not cancelled.
     assert cloud.cluster.pods == {}
     assert not any(request.method == "PUT" for request in cloud.dataflow.requests)
     manifest = json.loads(cloud.bucket().blob(f"{FOLDER}/{module.MANIFEST}").download_as_bytes())
@@ -65,24 +65,24 @@ def test_a_run_builds_a_dataset_and_proves_it(cloud: Cloud, module: ModuleType) 
 def test_files_in_a_bucket_are_built_too(cloud: Cloud) -> None:
     cloud.bucket().blob("in/a.parquet").upload_from_filename(SAMPLE)
     files = f"gs://{BUCKET}/in/*.parquet"
-    # What is left in the form from a dataset of the hub has no meaning for files.
+    # The form may still have a configuration, which does not apply to files.
     params = {"dataset": files, "dataset_config": "sample-10BT"}
     assert states(cloud.run(**params)) == ALL_DONE
     (job,) = cloud.dataflow.jobs
     assert job.parameters["input"] == files
     assert not {"dataset", "dataset_config"} & set(job.parameters)
-    # It is known for what it is.
+    # A second run finds the same dataset.
     assert states(cloud.run(**params))["launch"] == "skipped"
 
 
-def test_a_finished_dataset_is_left_alone(cloud: Cloud) -> None:
+def test_a_finished_dataset_is_not_built_again(cloud: Cloud) -> None:
     cloud.fineshards("build", f"--dataset={DATASET}", f"--output={OUTPUT}", "--shard_tokens=100000")
     run = cloud.run()
     assert run.state == "success"
     rest = dict.fromkeys(("launch", "wait", "cancel", "verify"), "skipped")
     assert states(run) == {"prepare": "success"} | rest
     assert cloud.dataflow.requests == []
-    assert cloud.cluster.made == []
+    assert cloud.cluster.created == []
 
 
 @pytest.mark.parametrize(
@@ -111,25 +111,25 @@ def test_a_folder_with_another_dataset_fails_the_run(cloud: Cloud, other: dict[s
     assert cloud.dataflow.requests == []
 
 
-def test_a_failed_job_fails_the_run_and_says_why(cloud: Cloud, capfd: Any) -> None:
+def test_a_failed_job_fails_the_run_with_its_reason(cloud: Cloud, capfd: Any) -> None:
     cloud.dataflow.expect(states=("PENDING", "RUNNING", "FAILED"), errors=("no column text",))
     run = cloud.run()
     assert run.state == "failed"
     assert states(run) == JOB_FAILED
-    # Another try would find the same end.
+    # A retry would see the same state.
     assert tries(run, "wait") == 1
     assert len(cloud.launches) == 1
     assert "ended as JOB_STATE_FAILED: no column text" in "".join(capfd.readouterr())
 
 
 @pytest.mark.parametrize("end", ["CANCELLED", "DRAINED", "UPDATED"])
-def test_a_job_that_was_ended_by_hand_fails_the_run(cloud: Cloud, end: str) -> None:
+def test_a_job_that_was_ended_by_a_person_fails_the_run(cloud: Cloud, end: str) -> None:
     cloud.dataflow.expect(states=("RUNNING", "RUNNING", "RUNNING", end))
     run = cloud.run()
     assert run.state == "failed"
     assert states(run) == JOB_FAILED
     assert tries(run, "wait") == 1
-    # Nobody goes on to ask: at most `wait` (as trigger and as task) and `cancel` saw the end.
+    # No one polls any more: only `wait` (as trigger and as task) and `cancel` saw the end.
     (job,) = cloud.dataflow.jobs
     assert job.seen.count(end) <= 3
 
@@ -146,31 +146,31 @@ def test_damage_fails_the_run(cloud: Cloud) -> None:
     run = cloud.run()
     assert run.state == "failed"
     assert states(run) == ALL_DONE | {"verify": "failed"}
-    assert len(cloud.cluster.made) == 2
-    for pod in cloud.cluster.made:
+    assert len(cloud.cluster.created) == 2
+    for pod in cloud.cluster.created:
         assert pod.process.returncode == 1
         assert "train_0001.npy" in pod.output
 
 
-def test_a_job_that_leaves_no_dataset_fails_the_run(cloud: Cloud) -> None:
+def test_a_job_without_a_dataset_fails_the_run(cloud: Cloud) -> None:
     cloud.dataflow.expect()
     run = cloud.run()
     assert states(run) == ALL_DONE | {"verify": "failed"}
-    assert "holds no finished dataset" in cloud.cluster.made[-1].output
+    assert "holds no finished dataset" in cloud.cluster.created[-1].output
 
 
-def test_a_job_of_an_earlier_attempt_is_waited_for(cloud: Cloud, module: ModuleType) -> None:
+def test_the_job_of_an_earlier_attempt_is_adopted(cloud: Cloud, module: ModuleType) -> None:
     name = module.job_name("fineshards", RUN_ID, OUTPUT)
     params = {name: cloud.dag.params[name] for name in cloud.dag.params} | PARAMS
     body = module.launch_request("fineshards", RUN_ID, OUTPUT, params)
     where = {"project": "test-project", "location": "us-central1"}
 
-    def build_once_it_was_asked_for(job: Job) -> None:
+    def build_after_the_first_request(job: Job) -> None:
         while not job.seen:
             time.sleep(0.05)
         cloud.build(job)
 
-    cloud.dataflow.expect(run=build_once_it_was_asked_for)
+    cloud.dataflow.expect(run=build_after_the_first_request)
     earlier = cloud.dataflow.create(name, where, body, launched=True)
     run = cloud.run()
     assert states(run) == ALL_DONE
@@ -178,8 +178,8 @@ def test_a_job_of_an_earlier_attempt_is_waited_for(cloud: Cloud, module: ModuleT
     assert cloud.dataflow.jobs == [earlier]
 
 
-@pytest.mark.parametrize("status", [503, 403], ids=["asked again at once", "by Airflow's retry"])
-def test_a_launch_without_an_answer_makes_one_job(
+@pytest.mark.parametrize("status", [503, 403], ids=["retried by the client", "retried by Airflow"])
+def test_a_launch_without_an_answer_starts_one_job(
     cloud: Cloud, monkeypatch: Any, status: int
 ) -> None:
     create = cloud.dataflow.create
@@ -188,7 +188,7 @@ def test_a_launch_without_an_answer_makes_one_job(
         monkeypatch.setattr(cloud.dataflow, "create", create)
         job = create(*arguments, **options)
         if status == 403:
-            # Done before the next try, which the client makes at once only for 5xx.
+            # Done before the next attempt; the client retries at once only for 5xx.
             job.thread.join()
             job.states[:] = ["DONE"]
         raise ServiceError(status, "UNAVAILABLE", "the answer was lost")
@@ -198,7 +198,7 @@ def test_a_launch_without_an_answer_makes_one_job(
     assert states(run) == ALL_DONE
     assert len(cloud.dataflow.jobs) == 1
     assert tries(run, "launch") == (1 if status == 503 else 2)
-    # The second request, if any, was refused: there was a job of that name.
+    # The second request, if any, was refused because of the job of that name.
     assert len(cloud.launches) == (2 if status == 503 else 1)
 
 
@@ -207,7 +207,7 @@ def test_a_run_that_is_cleared_starts_again(cloud: Cloud) -> None:
     assert cloud.run().state == "failed"
     cloud.dataflow.expect(run=cloud.build)
     assert cloud.run().state == "success"
-    # Also where its job was done, but somebody has deleted the dataset.
+    # The same if its job was done but the dataset has been deleted.
     for blob in cloud.bucket().list_blobs():
         blob.delete()
     assert cloud.run().state == "success"
@@ -215,12 +215,12 @@ def test_a_run_that_is_cleared_starts_again(cloud: Cloud) -> None:
     assert len(set(cloud.launches)) == 1
 
 
-def test_a_job_that_nobody_waits_for_any_more_is_cancelled(cloud: Cloud) -> None:
+def test_a_job_that_outlives_its_wait_is_cancelled(cloud: Cloud) -> None:
     cloud.dataflow.expect(states=("RUNNING",))
-    cloud.door.closed = True
+    cloud.state_service.closed = True
     run = cloud.run()
     assert states(run) == JOB_FAILED
-    # That the state could not be asked for is no reason to give up at once.
+    # A failed request for the state is retried.
     assert tries(run, "wait") == 6
     (job,) = cloud.dataflow.jobs
     assert job.state == "CANCELLED"
@@ -230,7 +230,7 @@ def test_a_job_that_nobody_waits_for_any_more_is_cancelled(cloud: Cloud) -> None
 def test_a_run_that_is_marked_failed_still_cancels_its_job(cloud: Cloud) -> None:
     cloud.dataflow.expect(states=("RUNNING", "FAILED"))
     cloud.run()
-    # Back to where the run was while the job ran, and then what the button does.
+    # Sets the run back to the time when the job ran, then does what the button does.
     session = Session()
     run = session.query(DagRun).filter_by(run_id=RUN_ID).one()
     run.dag = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(cloud.dag))

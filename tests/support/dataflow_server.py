@@ -1,22 +1,22 @@
-"""A Dataflow service on localhost: what of its REST protocol submits, launches and watches jobs.
+"""A Dataflow service on localhost: the part of its REST API that submits, launches, watches jobs.
 
     with DataflowServer() as server:
         server.expect(states=("QUEUED", "RUNNING", "FAILED"), errors=("why",))
         ... --dataflow_endpoint={server.url} --no_auth ...
         server.jobs[0].body, server.jobs[0].parameters, server.requests
 
-Each job walks through the states that `expect` gave (by default PENDING, RUNNING, DONE), one step
-for each time that it is asked for, and stays in the last one. `errors` are its error messages, to
-be read once it has begun to run. With `run` a job really does something: it is called with the job
-in a thread of its own when the job is created; the last state is not reached before it returns, and
-if it raises, the last state is FAILED and the exception's text an error message.
+Each job goes through the states given to `expect` (default: PENDING, RUNNING, DONE), one step per
+request for it, and stays in the last one. `errors` are its error messages, readable once it runs.
+`run` lets a job do real work: it is called with the job, in its own thread, when the job is
+created. The last state is not reached before it returns. If it raises, the last state is FAILED and
+the exception's text is an error message.
 
-As with the service, a job's name is taken while a job of that name is active. A second job with
-it is answered by the first, under its own client request id, or with 409 where the request has no
-such id, which template launches never have.
+As in the real service, a job's name is taken while a job of that name is active. A request for a
+second one returns the first, under its own client request id, or fails with 409 if the request has
+no such id. Template launches never have one.
 
-Served are, below /v1b3/projects/P: POST and GET locations/L/jobs, GET jobs and jobs:aggregated, GET
-and PUT locations/L/jobs/ID, GET of its messages and metrics, POST locations/L/flexTemplates:launch.
+Served below /v1b3/projects/P: POST and GET locations/L/jobs, GET jobs and jobs:aggregated, GET and
+PUT locations/L/jobs/ID, GET of its messages and metrics, POST locations/L/flexTemplates:launch.
 Enums are given by name, which all of Google's clients accept. Metrics are always empty.
 """
 
@@ -36,7 +36,7 @@ TIME = "2026-11-21T00:00:00Z"
 _PROJECT = r"/v1b3/projects/(?P<project>[^/:]+)"
 _LOCATION = rf"{_PROJECT}/locations/(?P<location>[^/:]+)"
 _JOB = rf"{_LOCATION}/jobs/(?P<job>[^/:]+)"
-# What a submission needs beside its input and output; the image is never pulled.
+# The flags of a submission besides input and output. The image is never pulled.
 IMAGE = "us-central1-docker.pkg.dev/my-project/fineshards/fineshards:0.1.0"
 DATAFLOW = (
     "--runner=DataflowRunner",
@@ -49,7 +49,7 @@ DATAFLOW = (
 
 @dataclass
 class Job:
-    """body: of the request that made it. launched: from a template, not by a pipeline itself."""
+    """A job. body: of the request that created it. launched: whether from a template."""
 
     id: str
     name: str
@@ -68,12 +68,12 @@ class Job:
 
     @property
     def parameters(self) -> dict[str, str]:
-        """Of a template launch."""
+        """The parameters of a template launch."""
         parameters: dict[str, str] = self.body["launchParameter"].get("parameters", {})
         return parameters
 
     def step(self) -> None:
-        """To the next state; to the last one only when nothing runs any more."""
+        """Goes to the next state; to the last one only when `run` has returned."""
         busy = self.thread is not None and self.thread.is_alive()
         if len(self.states) > (2 if busy else 1):
             del self.states[0]
@@ -95,7 +95,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Request:
-    """body: None where there was none."""
+    """A request that was served; body: None if it had none."""
 
     method: str
     path: str
@@ -110,7 +110,7 @@ class ServiceError(Exception):
 
 
 class DataflowServer:
-    """Use as a context manager. `url` has the word localhost, by which Beam chooses REST."""
+    """Use as a context manager. `url` contains localhost, which makes Beam use REST."""
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
@@ -140,7 +140,7 @@ class DataflowServer:
         errors: tuple[str, ...] = (),
         run: Callable[[Job], object] | None = None,
     ) -> None:
-        """How all jobs to come will go."""
+        """Sets the behaviour of all later jobs."""
         self._states, self._errors, self._run = states, errors, run
 
     def active(self, name: str) -> Job | None:
@@ -285,7 +285,7 @@ class _Handler(BaseHTTPRequestHandler):
         return described
 
     def _update(self, where: dict[str, str], query: dict[str, str], body: Any) -> dict[str, Any]:
-        """What a job can be asked for is to end as cancelled, by number (5) or name."""
+        """Only a cancellation can be requested, by number (5) or name."""
         job = self._job(where)
         if body.get("requestedState") not in (5, "JOB_STATE_CANCELLED"):
             raise ServiceError(400, "INVALID_ARGUMENT", f"cannot do {body}")

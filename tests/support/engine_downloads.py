@@ -1,7 +1,7 @@
-"""Prism and Flink for tests: fetched and built once, into a cache outside of the repository.
+"""Prism and Flink for tests: downloaded and built once, into a cache outside the repository.
 
-The cache is $FINESHARDS_ENGINES, or fineshards/engines in the user's cache folder. What is in it
-under its final name is complete.
+The cache is $FINESHARDS_ENGINES, or fineshards/engines in the user's cache folder. An entry gets
+its final name when it is complete.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import apache_beam
 
 _POM = Path(__file__).with_name("flink-pom.xml")
 
-# Flink and Beam look into Java's own classes (Flink's bin/config.sh gives the same list).
+# Packages of Java that Flink and Beam access by reflection (as in Flink's bin/config.sh).
 OPENED = (
     *("java.io", "java.lang", "java.lang.reflect", "java.net", "java.nio", "java.text"),
     *("java.time", "java.util", "java.util.concurrent", "java.util.concurrent.atomic"),
@@ -28,15 +28,15 @@ OPENED = (
 
 
 class MissingError(Exception):
-    """An engine cannot be had on this machine; the message says why."""
+    """An engine is not available on this machine; the message says why."""
 
 
 def prism() -> Path:
-    """The program `prism`, of the same release as the Python SDK. Raises MissingError."""
+    """The program `prism` of the same release as the Python SDK. Raises MissingError."""
     release = apache_beam.__version__
     folder = _cache() / f"prism-{release}"
     if not folder.exists():
-        _need("go", "Prism is built with it")
+        _need("go", "it builds Prism")
         with _appears(folder) as unfinished:
             package = f"github.com/apache/beam/sdks/v2/go/cmd/prism@v{release}"
             _run(["go", "install", package], os.environ | {"GOBIN": str(unfinished)})
@@ -44,15 +44,15 @@ def prism() -> Path:
 
 
 def flink_jar() -> Path:
-    """All of Flink and of Beam's Flink job server in one jar. Raises MissingError.
+    """Flink and Beam's Flink job server in one jar. Raises MissingError.
 
-    `java -jar` runs the job server, as it does with the jar that Beam publishes; the cluster's
-    processes are run by `java -cp`.
+    `java -jar` runs the job server, as with the jar that Beam publishes. `java -cp` runs the
+    processes of the cluster.
     """
-    _need("java", "Flink runs on it")
+    _need("java", "it runs Flink")
     folder = _cache() / f"flink-{hashlib.sha256(_POM.read_bytes()).hexdigest()[:12]}"
     if not folder.exists():
-        _need("mvn", "Flink is fetched with it")
+        _need("mvn", "it downloads Flink")
         with _appears(folder) as unfinished:
             opened = " ".join(f"java.base/{package}" for package in OPENED)
             settings = [f"-Doutput={unfinished}", f"-Dopened={opened}"]
@@ -75,13 +75,13 @@ def _need(program: str, why: str) -> None:
 def _run(command: list[str], environment: dict[str, str] | os._Environ[str]) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-5:])
-        raise MissingError(f"`{' '.join(command)}` failed:\n{said}")
+        output = "\n".join((done.stdout + done.stderr).strip().splitlines()[-5:])
+        raise MissingError(f"`{' '.join(command)}` failed:\n{output}")
 
 
 @contextmanager
 def _appears(folder: Path) -> Iterator[Path]:
-    """A folder to fill, which gets its name when it is complete."""
+    """A folder to fill; it gets its name when it is complete."""
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         unfinished = Path(scratch, folder.name)
         unfinished.mkdir()

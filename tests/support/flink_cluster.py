@@ -1,7 +1,7 @@
-"""A real Flink cluster on this machine, for tests: a process each for its parts.
+"""A real Flink cluster on this machine, for tests, with one process per part.
 
-A JobManager, a TaskManager with two slots, Beam's job server, and Beam's worker pool, which starts
-the Python processes in which the steps run. All are ended with the tests.
+The parts are a JobManager, a TaskManager with two slots, Beam's job server, and Beam's worker pool,
+which starts the Python processes that run the steps. All are ended with the tests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from support.gcs_server import free_port
 
 _PATIENCE_SECONDS = 120
 
-# Flink's scripts work the memory sizes out of one figure; its processes want each of them.
+# Flink's scripts derive the memory sizes from one number; its processes need each of them.
 _CONFIGURATION = """\
 jobmanager.rpc.address: localhost
 jobmanager.rpc.port: {rpc}
@@ -58,7 +58,7 @@ restart-strategy.fixed-delay.delay: 0 s
 
 @dataclass(frozen=True)
 class Flink:
-    """A cluster that runs; addresses are `host:port`."""
+    """A running cluster; addresses are `host:port`."""
 
     master: str
     job_endpoint: str
@@ -66,26 +66,26 @@ class Flink:
     pool: subprocess.Popen[bytes]
 
     def worker_processes(self) -> list[int]:
-        """The Python processes that do the steps' work at this moment."""
+        """The Python processes that run steps at this moment."""
         command = ["ps", "-o", "pid=,stat=", "--ppid", str(self.pool.pid)]
         listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
         found = [line.split() for line in listed.splitlines()]
         return [int(pid) for pid, state in found if not state.startswith("Z")]
 
     def jobs(self) -> list[dict[str, Any]]:
-        """All jobs of the cluster, the latest last, as its REST interface describes them."""
+        """All jobs of the cluster in the order of their start, as its REST API describes them."""
         jobs = _get(f"http://{self.master}/jobs/overview")["jobs"]
         return sorted(jobs, key=lambda job: job["start-time"])
 
     def failures(self, job: dict[str, Any]) -> list[dict[str, Any]]:
-        """Why tasks of a job failed, also those after which the cluster started it again."""
+        """The failures of a job's tasks, including those after which it was restarted."""
         found = _get(f"http://{self.master}/jobs/{job['jid']}/exceptions")
         return found["exceptionHistory"]["entries"]
 
 
 @contextmanager
 def flink_cluster(jar: Path, folder: Path) -> Iterator[Flink]:
-    """Runs a cluster of the parts in `jar` (see engine_downloads); its logs are in `folder`."""
+    """Runs a cluster from `jar` (see engine_downloads); its logs are in `folder`."""
     rest, rpc, service, pool = (free_port() for _ in range(4))
     configuration = folder / "conf"
     configuration.mkdir()
@@ -121,8 +121,8 @@ def flink_cluster(jar: Path, folder: Path) -> Iterator[Flink]:
 
 @contextmanager
 def _running(command: tuple[str, ...], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process, ended at the end with all that it has started."""
-    # The worker pool calls `python`: the one that runs the tests.
+    """A process that is ended with all its children."""
+    # The worker pool runs `python`, which must be the one of the tests.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     with open(log, "wb") as out:
         process = subprocess.Popen(
@@ -160,7 +160,7 @@ def _listens(port: int) -> bool:
 
 
 def _get(url: str) -> Any:
-    # Whatever proxy the environment names, the cluster is here.
+    # The cluster is on this machine, so no proxy is used.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(url, timeout=10) as answer:
         return json.loads(answer.read())

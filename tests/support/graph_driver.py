@@ -1,6 +1,6 @@
-"""Does the work of a graph that was staged for Dataflow, as its workers would: `graph_driver FILE`.
+"""Runs a graph that was staged for Dataflow, as its workers would: `graph_driver FILE`.
 
-The graph is all that it is given; steps come to life from their pickled form.
+The graph is its only input; the steps are unpickled from it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Errors for people: one line, one sentence."""
+"""Checks that error messages are one line and end as a sentence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fineshards.errors import FineshardsError, UsageError
 
 
 def refused(call: Callable[[], object], kind: type[FineshardsError] = UsageError) -> str:
-    """The message of the error that a call raises; one line that ends as a sentence does."""
+    """The message of the error that a call raises, which must be one line that ends in a period."""
     with pytest.raises(kind) as caught:
         call()
     message = str(caught.value)

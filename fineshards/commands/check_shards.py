@@ -1,0 +1,206 @@
+"""Checks of the shards and their document tables, as part of verify."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import google_crc32c
+import numpy as np
+
+from fineshards.commands.wording import counted
+from fineshards.errors import FineshardsError
+from fineshards.shards import npy
+from fineshards.shards.dataset import Dataset
+from fineshards.shards.documents import DocumentPiece, DocumentTable
+from fineshards.shards.layout import table_name
+from fineshards.shards.manifest import Manifest
+from fineshards.shards.records import ShardRecord
+from fineshards.storage.checksums import checksum_to_base64
+
+# Tokens in memory at once, per shard.
+_READ_TOKENS = 1 << 20
+# Bytes per request, where requests have a price.
+_READ_AHEAD = 16 << 20
+
+
+@dataclass(slots=True)
+class ShardContents:
+    """What a shard and its document table hold, as read from them.
+
+    documents: begun in the shard. by_file: tokens and documents begun, by source path. first,
+    last: pieces of documents; None if the table cannot be read.
+    """
+
+    problems: list[str] = field(default_factory=list)
+    tokens: int = 0
+    documents: int = 0
+    by_file: dict[str, tuple[int, int]] = field(default_factory=dict)
+    first: DocumentPiece | None = None
+    last: DocumentPiece | None = None
+
+
+def check_shard(dataset: Dataset, position: int, file_numbers: dict[str, int]) -> ShardContents:
+    """Reads the shard at a position of the manifest, and its table.
+
+    file_numbers: the position of each source path in the input.
+    """
+    shard, contents = dataset.manifest.shards[position], ShardContents()
+    try:
+        table = dataset.table(position)
+        _check_table(shard, table, contents, file_numbers)
+        _check_tokens(dataset, shard, table, contents)
+    except FineshardsError as error:
+        contents.problems.append(str(error))
+    return contents
+
+
+def _check_table(
+    shard: ShardRecord, table: DocumentTable, contents: ShardContents, file_numbers: dict[str, int]
+) -> None:
+    """The table covers the shard without gaps or overlaps, in the order of the source rows."""
+    name, problems = table_name(shard.name), contents.problems
+    if len(table) != shard.pieces:
+        problems.append(
+            f"{name} has {counted(len(table), 'row')}; the manifest says {shard.pieces}"
+        )
+    if len(table) == 0:
+        return
+    ends = table.offset + table.length
+    covers = table.offset[0] == 0 and ends[-1] == shard.tokens
+    if not covers or np.any(table.offset[1:] != ends[:-1]) or np.any(table.length < 1):
+        problems.append(f"{name} does not cover tokens 0 to {shard.tokens} exactly")
+    if np.any(np.diff(table.document) != 1):
+        problems.append(f"{name}: its document numbers are not consecutive")
+    if np.any(table.start[1:] != 0) or table.start[0] < 0:
+        problems.append(f"{name}: 'start' is negative, or not 0 after the first row")
+    if table.document[0] != shard.first_document:
+        problems.append(
+            f"{name} begins with document {table.document[0]}; the manifest says "
+            f"{shard.first_document}"
+        )
+    if not table.follows_sources(file_numbers):
+        problems.append(f"{name}: its documents are not in the order of the source rows")
+    contents.by_file = table.sums_by_file()
+    contents.first, contents.last = table.piece(0), table.piece(len(table) - 1)
+
+
+def _check_tokens(
+    dataset: Dataset, shard: ShardRecord, table: DocumentTable, contents: ShardContents
+) -> None:
+    """Size, header, checksum and ids are right; an EOT is where a document begins, nowhere else."""
+    tokenizer = dataset.manifest.settings.tokenizer
+    dtype = dataset.manifest.settings.token_dtype
+    problems = contents.problems
+    bad_ids: list[str] = []
+    eot_parts = [np.empty(0, np.int64)]
+    position = 0
+    with dataset.storage.open(shard.name, _READ_AHEAD) as opened:
+        size = opened.seek(0, os.SEEK_END)
+        if size != shard.bytes:
+            problems.append(
+                f"{shard.name} has {counted(size, 'byte')}; the manifest says {shard.bytes:,}"
+            )
+        opened.seek(0)
+        header = opened.read(npy.HEADER_BYTES)
+        try:
+            tokens = npy.parse_header(header, dtype)
+        except ValueError as error:
+            problems.append(f"{shard.name} {error}")
+            return
+        complete = size == npy.file_bytes(tokens, dtype)
+        checksum: int = google_crc32c.value(header)
+        while content := opened.read(_READ_TOKENS * dtype.itemsize):
+            checksum = google_crc32c.extend(checksum, content)
+            if not complete:
+                continue
+            chunk = np.frombuffer(content, dtype)
+            highest = int(chunk.max())
+            if highest >= tokenizer.size:
+                where = position + int(chunk.argmax())
+                bad_ids.append(
+                    f"{shard.name}, token {where}: id {highest} is outside the vocabulary of "
+                    f"{tokenizer.size} ids"
+                )
+            eot_parts.append(np.flatnonzero(chunk == tokenizer.eot) + position)
+            position += len(chunk)
+    if checksum_to_base64(checksum) != shard.crc32c:
+        problems.append(
+            f"{shard.name} has crc32c {checksum_to_base64(checksum)}; the manifest says {shard.crc32c}"
+        )
+    if tokens != shard.tokens:
+        problems.append(
+            f"{shard.name}: its header says {counted(tokens, 'token')}; the manifest says "
+            f"{shard.tokens:,}"
+        )
+    if not complete:
+        return
+    problems += bad_ids
+    eots = np.concatenate(eot_parts)
+    begins = table.offset[table.start == 0]
+    contents.tokens, contents.documents = tokens, len(eots)
+    if len(eots) != shard.documents:
+        problems.append(
+            f"{shard.name} has {counted(len(eots), 'EOT token')}; the manifest says "
+            f"{counted(shard.documents, 'document')}"
+        )
+    if not np.array_equal(eots, begins):
+        problems.append(f"{shard.name}: its EOT tokens are not where its documents begin")
+
+
+def check_borders(
+    shards: Iterable[ShardRecord], found: list[ShardContents], file_numbers: dict[str, int]
+) -> Iterator[str]:
+    """Each shard continues where the previous one ended, in the stream and in the sources."""
+    previous: DocumentPiece | None = None
+    for shard, contents in zip(shards, found, strict=True):
+        if contents.first is None or contents.last is None:
+            return
+        name, first = table_name(shard.name), contents.first
+        place = (first.document, first.start)
+        if previous is None:
+            if place != (0, 0):
+                yield (
+                    f"{name} begins at token {first.start} of document {first.document}, but it is "
+                    "the first of the dataset"
+                )
+        else:
+            reached = previous.start + previous.length
+            if place not in ((previous.document, reached), (previous.document + 1, 0)):
+                yield (
+                    f"{name} begins at token {first.start} of document {first.document}, but the "
+                    f"previous shard ended at token {reached} of document {previous.document}"
+                )
+            elif not _continues(previous, first, file_numbers):
+                yield (
+                    f"{name} begins with row {first.row} of {first.file}, but the previous shard "
+                    f"ended in row {previous.row} of {previous.file}"
+                )
+        previous = contents.last
+
+
+def _continues(previous: DocumentPiece, first: DocumentPiece, file_numbers: dict[str, int]) -> bool:
+    """Whether a shard's first piece is of the same row as the previous piece, or of a later one."""
+    was, now = ((file_numbers.get(piece.file, -1), piece.row) for piece in (previous, first))
+    return now > was if first.start == 0 else (now, first.id) == (was, previous.id)
+
+
+def check_totals(manifest: Manifest, found: list[ShardContents]) -> Iterator[str]:
+    """The document tables add up to the manifest's counts, file by file."""
+    sums: dict[str, list[int]] = {file.path: [0, 0] for file in manifest.files}
+    for contents in found:
+        for path, (tokens_here, documents_here) in contents.by_file.items():
+            entry = sums.setdefault(path, [0, 0])
+            entry[0] += tokens_here
+            entry[1] += documents_here
+    for file, report in zip(manifest.files, manifest.reports, strict=True):
+        tokens, documents = sums.pop(file.path, (0, 0))
+        if (tokens, documents) != (report.counts.tokens, report.counts.documents):
+            yield (
+                f"{file.path}: the document tables hold {counted(tokens, 'token')} in "
+                f"{counted(documents, 'document')}; the manifest says {report.counts.tokens:,} in "
+                f"{report.counts.documents:,}"
+            )
+    for path in sums:
+        yield f"the document tables name {path}, which is not in the manifest"

@@ -1,0 +1,33 @@
+"""Counts and durations as people write them."""
+
+from __future__ import annotations
+
+_PLURALS = {"process": "processes"}
+
+
+def counted(count: int, noun: str) -> str:
+    """A count with its noun.
+
+    Example:
+        >>> counted(1, "file"), counted(2000, "file")
+        ('1 file', '2,000 files')
+    """
+    return f"{count:,} {noun if count == 1 else _PLURALS.get(noun, f'{noun}s')}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that fits.
+
+    Example:
+        >>> duration(45), duration(700), duration(12_000), duration(187_200)
+        ('45 s', '12 min', '3 h 20 min', '2 days 4 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min"
+    return f"{hours // 24} days {hours % 24} h"
