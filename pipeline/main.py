@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from fineshards.commands.wording import counted
 from fineshards.config import BuildConfig
 from fineshards.pipeline.options import (
     Parser,
@@ -57,13 +58,14 @@ def _outcome(manifest: Manifest) -> str:
     test = manifest.layout.test_windows
     train = manifest.layout.windows - test
     left_out = "".join(
-        f", {totals[what]:,} rows {words}"
+        f", {counted(totals[what], 'row')} {words}"
         for what, words in (("nulls", "without text"), ("rejected", "rejected"))
         if totals[what]
     )
     return (
-        f"{totals['documents']:,} documents{left_out}, {totals['tokens']:,} tokens, "
-        f"{test:,} test and {train:,} train shards"
+        f"{counted(totals['documents'], 'document')}{left_out}, "
+        f"{counted(totals['tokens'], 'token')}, "
+        f"{test:,} test and {counted(train, 'train shard')}"
     )
 
 

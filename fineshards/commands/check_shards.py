@@ -125,10 +125,8 @@ def _check_tokens(
                 )
             eot_parts.append(np.flatnonzero(chunk == tokenizer.eot) + position)
             position += len(chunk)
-    if checksum_to_base64(checksum) != shard.crc32c:
-        problems.append(
-            f"{shard.name} has crc32c {checksum_to_base64(checksum)}; the manifest says {shard.crc32c}"
-        )
+    if (crc32c := checksum_to_base64(checksum)) != shard.crc32c:
+        problems.append(f"{shard.name} has crc32c {crc32c}; the manifest says {shard.crc32c}")
     if tokens != shard.tokens:
         problems.append(
             f"{shard.name}: its header says {counted(tokens, 'token')}; the manifest says "
