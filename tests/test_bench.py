@@ -247,9 +247,9 @@ def test_made_up_counts_are_those_that_were_asked_for() -> None:
         for summary in sorted(file_summaries(SMALL, file), key=lambda summary: summary.index)
     ]
     assert len(blocks) == SMALL.blocks
-    assert sum(summary.tokens for summary in blocks) == SMALL.tokens
+    assert sum(summary.counts.tokens for summary in blocks) == SMALL.tokens
     borders = block_borders(SMALL).tolist()
-    assert [summary.tokens for summary in blocks] == [
+    assert [summary.counts.tokens for summary in blocks] == [
         stop - start for start, stop in pairwise(borders)
     ]
 
