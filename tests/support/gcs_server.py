@@ -84,7 +84,9 @@ def _open(request: urllib.request.Request | str) -> bytes:
 
 
 def _wait_until_up(address: str, server: subprocess.Popen[bytes]) -> None:
-    for _ in range(200):
+    # A minute, because a busy machine may take that long to start a process.
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
         assert server.poll() is None, "the storage server ended at once"
         try:
             _open(f"{address}/storage/v1/b?project=test")
