@@ -78,10 +78,10 @@ FILES = [
     ("cut.parquet", lambda p: (write_parquet(p), os.truncate(p, 3000)), [], 1, "not a readable"),
     ("page.parquet", corrupt_page, [], 1, "row group 1: cannot be decoded"),
     ("no.parquet", lambda p: p.write_text("text\n" * 99), [], 1, "not a readable parquet"),
-    ("empty.parquet", lambda p: p.touch(), [], 1, "not a readable parquet file of 0 bytes"),
+    ("empty.parquet", lambda p: p.touch(), [], 1, "(0 bytes) is not a readable parquet file"),
     ("a.parquet", lambda p: write_parquet(p, {"body": TEXTS}), [], 1, "no column 'text'; its co"),
-    ("b.parquet", lambda p: write_parquet(p, {"text": [1, 2]}), [], 1, "int64, expected strings"),
-    ("c.parquet", lambda p: write_parquet(p, {"text": [["a"]]}), [], 1, "expected strings"),
+    ("b.parquet", lambda p: write_parquet(p, {"text": [1, 2]}), [], 1, "int64, expected a string"),
+    ("c.parquet", lambda p: write_parquet(p, {"text": [["a"]]}), [], 1, "expected a string type"),
     ("d.parquet", write_parquet, ["--id_column=key"], 1, "no column 'key'"),
     (
         "e.parquet",
@@ -125,15 +125,15 @@ FILES = [
     ("empty.jsonl.zst", lambda p: p.touch(), [], 1, "is not zstd compressed"),
     ("plain.jsonl.gz", lambda p: p.write_bytes(JSONL), [], 1, "is not gzip compressed"),
     ("plain.jsonl.zst", lambda p: p.write_bytes(JSONL), [], 1, "is not zstd compressed"),
-    ("cut.jsonl.gz", lambda p: p.write_bytes(gzip.compress(JSONL)[:-9]), [], 1, "cut short"),
-    ("cut.jsonl.zst", lambda p: p.write_bytes(zstd(JSONL)[:-9]), [], 1, "cut short"),
-    ("end.jsonl.zst", lambda p: p.write_bytes(zstd(JSONL)[:-1]), [], 1, "cut short"),
+    ("cut.jsonl.gz", lambda p: p.write_bytes(gzip.compress(JSONL)[:-9]), [], 1, "truncated"),
+    ("cut.jsonl.zst", lambda p: p.write_bytes(zstd(JSONL)[:-9]), [], 1, "truncated"),
+    ("end.jsonl.zst", lambda p: p.write_bytes(zstd(JSONL)[:-1]), [], 1, "truncated"),
     (
         "frame.jsonl.zst",
         lambda p: p.write_bytes(zstd(JSONL) * 2 + b"(\xb5/\xfd"),
         [],
         1,
-        "cut short",
+        "truncated",
     ),
     ("tail.jsonl.gz", lambda p: p.write_bytes(gzip.compress(JSONL) + b"tail"), [], 1, "damaged"),
     ("a.jsonl", lambda p: p.write_bytes(with_line(150, b'{"text":')), [], 1, "line 151, row 150"),
@@ -245,7 +245,7 @@ def test_the_sentence_is_the_same_in_every_running_mode(
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1] == (
         f"fineshards: {source}, line 151, row 150: has no field 'text'; its fields are . "
-        "Mend the row, or let such rows be set aside with a higher --max_bad_rows."
+        "Fix the row, or raise --max_bad_rows to skip such rows."
     )
 
 
