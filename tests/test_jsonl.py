@@ -218,8 +218,8 @@ def test_any_texts_are_read_back(
 @pytest.mark.parametrize(
     ("name", "content", "found"),
     [
-        ("a.jsonl.gz", LINES, r"is not gzip compressed .* starts with b'\{\"te'"),
-        ("a.jsonl.zst", compress_gzip(LINES), r"is not zstd compressed .*x1f"),
+        ("a.jsonl.gz", LINES, r"is not gzip compressed, .* starts with b'\{\"te'"),
+        ("a.jsonl.zst", compress_gzip(LINES), r"is not zstd compressed, .*x1f"),
         ("a.jsonl.gz", compress_gzip(LINES)[:-9], r"after line \d+: cannot be read"),
         ("a.jsonl.gz", compress_gzip(LINES)[:12], r"after line 0: cannot be read"),
         ("a.jsonl.gz", compress_gzip(LINES)[:-5] + b"\x00" * 5, r"after line .*CRC check failed"),
