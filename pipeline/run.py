@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ParamSpec, Protocol
 
 from fineshards.config import BuildConfig
 from fineshards.errors import FineshardsError
+from fineshards.extras import naming_the_extra
 from fineshards.pipeline.explain import explain, is_interrupt
 from fineshards.pipeline.options import launches_template
 from fineshards.pipeline.runners import dataflow
@@ -124,6 +125,7 @@ build.__doc__ = """Builds a dataset, continues it, or finds it finished; returns
     """
 
 
+@naming_the_extra()
 def prepare(config: BuildConfig) -> Launch:
     """See `pipeline.launch`, which is imported late so that --help and mistakes are quick."""
     if dataflow.runs_on_dataflow(config):
