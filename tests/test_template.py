@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -68,7 +69,9 @@ def test_a_parameter_says_of_itself_what_its_flag_does(name: str) -> None:
     parameter, action = PARAMETERS[name], actions()[name]
     assert parameter["isOptional"] != action.required
     default = parameter.get("defaultValue")
-    if isinstance(action.default, bool):
+    if action.required:
+        assert default is None
+    elif isinstance(action.default, bool):
         assert parameter["paramType"] == "BOOLEAN"
         assert default == str(action.default).lower()
     elif isinstance(action.default, int | str):
@@ -173,7 +176,7 @@ def test_the_image_has_the_launcher_and_the_beam_that_is_required() -> None:
         if not line.startswith("#")
     )
     launcher, base = words_of("FROM")
-    assert base == [f"apache/beam_python3.11_sdk:{requirements['apache-beam[gcp]']}"]
+    assert base == [f"apache/beam_python3.11_sdk:{requirements['apache-beam']}"]
     repository, _, tag = launcher[0].partition(":")
     assert repository == "gcr.io/dataflow-templates-base/python311-template-launcher-base"
     assert re.fullmatch(r"\d{8}_RC\d\d", tag), "pinned"
@@ -194,18 +197,27 @@ def test_all_that_the_image_copies_is_there_and_is_sent_to_the_builder() -> None
 
 
 def test_the_image_has_the_whole_package_and_installs_nothing_later() -> None:
-    sources = {words[0] for words in words_of("COPY")}
-    setup = (ROOT / "setup.py").read_text()
-    packages = re.search(r"packages=\[(.*?)\]", setup)
-    assert packages
-    assert set(re.findall(r'"(\w+)"', packages[1])) < sources
+    copied = {word for words in words_of("COPY") for word in words[:-1]}
+    metadata = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project, setuptools = metadata["project"], metadata["tool"]["setuptools"]
+    assert copied >= {"fineshards", *setuptools["package-dir"].values()}
+    assert copied >= {"pyproject.toml", "setup.py", project["readme"], *project["license-files"]}
     assert ["pipeline/main.py", "/template/main.py"] in words_of("COPY")
     variables = [words[0] for words in words_of("ENV")]
     assert variables == ["FLEX_TEMPLATE_PYTHON_PY_FILE=/template/main.py"]
     commands = [" ".join(words) for words in words_of("RUN")]
-    assert commands[0].endswith("-r requirements.txt")
-    assert commands[1].endswith("--no-deps .")
+    assert commands[0].endswith("--requirement requirements.txt")
+    assert commands[1].endswith("--constraint requirements.txt '.[dataflow]'")
     assert commands[2].startswith("pip check")
+
+
+def test_a_change_of_the_code_leaves_the_libraries_in_the_cache() -> None:
+    steps = [" ".join((name, *words)) for name, words in instructions()]
+    libraries = next(i for i, step in enumerate(steps) if "--requirement" in step)
+    copied = [
+        step for step in steps[:libraries] if step.startswith("COPY") and "--from" not in step
+    ]
+    assert copied == ["COPY requirements.txt ./"]
 
 
 @pytest.fixture
