@@ -1,6 +1,7 @@
 # Start with `make demo` and `make test`; both prepare the environment first.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
+# pip takes minutes for what uv does in seconds.
 UV := $(BIN)/uv
 SAMPLE := samples/debian_text.parquet
 # Supported beside the Python of .venv.
@@ -10,9 +11,10 @@ PYTHONS := 3.12 3.13
     bench bench-loader bench-scale template clean
 
 .venv/installed: requirements.txt setup.py pyproject.toml
-	@echo "preparing .venv: a minute or two"
+	@echo "preparing .venv: less than a minute"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]' -c requirements.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check uv==0.13.9
+	@$(UV) pip install --quiet --python $(BIN)/python -e '.[dev]' -c requirements.txt
 	@touch $@
 
 demo: .venv/installed
@@ -54,7 +56,7 @@ $(PYTHONS:%=.py%-venv/installed): .py%-venv/installed: .venv/installed
 	@$(UV) pip install --quiet --python .py$*-venv/bin/python -e '.[build,gcs,test]' -c requirements.txt
 	@touch $@
 
-# Airflow has an environment of its own, for its hundreds of packages. pip takes minutes to install them.
+# Airflow has an environment of its own, for its hundreds of packages.
 .airflow-venv/installed: tests/airflow/requirements.txt tests/airflow/constraints.txt | .venv/installed
 	@echo "preparing .airflow-venv: 1.6 GB, less than a minute"
 	@$(PYTHON) -m venv .airflow-venv
