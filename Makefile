@@ -7,8 +7,8 @@ SAMPLE := samples/debian_text.parquet
 # Supported beside the Python of .venv.
 PYTHONS := 3.12 3.13
 
-.PHONY: demo test test-package test-pythons $(PYTHONS:%=test-python-%) test-airflow test-engines encoders lint types \
-    bench bench-loader bench-scale template clean
+.PHONY: demo test test-airflow test-engines encoders lint types bench bench-loader bench-scale template clean
+.PHONY: test-package test-pythons $(PYTHONS:%=test-python-%)
 
 .venv/installed: requirements.txt setup.py pyproject.toml
 	@echo "preparing .venv: less than a minute"
