@@ -4,11 +4,8 @@ BIN := .venv/bin
 # pip takes minutes for what uv does in seconds.
 UV := $(BIN)/uv
 SAMPLE := samples/debian_text.parquet
-# Supported beside the Python of .venv.
-PYTHONS := 3.12 3.13
 
 .PHONY: demo test test-airflow test-engines encoders lint types bench bench-loader bench-scale template clean
-.PHONY: test-package test-pythons $(PYTHONS:%=test-python-%)
 
 .venv/installed: requirements.txt setup.py pyproject.toml
 	@echo "preparing .venv: less than a minute"
@@ -26,6 +23,10 @@ demo: .venv/installed
 
 test: .venv/installed
 	$(BIN)/pytest
+
+# Supported beside the Python of .venv.
+PYTHONS := 3.12 3.13
+.PHONY: test-package test-pythons $(PYTHONS:%=test-python-%)
 
 # Builds the sdist and the wheel, and installs them into new environments. Needs a package index.
 test-package: .venv/installed
