@@ -1,18 +1,22 @@
 # One image for a Flex Template's launcher and for the workers, so that both have the same libraries.
 #
-# The launcher's program comes from Google's image. Its tag is the one of Google's own sample of this
-# arrangement (GoogleCloudPlatform/python-docs-samples, dataflow/flex-templates/
-# pipeline_with_dependencies/Dockerfile); later ones are listed at
+# The launcher's program comes from Google's image. The tag is that of Google's own sample of this
+# setup (GoogleCloudPlatform/python-docs-samples, dataflow/flex-templates/
+# pipeline_with_dependencies/Dockerfile). Later tags are listed at
 # https://cloud.google.com/dataflow/docs/reference/flex-templates-base-images
 ARG LAUNCHER_TAG=20230622_RC00
 FROM gcr.io/dataflow-templates-base/python311-template-launcher-base:${LAUNCHER_TAG} AS launcher
 
-# The same version as in requirements.txt: Dataflow wants launcher and workers to agree.
+# The version in requirements.txt: Dataflow requires the same Beam on launcher and workers.
 FROM apache/beam_python3.11_sdk:2.77.0
 COPY --from=launcher /opt/google/dataflow/python_template_launcher /opt/google/dataflow/python_template_launcher
 
 WORKDIR /fineshards
-COPY pyproject.toml requirements.txt setup.py MANIFEST.in README.md LICENSE ./
+# The libraries are a layer of their own, which a change of the code leaves in the cache.
+COPY requirements.txt ./
+RUN pip install --no-cache-dir --requirement requirements.txt
+
+COPY pyproject.toml setup.py MANIFEST.in README.md LICENSE ./
 COPY fineshards fineshards
 COPY pipeline pipeline
 COPY transforms transforms
@@ -21,12 +25,12 @@ RUN pip install --no-cache-dir --constraint requirements.txt '.[dataflow]'
 # In a folder of its own: Python puts the folder of the program it runs before all packages.
 COPY pipeline/main.py /template/main.py
 ENV FLEX_TEMPLATE_PYTHON_PY_FILE=/template/main.py
-# No FLEX_TEMPLATE_PYTHON_REQUIREMENTS_FILE and no FLEX_TEMPLATE_PYTHON_SETUP_FILE: with them all
-# would be installed again at every launch, and on every worker.
+# FLEX_TEMPLATE_PYTHON_REQUIREMENTS_FILE and FLEX_TEMPLATE_PYTHON_SETUP_FILE stay unset: they would
+# install everything again at every launch and on every worker.
 WORKDIR /template
 
-# No two packages contradict each other; cl100k_base is there and is what OpenAI published.
+# The libraries do not contradict each other. cl100k_base is there and is what OpenAI published.
 RUN pip check && python -c "from fineshards.encoders.vocabulary import resolve_vocabulary as r; r('cl100k_base')"
 
-# As in the base image; said again because the workers depend on it.
+# The entry point of the base image, repeated because the workers depend on it.
 ENTRYPOINT ["/opt/apache/beam/boot"]

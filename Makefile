@@ -1,14 +1,17 @@
-# make demo and make test are all a newcomer needs; they prepare the environment first.
+# Start with `make demo` and `make test`; both prepare the environment first.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
+# pip takes minutes for what uv does in seconds.
+UV := $(BIN)/uv
 SAMPLE := samples/debian_text.parquet
 
 .PHONY: api demo test test-airflow test-engines encoders lint types bench bench-loader bench-scale template clean
 
 .venv/installed: requirements.txt setup.py pyproject.toml
-	@echo "preparing .venv: a minute or two"
+	@echo "preparing .venv: less than a minute"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]' -c requirements.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check uv==0.13.9
+	@$(UV) pip install --quiet --python $(BIN)/python -e '.[dev]' -c requirements.txt
 	@touch $@
 
 demo: .venv/installed
@@ -21,12 +24,44 @@ demo: .venv/installed
 test: .venv/installed
 	$(BIN)/pytest
 
-# Airflow has an environment of its own: it brings hundreds of packages. uv, because pip needs minutes.
-.airflow-venv/installed: tests/airflow/requirements.txt tests/airflow/constraints.txt
+# Supported beside the Python of .venv.
+PYTHONS := 3.12 3.13
+.PHONY: test-package test-pythons $(PYTHONS:%=test-python-%)
+
+# Builds the sdist and the wheel, and installs them into new environments. Needs a package index.
+test-package: .venv/installed
+	$(BIN)/pytest -m package -n0 tests/test_package.py
+
+# Each other Python runs the tests of builds, restarts and readers, and builds the sample. Only the manifest, which
+# names the Python, may differ from what .venv builds. PYENV_VERSION lets pyenv's python3.12 run a 3.12 that is
+# installed but not activated.
+test-pythons: .venv/installed
+	@for version in $(PYTHONS); do \
+	    if PYENV_VERSION=$$version python$$version -c '' 2>/dev/null; \
+	    then $(MAKE) --no-print-directory test-python-$$version || exit 1; \
+	    else echo "python$$version is not on this machine: not tested"; fi; \
+	done
+
+$(PYTHONS:%=test-python-%): test-python-%: .py%-venv/installed
+	.py$*-venv/bin/pytest -k 'not kill' tests/test_build.py tests/test_restart.py tests/test_verify.py \
+	    tests/test_batch_loader.py tests/test_mixture.py
+	@rm -rf .py$*-venv/builds
+	$(BIN)/fineshards build --input $(SAMPLE) --output .py$*-venv/builds/here --shard_tokens 100000
+	.py$*-venv/bin/fineshards build --input $(SAMPLE) --output .py$*-venv/builds/there --shard_tokens 100000
+	diff -r --exclude manifest.json .py$*-venv/builds/here .py$*-venv/builds/there
+
+$(PYTHONS:%=.py%-venv/installed): .py%-venv/installed: .venv/installed
+	@echo "preparing .py$*-venv: less than a minute"
+	@$(UV) venv --quiet --clear .py$*-venv \
+	    --python "$$(PYENV_VERSION=$* python$* -c 'import sys; print(sys.executable)')"
+	@$(UV) pip install --quiet --python .py$*-venv/bin/python -e '.[build,gcs,test]' -c requirements.txt
+	@touch $@
+
+# Airflow has an environment of its own, for its hundreds of packages.
+.airflow-venv/installed: tests/airflow/requirements.txt tests/airflow/constraints.txt | .venv/installed
 	@echo "preparing .airflow-venv: 1.6 GB, less than a minute"
 	@$(PYTHON) -m venv .airflow-venv
-	@.airflow-venv/bin/pip install --quiet --disable-pip-version-check uv==0.13.9
-	@.airflow-venv/bin/uv pip install --quiet --python .airflow-venv/bin/python \
+	@$(UV) pip install --quiet --python .airflow-venv/bin/python \
 	    -r tests/airflow/requirements.txt -c tests/airflow/constraints.txt
 	@touch $@
 
@@ -37,7 +72,7 @@ test-airflow: .venv/installed .airflow-venv/installed
 encoders: .venv/installed
 	$(BIN)/pytest -m heavy -rs --durations=0 --durations-min=1
 
-# Prism and Flink, fetched once into ~/.cache/fineshards/engines; skipped where they cannot be had.
+# Prism and Flink, fetched once into ~/.cache/fineshards/engines; skipped where they cannot be fetched.
 test-engines: .venv/installed
 	$(BIN)/pytest -m engines -n0 -rs --durations=0 --durations-min=1
 
@@ -49,14 +84,14 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# mypy does not see the two folders that are installed under another name, so it gets them as links.
+# mypy does not find folders that are installed under another name; the links have those names.
 types: .venv/installed
 	@rm -rf .types && mkdir -p .types/fineshards
 	@ln -s $(CURDIR)/benchmarks .types/
 	@ln -s $(CURDIR)/fineshards/* $(CURDIR)/pipeline $(CURDIR)/transforms .types/fineshards/
 	$(BIN)/mypy
 
-# The peers have an environment of their own, so that the job's stays what is shipped.
+# The peers have an environment of their own, so that .venv has only what the job needs.
 .bench-venv/installed: benchmarks/requirements.txt
 	@echo "preparing .bench-venv, for the peers: a minute or two"
 	@$(PYTHON) -m venv .bench-venv
@@ -119,4 +154,4 @@ else
 endif
 
 clean:
-	rm -rf .venv .types .airflow-venv .bench-venv demo build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .ranks
+	rm -rf .venv .types .airflow-venv .bench-venv .py*-venv demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .ranks

@@ -1,6 +1,7 @@
-"""Builds the package; everything about it stands in pyproject.toml.
+"""Builds the package from pyproject.toml, which describes it.
 
-Dataflow wants a file of this name for `--setup_file`, by which workers install the package.
+Beam's `--setup_file` asks for a file of this name. Workers then install the package without its
+extras; `--requirements_file requirements.txt` beside it installs the libraries.
 """
 
 from setuptools import setup

@@ -1,12 +1,12 @@
-"""Raw text in, training batches out: exact token shards, and a loader that reads them.
+"""Builds exact token shards from raw text, and loads them as training batches.
 
     import fineshards
 
     manifest = fineshards.build(input="data/*.parquet", output="out")
     dataset = fineshards.TokenDataset("out", sequence_length=2048)
 
-Names are loaded when they are first used, so that `import fineshards` itself costs nothing and a
-training machine needs no more than numpy.
+Names are imported when they are first used. So `import fineshards` loads no other library, and a
+training machine needs numpy alone.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ def __getattr__(name: str) -> object:
         return version("fineshards")
     if name not in _HOME:
         raise AttributeError(f"module 'fineshards' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    from fineshards.extras import naming_the_extra
+
+    with naming_the_extra():
+        return getattr(import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,10 +1,13 @@
-"""Which extra brings a library that is missing."""
+"""Names the extra to install when an optional library is missing."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from fineshards.errors import UsageError
 
-# Top-level modules by the extra of pyproject.toml that installs them.
+# Modules that each extra of pyproject.toml installs, by their first name.
 _MODULES = {
     "build": (
         *("apache_beam", "awkward", "datasets", "fsspec", "gigatoken", "google_crc32c"),
@@ -13,23 +16,40 @@ _MODULES = {
     ),
     "gcs": ("google", "requests"),
     "dataflow": ("apitools",),
-    "torch": ("torch", "torchdata"),
+    "torch": ("torch",),
     "jax": ("jax",),
     "grain": ("grain",),
 }
 
 
 def missing_extra(error: ModuleNotFoundError) -> UsageError | None:
-    """What to install, from the import that failed; None if it is not a library of ours.
+    """Returns the error that names the extra to install, or None if no extra has the module.
 
     Example:
         >>> print(missing_extra(ModuleNotFoundError(name="pyarrow.parquet")))
         pyarrow is not installed. Install it with: pip install 'fineshards[build]'
     """
     module = (error.name or "").partition(".")[0]
+    # `google` is shared by many distributions.
+    library = "google-cloud-storage" if module == "google" else module
     for extra, modules in _MODULES.items():
         if module in modules:
             return UsageError(
-                f"{module} is not installed. Install it with: pip install 'fineshards[{extra}]'"
+                f"{library} is not installed. Install it with: pip install 'fineshards[{extra}]'"
             )
     return None
+
+
+@contextmanager
+def naming_the_extra() -> Iterator[None]:
+    """Raises UsageError with the extra to install when an import in the body fails for lack of it.
+
+    Also a decorator.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        explained = missing_extra(error)
+        if explained is None:
+            raise
+        raise explained from error

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ParamSpec, Protocol
 
 from fineshards.config import BuildConfig
 from fineshards.errors import FineshardsError
+from fineshards.extras import naming_the_extra
 from fineshards.pipeline.explain import explain, is_interrupt
 from fineshards.pipeline.options import launches_template
 from fineshards.pipeline.runners import dataflow
@@ -131,6 +132,7 @@ build.__doc__ = """Builds a dataset, resumes it, or finds it finished; returns i
     """
 
 
+@naming_the_extra()
 def prepare(config: BuildConfig) -> Launch:
     """Calls `pipeline.launch`, imported late so that --help and wrong flags are fast."""
     if dataflow.runs_on_dataflow(config):

@@ -1,10 +1,10 @@
-"""The rooms of the house: imports run only downward, and what is cheap stays cheap to import."""
+"""The rooms of the package: imports run one way, and what is cheap stays cheap to import."""
 
 from __future__ import annotations
 
 import ast
 import json
-import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,19 +13,55 @@ from support.fresh_interpreter import run_program
 
 ROOT = Path(__file__).parent.parent
 
-# From the top down; a room imports from rooms below it only.
-ROOMS = ["benchmarks", "pipeline", "transforms", "loader", "sources", "encoders", "shards"]
-# Rooms of the repository that are not installed with the package.
-NOT_SHIPPED = {"benchmarks"}
-# The loader is of the training machines: it knows the files on disk and nothing else.
-FORBIDDEN = {"loader": {"sources", "encoders"}}
-# Imported only by the adapter to each, which nothing else imports.
+# From the top down; a room imports from the rooms below it only. `fineshards` is the package's own
+# three lines: its public names and its command.
+ROOMS = [
+    *("benchmarks", "fineshards", "pipeline", "transforms", "commands", "loader", "encoders"),
+    *("sources", "shards", "storage", "config", "extras", "errors"),
+]
+# Folders of the checkout that are installed inside the package.
+MAPPED = ("pipeline", "transforms")
+# A room that imports less than the rooms below it. The loader knows the files on disk alone.
+ALLOWED = {
+    "loader": {"shards", "storage", "errors"},
+    "encoders": {"shards", "storage", "errors"},
+    "sources": {"shards", "storage", "errors"},
+    "shards": {"storage", "errors"},
+    "storage": {"errors"},
+    "config": {"errors"},
+    "extras": {"errors"},
+}
+WITH_BEAM = {"benchmarks", "pipeline", "transforms"}
+# Imported only by the loader's adapter to each.
 TRAINERS = {"torch", "torchdata", "jax", "grain"}
+NOT_NAMES = {"utils", "util", "helpers", "common", "misc"}
 
-WITHOUT_BEAM = [room for room in ROOMS[ROOMS.index("transforms") + 1 :] if (ROOT / room).is_dir()]
-MODULES = sorted(
-    path.relative_to(ROOT).as_posix() for room in ROOMS for path in (ROOT / room).rglob("*.py")
-)
+
+def module_name(path: Path) -> str:
+    """The name under which a file of the checkout is imported."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    if parts[0] in MAPPED:
+        parts = ("fineshards", *parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {
+    module_name(path): path
+    for folder in ("benchmarks", "fineshards", *MAPPED)
+    for path in sorted((ROOT / folder).rglob("*.py"))
+}
+
+
+def room_of(module: str) -> str | None:
+    """The room of a module; None for a library."""
+    first, _, rest = module.partition(".")
+    if first == "fineshards" and rest not in ("", "__main__"):
+        return rest.partition(".")[0]
+    return first if first in ("benchmarks", "fineshards") else None
+
+
+def modules_of(room: str) -> list[str]:
+    return [module for module in FILES if room_of(module) == room]
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -36,76 +72,127 @@ def imported(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}, line {node.lineno}: a relative import"
             assert node.module is not None
-            yield node.module
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from [name for name in names if name in FILES] or [node.module]
 
 
-def test_all_rooms_are_found() -> None:
-    present = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
-    assert present <= set(ROOMS)
-    assert {"pipeline", "transforms", "sources", "encoders", "shards"} <= present
-    packages = re.search(r"packages=(\[.*?\])", (ROOT / "setup.py").read_text())
-    assert packages is not None
-    assert set(ast.literal_eval(packages[1])) == present - NOT_SHIPPED
+def importers_of(names: set[str]) -> list[str]:
+    """The modules that import one of these top-level modules, anywhere in them."""
+    return [
+        module
+        for module, path in FILES.items()
+        if not names.isdisjoint(name.partition(".")[0] for name in imported(path))
+    ]
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_imports_run_only_downward(module: str) -> None:
-    room = module.split("/")[0]
-    above = set(ROOMS[: ROOMS.index(room)]) | FORBIDDEN.get(room, set())
-    wrong = [name for name in imported(ROOT / module) if name.split(".")[0] in above]
-    assert wrong == []
+def test_every_module_is_in_a_room() -> None:
+    assert {room_of(module) for module in FILES} == set(ROOMS)
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_modules_are_short_and_have_one_idea(module: str) -> None:
-    assert len((ROOT / module).read_text().splitlines()) <= 400
-    assert Path(module).stem not in {"utils", "util", "helpers", "common", "misc"}
+@pytest.mark.parametrize("module", FILES)
+def test_imports_run_one_way(module: str) -> None:
+    room = room_of(module)
+    assert room is not None
+    below = ALLOWED.get(room, set(ROOMS[ROOMS.index(room) + 1 :]))
+    rooms = {room_of(name) for name in imported(FILES[module])} - {None, room}
+    assert rooms <= below
 
 
-def modules_after(program: str) -> set[str]:
-    """Top-level modules that a fresh interpreter has loaded when a program has run."""
+def test_mapped_folders_are_imported_by_their_installed_names() -> None:
+    assert importers_of(set(MAPPED)) == []
+
+
+def test_beam_is_imported_in_the_pipeline_and_its_steps_alone() -> None:
+    importers = importers_of({"apache_beam"})
+    assert importers != []
+    assert [module for module in importers if room_of(module) not in WITH_BEAM] == []
+
+
+def test_a_module_is_named_after_what_it_does() -> None:
+    assert NOT_NAMES.isdisjoint(module.rpartition(".")[2] for module in FILES)
+
+
+def test_the_package_has_all_its_folders() -> None:
+    metadata = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    packages = [
+        module
+        for module, path in FILES.items()
+        if path.name == "__init__.py" and room_of(module) != "benchmarks"
+    ]
+    assert metadata["packages"] == sorted(packages)
+    assert metadata["package-dir"] == {f"fineshards.{folder}": folder for folder in MAPPED}
+    # A folder without __init__.py would not be installed.
+    for path in FILES.values():
+        assert (path.parent / "__init__.py").is_file(), path.parent
+
+
+@pytest.mark.parametrize("folder", MAPPED)
+def test_a_mapped_folder_cannot_be_imported_under_a_second_name(folder: str) -> None:
+    done = run_program(f"import {folder}")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"ImportError: this package is fineshards.{folder}; it cannot be imported as {folder}"
+    )
+
+
+def loaded_after(program: str) -> set[str]:
+    """Names of the modules that a fresh interpreter has loaded when a program has run."""
     listing = "\nimport sys, json; print('\\n' + json.dumps(sorted(sys.modules)))"
     done = run_program(program + listing)
     assert done.returncode == 0, done.stderr
-    return {name.split(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
+    return set(json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("room", WITHOUT_BEAM)
-def test_a_room_without_beam_does_not_import_it_by_any_way(room: str) -> None:
-    names = [
-        path.with_suffix("").relative_to(ROOT).as_posix().replace("/", ".")
-        for path in sorted((ROOT / room).rglob("*.py"))
-        if path.name not in ("__init__.py", "__main__.py") and not TRAINERS & set(imported(path))
-    ]
-    loaded = modules_after("".join(f"import {name}\n" for name in names))
-    assert room in loaded
-    assert loaded.isdisjoint({"apache_beam", "pipeline", "transforms", *TRAINERS})
+def imports(modules: list[str]) -> str:
+    return "".join(f"import {module}\n" for module in modules)
+
+
+@pytest.mark.parametrize("room", [room for room in ROOMS[2:] if room not in WITH_BEAM])
+def test_a_room_below_the_steps_does_not_load_beam_indirectly(room: str) -> None:
+    modules = [name for name in modules_of(room) if not TRAINERS & set(imported(FILES[name]))]
+    loaded = loaded_after(imports(modules))
+    assert loaded.issuperset(modules)
+    assert {room_of(module) for module in loaded}.isdisjoint(WITH_BEAM)
+    assert loaded.isdisjoint({"apache_beam", *TRAINERS})
 
 
 def test_a_training_machine_reads_a_local_dataset_with_numpy_alone() -> None:
-    names = [path.stem for path in (ROOT / "loader").glob("*.py")]
-    program = "".join(f"import loader.{name}\n" for name in names if name != "torch_batches")
-    loaded = modules_after(program)
+    modules = [name for name in modules_of("loader") if name != "fineshards.loader.torch_batches"]
+    loaded = loaded_after(imports(modules))
     assert "numpy" in loaded
     assert loaded.isdisjoint({"apache_beam", "pyarrow", "google_crc32c", "rich", *TRAINERS})
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["build", "--help"], ["verify", "--help"], ["tune", "--help"]]
-)
-def test_help_imports_nothing_slow(arguments: list[str]) -> None:
-    loaded = modules_after(
+def test_the_public_names_cost_nothing_until_they_are_used() -> None:
+    loaded = loaded_after("import fineshards\nassert 'build' in dir(fineshards)\n")
+    assert "fineshards" in loaded
+    assert loaded.isdisjoint({"numpy", "pyarrow", "apache_beam", "fineshards.errors"})
+
+
+def test_help_loads_no_library() -> None:
+    loaded = loaded_after(
         "from fineshards.pipeline.cli import main\n"
-        f"try: main({arguments})\n"
+        "try: main(['--help'])\n"
         "except SystemExit as end: assert end.code in (0, None)\n"
     )
-    assert "pipeline" in loaded
+    assert "fineshards.pipeline.options" in loaded
+    assert loaded.isdisjoint({"numpy", "pyarrow", "apache_beam", "rich"})
+
+
+@pytest.mark.parametrize("command", ["build", "verify", "tune"])
+def test_help_on_a_command_imports_nothing_slow(command: str) -> None:
+    loaded = loaded_after(
+        "from fineshards.pipeline.cli import main\n"
+        f"try: main([{command!r}, '--help'])\n"
+        "except SystemExit as end: assert end.code in (0, None)\n"
+    )
+    assert "fineshards.pipeline.options" in loaded
     assert loaded.isdisjoint({"apache_beam", "pyarrow", "tiktoken", "datasets", "huggingface_hub"})
 
 
 @pytest.mark.parametrize("flag", ["--shard_tokens=0", "--test_fraction=2", "--dataset=x"])
 def test_a_mistake_is_reported_without_importing_anything_slow(flag: str) -> None:
-    loaded = modules_after(
+    loaded = loaded_after(
         "from fineshards.pipeline.cli import main\n"
         f"code = main(['build', '--input=x', '--output=y', {flag!r}])\n"
         "assert code == 2, code\n"
@@ -114,14 +201,14 @@ def test_a_mistake_is_reported_without_importing_anything_slow(flag: str) -> Non
 
 
 def test_a_head_start_does_not_wait_for_beam() -> None:
-    loaded = modules_after(
+    loaded = loaded_after(
         "import fineshards.pipeline.main\nimport fineshards.pipeline.launch\n"
         "import fineshards.transforms.head_start\n"
     )
-    assert "transforms" in loaded
+    assert "fineshards.transforms" in loaded
     assert "apache_beam" not in loaded
 
 
 def test_a_manifest_is_read_without_importing_more_than_numpy() -> None:
-    loaded = modules_after("import fineshards.shards.manifest\n")
+    loaded = loaded_after("import fineshards.shards.manifest\n")
     assert loaded.isdisjoint({"apache_beam", "pyarrow", "tiktoken", "google_crc32c"})

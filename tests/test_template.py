@@ -209,8 +209,18 @@ def test_the_image_has_the_whole_package_and_installs_no_more_at_launch() -> Non
     variables = [words[0] for words in words_of("ENV")]
     assert variables == ["FLEX_TEMPLATE_PYTHON_PY_FILE=/template/main.py"]
     commands = [" ".join(words) for words in words_of("RUN")]
-    assert commands[0].endswith("--constraint requirements.txt '.[dataflow]'")
-    assert commands[1].startswith("pip check")
+    assert commands[0].endswith("--requirement requirements.txt")
+    assert commands[1].endswith("--constraint requirements.txt '.[dataflow]'")
+    assert commands[2].startswith("pip check")
+
+
+def test_a_change_of_the_code_leaves_the_libraries_in_the_cache() -> None:
+    steps = [" ".join((name, *words)) for name, words in instructions()]
+    libraries = next(i for i, step in enumerate(steps) if "--requirement" in step)
+    copied = [
+        step for step in steps[:libraries] if step.startswith("COPY") and "--from" not in step
+    ]
+    assert copied == ["COPY requirements.txt ./"]
 
 
 @pytest.fixture

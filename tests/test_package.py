@@ -1,0 +1,303 @@
+"""The package as it is built and installed, and what works of it with numpy alone.
+
+What builds or installs needs the package index: `make test-package`. The rest runs with the tests.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from dataclasses import dataclass, field
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fineshards import extras
+
+ROOT = Path(__file__).parent.parent
+FINISHED = ROOT / "tests/fixtures/version-0.1.0/finished"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+NAME = f"fineshards-{PROJECT['version']}"
+# Folders of the checkout, and where they are in the package.
+FOLDERS = {
+    "fineshards": "fineshards",
+    "pipeline": "fineshards/pipeline",
+    "transforms": "fineshards/transforms",
+}
+
+
+def packaged() -> dict[str, str]:
+    """The files that belong in the package, by their paths in the checkout."""
+    return {
+        path.relative_to(ROOT).as_posix(): f"{installed}/{path.relative_to(ROOT / folder)}"
+        for folder, installed in FOLDERS.items()
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def modules() -> list[str]:
+    names = (path.removesuffix(".py") for path in packaged().values() if path.endswith(".py"))
+    return sorted(name.removesuffix("/__init__").replace("/", ".") for name in names)
+
+
+def uv(*arguments: object) -> None:
+    command = [str(Path(sys.executable).with_name("uv")), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@dataclass(frozen=True)
+class Python:
+    """An interpreter that sees the package, far from the checkout."""
+
+    command: list[str]
+    folder: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def environment_in(cls, folder: Path) -> Python:
+        """A new and empty virtual environment."""
+        uv("venv", "--python", sys.executable, folder / "venv")
+        return cls([str(folder / "venv/bin/python")], folder)
+
+    def __call__(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*self.command, *map(str, arguments)],
+            cwd=self.folder,
+            env={name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+            | self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def prints(self, program: str) -> list[str]:
+        """The lines that a program prints."""
+        done = self("-c", program)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    def site_packages(self) -> set[str]:
+        """What lies in site-packages."""
+        (folder,) = self.prints("import site; print(*site.getsitepackages())")
+        return set(os.listdir(folder))
+
+
+@pytest.fixture(scope="session")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of the checkout without what lies around in it, such as an older build."""
+    folder = tmp_path_factory.mktemp("package") / "checkout"
+    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in names.split("\0"):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def sdist(checkout: Path) -> Path:
+    uv("build", "--sdist", "--out-dir", checkout.parent, checkout)
+    return checkout.parent / f"{NAME}.tar.gz"
+
+
+@pytest.fixture(scope="session")
+def wheel(sdist: Path) -> Path:
+    """The wheel, built from the sdist alone."""
+    uv("build", "--wheel", "--out-dir", sdist.parent, sdist)
+    return sdist.parent / f"{NAME}-py3-none-any.whl"
+
+
+@pytest.fixture(scope="session")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Python:
+    """A new environment with the wheel and what it requires: numpy."""
+    python = Python.environment_in(tmp_path_factory.mktemp("installed"))
+    uv("pip", "install", "--python", python.command[0], "-c", ROOT / "requirements.txt", wheel)
+    return python
+
+
+@pytest.fixture(scope="session")
+def linked(tmp_path_factory: pytest.TempPathFactory) -> Python:
+    """An interpreter that sees the standard library, numpy and the package, by links."""
+    folder = tmp_path_factory.mktemp("linked")
+    numpy = Path(np.__file__).parent
+    for library in (numpy, numpy.with_name("numpy.libs")):
+        if library.exists():
+            (folder / library.name).symlink_to(library)
+    for path in [*(ROOT / "fineshards").iterdir(), ROOT / "pipeline", ROOT / "transforms"]:
+        (folder / "fineshards").mkdir(exist_ok=True)
+        (folder / "fineshards" / path.name).symlink_to(path)
+    # -S: no site-packages.
+    return Python([sys.executable, "-S"], folder, {"PYTHONPATH": str(folder)})
+
+
+@pytest.fixture(params=["linked", pytest.param("installed", marks=pytest.mark.package)])
+def base(request: pytest.FixtureRequest) -> Python:
+    """The package without extras."""
+    python = request.getfixturevalue(request.param)
+    assert isinstance(python, Python)
+    return python
+
+
+@pytest.mark.package
+def test_the_sdist_has_what_the_wheel_is_built_from(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        files = {member.name for member in archive if member.isfile()}
+    around = ["LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "requirements.txt"]
+    made = ["PKG-INFO", "setup.cfg"]
+    names = {name.removeprefix(f"{NAME}/") for name in files}
+    names = {name for name in names if not name.startswith("fineshards.egg-info/")}
+    assert names == {*packaged(), *around, *made, "setup.py"}
+
+
+@pytest.mark.package
+def test_the_wheel_has_the_package_and_nothing_else(wheel: Path, checkout: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    content = {name for name in names if not name.startswith(f"{NAME}.dist-info/")}
+    assert content == set(packaged().values())
+    assert content > {"fineshards/py.typed", "fineshards/encoders/differences.json"}
+    uv("build", "--wheel", "--out-dir", checkout.parent / "direct", checkout)
+    (direct,) = (checkout.parent / "direct").glob("*.whl")
+    assert set(zipfile.ZipFile(direct).namelist()) == names
+
+
+@pytest.mark.package
+def test_a_wheel_adds_the_package_to_site_packages_and_nothing_else(
+    wheel: Path, tmp_path: Path
+) -> None:
+    python = Python.environment_in(tmp_path)
+    before = python.site_packages()
+    uv("pip", "install", "--no-deps", "--python", python.command[0], wheel)
+    assert python.site_packages() - before == {"fineshards", f"{NAME}.dist-info"}
+
+
+FIND = """
+import sys
+from importlib.util import find_spec
+for name in sys.argv[1:]:
+    print(name, getattr(find_spec(name), "origin", None))
+"""
+
+
+@pytest.mark.package
+@pytest.mark.parametrize("editable", [False, True])
+def test_all_modules_are_found_by_their_names_alone(
+    editable: bool, installed: Python, checkout: Path, tmp_path: Path
+) -> None:
+    python = installed
+    if editable:
+        python = Python.environment_in(tmp_path)
+        uv("pip", "install", "--no-deps", "--python", python.command[0], "--editable", checkout)
+    done = python("-c", FIND, *modules(), "pipeline", "transforms", "encoders", "tests", "support")
+    assert done.returncode == 0, done.stderr
+    found = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert [name for name, origin in found.items() if origin != "None"] == modules()
+    inside = checkout if editable else python.folder
+    assert all(Path(found[name]).is_relative_to(inside) for name in modules())
+
+
+@pytest.mark.package
+def test_the_command_is_installed(installed: Python) -> None:
+    command = Path(installed.command[0]).with_name("fineshards")
+    done = subprocess.run([command, "--help"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("usage: fineshards ")
+    assert installed.prints("import fineshards; print(fineshards.__version__)") == [
+        PROJECT["version"]
+    ]
+
+
+def test_an_import_loads_no_library(base: Python) -> None:
+    loaded = base.prints(
+        "import sys\nbefore = set(sys.modules)\nimport fineshards\n"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "print(*sorted(new - sys.stdlib_module_names))"
+    )
+    assert loaded == ["fineshards"]
+
+
+@pytest.mark.parametrize("module", ["fineshards", "fineshards.pipeline.main"])
+def test_help_needs_no_extra(module: str, base: Python) -> None:
+    done = base("-m", module, "--help")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("usage: ")
+
+
+def test_a_dataset_is_read_with_numpy_alone(base: Python) -> None:
+    program = f"""
+import json, fineshards
+dataset = fineshards.TokenDataset({str(FINISHED)!r}, sequence_length=64)
+batch = next(fineshards.BatchLoader(dataset, 4))
+assert batch.shape == (4, 65), batch.shape
+rows = {{row.tobytes() for row in batch}}
+assert rows < {{dataset[i].tobytes() for i in range(len(dataset))}}
+print(json.dumps(dataset[0].tolist()))
+"""
+    (first,) = base.prints(program)
+    assert first == str(np.load(FINISHED / "train/train_0000.npy")[:65].tolist())
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "build(input='x.parquet', output='y')",
+        f"verify({str(FINISHED)!r})",
+        f"status({str(FINISHED)!r})",
+    ],
+)
+def test_what_needs_an_extra_names_it(call: str, base: Python) -> None:
+    (sentence,) = base.prints(
+        "import fineshards\nfrom fineshards.errors import UsageError\n"
+        f"try: fineshards.{call}\nexcept UsageError as error: print(error)"
+    )
+    assert sentence.endswith(" is not installed. Install it with: pip install 'fineshards[build]'")
+
+
+def test_the_command_names_the_extra_in_one_sentence(base: Python) -> None:
+    done = base("-m", "fineshards", "build", "--input", "x.parquet", "--output", "y")
+    assert done.returncode == 2
+    assert done.stderr.startswith("fineshards: ")
+    assert done.stderr.endswith(
+        " is not installed. Install it with: pip install 'fineshards[build]'\n"
+    )
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_dataset_on_cloud_storage_names_the_extra(base: Python) -> None:
+    (sentence,) = base.prints(
+        "import fineshards\n"
+        "try: fineshards.TokenDataset('gs://bucket/dataset', sequence_length=64)\n"
+        "except fineshards.FineshardsError as error: print(error)"
+    )
+    assert sentence == (
+        "gs://bucket/dataset: gs:// needs google-cloud-storage. Install it with: "
+        "pip install 'fineshards[gcs]'"
+    )
+
+
+@pytest.mark.parametrize("extra", ["build", "gcs"])
+def test_an_extra_is_named_for_every_library_it_installs(extra: str) -> None:
+    listed = {
+        requirement.replace("-", "_").partition(">")[0].lower()
+        for requirement in PROJECT["optional-dependencies"][extra]
+    }
+    named = {
+        distribution.replace("-", "_").lower()
+        for module in extras._MODULES["build"] + extras._MODULES["gcs"]
+        for distribution in packages_distributions()[module]
+    }
+    assert listed <= named
+
+
+def test_a_module_that_no_extra_installs_stays_missing() -> None:
+    assert extras.missing_extra(ModuleNotFoundError(name="fineshards.nothing")) is None
+    with pytest.raises(ModuleNotFoundError), extras.naming_the_extra():
+        import no_such_module  # type: ignore[import-not-found]  # noqa: F401
