@@ -149,7 +149,7 @@ def test_the_largest_id_decides(
     code = build(source, tmp_path / "narrow", named, "--dtype=uint16")
     assert code == (0 if fits else 2)
     if not fits:
-        message = "the ids of words.json go up to 65,536, and 16 bits hold none above 65,535"
+        message = "the ids of words.json go up to 65,536, but 16 bits hold at most 65,535"
         assert f"--dtype uint16: {message}" in capsys.readouterr().err
 
 
