@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 settings.register_profile("fineshards", derandomize=True, deadline=None)
 settings.load_profile("fineshards")
 
-# Background jobs of a shell ignore SIGINT, and child processes inherit that. Tests interrupt theirs.
+# Background jobs of a shell ignore SIGINT, and so do their children, which some tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parent.parent

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 # Every build needs these modules, and children inherit what is imported before the fork.
-import apache_beam.runners.portability.fn_api_runner.fn_runner
+import apache_beam.runners.portability.fn_api_runner.fn_runner  # noqa: F401
 import rich.progress  # noqa: F401
 
 import fineshards.pipeline.graph  # noqa: F401
