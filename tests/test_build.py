@@ -143,11 +143,11 @@ def test_any_input_gives_the_bytes_of_the_oracle(
 
 
 def test_a_million_spaces(build: Build, tmp_path: Path) -> None:
-    """tiktoken panics on this text, but encodes each of the two parts that its pattern gives."""
+    """tiktoken panics on this text, but encodes each of its two pre-tokens."""
     spaces = 1_200_000
     source = write_texts(tmp_path / "in.parquet", ["before", " " * spaces + "a", "after"])
-    encode, encode_part = ENCODING.encode_ordinary, ENCODING._encode_single_piece
-    stream = [EOT, *encode("before"), EOT, *encode_part(" " * (spaces - 1)), *encode(" a")]
+    encode, encode_pre_token = ENCODING.encode_ordinary, ENCODING._encode_single_piece
+    stream = [EOT, *encode("before"), EOT, *encode_pre_token(" " * (spaces - 1)), *encode(" a")]
     stream += [EOT, *encode("after")]
     assert build(source, tmp_path / "out", "--shard_tokens=5000") == 0
     assert shards_in(tmp_path / "out") == cut(stream, 5000, test_shards=1)
