@@ -37,7 +37,7 @@ def write_parquet(path: Path, columns: dict[str, Any] | None = None, **options: 
 
 
 def invalid(*indices: int) -> pa.Array:
-    """Strings, of which those at `indices` are not UTF-8, as careless writers produce them."""
+    """Strings that are not UTF-8 at `indices`, as careless writers produce them."""
     content = [b"\xff\xfe" if i in indices else text.encode() for i, text in enumerate(TEXTS)]
     return pa.array(content, pa.binary()).view(pa.string())
 

@@ -319,7 +319,7 @@ def test_a_pattern_that_is_not_in_the_table_is_refused(caplog: pytest.LogCapture
 
 
 def revealing_vocabulary(ranks: bytes, eot: int = 1 << 17) -> Vocabulary:
-    return Vocabulary("made up", ranks, scheme().pattern, (("<|endoftext|>", eot),))
+    return Vocabulary("revealing", ranks, scheme().pattern, (("<|endoftext|>", eot),))
 
 
 @pytest.mark.usefixtures("fresh")
