@@ -1,4 +1,4 @@
-"""Writes `api.md`, the reference of the public names, from their docstrings: `make api`."""
+"""Writes `api.md`, the reference of the public names, from their docstrings. Run by `make api`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fineshards.shards.counts import Counts
 from fineshards.shards.manifest import Manifest
 
 PAGE = Path(__file__).with_name("api.md")
-# The public names, and what they take, return and raise, in the order in which a user meets them.
+# The public names with the types they take, return and raise, in the order a user meets them.
 SECTIONS: dict[str, list[Any]] = {
     "Building": [fineshards.build, BuildConfig, Manifest, Counts],
     "Checking": [fineshards.verify, Verdict, fineshards.status, Status],
@@ -69,9 +69,9 @@ def _path(value: Any) -> str:
 def _signature(name: str, value: Any) -> str:
     try:
         signature = inspect.signature(value)
-    except ValueError:  # an exception takes what every exception takes
+    except ValueError:  # exceptions without an __init__ of their own
         return name
-    # Annotations are text, and shown as such, not as quoted text.
+    # Annotations are strings, and are shown without quotes.
     parameters = [
         each.replace(annotation=_AsWritten(each.annotation))
         if isinstance(each.annotation, str)
@@ -83,7 +83,7 @@ def _signature(name: str, value: Any) -> str:
     text = f"{name}{signature.replace(parameters=parameters, return_annotation=_NOTHING)}{end}"
     if len(text) <= 88:
         return text
-    # One argument per line, as a formatter would.
+    # One argument per line, as a formatter writes it.
     lines, keyword_only = [], False
     for parameter in parameters:
         if parameter.kind is parameter.KEYWORD_ONLY and not keyword_only:

@@ -1,4 +1,4 @@
-"""Fixtures that many tests share: the sample, and building a dataset as a user would."""
+"""Fixtures shared by many tests: the sample input, builds as a user runs them, storage servers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from support.faulty_proxy import Proxy, faulty_server
 if TYPE_CHECKING:
     from support.gcs_input import Stored
 
-# The same examples in every run: a failure is a change of the code, not of the dice.
+# Every run tries the same examples, so a new failure comes from a change, not from chance.
 settings.register_profile("fineshards", derandomize=True, deadline=None)
 settings.load_profile("fineshards")
 
-# A shell's background jobs ignore interrupts, and so would all processes that the tests interrupt.
+# Background jobs of a shell ignore SIGINT, and so do their children, which some tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parent.parent
@@ -35,7 +35,7 @@ def sample() -> Path:
 
 @pytest.fixture
 def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """A storage server with the bucket `data`, which this process and its children use."""
+    """A storage server with the bucket `data`, used by this process and its children."""
     with faulty_server("data") as proxy:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.address)
         yield proxy
@@ -43,7 +43,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 
 @pytest.fixture
 def build() -> Callable[..., int]:
-    """Runs `fineshards build` in this process: build(input, output, *flags) -> exit code."""
+    """Runs `fineshards build` in this process: `build(input, output, *flags)` -> exit code."""
     from fineshards.pipeline.cli import main
 
     def run(source: Path | str, output: Path, *flags: str) -> int:
@@ -54,7 +54,7 @@ def build() -> Callable[..., int]:
 
 @pytest.fixture
 def fineshards() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs the command line in a process of its own: fineshards("verify", folder)."""
+    """Runs the command line in a new process: `fineshards("verify", folder)`."""
 
     def run(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "fineshards", *map(str, arguments)]
@@ -67,16 +67,14 @@ def fineshards() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 @pytest.fixture(scope="session")
 def gcs_proxy() -> Iterator[Proxy]:
-    """A storage server for all tests with input on gs://, behind a proxy."""
-    from support.faulty_proxy import faulty_server
-
+    """One storage server, behind a proxy, for all tests that read input from gs://."""
     with faulty_server() as proxy:
         yield proxy
 
 
 @pytest.fixture
 def stored(gcs_proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Stored:
-    """A new bucket there; this process and those that it starts find it."""
+    """A new bucket on `gcs_proxy`, used by this process and its children."""
     from support.gcs_input import Stored
 
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_proxy.address)

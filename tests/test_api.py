@@ -1,4 +1,4 @@
-"""`import fineshards`: the names that users import, and what a build leaves of their process."""
+"""`import fineshards`: the public names, and the state of the process after a build."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import fineshards
 from fineshards.config import BuildConfig
 from fineshards.errors import InputError, UsageError
 
-# What of a process a library must leave as it was.
+# The state of a process that a library must not change.
 STATE = """
 import gc, json, logging, os, sys, threading, warnings
 
@@ -43,7 +43,7 @@ def state():
     }
 
 class RunningSum(beam.DoFn):
-    '''A pipeline of the user's own, with state, which our steps do without.'''
+    '''A step of the user's own pipeline, with state, which the job's own steps do not use.'''
 
     SEEN = BagStateSpec("seen", beam.coders.VarIntCoder())
 
@@ -51,7 +51,7 @@ class RunningSum(beam.DoFn):
         seen.add(element[1])
         yield element[0], sum(seen.read())
 
-def users_own_pipeline(output):
+def run_own_pipeline(output):
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
         _ = (
             pipeline
@@ -73,7 +73,7 @@ assert manifest.totals()["documents"] == 1063
 assert state() == before, [(k, v, state()[k]) for k, v in before.items() if state()[k] != v]
 again = fineshards.build(input=source, output=output, shard_tokens=100_000, test_shards=1)
 assert again == manifest
-users_own_pipeline(own)
+run_own_pipeline(own)
 """
 )
 
@@ -88,13 +88,13 @@ except fineshards.FineshardsError as error:
     assert "row 1: its 'text' is a int" in str(error), error
     assert "while running" not in str(error), error
 else:
-    raise AssertionError("it did not fail")
+    raise AssertionError("the build did not fail")
 assert state() == before, [(k, v, state()[k]) for k, v in before.items() if state()[k] != v]
 """
 )
 
 
-def test_a_build_returns_the_manifest_and_leaves_the_process_as_it_was(
+def test_a_build_returns_the_manifest_and_does_not_change_the_process(
     sample: Path, tmp_path: Path
 ) -> None:
     output, own = tmp_path / "out", tmp_path / "own.txt"
@@ -111,9 +111,7 @@ def test_a_build_that_fails_raises_one_sentence_and_prints_nothing(tmp_path: Pat
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_config_that_is_given_as_arguments_is_that_of_the_flags(
-    sample: Path, tmp_path: Path
-) -> None:
+def test_arguments_and_flags_describe_the_same_job(sample: Path, tmp_path: Path) -> None:
     from fineshards.pipeline.cli import main
 
     flags = ["--shard_tokens=50000", "--test_fraction=0.25", "--dtype=uint32"]
@@ -125,7 +123,7 @@ def test_a_config_that_is_given_as_arguments_is_that_of_the_flags(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"output": "out"}, "--input or --dataset"),
         ({"input": "a", "dataset": "b", "output": "out"}, "--input or --dataset"),
@@ -145,32 +143,32 @@ def test_a_config_that_is_given_as_arguments_is_that_of_the_flags(
         ({"dataset": "gs://b/x", "output": "out"}, "--dataset gs://b/x"),
     ],
 )
-def test_a_wrong_option_is_refused_in_a_sentence(options: dict[str, object], said: str) -> None:
+def test_a_wrong_option_is_refused_with_one_sentence(
+    options: dict[str, object], message: str
+) -> None:
     with pytest.raises(UsageError) as refused:
         BuildConfig(**options)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     with pytest.raises(UsageError):
         fineshards.build(**options)
 
 
-def test_an_option_that_does_not_exist_is_a_type_error() -> None:
+def test_an_unknown_option_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="shard_token"):
         fineshards.build(input="a", output="b", shard_token=5)
 
 
-def test_fractions_that_are_the_same_are_one_job() -> None:
-    given = [0.1, "0.1", "0.10", "1/10"]
-    assert {BuildConfig(input="a", output="b", test_fraction=f).test_share for f in given} == {
-        "1/10"
-    }
+def test_equal_fractions_describe_the_same_job() -> None:
+    for fraction in (0.1, "0.1", "0.10", "1/10"):
+        assert BuildConfig(input="a", output="b", test_fraction=fraction).test_share == "1/10"
 
 
-def test_a_source_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_missing_input_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nothing\*.parquet: no file matches"):
         fineshards.build(input=tmp_path / "nothing*.parquet", output=tmp_path / "out")
 
 
-def test_every_public_name_is_there_and_described() -> None:
+def test_every_public_name_exists_and_has_a_docstring() -> None:
     assert set(fineshards.__all__) <= set(dir(fineshards))
     for name in fineshards.__all__:
         value = getattr(fineshards, name)

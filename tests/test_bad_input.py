@@ -1,4 +1,4 @@
-"""Bad input, bad flags, bad output: one sentence, the right exit code, nothing harmed."""
+"""Bad input, flags or output give one sentence and the right exit code, and harm nothing."""
 
 from __future__ import annotations
 
@@ -37,12 +37,13 @@ def write_parquet(path: Path, columns: dict[str, Any] | None = None, **options: 
 
 
 def invalid(*indices: int) -> pa.Array:
-    """Strings of which some are not UTF-8, as careless writers make them."""
+    """Strings that are not UTF-8 at `indices`, as careless writers produce them."""
     content = [b"\xff\xfe" if i in indices else text.encode() for i, text in enumerate(TEXTS)]
     return pa.array(content, pa.binary()).view(pa.string())
 
 
 def with_line(number: int, line: bytes) -> bytes:
+    """The JSONL file with one line replaced."""
     return b"".join((line if i == number else good) + b"\n" for i, good in enumerate(LINES))
 
 
@@ -57,7 +58,7 @@ def corrupt_page(path: Path) -> None:
 
 
 def run(capfd: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:
-    """Exit code and stderr, of which the last line must be the one sentence."""
+    """The exit code and stderr. After a failure, the last line must be one sentence."""
     capfd.readouterr()
     code = main([str(argument) for argument in arguments])
     err = capfd.readouterr().err
@@ -68,7 +69,7 @@ def run(capfd: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str
 
 
 def fails(capfd: pytest.CaptureFixture[str], code: int, *arguments: object) -> str:
-    """The sentence of a command that must fail with `code`."""
+    """The last line of a command that must fail with `code`."""
     found, err = run(capfd, *arguments)
     assert found == code, err
     return err.splitlines()[-1]
@@ -152,23 +153,23 @@ FILES = [
 
 
 @pytest.mark.parametrize(
-    ("name", "write", "flags", "code", "said"), FILES, ids=[case[0] for case in FILES]
+    ("name", "write", "flags", "code", "message"), FILES, ids=[case[0] for case in FILES]
 )
-def test_a_bad_file_is_named_with_the_place_and_what_was_expected(
+def test_a_bad_file_is_named_with_the_position_and_what_was_expected(
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
     name: str,
     write: Write,
     flags: list[str],
     code: int,
-    said: str,
+    message: str,
 ) -> None:
     write(tmp_path / name)
     output = tmp_path / "out"
     sentence = fails(
         capfd, code, "build", f"--input={tmp_path / name}", f"--output={output}", *flags
     )
-    assert said in sentence
+    assert message in sentence
     assert str(tmp_path / name) in sentence or "has no documents" in sentence
     assert not (output / MANIFEST).exists()
     assert shards_in(output) == {}
@@ -204,8 +205,8 @@ def test_a_wrong_flag_is_a_usage_error_that_names_it(
 ) -> None:
     given = [f"--input={sample}", f"--output={tmp_path / 'out'}", *flags.split()]
     sentence = fails(capfd, 2, "build", *given)
-    last = flags.split()[-1]
-    assert last.split("=")[0] in sentence or last.split("=")[-1] in sentence
+    name, _, value = flags.split()[-1].partition("=")
+    assert (value if name == "--output" else name) in sentence
     assert list(tmp_path.iterdir()) == []
 
 
@@ -220,10 +221,10 @@ def test_input_and_output_must_be_given_once(
     assert f"{link} is matched twice" in fails(capfd, 2, "build", *flags)
 
 
-def test_a_vocabulary_that_cannot_be_had_is_a_usage_error(
+def test_a_vocabulary_that_cannot_be_downloaded_is_a_usage_error(
     fineshards: Callable[..., Any], sample: Path, tmp_path: Path
 ) -> None:
-    """A proxy that refuses connections stands for a machine that is offline."""
+    """A proxy that refuses connections simulates a machine that is offline."""
     offline = {"TIKTOKEN_CACHE_DIR": str(tmp_path), "HTTPS_PROXY": "http://127.0.0.1:9"}
     flags = ["--tokenizer=o200k_base", f"--input={sample}", f"--output={tmp_path / 'out'}"]
     done = fineshards("build", *flags, env=os.environ | offline)
@@ -275,7 +276,7 @@ def test_an_output_that_cannot_be_written_is_named(
     ],
 )
 @pytest.mark.parametrize("flags", [[], ["--overwrite"]], ids=["new", "overwrite"])
-def test_a_foreign_file_among_the_output_is_refused_and_kept(
+def test_a_foreign_file_in_the_output_is_refused_and_kept(
     sample: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, flags: list[str]
 ) -> None:
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -305,7 +306,7 @@ def test_a_finished_dataset_survives_every_refusal(
     assert shards_in(output) == expected
 
 
-def test_a_source_that_changed_while_the_job_was_interrupted_is_noticed(
+def test_input_that_changed_while_the_job_was_interrupted_is_refused(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     good, bad, output = tmp_path / "a.jsonl", tmp_path / "b.jsonl", tmp_path / "out"
@@ -319,10 +320,10 @@ def test_a_source_that_changed_while_the_job_was_interrupted_is_noticed(
     assert run(capfd, "verify", output, "--sample=100")[0] == 0
 
 
-def test_allowed_bad_rows_are_set_aside_and_counted(
+def test_allowed_bad_rows_are_skipped_and_counted(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Five bad rows: two in blocks of their own of one file, three in another."""
+    """Five bad rows: two in one file, in different blocks, and three in another file."""
     parquet, jsonl, output = tmp_path / "a.parquet", tmp_path / "b.jsonl", tmp_path / "out"
     write_parquet(parquet, {"text": invalid(0, 150)})
     bad_lines = {0: b"{", 7: b'{"text":1}', 299: b"[]"}
@@ -352,10 +353,10 @@ def test_allowed_bad_rows_are_set_aside_and_counted(
     assert main(["verify", str(output)]) == 1
 
 
-def test_columns_that_are_of_no_use_are_left_alone(
+def test_columns_that_were_not_asked_for_may_have_any_type(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody asked for these ids and labels, so their types are no error."""
+    """No flag asks for these ids and labels, so their types are not an error."""
     lists, numbers = pa.array([["a"]] * 300), pa.array(range(300))
     table = pa.table(
         [TEXTS, lists, numbers, lists, numbers], names=["text", "id", "dump", "language", "x"]

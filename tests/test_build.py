@@ -1,4 +1,4 @@
-"""The bytes of every shard, against the oracle, for whatever may vary between two runs."""
+"""Every shard has the bytes of the oracle, whatever varies between two runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from fineshards.shards.reports import BlockSummary
 from fineshards.transforms.work import Work
 
 Build = Callable[..., int]
-WORD = " hello"  # one token of cl100k_base, also when it is repeated
+WORD = " hello"  # one token of cl100k_base, even when repeated
 
 
 def write_texts(path: Path, texts: list[str | None], **options: object) -> Path:
@@ -43,8 +43,8 @@ def write_texts(path: Path, texts: list[str | None], **options: object) -> Path:
     return path
 
 
-def tokens_long(count: int) -> str:
-    """A text whose document has exactly `count` tokens, EOT included."""
+def text_of_tokens(count: int) -> str:
+    """A text whose document has exactly `count` tokens, including EOT."""
     text = WORD * (count - 1)
     assert len(ENCODING.encode_ordinary(text)) == count - 1
     return text
@@ -80,11 +80,11 @@ def test_awkward_documents(
         "",
         None,
         " ",
-        tokens_long(64),  # fills a shard of 64 with the documents before it, and goes on
+        text_of_tokens(64),  # with the documents before it, runs over the end of a 64-token shard
         "<|endoftext|>",
         "a<|fim_prefix|>b<|endofprompt|>",
         None,
-        tokens_long(300),  # longer than several shards
+        text_of_tokens(300),  # longer than several shards
         "\ufeffbyte order mark, \x00 null, \r\n lines, cafe\u0301 café, 👩‍👩‍👧‍👦",
         "",
         "",
@@ -99,10 +99,10 @@ def test_awkward_documents(
 
 
 @pytest.mark.parametrize("lengths", [[10, 10], [20], [5, 15], [10, 5, 5], [1] * 20, [19, 1]])
-def test_documents_that_end_on_the_border_of_a_shard(
+def test_documents_that_end_at_a_shard_boundary(
     build: Build, tmp_path: Path, lengths: list[int]
 ) -> None:
-    texts: list[str | None] = [tokens_long(length) for length in lengths]
+    texts: list[str | None] = [text_of_tokens(length) for length in lengths]
     source = write_texts(tmp_path / "in.parquet", texts, row_group_size=1)
     assert build(source, tmp_path / "out", "--shard_tokens=10", "--block_bytes=1") == 0
     found = shards_in(tmp_path / "out")
@@ -143,11 +143,11 @@ def test_any_input_gives_the_bytes_of_the_oracle(
 
 
 def test_a_million_spaces(build: Build, tmp_path: Path) -> None:
-    """tiktoken panics on this text; its pieces, which it can encode, are known by the pattern."""
+    """tiktoken panics on this text, but encodes each of its two pre-tokens."""
     spaces = 1_200_000
     source = write_texts(tmp_path / "in.parquet", ["before", " " * spaces + "a", "after"])
-    encode, piece = ENCODING.encode_ordinary, ENCODING._encode_single_piece
-    stream = [EOT, *encode("before"), EOT, *piece(" " * (spaces - 1)), *encode(" a")]
+    encode, encode_pre_token = ENCODING.encode_ordinary, ENCODING._encode_single_piece
+    stream = [EOT, *encode("before"), EOT, *encode_pre_token(" " * (spaces - 1)), *encode(" a")]
     stream += [EOT, *encode("after")]
     assert build(source, tmp_path / "out", "--shard_tokens=5000") == 0
     assert shards_in(tmp_path / "out") == cut(stream, 5000, test_shards=1)
@@ -166,14 +166,14 @@ def test_a_million_spaces(build: Build, tmp_path: Path) -> None:
     ],
     ids=lambda value: str(value),
 )
-def test_first_windows_are_the_test_split(
+def test_the_first_windows_are_the_test_split(
     build: Build, sample: Path, tmp_path: Path, flags: list[str], test_shards: int
 ) -> None:
     assert build(sample, tmp_path, "--shard_tokens=50000", *flags) == 0
     assert shards_in(tmp_path) == oracle(read_texts(sample), 50_000, test_shards)
 
 
-def test_a_single_shard_is_train(build: Build, tmp_path: Path) -> None:
+def test_a_single_shard_is_a_train_shard(build: Build, tmp_path: Path) -> None:
     source = write_texts(tmp_path / "in.parquet", ["one"])
     assert build(source, tmp_path / "out") == 0
     assert list(shards_in(tmp_path / "out")) == ["train/train_0000.npy"]
@@ -198,7 +198,7 @@ def test_every_format_gives_the_same_bytes(build: Build, sample: Path, tmp_path:
         assert shards_in(output) == expected, name
 
 
-def test_files_come_in_the_order_of_the_patterns(
+def test_files_are_read_in_the_order_of_the_patterns(
     build: Build, sample: Path, tmp_path: Path
 ) -> None:
     texts = read_texts(sample)
@@ -232,7 +232,7 @@ def test_a_local_folder_laid_out_like_a_hub_repository(sample: Path, tmp_path: P
     assert (origin["config"], origin["split"], origin["commit"]) == ("second", "train", "")
 
 
-def test_steps_count_what_goes_in_and_out(sample: Path, tmp_path: Path) -> None:
+def test_steps_count_their_inputs_and_outputs(sample: Path, tmp_path: Path) -> None:
     config = BuildConfig(input=sample, output=tmp_path, shard_tokens=50_000, block_bytes=1)
     launch = prepare(config)
     pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
@@ -263,10 +263,10 @@ def test_steps_count_what_goes_in_and_out(sample: Path, tmp_path: Path) -> None:
         assert (step, "milliseconds") in counters
 
 
-def test_keys_are_plain_and_beam_has_nothing_to_say_about_the_graph(
+def test_keys_are_plain_and_beam_logs_nothing_about_the_graph(
     sample: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Beam takes unknown types for Any, with a log line, and pickles their keys."""
+    """Beam treats an unknown type as Any, logs it, and pickles keys of that type."""
     config = BuildConfig(input=sample, output=tmp_path)
     launch = prepare(config)
     pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
@@ -287,7 +287,7 @@ def test_keys_are_plain_and_beam_has_nothing_to_say_about_the_graph(
 
 
 def test_no_step_has_state_or_timers(sample: Path, tmp_path: Path) -> None:
-    """So the runner on this machine need not look for them (pipeline/runners/local.py)."""
+    """So the local runner does not need to look for them (pipeline/runners/local.py)."""
     config = BuildConfig(input=sample, output=tmp_path)
     launch = prepare(config)
     pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
@@ -300,7 +300,7 @@ def test_no_step_has_state_or_timers(sample: Path, tmp_path: Path) -> None:
                 steps.append(node.transform.fn)
 
     pipeline.visit(Visitor())
-    # As Beam ships it, whatever was built in this process before.
+    # A fresh copy: an earlier build may have patched the module in this process.
     spec = importlib.util.spec_from_file_location("userstate_as_shipped", userstate.__file__)
     as_shipped = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(as_shipped)
@@ -308,8 +308,8 @@ def test_no_step_has_state_or_timers(sample: Path, tmp_path: Path) -> None:
     assert [as_shipped.get_dofn_specs(step) for step in steps] == [(set(), set())] * len(steps)
 
 
-def test_elements_of_the_shuffles_are_small() -> None:
-    """References only: what crosses a shuffle does not grow with the tokens it stands for."""
+def test_shuffled_elements_are_small() -> None:
+    """They only refer to tokens, so they do not grow with them."""
     big = 2**60
     label = LabelCount("language", "en", big, big)
     elements = [
@@ -322,7 +322,6 @@ def test_elements_of_the_shuffles_are_small() -> None:
         assert len(pickle.dumps(element)) < 300, element
 
 
-def test_the_plan_is_printable_data() -> None:
+def test_a_layout_prints_as_what_it_is() -> None:
     layout = Layout(tokens=250, shard_tokens=100, test_windows=1)
     assert eval(repr(layout)) == layout
-    assert json.loads(json.dumps([layout.tokens, layout.shard_tokens])) == [250, 100]

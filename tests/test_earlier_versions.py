@@ -1,7 +1,7 @@
-"""What earlier versions left is still read: datasets, half-finished jobs, loader states.
+"""Files of earlier versions are still read: datasets, interrupted jobs and loader states.
 
-`fixtures/version-0.1.0` was made by the first version, when its code lay in six packages: a
-finished dataset, the same job interrupted, and loader states (tests/test_batch_loader.py).
+The first version, whose code was in six packages, wrote `fixtures/version-0.1.0`: a finished
+dataset, the same job interrupted, and loader states (tests/test_batch_loader.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def test_a_finished_dataset_is_read_verified_and_described() -> None:
     assert job is not None
     assert manifest is not None
     stored = json.loads((folder / "metadata/job.json").read_text())
-    # The same settings and files still make the same fingerprint.
+    # The same settings and files still have the same fingerprint.
     assert job.fingerprint() == stored["fingerprint"] == manifest.fingerprint
     assert json.loads(json.dumps(manifest.to_json())) == json.loads(
         (folder / "metadata/manifest.json").read_text()
@@ -40,10 +40,10 @@ def test_a_finished_dataset_is_read_verified_and_described() -> None:
     assert len(fineshards.TokenDataset(folder, sequence_length=64)) == 257
 
 
-def put_input_in_place(output: Path, folder: Path) -> None:
-    """Lets the job of an output read its input from another folder.
+def move_input(output: Path, folder: Path) -> None:
+    """Copies the input of a job to a folder, and changes the job record to match.
 
-    Paths and times are part of the fingerprint, by which the checkpoints are named.
+    Paths and times are part of the fingerprint, and the checkpoint folder is named after it.
     """
     storage = open_storage(str(output))
     record = json.loads((output / "metadata/job.json").read_text())
@@ -61,16 +61,16 @@ def put_input_in_place(output: Path, folder: Path) -> None:
 
 
 def times(output: Path) -> dict[str, int]:
-    """When each token block and each shard was written."""
+    """The modification times of all token blocks and shards."""
     files = [*output.glob("checkpoints/*/blocks/*.tokens"), *output.glob("t*/*.npy")]
     return {path.name: path.stat().st_mtime_ns for path in files}
 
 
-def test_an_interrupted_job_is_continued_with_its_finished_blocks(tmp_path: Path) -> None:
+def test_an_interrupted_job_resumes_with_its_finished_blocks(tmp_path: Path) -> None:
     output, source = tmp_path / "out", tmp_path / "in"
     shutil.copytree(EARLIER / "interrupted", output)
     source.mkdir()
-    put_input_in_place(output, source)
+    move_input(output, source)
     before = times(output)
     manifest = fineshards.build(
         input=source / "input-*.parquet",
@@ -83,8 +83,8 @@ def test_an_interrupted_job_is_continued_with_its_finished_blocks(tmp_path: Path
         keep_checkpoints=True,
     )
     assert shards_in(output) == shards_in(EARLIER / "finished")
-    # One block and one shard had lost their mark of completion, and one shard was missing. All
-    # others are as they were.
+    # One block and one shard lacked their mark of completion, and one shard was missing. No other
+    # file changed.
     now = times(output)
     assert {name for name in now if now[name] != before.get(name)} == {
         "00000-00001.tokens",

@@ -1,6 +1,6 @@
-"""The fast path: tiktoken's tokens and nothing else, from gigatoken where it can be trusted.
+"""The fast path gives exactly tiktoken's tokens, from gigatoken where the table trusts it.
 
-What takes minutes is in test_proofs.py.
+Tests that take minutes are in test_proofs.py.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ from fineshards.errors import UsageError
 
 LISTED = hostile.listed_codes(scheme())
 
-# Of each range its ends and the code points beside them, which may be ordinary.
+# The ends of each range, and the code points next to them, which may not be listed.
 BORDERS = sorted(
     {chr(end + step) for pair_ in scheme().ranges for end in pair_ for step in (-1, 0, 1)}
 )
 FRAGMENTS = sorted({x for family in hostile.FAMILIES for x in family})
 
 
-def check(texts: list[str], batch: pa.Array | None = None) -> None:
-    """Against tiktoken itself, and how many documents it had to make."""
-    encoded = cl100k().encode(strings(*texts) if batch is None else batch)
+def check(texts: list[str], array: pa.Array | None = None) -> None:
+    """Compares with tiktoken itself, and checks how many documents the reference encoded."""
+    encoded = cl100k().encode(strings(*texts) if array is None else array)
     expected = [[EOT, *ENCODING.encode_ordinary(text)] for text in texts]
     assert [encoded.document(number).tolist() for number in range(len(texts))] == expected
     assert encoded.offsets.tolist() == np.cumsum([0, *map(len, expected)]).tolist()
@@ -64,7 +64,7 @@ def check(texts: list[str], batch: pa.Array | None = None) -> None:
     assert encoded.by_reference == len(documents_with(LISTED, texts))
 
 
-def test_sample_and_golden_texts(sample: Path) -> None:
+def test_sample_golden_and_hostile_texts(sample: Path) -> None:
     check([*read_texts(sample), *GOLDEN_TEXTS, *HOSTILE.values()])
 
 
@@ -74,7 +74,7 @@ def texts(most: int = 40) -> st.SearchStrategy[str]:
         st.sampled_from(BORDERS),
         st.sampled_from(sorted(map(chr, LISTED))),
         st.characters(exclude_categories=["Cs"]),
-        # Runs: of spaces, digits, letters, marks.
+        # Runs of spaces, digits, letters or marks.
         st.tuples(st.sampled_from(FRAGMENTS), st.integers(2, 40)).map(lambda run: run[0] * run[1]),
     )
     return st.lists(fragments, max_size=most).map("".join)
@@ -86,32 +86,32 @@ def test_any_documents(documents: list[str]) -> None:
 
 
 @given(st.lists(st.just("") | texts(6), max_size=12), st.integers(0, 12), st.integers(0, 12))
-def test_batches_cut_from_larger_ones(documents: list[str], first: int, count: int) -> None:
+def test_slices_of_larger_arrays(documents: list[str], first: int, count: int) -> None:
     whole = strings("before", *documents, "after")
     check(["before", *documents, "after"][first : first + count], whole.slice(first, count))
 
 
 @pytest.mark.parametrize("name", SCHEMES)
-def test_every_border_of_pieces_is_tiktokens(name: str) -> None:
+def test_every_split_is_tiktokens(name: str) -> None:
     encoder = revealing(name)
     generated = hostile.documents(17, 20_000, scheme(name))
     fast = must_be_exact(encoder, generated)
     by_scan = documents_with(hostile.listed_codes(scheme(name)), generated.to_pylist())
     assert fast == len(generated) - len(by_scan)
-    assert 0.9 * len(generated) < fast < len(generated), "both ways are taken"
+    assert 0.9 * len(generated) < fast < len(generated), "both encoders are used"
     assert must_be_exact(encoder, strings(*HOSTILE.values())) > 0
 
 
 def test_gigatoken_alone_is_not_exact() -> None:
-    """Else the table would be for nothing, and the tests of it could not fail."""
+    """Otherwise the table would be useless and its tests could not fail."""
     for name in SCHEMES:
         encoder = revealing(name)
         for first, last in scheme(name).ranges:
             documents = strings(*(CONTEXTS.replace("_", chr(code)) for code in (first, last)))
             fast = encoder._fast.encode(documents)
-            right = encoder.reference.encode(documents)
+            exact = encoder.reference.encode(documents)
             for number in range(2):
-                assert not np.array_equal(fast.document(number), right.document(number))
+                assert not np.array_equal(fast.document(number), exact.document(number))
             assert encoder.encode(documents).by_reference == 2
 
 
@@ -131,12 +131,12 @@ def test_gigatoken_alone_is_not_exact() -> None:
     ],
     ids=lambda documents: f"{len(documents)} {''.join(documents)[:12]!a}",
 )
-def test_batches_of_few_kinds(documents: list[str]) -> None:
+def test_edge_cases(documents: list[str]) -> None:
     check(documents)
 
 
 def test_texts_that_tiktoken_cannot_split_are_exact_too() -> None:
-    # A million spaces before a letter: see test_encoders.py.
+    # See test_encoders.py on a million spaces before a letter.
     documents = ["before", " " * 1_200_000 + "a", " " * 1_200_000 + "a\u088f", "after"]
     assert must_be_exact(cl100k(), strings(*documents)) == 3
 
@@ -150,7 +150,7 @@ def test_texts_that_tiktoken_cannot_split_are_exact_too() -> None:
     st.integers(0, 8),
     st.sampled_from(SCHEMES),
 )
-def test_the_scan_finds_what_a_plain_one_finds(
+def test_the_scan_agrees_with_a_plain_one(
     documents: list[str], chunk: int, first: int, name: str
 ) -> None:
     found_by_scan = documents_with(hostile.listed_codes(scheme(name)), documents[first:])
@@ -161,7 +161,7 @@ def test_the_scan_finds_what_a_plain_one_finds(
 
 
 @pytest.mark.parametrize("listed", ["\u088f", "\u0c5c", "\ua7d2", "\U00010940", "\U00033479"])
-def test_a_listed_character_on_the_border_of_two_chunks_is_found(listed: str) -> None:
+def test_a_listed_character_at_a_chunk_boundary_is_found(listed: str) -> None:
     for place in range(differences._CHUNK - 5, differences._CHUNK + 2):
         documents = ["", "x" * place + listed + "y", "z"]
         assert scheme().documents(strings(*documents)).tolist() == [1]
@@ -173,7 +173,7 @@ def test_a_listed_character_on_the_border_of_two_chunks_is_found(listed: str) ->
 
 
 def test_a_table_without_code_points_finds_nothing() -> None:
-    """Two libraries of one Unicode version, for which nothing differs."""
+    """As for two libraries with the same Unicode version, which never differ."""
     nothing = replace(scheme(), ranges=())
     assert nothing.documents(strings("", "\u088f\U00033479\U0010ffff")).tolist() == []
 
@@ -183,7 +183,7 @@ def test_a_table_without_code_points_finds_nothing() -> None:
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Every tokenizer of gigatoken's that is built."""
+    """A list that receives every gigatoken tokenizer that is built."""
     found: list[object] = []
 
     class Counted(gigatoken_encoder._Tokenizer):
@@ -195,10 +195,10 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return found
 
 
-def test_tokenizers_are_built_anew_after_so_much_work(
+def test_tokenizers_are_rebuilt_after_enough_work(
     built: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A second for every call: the clock is read before and after each.
+    # The clock is read before and after each call, so each call takes one second.
     clock = count()
     monkeypatch.setattr(gigatoken_encoder.time, "thread_time", lambda: float(next(clock)))
     monkeypatch.setattr(gigatoken_encoder, "REBUILD_SECONDS", 4.0)
@@ -206,7 +206,7 @@ def test_tokenizers_are_built_anew_after_so_much_work(
     encoder = revealing.__wrapped__("cl100k_base")
     for seed in range(9):
         must_be_exact(encoder, hostile.documents(seed, 50, scheme()))
-    assert len(built) == 1, "there is room for what it has learned"
+    assert len(built) == 1, "there is room for its cache"
     monkeypatch.setattr(gigatoken_encoder, "REBUILD_BYTES_PER_CORE", 0)
     encoder = revealing.__wrapped__("cl100k_base")
     built.clear()
@@ -217,31 +217,33 @@ def test_tokenizers_are_built_anew_after_so_much_work(
         numbers.append(len(built))
     assert numbers == [1] * 4 + [2] * 4 + [3] * 4 + [4] * 2
     kept = encoder._fast._idle
-    assert kept == built[-1:], "what is not in use any more is not kept either"
+    assert kept == built[-1:], "replaced tokenizers are not kept"
 
 
 @pytest.mark.parametrize("bound", [0.0, 0.002, gigatoken_encoder.REBUILD_SECONDS])
-def test_threads_get_what_one_gets(monkeypatch: pytest.MonkeyPatch, bound: float) -> None:
+def test_many_threads_get_the_same_tokens_as_one(
+    monkeypatch: pytest.MonkeyPatch, bound: float
+) -> None:
     monkeypatch.setattr(gigatoken_encoder, "REBUILD_SECONDS", bound)
     monkeypatch.setattr(gigatoken_encoder, "REBUILD_BYTES_PER_CORE", 0)
     encoder = revealing.__wrapped__("cl100k_base")
     threads, rounds = 8, 4
-    batches = [hostile.documents(seed, 300, scheme()) for seed in range(threads * rounds)]
-    encoded: list[object] = [None] * len(batches)
-    together = threading.Barrier(threads)
+    inputs = [hostile.documents(seed, 300, scheme()) for seed in range(threads * rounds)]
+    encoded: list[object] = [None] * len(inputs)
+    start = threading.Barrier(threads)
 
     def work(thread: int) -> None:
-        together.wait()
-        for number in range(thread, len(batches), threads):
-            encoded[number] = encoder.encode(batches[number])
+        start.wait()
+        for number in range(thread, len(inputs), threads):
+            encoded[number] = encoder.encode(inputs[number])
 
     workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    for batch, found in zip(batches, encoded, strict=True):
-        expected = encoder.reference.encode(batch)
+    for array, found in zip(inputs, encoded, strict=True):
+        expected = encoder.reference.encode(array)
         assert np.array_equal(found.tokens, expected.tokens)  # type: ignore[attr-defined]
         assert np.array_equal(found.offsets, expected.offsets)  # type: ignore[attr-defined]
 
@@ -251,14 +253,14 @@ def test_threads_get_what_one_gets(monkeypatch: pytest.MonkeyPatch, bound: float
 
 @pytest.fixture
 def fresh() -> Iterator[None]:
-    """No encoder that was built before, and none is left."""
+    """Starts with no encoder in the cache, and leaves none."""
     loading._build.cache_clear()
     yield
     loading._build.cache_clear()
 
 
 def refused(vocabulary: Vocabulary, reason: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Auto warns and takes tiktoken, gigatoken is a mistake of the user's; both say why."""
+    """`auto` warns and uses tiktoken; `gigatoken` is a usage error. Both name the reason."""
     with pytest.raises(UsageError, match=f"--tokenizer_engine gigatoken.*{reason}"):
         loading._encoder(vocabulary, "gigatoken")
     caplog.clear()
@@ -270,7 +272,7 @@ def refused(vocabulary: Vocabulary, reason: str, caplog: pytest.LogCaptureFixtur
     assert "which is slow" in record.getMessage()
 
 
-def test_the_stored_table_is_for_what_is_pinned_and_installed() -> None:
+def test_the_stored_table_is_for_the_pinned_and_installed_versions() -> None:
     pinned = dict(
         line.split("==")
         for line in (ROOT / "requirements.txt").read_text().splitlines()
@@ -283,7 +285,7 @@ def test_the_stored_table_is_for_what_is_pinned_and_installed() -> None:
 
 
 @pytest.mark.usefixtures("fresh")
-def test_engines() -> None:
+def test_engines_choose_the_encoder() -> None:
     vocabulary = resolve_vocabulary("cl100k_base")
     engines: dict[str, type[Encoder]] = {"auto": ExactEncoder, "gigatoken": ExactEncoder}
     for engine, kind in (engines | {"tiktoken": TiktokenEncoder}).items():
@@ -304,7 +306,7 @@ def test_a_table_for_other_versions_is_refused(
     refused(resolve_vocabulary("cl100k_base"), reason, caplog)
 
 
-def test_a_library_that_is_missing_is_another_version() -> None:
+def test_a_missing_library_counts_as_another_version() -> None:
     table = Table({"gigatoken": version("gigatoken"), "no-such-package": "1.0"}, {})
     assert table.other_versions("no-such-package") == ["no-such-package is not installed, not 1.0"]
 
@@ -317,12 +319,12 @@ def test_a_pattern_that_is_not_in_the_table_is_refused(caplog: pytest.LogCapture
 
 
 def revealing_vocabulary(ranks: bytes, eot: int = 1 << 17) -> Vocabulary:
-    return Vocabulary("made up", ranks, scheme().pattern, (("<|endoftext|>", eot),))
+    return Vocabulary("revealing", ranks, scheme().pattern, (("<|endoftext|>", eot),))
 
 
 @pytest.mark.usefixtures("fresh")
 def test_ranks_that_gigatoken_cannot_load_are_refused(caplog: pytest.LogCaptureFixture) -> None:
-    # A token of five bytes that no merge of two others makes: gigatoken panics.
+    # gigatoken panics on a five-byte token that no merge of two other tokens makes.
     ranks = revealing_ranks()
     ranks += base64.b64encode(b"abcde") + b" %d\n" % ranks.count(b"\n")
     vocabulary = revealing_vocabulary(ranks)
@@ -331,9 +333,9 @@ def test_ranks_that_gigatoken_cannot_load_are_refused(caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize("holes", [[5_000], [300, 301, 302, 9_999], list(range(400, 500))])
-def test_ranks_may_leave_some_free(holes: list[int]) -> None:
-    """As p50k_base does, whose EOT has an id among the ranks."""
-    # The last tokens are pairs of bytes that begin with one that UTF-8 never has.
+def test_ranks_may_have_gaps(holes: list[int]) -> None:
+    """As in p50k_base, whose EOT has an id among the ranks."""
+    # The last tokens are pairs of bytes whose first byte never occurs in UTF-8.
     lines = revealing_ranks().splitlines(keepends=True)[: -11 * 128]
     ranks = b"".join(line for number, line in enumerate(lines) if number not in holes)
     encoder = pair(revealing_vocabulary(ranks, eot=holes[0]))

@@ -1,4 +1,4 @@
-"""The examples in docstrings are true, and every public name has one."""
+"""Examples in docstrings run as written, and every public name has one."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from conftest import ROOT
 
 import fineshards
 
-ROOMS = {"fineshards": "fineshards", "pipeline": "fineshards.pipeline"}
+PACKAGES = {
+    "fineshards": "fineshards",
+    "pipeline": "fineshards.pipeline",
+    "transforms": "fineshards.transforms",
+}
 MODULES = sorted(
     ".".join([package, *path.relative_to(ROOT / folder).with_suffix("").parts])
-    for folder, package in ROOMS.items()
+    for folder, package in PACKAGES.items()
     for path in (ROOT / folder).rglob("*.py")
     if ">>> " in path.read_text()
 )
@@ -23,7 +27,7 @@ MODULES = sorted(
 
 @pytest.fixture(scope="session")
 def dataset_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A dataset of the sample: 1 test and 6 train shards."""
+    """A dataset made from the sample: 1 test and 6 train shards."""
     folder = tmp_path_factory.mktemp("examples") / "out"
     fineshards.build(
         input=ROOT / "samples/debian_text.parquet", output=folder, shard_tokens=100_000
@@ -32,7 +36,7 @@ def dataset_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples_give_what_they_say(
+def test_examples_run_as_written(
     name: str, dataset_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -48,7 +52,7 @@ def test_every_public_name_has_an_example() -> None:
     assert [name for name in names if ">>> " not in (getattr(fineshards, name).__doc__ or "")] == []
 
 
-def test_the_api_reference_is_that_of_the_docstrings() -> None:
+def test_the_api_reference_is_up_to_date() -> None:
     spec = importlib.util.spec_from_file_location("make_api", ROOT / "docs/make_api.py")
     assert spec is not None
     assert spec.loader is not None

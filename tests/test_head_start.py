@@ -1,4 +1,4 @@
-"""The head start: its blocks are the step's, and nothing is done twice or told twice."""
+"""The head start makes the blocks that the step would make; nothing is done or reported twice."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def slow_encoder(monkeypatch: pytest.MonkeyPatch) -> SlowEncoder:
 
 
 class SlowEncoder:
-    """The real encoder, which waits in each call until it may go on."""
+    """The real encoder, except that each call waits for `may_continue`."""
 
     def __init__(self) -> None:
         self.documents: list[int] = []
-        self.begun = threading.Event()
-        self.may_go_on = threading.Event()
+        self.started = threading.Event()
+        self.may_continue = threading.Event()
 
     def called(self, documents: int) -> None:
         self.documents.append(documents)
-        self.begun.set()
-        assert self.may_go_on.wait(60)
+        self.started.set()
+        assert self.may_continue.wait(60)
 
 
 def launch(source: Path, output: Path, block_bytes: int = 1) -> Launch:
@@ -52,29 +52,30 @@ def launch(source: Path, output: Path, block_bytes: int = 1) -> Launch:
     )
 
 
-def begin(job: Launch) -> tuple[HeadStart, list[Block]]:
+def new_head_start(job: Launch) -> tuple[HeadStart, list[Block]]:
+    """A head start that has not started yet, and the blocks of the job."""
     work = Work(job.checkpoints, job.job.settings, files=1)
     (file,) = job.job.files
     return HeadStart(work), discover_file(file, work)
 
 
-def test_a_block_at_work_is_waited_for_and_none_is_begun_after_it(
+def test_the_step_waits_for_a_block_in_progress_and_no_other_is_started(
     sample: Path, tmp_path: Path, slow_encoder: SlowEncoder
 ) -> None:
     job = launch(sample, tmp_path)
-    early, blocks = begin(job)
+    early, blocks = new_head_start(job)
     with early:
-        assert slow_encoder.begun.wait(60)
+        assert slow_encoder.started.wait(60)
         taken = []
-        asking = threading.Thread(
+        step = threading.Thread(
             target=lambda: taken.append(head_start.take(job.checkpoints, blocks[0]))
         )
-        asking.start()
+        step.start()
         time.sleep(0.05)
         assert taken == []
         assert head_start.take(job.checkpoints, blocks[1]) is None
-        slow_encoder.may_go_on.set()
-        asking.join()
+        slow_encoder.may_continue.set()
+        step.join()
         ((summary, reused),) = taken
         assert (summary, reused) == (job.checkpoints.read_summary(blocks[0]), False)
     assert sum(slow_encoder.documents) == summary.counts.documents
@@ -82,43 +83,33 @@ def test_a_block_at_work_is_waited_for_and_none_is_begun_after_it(
     assert head_start.take(job.checkpoints, blocks[0]) is None
 
 
-def test_it_goes_on_until_it_is_asked(sample: Path, tmp_path: Path) -> None:
-    job = launch(sample, tmp_path)
-    early, blocks = begin(job)
-    with early:
-        deadline = time.monotonic() + 60
-        while len(job.checkpoints.finished_blocks()) < len(blocks):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        found = [head_start.take(job.checkpoints, block) for block in blocks]
-    assert found == [(job.checkpoints.read_summary(block), False) for block in blocks]
-
-
-def test_what_an_earlier_run_finished_is_found(sample: Path, tmp_path: Path) -> None:
-    test_it_goes_on_until_it_is_asked(sample, tmp_path)
-    job = launch(sample, tmp_path)
-    early, blocks = begin(job)
-    with early:
-        found = [head_start.take(job.checkpoints, block) for block in blocks]
-    for block, taken in zip(blocks, found, strict=True):
-        assert taken in (None, (job.checkpoints.read_summary(block), True))
+def test_blocks_are_made_until_the_step_asks_and_reused_by_a_later_run(
+    sample: Path, tmp_path: Path
+) -> None:
+    for reused in (False, True):
+        job = launch(sample, tmp_path)
+        early, blocks = new_head_start(job)
+        with early:
+            early._thread.join(60)
+            found = [head_start.take(job.checkpoints, block) for block in blocks]
+        assert found == [(job.checkpoints.read_summary(block), reused) for block in blocks]
 
 
 def test_a_build_encodes_every_document_once(
     build: Build, sample: Path, tmp_path: Path, slow_encoder: SlowEncoder
 ) -> None:
-    slow_encoder.may_go_on.set()
+    slow_encoder.may_continue.set()
     assert build(sample, tmp_path, "--shard_tokens=50000", "--block_bytes=1") == 0
     texts = read_texts(sample)
     assert shards_in(tmp_path) == oracle(texts, 50_000, test_shards=1)
     assert sum(slow_encoder.documents) == len(texts)
 
 
-def test_no_block_is_begun_before_all_footers_are_checked(
+def test_no_block_is_started_before_all_footers_are_checked(
     build: Build, sample: Path, tmp_path: Path, slow_encoder: SlowEncoder
 ) -> None:
-    """So a misspelt column that only some files have is mended without --overwrite."""
-    slow_encoder.may_go_on.set()
+    """So a wrong column that only some files have can be corrected without --overwrite."""
+    slow_encoder.may_continue.set()
     folder = tmp_path / "input"
     folder.mkdir()
     table = pq.read_table(sample).slice(0, 30)
@@ -130,19 +121,19 @@ def test_no_block_is_begun_before_all_footers_are_checked(
     assert build(folder / "*.parquet", output) == 0
 
 
-def test_an_interrupt_waits_for_a_batch_and_leaves_no_thread(
+def test_an_interrupt_waits_for_a_record_batch_and_leaves_no_thread(
     sample: Path, tmp_path: Path, slow_encoder: SlowEncoder
 ) -> None:
-    """A thread that is left in foreign code may abort the process as it ends."""
+    """A thread that is still in native code may abort the process at exit."""
     job = launch(sample, tmp_path, block_bytes=10**9)
-    early, blocks = begin(job)
+    early, blocks = new_head_start(job)
     assert len(blocks) == 1
-    slow_encoder.may_go_on = early._given_up
+    slow_encoder.may_continue = early._given_up
     before = threading.active_count()
 
     def interrupted() -> None:
         with early:
-            assert slow_encoder.begun.wait(60)
+            assert slow_encoder.started.wait(60)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -154,7 +145,7 @@ def test_an_interrupt_waits_for_a_batch_and_leaves_no_thread(
     assert list(tmp_path.glob("checkpoints/unfinished/*")) == []
 
 
-def test_what_fails_there_is_told_by_the_step(
+def test_an_error_in_the_head_start_is_reported_once_by_the_step(
     build: Build, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     broken = pa.array([b"good", b"\xff"]).cast(pa.binary()).view(pa.binary())

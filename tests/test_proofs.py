@@ -1,16 +1,13 @@
-"""Proof by brute force that the fast path is exact: `make encoders`, some minutes.
+"""Proof by brute force that the fast path is exact: `make encoders`, which takes minutes.
 
-Every code point, every token, more than a million hostile documents for each vocabulary or way of
-splitting, all text of ../shared/corpus; and that memory stays bounded.
+Covers every code point, every token, over a million hostile documents for each vocabulary and each
+pattern, and all text of ../shared/corpus. Also shows that memory stays bounded.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -23,6 +20,7 @@ import pytest
 from conftest import ROOT
 from support import hostile
 from support.encoding import SCHEMES, must_be_exact, pair, revealing, scheme, strings
+from support.fresh_interpreter import run_program
 from support.oracle import read_texts
 from support.published import SHA256, UnavailableError, published
 
@@ -38,7 +36,7 @@ CORPUS = ROOT.parent / "shared/corpus"
 
 @lru_cache(maxsize=1)
 def encoder(name: str) -> ExactEncoder:
-    """The real vocabulary of this name; skips the test if it cannot be had."""
+    """The encoder of this published vocabulary; skips the test if it cannot be downloaded."""
     try:
         return pair(published(name))
     except UnavailableError as error:
@@ -51,26 +49,26 @@ def table(name: str) -> Scheme:
     return found
 
 
-def in_batches(texts: list[str], size: int = 50_000) -> Iterator[pa.Array]:
+def in_arrays(texts: list[str], size: int = 50_000) -> Iterator[pa.Array]:
     for start in range(0, len(texts), size):
         yield strings(*texts[start : start + size])
 
 
-def test_the_stored_table_is_what_the_script_derives() -> None:
-    # In a process of its own, since it forks. Only what tiktoken is the reference of.
+def test_the_stored_table_is_the_derived_one() -> None:
+    # In a separate process, because it forks. Only the schemes whose reference is tiktoken.
     program = (
         "from fineshards.encoders.derive import SCHEMES, derive\n"
         "from fineshards.encoders.differences import load_table\n"
         "for name, scheme in derive(SCHEMES):\n"
         "    assert scheme == load_table().schemes[name], name\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    done = run_program(program)
     assert done.returncode == 0, done.stderr
 
 
-# A code point as a whole document, beside its successor, and where the patterns look at it: before
-# and behind letters, digits, marks, signs, white space, contractions, at the ends of the document.
-WAYS = (
+# A code point alone, next to its successor, and wherever the patterns look at it: before and after
+# letters, digits, marks, signs, white space and contractions, and at both ends of the document.
+TEMPLATES = (
     "{0}",
     "{0}{1}",
     "{0} {0}a a{0}a A{0} 1{0}2 {0}{0} !{0}! '{0} '{0}s 's{0} ' {0}\n{0}\r\n{0}\t\u3000{0}\u0301{0}/"
@@ -78,17 +76,17 @@ WAYS = (
 )
 
 
-@pytest.mark.parametrize("way", WAYS, ids=["alone", "pairs", "contexts"])
+@pytest.mark.parametrize("template", TEMPLATES, ids=["alone", "pairs", "contexts"])
 @pytest.mark.parametrize("name", ENCODINGS)
-def test_every_code_point(name: str, way: str) -> None:
+def test_every_code_point(name: str, template: str) -> None:
     exact = encoder(name)
     codes = code_points()
     assert len(codes) == 0x110000 - 0x800 == 1_112_064
     successors = [*codes[1:], codes[0]]
-    texts = [way.format(chr(a), chr(b)) for a, b in zip(codes, successors, strict=True)]
-    fast = sum(must_be_exact(exact, batch) for batch in in_batches(texts))
+    texts = [template.format(chr(a), chr(b)) for a, b in zip(codes, successors, strict=True)]
+    fast = sum(must_be_exact(exact, array) for array in in_arrays(texts))
     listed = hostile.listed_codes(table(name))
-    second = "{1}" in way
+    second = "{1}" in template
     by_table = [
         a in listed or (second and b in listed) for a, b in zip(codes, successors, strict=True)
     ]
@@ -97,7 +95,7 @@ def test_every_code_point(name: str, way: str) -> None:
 
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_every_token(name: str) -> None:
-    """Tokens that are a document, that stand among others, and tokens cut by other tokens."""
+    """Each token as a document, among other tokens, and cut by other tokens."""
     exact = encoder(name)
     tokens = []
     for line in published(name).ranks.splitlines():
@@ -106,45 +104,45 @@ def test_every_token(name: str) -> None:
         except UnicodeDecodeError:
             continue
     assert len(tokens) > 0.97 * published(name).ranks.count(b"\n")
-    backwards = tokens[::-1]
+    reversed_tokens = tokens[::-1]
     texts = [
         *tokens,
         *(f"a{token}a" for token in tokens),
         *(f" {token}" for token in tokens),
         *(token + token for token in tokens),
-        *(one + other for one, other in zip(tokens, backwards, strict=True)),
-        *(one[1:] + other[:-1] for one, other in zip(tokens, backwards, strict=True)),
+        *(one + other for one, other in zip(tokens, reversed_tokens, strict=True)),
+        *(one[1:] + other[:-1] for one, other in zip(tokens, reversed_tokens, strict=True)),
         *(token.upper() + token.lower() for token in tokens),
     ]
-    for batch in in_batches(texts):
-        must_be_exact(exact, batch)
+    for array in in_arrays(texts):
+        must_be_exact(exact, array)
 
 
-def million_documents(exact: ExactEncoder, scheme: Scheme) -> None:
+def check_a_million_documents(exact: ExactEncoder, scheme: Scheme) -> None:
     made, fast = [], 0
     for seed in range(14):
-        batch = hostile.documents(1000 + seed, 100_000, scheme)
-        assert pc.max(pc.utf8_length(batch)).as_py() <= hostile.MOST_CHARACTERS
-        fast += must_be_exact(exact, batch)
-        made.append(batch)
+        array = hostile.documents(1000 + seed, 100_000, scheme)
+        assert pc.max(pc.utf8_length(array)).as_py() <= hostile.MOST_CHARACTERS
+        fast += must_be_exact(exact, array)
+        made.append(array)
     distinct = len(pa.chunked_array(made).unique())
     assert distinct > 1_000_000
-    assert fast > 0.9 * len(made) * 100_000, "gigatoken has to make most of them"
+    assert fast > 0.9 * len(made) * 100_000, "gigatoken must encode most of them"
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_a_million_hostile_documents(name: str) -> None:
     exact = encoder(name)
-    million_documents(exact, table(name))
+    check_a_million_documents(exact, table(name))
 
 
 @pytest.mark.parametrize("name", SCHEMES)
-def test_a_million_hostile_documents_whose_every_border_shows(name: str) -> None:
-    million_documents(revealing(name), scheme(name))
+def test_a_million_hostile_documents_with_every_split_visible(name: str) -> None:
+    check_a_million_documents(revealing(name), scheme(name))
 
 
-# gigatoken treats pieces of up to 15 bytes otherwise than longer ones; other lengths are those at
-# which a program might change its way.
+# gigatoken treats pre-tokens of up to 15 bytes differently from longer ones. The other lengths are
+# those at which a program might change its method.
 LENGTHS = [*range(1, 70), 127, 128, 129, 255, 256, 257, 1023, 4096, 65_535, 65_536, 65_537, 100_000]
 ALPHABETS = [*"ax \n\t1!=-中é\u0301\u3000\xa0\x00", "\r\n", "aA", "'s", "👍", "𝕳", "the", "/"]
 MIXES = ["abcdefghijklmnopqrstuvwxyz", "ab", "aAbB", "éàü", "中文字", "0123456789abcdef", "กขคงจ"]
@@ -173,8 +171,8 @@ def test_one_document_of_many_megabytes(sample: Path) -> None:
 FILES = sorted(CORPUS.glob("*.parquet"))
 
 
-# All of it for the encoding that most jobs use, one file of each kind for the others.
-@pytest.mark.skipif(not FILES, reason="../shared/corpus is not there")
+# All files for the encoding that most jobs use, and one file of each kind for the others.
+@pytest.mark.skipif(not FILES, reason="../shared/corpus does not exist")
 @pytest.mark.parametrize(
     ("name", "file"),
     [
@@ -189,10 +187,10 @@ def test_all_text_of_the_corpus(name: str, file: Path) -> None:
     rows = 0
     with pq.ParquetFile(file) as opened:
         assert opened.metadata.num_rows > 1_000
-        for batch in opened.iter_batches(4_096, columns=["text"]):
-            texts = batch.column(0).drop_null().cast(pa.large_string())
+        for record_batch in opened.iter_batches(4_096, columns=["text"]):
+            texts = record_batch.column(0).drop_null().cast(pa.large_string())
             must_be_exact(exact, texts)
-            rows += len(batch)
+            rows += len(record_batch)
         assert rows == opened.metadata.num_rows
 
 
@@ -214,7 +212,7 @@ encoder = _encoder(resolve_vocabulary("cl100k_base"), "gigatoken")
 rng = np.random.default_rng(0)
 sizes = []
 for _ in range(60):
-    # Words of random letters, each of them new: the worst that a cache of pieces can meet.
+    # Words of random letters, all of them new: the worst case for its cache.
     letters = rng.integers(97, 123, (200_000, 10), np.uint8)
     letters[:, 0] = 32
     documents = [bytes(part).decode() for part in np.array_split(letters.ravel(), 100)]
@@ -225,13 +223,9 @@ json.dump(sizes, sys.stdout)
 
 
 def memory(rebuild_seconds: float) -> list[int]:
-    """Resident bytes after each of 60 batches of 2 MB."""
-    done = subprocess.run(
-        [sys.executable, "-c", GROWTH, str(rebuild_seconds)],
-        env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
-        capture_output=True,
-        check=True,
-    )
+    """Resident bytes after each of 60 calls with 2 MB of text."""
+    done = run_program(GROWTH, rebuild_seconds)
+    assert done.returncode == 0, done.stderr
     sizes: list[int] = json.loads(done.stdout)
     return sizes
 
@@ -240,6 +234,6 @@ def memory(rebuild_seconds: float) -> list[int]:
 def test_memory_stays_flat() -> None:
     bounded, unbounded = memory(0.3), memory(float("inf"))
     growth = unbounded[-1] - unbounded[0]
-    assert growth > 5e8, "never rebuilt, it grows with the text"
+    assert growth > 5e8, "without rebuilds it grows with the text"
     assert max(bounded) - bounded[0] < growth / 4
     assert max(bounded[30:]) < 1.1 * max(bounded[:30]), "twice the text takes no more memory"

@@ -1,7 +1,7 @@
-"""Kills a build before each of its file operations in turn, and builds again.
+"""Kills a build before each of its file operations in turn, and resumes it.
 
-A process of its own, because it forks: Beam is imported once, each build runs in a child. Prints a
-JSON list with what was seen after each crash.
+Runs as a separate process because it forks: modules are imported once, and each build runs in a
+child. Prints a JSON list with one entry per crash.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import apache_beam  # noqa: F401  (imported before the forks)
+# Every build needs these modules, and children inherit what is imported before the fork.
+import apache_beam.runners.portability.fn_api_runner.fn_runner  # noqa: F401
+import rich.progress  # noqa: F401
 
 import fineshards.pipeline.graph  # noqa: F401
 from fineshards.encoders.exact import ExactEncoder
@@ -28,12 +30,12 @@ from fineshards.shards.manifest import Manifest
 from fineshards.storage.base import open_storage
 from support.watched_encoder import watched_encode
 
-# A file is written, flushed, renamed, and its folder flushed; folders are removed in the end.
+# A file is written, flushed and renamed, and its folder is flushed. Folders are removed at the end.
 OPERATIONS = ("fsync", "replace", "rmdir")
 
 
 def child(action: Callable[[], int]) -> int:
-    """Runs an action in a forked process; returns its exit status, negative for a signal."""
+    """Runs an action in a forked process. Returns its exit status, negative for a signal."""
     pid = os.fork()
     if pid == 0:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -42,7 +44,7 @@ def child(action: Callable[[], int]) -> int:
 
 
 def kill_before_operation(number: int) -> None:
-    """Makes this process die by SIGKILL just before its file operation `number`, from 0."""
+    """Makes this process die by SIGKILL just before file operation `number`, counted from 0."""
     done = 0
 
     def wrap(operation: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,7 +62,7 @@ def kill_before_operation(number: int) -> None:
 
 
 def count_encoded_documents(log: Path) -> None:
-    """Makes the encoder append the number of documents of each call, golden texts apart."""
+    """Makes the encoder log the number of documents of each call, without the golden texts."""
 
     def count(documents: int) -> None:
         with log.open("a") as file:
@@ -70,7 +72,7 @@ def count_encoded_documents(log: Path) -> None:
 
 
 def finished_work(output: Path) -> tuple[int, dict[str, int]]:
-    """Documents in finished blocks, and inode numbers of finished shards, by name."""
+    """The number of documents in finished blocks, and the inodes of finished shards by name."""
     storage = open_storage(str(output))
     job = Job.load(storage)
     if job is None:
@@ -95,7 +97,7 @@ def finished_work(output: Path) -> tuple[int, dict[str, int]]:
 
 
 def split_folders(output: Path) -> dict[str, str]:
-    """Whatever a reader that lists the split folders finds, with a hash of its content."""
+    """Every file that a reader finds in the split folders, with a hash of its content."""
     return {
         path.relative_to(output).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for split in ("test", "train")
@@ -105,7 +107,7 @@ def split_folders(output: Path) -> dict[str, str]:
 
 
 def crash_and_resume(output: Path, flags: list[str], number: int) -> dict[str, Any] | None:
-    """Kills a build before operation `number` and builds again; None if it had fewer."""
+    """Kills a build before operation `number` and resumes it. None if the build had fewer."""
     command = ["build", "--output", str(output), "--direct_num_workers=1", *flags]
 
     def crash() -> int:
@@ -132,7 +134,7 @@ def crash_and_resume(output: Path, flags: list[str], number: int) -> dict[str, A
         "status": status,
         "documents_finished": documents,
         "documents_encoded": sum(map(int, lines)),
-        "not_shards": sorted(visible.items() - split_folders(output).items()),
+        "changed_after_crash": sorted(visible.items() - split_folders(output).items()),
         "shards_rewritten": [
             name for name, inode in shards.items() if os.stat(output / name).st_ino != inode
         ],
@@ -140,7 +142,7 @@ def crash_and_resume(output: Path, flags: list[str], number: int) -> dict[str, A
 
 
 def run(scratch: Path, first: int, step: int, flags: list[str]) -> None:
-    describe_tokenizer("cl100k_base", "auto")  # every child inherits the encoder
+    describe_tokenizer("cl100k_base", "auto")  # children inherit the encoder
     results = []
     number = first
     while True:

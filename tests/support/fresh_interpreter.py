@@ -1,4 +1,4 @@
-"""Programs in an interpreter of their own: for limits, memory, imports and exits of a process."""
+"""Programs in a fresh interpreter, to test limits, memory, imports and exit of a process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent.parent
 def run_program(
     program: str, *arguments: object, timeout: float | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs Python source that may import the project; does not look at the exit code."""
+    """Runs Python source that may import the project. Does not check the exit code."""
     return subprocess.run(
         [sys.executable, "-c", program, *map(str, arguments)],
         cwd=ROOT,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -19,17 +20,24 @@ def read_texts(*paths: Path | str) -> list[str]:
 
 
 def oracle(texts: Iterable[str | None], shard_tokens: int, test_shards: int) -> dict[str, bytes]:
-    """The shards as files: name to bytes."""
+    """The shard files of these texts, as name to bytes."""
     stream: list[int] = []
     for text in texts:
         if text is not None:
-            stream += [EOT, *ENCODING.encode_ordinary(text)]
+            stream += [EOT, *_encode(text)]
     return cut(stream, shard_tokens, test_shards)
+
+
+# Most tests encode the same sample.
+@lru_cache(maxsize=4096)
+def _encode(text: str) -> tuple[int, ...]:
+    return tuple(ENCODING.encode_ordinary(text))
 
 
 def cut(
     stream: list[int], shard_tokens: int, test_shards: int, dtype: str = "<u4"
 ) -> dict[str, bytes]:
+    """The shard files of a token stream, as name to bytes."""
     shards = {}
     for window, start in enumerate(range(0, len(stream), shard_tokens)):
         split = "test" if window < test_shards else "train"
@@ -48,7 +56,7 @@ def npy_bytes(tokens: list[int], dtype: str = "<u4") -> bytes:
 
 
 def shards_in(folder: Path) -> dict[str, bytes]:
-    """What a dataset's split folders hold: name to bytes, whatever the names are."""
+    """All files in a dataset's split folders, as name to bytes, whatever their names are."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for split in ("test", "train")
