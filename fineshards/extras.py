@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from fineshards.errors import UsageError
 
-# Modules that each extra of pyproject.toml installs, by their first name.
+# The top-level modules that each extra of pyproject.toml installs.
 _MODULES = {
     "build": (
         *("apache_beam", "awkward", "datasets", "fsspec", "gigatoken", "google_crc32c"),
@@ -42,7 +42,7 @@ def missing_extra(error: ModuleNotFoundError) -> UsageError | None:
 
 @contextmanager
 def naming_the_extra() -> Iterator[None]:
-    """Raises UsageError with the extra to install when an import in the body fails for lack of it.
+    """Raises UsageError, with the extra to install, where an import of an optional library fails.
 
     Also a decorator.
     """
