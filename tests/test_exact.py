@@ -195,7 +195,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return found
 
 
-def test_tokenizers_are_built_anew_after_so_much_work(
+def test_tokenizers_are_built_again_after_so_much_work(
     built: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A second for every call: the clock is read before and after each.

@@ -1,4 +1,4 @@
-"""The head start: its blocks are the step's, and nothing is done twice or told twice."""
+"""The head start: its blocks are the step's, and nothing is done or reported twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shares: every element once, neighbours to the same thread, the last to whoever is done."""
+"""Shares: every element once, neighbours to the same thread, the last to an idle thread."""
 
 from __future__ import annotations
 

@@ -241,7 +241,7 @@ def test_a_job_whose_output_was_taken_over_stops_before_it_writes(
     assert files_in(output) == before
 
 
-def test_overwrite_starts_anew(build: Build, small: Path, tmp_path: Path) -> None:
+def test_overwrite_starts_again(build: Build, small: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     assert build(small / "*.parquet", output, "--shard_tokens=1000") == 0
     assert build(small / "a.parquet", output, "--shard_tokens=10000", "--overwrite") == 0
