@@ -1,6 +1,6 @@
 // The rule of Megatron-LM's build_blending_indices (megatron/core/datasets/helpers.cpp), written
-// anew: each sample comes from the source that is furthest behind its weight, the first of equals.
-// offset: what is added to a sample's number for the target; Megatron's is 0, mended it is 1.
+// again: each sample comes from the source that is furthest behind its weight, the first of equals.
+// offset: what is added to a sample's number for the target; Megatron's is 0, corrected it is 1.
 
 #include <algorithm>
 #include <cstdint>

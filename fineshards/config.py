@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import Field, dataclass, field, fields
 from fractions import Fraction
+from types import NoneType
 from typing import Any, Literal, get_args, get_type_hints
 
 from fineshards.errors import UsageError
@@ -96,10 +98,14 @@ class BuildConfig:
     beam_args: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        given = [self.input] if isinstance(self.input, str | os.PathLike) else self.input
-        self._settle("input", tuple(os.fspath(pattern) for pattern in given))
-        self._settle("output", os.fspath(self.output))
-        self._settle("tokenizer", os.fspath(self.tokenizer))
+        given = () if self.input is None else self.input
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            given = (given,)
+        self._settle("input", tuple(_text("input", pattern) for pattern in given))
+        self._settle("output", _text("output", self.output or ""))
+        self._settle("tokenizer", _text("tokenizer", self.tokenizer))
+        if isinstance(self.beam_args, str):
+            raise UsageError(f"beam_args must be a list such as [{self.beam_args!r}], not text.")
         self._settle("beam_args", tuple(self.beam_args))
         self._check_places()
         for flag in flags():
@@ -108,8 +114,6 @@ class BuildConfig:
             raise UsageError("--test_fraction and --test_shards exclude each other; give one.")
         if self.test_fraction is not None:
             self._settle("test_fraction", _simplest(self.test_fraction))
-        elif self.test_shards is None:
-            self._settle("test_fraction", _DEFAULT_TEST_FRACTION)
 
     @property
     def patterns(self) -> tuple[str, ...]:
@@ -120,6 +124,8 @@ class BuildConfig:
     @property
     def test_share(self) -> str | None:
         """The test fraction in lowest terms, however it was given; None for a number of shards."""
+        if self.test_fraction is None and self.test_shards is None:
+            return _DEFAULT_TEST_FRACTION
         assert self.test_fraction is None or isinstance(self.test_fraction, str)
         return self.test_fraction
 
@@ -152,16 +158,21 @@ class BuildConfig:
             )
 
     def _check_value(self, flag: Field[Any]) -> None:
-        """A word is one of those allowed, a number is whole and large enough."""
+        """A word is one of those allowed, a text is one, a number is whole and large enough."""
         value, words = getattr(self, flag.name), choices(flag)
         if words and value not in words:
             raise UsageError(f"--{flag.name} must be {' or '.join(words)}, got {value!r}.")
         if bool in kinds(flag) and not isinstance(value, bool):
             raise UsageError(f"--{flag.name} must be True or False, got {value!r}.")
-        if int not in kinds(flag) or value is None:
+        if set(kinds(flag)) <= {str, NoneType} and not isinstance(value, kinds(flag)):
+            raise UsageError(f"--{flag.name} must be text, got {value!r}.")
+        if int not in kinds(flag) or (value is None and NoneType in kinds(flag)):
             return
-        if isinstance(value, bool) or not isinstance(value, int):
+        # Integers of numpy count too; a bool does not.
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
             raise UsageError(f"--{flag.name} must be a whole number, got {value!r}.")
+        value = operator.index(value)
+        self._settle(flag.name, value)
         if value < flag.metadata["least"]:
             raise UsageError(
                 f"--{flag.name} must be at least {flag.metadata['least']}, got {value}."
@@ -186,12 +197,20 @@ def choices(flag: Field[Any]) -> tuple[str, ...]:
     return tuple(kind for kind in kinds(flag) if isinstance(kind, str))
 
 
+def _text(name: str, value: str | os.PathLike[str]) -> str:
+    """A text or path as text; raises UsageError for anything else."""
+    text = value if isinstance(value, str) else getattr(value, "__fspath__", lambda: None)()
+    if not isinstance(text, str):
+        raise UsageError(f"--{name} must be text or a path, got {value!r}.")
+    return text
+
+
 def _simplest(value: str | float | Fraction) -> str:
     """A fraction in lowest terms, so that 0.1, "0.10" and "1/10" are the same job."""
     try:
         # A float means the decimal that it prints as, not the binary number next to it.
-        fraction = Fraction(repr(value) if isinstance(value, float) else value)
-    except (TypeError, ValueError, ZeroDivisionError):
+        fraction = Fraction(float.__repr__(value) if isinstance(value, float) else value)
+    except (TypeError, ValueError, ArithmeticError):
         raise UsageError(
             f"--test_fraction must be a number such as 0.1, got {str(value)!r}."
         ) from None

@@ -108,12 +108,7 @@ def _help_texts() -> dict[str, str]:
 def parse_build_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> BuildConfig:
     """The configuration that a command line asks for; raises UsageError for what is wrong."""
     args, beam_args = parser.parse_known_args(list(argv))
-    config = BuildConfig(**vars(args), beam_args=beam_args)
-    # What a template is given has been checked by Dataflow, which may add flags of its own.
-    described = launches_template(config) or runner_name(beam_args) in _DESCRIBED
-    if beam_args and not described:
-        refuse_unknown(beam_args)
-    return config
+    return BuildConfig(**vars(args), beam_args=beam_args)
 
 
 def parse_tune_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> TuneOptions:
@@ -141,6 +136,14 @@ def runner_name(beam_args: Sequence[str]) -> str:
     words = [word for arg in beam_args for word in arg.split("=", 1)]
     runner = dict(pairwise(words)).get("--runner", "")
     return runner.rpartition(".")[2].lower().removesuffix("runner")
+
+
+def check_beam_args(config: BuildConfig) -> None:
+    """Raises UsageError for an argument that is not Beam's, if Beam itself can tell."""
+    # What a template is given has been checked by Dataflow, which may add flags of its own.
+    described = launches_template(config) or runner_name(config.beam_args) in _DESCRIBED
+    if config.beam_args and not described:
+        refuse_unknown(config.beam_args)
 
 
 def refuse_unknown(

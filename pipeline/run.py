@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, ParamSpec, Protocol
 
 from fineshards.config import BuildConfig
 from fineshards.errors import FineshardsError
 from fineshards.extras import naming_the_extra
 from fineshards.pipeline.explain import explain, is_interrupt
-from fineshards.pipeline.options import launches_template
+from fineshards.pipeline.options import check_beam_args, launches_template
 from fineshards.pipeline.runners import dataflow
 from fineshards.pipeline.runners.choice import (
     RunnerChoice,
@@ -44,27 +45,51 @@ class Surroundings(Protocol):
         """Wraps the run of the graph."""
 
 
+class _WithoutBeamsLog:
+    """Leaves out Beam's log, which repeats with tracebacks what ends in one sentence.
+
+    Builds in several threads share it: the first one silences the log, and the last one to end
+    restores it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entered = 0
+        self._level = logging.NOTSET
+        self._placeholder = logging.NullHandler()
+
+    def __enter__(self) -> None:
+        root, beam = logging.getLogger(), logging.getLogger("apache_beam")
+        with self._lock:
+            self._entered += 1
+            if self._entered == 1:
+                self._level = beam.level
+                beam.setLevel(logging.CRITICAL + 1)
+                if not root.handlers:
+                    # Beam's options give the root logger a handler where it has none.
+                    root.addHandler(self._placeholder)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._entered -= 1
+            if self._entered == 0:
+                logging.getLogger().removeHandler(self._placeholder)
+                logging.getLogger("apache_beam").setLevel(self._level)
+
+
+_without_beams_log = _WithoutBeamsLog()
+
+
 class Quiet:
     """For a build inside another program: shows nothing, and restores what it changes."""
 
-    @contextmanager
-    def starting(self) -> Iterator[None]:
-        """Leaves out Beam's log, which repeats with tracebacks what ends in one sentence."""
-        root, beam = logging.getLogger(), logging.getLogger("apache_beam")
-        level, placeholder = beam.level, logging.NullHandler()
-        beam.setLevel(logging.CRITICAL + 1)
-        if not root.handlers:
-            # Beam's options give the root logger a handler where it has none.
-            root.addHandler(placeholder)
-        try:
-            yield
-        finally:
-            root.removeHandler(placeholder)
-            beam.setLevel(level)
+    def starting(self) -> AbstractContextManager[None]:
+        """Leaves out Beam's log."""
+        return _without_beams_log
 
     def working(self, storage: Storage, runner: RunnerChoice) -> AbstractContextManager[None]:
         """Does what `starting` does."""
-        return self.starting()
+        return _without_beams_log
 
 
 def _with_config(
@@ -135,6 +160,7 @@ build.__doc__ = """Builds a dataset, resumes it, or finds it finished; returns i
 @naming_the_extra()
 def prepare(config: BuildConfig) -> Launch:
     """Calls `pipeline.launch`, imported late so that --help and wrong flags are fast."""
+    check_beam_args(config)
     if dataflow.runs_on_dataflow(config):
         dataflow.refuse_impossible(config)
     from fineshards.pipeline.launch import prepare

@@ -142,6 +142,12 @@ def set_up_logging(console: Console, local: bool) -> None:
     # A worker in this process (--environment_type=LOOPBACK) logs each connection, and its end as an
     # error. The runner reports what fails in it.
     logging.getLogger("apache_beam.runners.worker").setLevel(logging.CRITICAL)
+    logging.getLogger("apache_beam.runners.dataflow.internal.apiclient").addFilter(_is_short)
+
+
+def _is_short(record: logging.LogRecord) -> bool:
+    """Whether a record is not one of the longest: all options, the job as Dataflow has it."""
+    return not str(record.msg).startswith(("sdk_pipeline_options", "Create job"))
 
 
 def _is_not_explained(record: logging.LogRecord) -> bool:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.fresh_interpreter import run_program
 from support.oracle import oracle, read_texts, shards_in
@@ -12,6 +16,7 @@ from support.oracle import oracle, read_texts, shards_in
 import fineshards
 from fineshards.config import BuildConfig
 from fineshards.errors import InputError, UsageError
+from fineshards.pipeline.run import Quiet
 
 # The state of a process that a library must not change.
 STATE = """
@@ -131,6 +136,14 @@ def test_arguments_and_flags_describe_the_same_job(sample: Path, tmp_path: Path)
         ({"input": "a", "output": "out", "shard_tokens": 0}, "at least 1, got 0"),
         ({"input": "a", "output": "out", "shard_tokens": 1e6}, "whole number, got 1000000.0"),
         ({"input": "a", "output": "out", "shard_tokens": True}, "whole number, got True"),
+        ({"input": "a", "output": "out", "shard_tokens": None}, "whole number, got None"),
+        ({"input": "a", "output": None}, "--output"),
+        ({"input": 5, "output": "out"}, "--input"),
+        ({"input": "a", "output": "out", "tokenizer": None}, "--tokenizer must be text or a path"),
+        ({"input": "a", "output": "out", "text_column": None}, "--text_column must be text"),
+        ({"input": "a", "output": "out", "beam_args": "--x=1"}, "must be a list such as ['--x=1']"),
+        ({"input": "a", "output": "out", "beam_args": ["--test_shard=1"]}, "--test_shard=1"),
+        ({"input": "a", "output": Path("gs://b/x")}, "A Path drops one slash"),
         ({"input": "a", "output": "out", "max_bad_rows": -1}, "at least 0, got -1"),
         ({"input": "a", "output": "out", "test_fraction": 1.5}, "between 0 and 1"),
         ({"input": "a", "output": "out", "test_fraction": "x"}, "such as 0.1, got 'x'"),
@@ -147,10 +160,8 @@ def test_a_wrong_option_is_refused_with_one_sentence(
     options: dict[str, object], message: str
 ) -> None:
     with pytest.raises(UsageError) as refused:
-        BuildConfig(**options)
-    assert message in str(refused.value)
-    with pytest.raises(UsageError):
         fineshards.build(**options)
+    assert message in str(refused.value)
 
 
 def test_an_unknown_option_is_a_type_error() -> None:
@@ -158,12 +169,33 @@ def test_an_unknown_option_is_a_type_error() -> None:
         fineshards.build(input="a", output="b", shard_token=5)
 
 
-def test_equal_fractions_describe_the_same_job() -> None:
-    for fraction in (0.1, "0.1", "0.10", "1/10"):
-        assert BuildConfig(input="a", output="b", test_fraction=fraction).test_share == "1/10"
+def test_fractions_that_are_the_same_are_one_job() -> None:
+    given = [0.1, "0.1", "0.10", "1/10", np.float64(0.1), Decimal("0.1"), None]
+    assert {BuildConfig(input="a", output="b", test_fraction=f).test_share for f in given} == {
+        "1/10"
+    }
 
 
-def test_missing_input_is_named(tmp_path: Path) -> None:
+def test_a_config_can_be_changed_and_takes_integers_of_numpy() -> None:
+    config = BuildConfig(input=None, dataset="a", output="b", shard_tokens=np.int64(7))
+    assert type(config.shard_tokens) is int
+    assert replace(config, test_shards=2) == BuildConfig(
+        dataset="a", output="b", shard_tokens=7, test_shards=2
+    )
+
+
+def test_builds_that_overlap_leave_the_log_as_it_was() -> None:
+    log, before = logging.getLogger("apache_beam"), logging.getLogger("apache_beam").level
+    first, second = Quiet().starting(), Quiet().starting()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert not log.isEnabledFor(logging.CRITICAL)
+    second.__exit__(None, None, None)
+    assert log.level == before
+
+
+def test_a_source_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nothing\*.parquet: no file matches"):
         fineshards.build(input=tmp_path / "nothing*.parquet", output=tmp_path / "out")
 

@@ -13,7 +13,12 @@ from support.oracle import oracle, read_texts, shards_in
 
 from fineshards.config import BuildConfig
 from fineshards.errors import UsageError
-from fineshards.pipeline.options import Parser, add_build_flags, parse_build_flags
+from fineshards.pipeline.options import (
+    Parser,
+    add_build_flags,
+    check_beam_args,
+    parse_build_flags,
+)
 from fineshards.pipeline.runners.choice import choose_runner
 
 Build = Callable[..., int]
@@ -34,6 +39,7 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> str:
 def test_flags_of_a_job_service_are_left_to_it(runner: str) -> None:
     flags = (f"--runner={runner}", "--object_reuse", "--savepoint_path=x")
     config = parse(*flags)
+    check_beam_args(config)
     assert config.beam_args == flags
     assert not choose_runner(config).local
 
@@ -44,7 +50,7 @@ def test_an_unknown_flag_is_refused_by_runners_without_a_job_service(
 ) -> None:
     flags = [f"--runner={runner}"] if runner else []
     with pytest.raises(UsageError, match="unknown flag --object_reuse"):
-        parse(*flags, "--object_reuse")
+        check_beam_args(parse(*flags, "--object_reuse"))
 
 
 @pytest.mark.parametrize("runner", ["DirectRunner", "direct", "FnApiRunner", "fnapi"])

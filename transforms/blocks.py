@@ -44,7 +44,9 @@ def finish_block(
     finished = work.checkpoints.read_summary(block)
     if finished is not None:
         return finished, True
-    counts, rejected = Counts(), Rejected(file, work.max_bad_rows)
+    # Added up once, at the end: a sum costs time for each label.
+    counts: list[Counts] = []
+    rejected = Rejected(file, work.max_bad_rows)
     with work.checkpoints.create_block(block) as writer:
         for rows in read_block(file, work.settings.columns, block):
             if given_up is not None and given_up.is_set():
@@ -53,7 +55,8 @@ def finish_block(
             documents = rows.with_text()
             encoded, compared = encode_compared(encoder, documents.texts, file, documents.numbers)
             writer.append(encoded.tokens, encoded.offsets, documents.numbers, documents.ids)
-            counts += rows.counts() + documents.document_counts(np.diff(encoded.offsets))
-            counts += Counts(by_reference=encoded.by_reference, compared=compared)
+            counts.append(rows.counts())
+            counts.append(documents.document_counts(np.diff(encoded.offsets)))
+            counts.append(Counts(by_reference=encoded.by_reference, compared=compared))
         rejected.save(work.checkpoints.storage, block)
-        return writer.finish(block, counts), False
+        return writer.finish(block, Counts.total(counts)), False

@@ -1,8 +1,8 @@
 """The fast encoder with exactly the tokens of its reference.
 
 Three measures ensure this. Documents with a code point that the two libraries treat differently
-are encoded by the reference (`encoders/differences.py`). Golden texts are compared when a worker
-starts. In every job a sample of the documents is encoded by both (`encoders/compared.py`).
+are encoded by the reference (`differences.py`). Golden texts are compared when a worker
+starts. In every job a sample of the documents is encoded by both (`compared.py`).
 """
 
 from __future__ import annotations

@@ -161,6 +161,8 @@ def open_storage(root: str) -> Storage:
     Raises UsageError for other schemes, and for gs:// without the libraries that it needs.
     """
     scheme, separator, _ = root.partition("://")
+    if root.startswith("gs:") and not separator:
+        raise UsageError(f"{root}: give gs://bucket/folder as text. A Path drops one slash.")
     if not separator:
         from fineshards.storage.local import LocalStorage
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -75,7 +74,6 @@ def new_pipeline(config: BuildConfig) -> Pipeline:
     """An empty pipeline; raises UsageError for options that Beam rejects."""
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    _shorten_log()
     _skip_credentials_for_emulator()
     return runners.new_pipeline(PipelineOptions([*dataflow_defaults(config), *config.beam_args]))
 
@@ -98,15 +96,6 @@ def submit(pipeline: Pipeline, root: str) -> str | None:
             "cancel it with gcloud dataflow jobs cancel."
         ) from None
     return None
-
-
-def _shorten_log() -> None:
-    """Drops the longest messages of Beam's log: all options, and the job as the service has it.
-
-    The job's address in the console and its states stay.
-    """
-    log = logging.getLogger("apache_beam.runners.dataflow.internal.apiclient")
-    log.addFilter(lambda record: not record.msg.startswith(("sdk_pipeline_options", "Create job")))
 
 
 def _skip_credentials_for_emulator() -> None:
