@@ -208,6 +208,8 @@ def _text(name: str, value: str | os.PathLike[str]) -> str:
 def _simplest(value: str | float | Fraction) -> str:
     """A fraction in lowest terms, so that 0.1, "0.10" and "1/10" are the same job."""
     try:
+        if isinstance(value, bool):
+            raise TypeError(value)
         # A float means the decimal that it prints as, not the binary number next to it.
         fraction = Fraction(float.__repr__(value) if isinstance(value, float) else value)
     except (TypeError, ValueError, ArithmeticError):

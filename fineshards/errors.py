@@ -33,6 +33,18 @@ class UsageError(FineshardsError):
     exit_code = 2
 
 
+class MissingLibraryError(UsageError, ImportError):
+    """A library that an extra installs is missing. The message names the extra.
+
+    Also an ImportError, so that `try: from fineshards import verify` works as for any import.
+
+    Example:
+        >>> from fineshards.errors import MissingLibraryError
+        >>> issubclass(MissingLibraryError, ImportError), MissingLibraryError.exit_code
+        (True, 2)
+    """
+
+
 class InputError(FineshardsError):
     """A source file, row group or row that is missing, damaged or of another type than expected.
 

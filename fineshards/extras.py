@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
-from fineshards.errors import UsageError
+from fineshards.errors import MissingLibraryError
 
 # The top-level modules that each extra of pyproject.toml installs.
 _MODULES = {
@@ -22,7 +23,7 @@ _MODULES = {
 }
 
 
-def missing_extra(error: ModuleNotFoundError) -> UsageError | None:
+def missing_extra(error: ModuleNotFoundError) -> MissingLibraryError | None:
     """Returns the error that names the extra to install, or None if no extra has the module.
 
     Example:
@@ -34,15 +35,29 @@ def missing_extra(error: ModuleNotFoundError) -> UsageError | None:
     library = "google-cloud-storage" if module == "google" else module
     for extra, modules in _MODULES.items():
         if module in modules:
-            return UsageError(
-                f"{library} is not installed. Install it with: pip install 'fineshards[{extra}]'"
-            )
+            return _missing(library, extra)
     return None
+
+
+def require(module: str, library: str, extra: str) -> None:
+    """Raises MissingLibraryError unless a module can be found; does not import it."""
+    try:
+        found = find_spec(module) is not None
+    except ModuleNotFoundError:  # not even the package that it is in
+        found = False
+    if not found:
+        raise _missing(library, extra)
+
+
+def _missing(library: str, extra: str) -> MissingLibraryError:
+    return MissingLibraryError(
+        f"{library} is not installed. Install it with: pip install 'fineshards[{extra}]'"
+    )
 
 
 @contextmanager
 def naming_the_extra() -> Iterator[None]:
-    """Raises UsageError, with the extra to install, where an import of an optional library fails.
+    """Raises MissingLibraryError where the body fails to import an optional library.
 
     Also a decorator.
     """

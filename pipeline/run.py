@@ -98,6 +98,7 @@ def _with_config(
     """Turns a function of a BuildConfig into one of its fields, for type checkers too."""
 
     def taking_arguments(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Manifest:
+        signature.bind(*args, **kwargs)  # whose TypeError does not name the class
         return action(config(*args, **kwargs))
 
     signature = inspect.signature(config).replace(return_annotation="Manifest")
@@ -134,7 +135,8 @@ build.__doc__ = """Builds a dataset, resumes it, or finds it finished; returns i
 
     The options are the flags of `fineshards build`, and the bytes are the same. An interrupted
     build resumes when it is called again. It prints nothing, and leaves the caller's loggers,
-    handlers and stderr as they were.
+    handlers and stderr as they were. (With a runner other than the default, Beam's own workers in
+    this process may print the traceback of an error.)
 
     Args:
         **options: The fields of BuildConfig. `output` is required, and either `input` or
@@ -177,8 +179,10 @@ def execute(launch: Launch, config: BuildConfig, surroundings: Surroundings) -> 
     storage = launch.checkpoints.storage
     with _head_start(launch, config):
         with surroundings.starting():
-            pipeline, runner = _pipeline(launch, config)
+            runner = choose_runner(config)
         with surroundings.working(storage, runner):
+            with surroundings.starting():
+                pipeline = _pipeline(launch, config, runner)
             if runner.local:
                 _run_here(pipeline, storage, config.keep_checkpoints)
             elif dataflow.runs_on_dataflow(config):
@@ -202,14 +206,13 @@ def finished(launch: Launch) -> Manifest:
     return manifest
 
 
-def _pipeline(launch: Launch, config: BuildConfig) -> tuple[Pipeline, RunnerChoice]:
-    """Returns the job as a pipeline that is ready to run, and where it runs."""
+def _pipeline(launch: Launch, config: BuildConfig, runner: RunnerChoice) -> Pipeline:
+    """Returns the job as a pipeline that is ready to run."""
     import apache_beam as beam
 
     from fineshards.pipeline.graph import build_pipeline
     from fineshards.transforms.work import Work
 
-    runner = choose_runner(config)
     beam_args = list(runner.beam_args)
     if runner.local:
         from fineshards.pipeline.runners.local import CachedOptions
@@ -226,7 +229,7 @@ def _pipeline(launch: Launch, config: BuildConfig) -> tuple[Pipeline, RunnerChoi
         _ = pipeline | "AlreadyFinished" >> beam.Create([MANIFEST_NAME])
     else:
         build_pipeline(pipeline, Work.of(launch.checkpoints, launch.job, config, runner.threads))
-    return pipeline, runner
+    return pipeline
 
 
 def _head_start(launch: Launch, config: BuildConfig) -> AbstractContextManager[None]:

@@ -27,9 +27,10 @@ from apache_beam.transforms.userstate import BagStateSpec
 
 import fineshards
 
+LOGGERS = ["", *sorted(logging.root.manager.loggerDict), "fineshards", "fineshards.worker"]
+
 def state():
-    names = ["", "fineshards", "apache_beam", "pyarrow", "fineshards.worker"]
-    loggers = [logging.getLogger(name) for name in names]
+    loggers = [logging.getLogger(name) for name in LOGGERS]
     return {
         "levels": [log.level for log in loggers],
         "handlers": [list(map(repr, log.handlers)) for log in loggers],

@@ -27,7 +27,7 @@ ALLOWED = {
     "encoders": {"shards", "storage", "errors"},
     "sources": {"shards", "storage", "errors"},
     "shards": {"storage", "errors"},
-    "storage": {"errors"},
+    "storage": {"errors", "extras"},
     "config": {"errors"},
     "extras": {"errors"},
 }

@@ -52,7 +52,9 @@ class HeadStart:
         if error is not None:
             self._given_up.set()
         self._thread.join()
-        del _begun[_place(self._checkpoints)]
+        # Another build of the same job in this process may have taken the place.
+        if _begun.get(_place(self._checkpoints)) is self:
+            del _begun[_place(self._checkpoints)]
 
     def take(self, block: Block) -> tuple[BlockSummary, bool] | None:
         """Returns what `finish_block` returned for a block, or None if it was not called."""

@@ -50,11 +50,16 @@ def write_shard(
         )
         for piece in ordered
     ]
-    join = storage.assemble if assembly == "stream" else storage.compose
-    with ThreadPoolExecutor(1) as pool:
-        pending = pool.submit(_write_table, name, ordered, checkpoints, paths)
-        checksum = join(name, npy.header(tokens, checkpoints.dtype), parts)
-        table = pending.result()
+    header = npy.header(tokens, checkpoints.dtype)
+    if storage.composes and assembly != "stream":
+        # In this thread alone: another one would need connections of its own for each shard.
+        checksum = storage.compose(name, header, parts)
+        table = _write_table(name, ordered, checkpoints, paths)
+    else:
+        with ThreadPoolExecutor(1) as pool:
+            pending = pool.submit(_write_table, name, ordered, checkpoints, paths)
+            checksum = storage.assemble(name, header, parts)
+            table = pending.result()
     record = ShardRecord(
         name=name,
         split=key.split,

@@ -73,14 +73,20 @@ class Counts:
             The sum of each number, and of the labels with the same column and value.
         """
         parts = list(parts)
-        sums = {name: sum(getattr(part, name) for part in parts) for name in _NUMBERS}
         labels: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
         for part in parts:
             for label in part.labels:
                 entry = labels[label.column, label.value]
                 entry[0] += label.documents
                 entry[1] += label.tokens
-        return cls(**sums, labels=tuple(LabelCount(*key, *labels[key]) for key in sorted(labels)))
+        ordered = tuple(LabelCount(*key, *labels[key]) for key in sorted(labels))
+        return cls(**cls.sum_numbers(parts), labels=ordered)
+
+    @classmethod
+    def sum_numbers(cls, parts: Iterable[Counts]) -> dict[str, int]:
+        """The sums of all numbers by name, without the labels, which are many."""
+        parts = list(parts)
+        return {name: sum(getattr(part, name) for part in parts) for name in _NUMBERS}
 
     def balances(self) -> bool:
         """Whether every row is a document, has no text or was rejected.

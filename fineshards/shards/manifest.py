@@ -171,7 +171,7 @@ class Manifest:
             (1063, 665971)
         """
         blocks = sum(report.blocks for report in self.reports)
-        return {"blocks": blocks} | self.counts().numbers()
+        return {"blocks": blocks} | Counts.sum_numbers(report.counts for report in self.reports)
 
     def counts(self) -> Counts:
         """The counts of all source files together, including labels.

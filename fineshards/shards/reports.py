@@ -61,10 +61,10 @@ def report_file(summaries: list[BlockSummary]) -> FileReport:
 
 def check_reports(reports: Iterable[FileReport], max_bad_rows: int) -> None:
     """Raises InputError if there are no documents, or more rejected rows than allowed."""
-    counts = Counts.total(report.counts for report in reports)
-    check_total(counts.rejected, max_bad_rows)
-    if not counts.documents:
+    sums = Counts.sum_numbers(report.counts for report in reports)
+    check_total(sums["rejected"], max_bad_rows)
+    if not sums["documents"]:
         raise InputError(
-            f"the input has no documents: {counts.rows} rows, none with text. Check --input and "
+            f"the input has no documents: {sums['rows']} rows, none with text. Check --input and "
             "--text_column."
         )

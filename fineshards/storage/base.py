@@ -14,10 +14,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import BinaryIO
 
 from fineshards.errors import OutputError, UsageError
+from fineshards.extras import require
 
 TEMPORARY = "checkpoints/unfinished"
 # The most bytes of a part that one request fetches.
@@ -49,11 +49,13 @@ class Storage(ABC):
 
     root: the folder's path or URL. verifies_content: whether the storage itself detects content
     that was damaged after it was written. supports_mmap: whether `open_mapped` works.
+    composes: whether the service joins files itself (`compose`).
     """
 
     root: str
     verifies_content: bool
     supports_mmap: bool
+    composes: bool
 
     @abstractmethod
     def path(self, name: str) -> str:
@@ -168,21 +170,10 @@ def open_storage(root: str) -> Storage:
 
         return LocalStorage(root)
     if scheme == "gs":
-        if not _is_installed("google.cloud.storage"):
-            raise UsageError(
-                f"{root}: gs:// needs google-cloud-storage. Install it with: "
-                "pip install 'fineshards[gcs]'"
-            )
+        require("google.cloud.storage", "google-cloud-storage", "gcs")
         from fineshards.storage.gcs import GcsStorage
 
         return GcsStorage(root)
     raise UsageError(
         f"{root}: {scheme}:// is not supported. Give a local folder or gs://bucket/folder."
     )
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False

@@ -47,6 +47,7 @@ class GcsStorage(Storage):
 
     verifies_content = True
     supports_mmap = False
+    composes = True
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/")

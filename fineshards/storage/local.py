@@ -29,6 +29,7 @@ class LocalStorage(Storage):
 
     verifies_content = False
     supports_mmap = True
+    composes = False
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)

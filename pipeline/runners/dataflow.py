@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from fineshards.config import BuildConfig
 from fineshards.errors import FineshardsError, UsageError
+from fineshards.extras import require
 from fineshards.pipeline.options import runner_name
 from fineshards.pipeline.runners import choice as runners
 
@@ -38,11 +38,7 @@ def refuse_impossible(config: BuildConfig) -> None:
                 f"{flag} {path} is on this machine, where Dataflow's workers cannot reach it. Use "
                 "a folder on Cloud Storage: gs://bucket/folder."
             )
-    if find_spec("google.cloud.dataflow") is None:
-        raise UsageError(
-            "google-cloud-dataflow-client is not installed. Install it with: "
-            "pip install 'fineshards[dataflow]'"
-        )
+    require("google.cloud.dataflow", "google-cloud-dataflow-client", "dataflow")
     given = PipelineOptions(list(config.beam_args))
     setup = given.view_as(SetupOptions)
     if not (
