@@ -32,8 +32,8 @@ def page() -> str:
     """The whole page."""
     parts = [
         "# API reference\n",
-        "Made from the docstrings by `make api`; do not edit it. Every example runs as a test.\n",
-        "`from fineshards import` takes: " + ", ".join(map(_code, fineshards.__all__)) + ".\n",
+        "Generated from the docstrings by `make api`; do not edit. Every example runs as a test.\n",
+        "`from fineshards import` offers " + ", ".join(map(_code, fineshards.__all__)) + ".\n",
     ]
     for title, values in SECTIONS.items():
         parts.append(f"## {title}\n")

@@ -314,7 +314,7 @@ def faulty_server(*buckets: str, hierarchical: bool = False) -> Iterator[Proxy]:
         with gcs_server(*buckets, seen_as=address) as behind:
             proxy = Proxy(address, behind.removeprefix("http://"), hierarchical)
             handler.proxy = proxy
-            thread = threading.Thread(target=server.serve_forever, daemon=True)
+            thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
             thread.start()
             try:
                 yield proxy
