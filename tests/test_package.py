@@ -278,8 +278,7 @@ def test_a_dataset_on_cloud_storage_names_the_extra(base: Python) -> None:
         "except fineshards.FineshardsError as error: print(error)"
     )
     assert sentence == (
-        "gs://bucket/dataset: gs:// needs google-cloud-storage. Install it with: "
-        "pip install 'fineshards[gcs]'"
+        "google-cloud-storage is not installed. Install it with: pip install 'fineshards[gcs]'"
     )
 
 

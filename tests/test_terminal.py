@@ -62,7 +62,8 @@ def test_a_terminal_shows_a_bar_with_blocks_rate_and_time_left(
 ) -> None:
     output = run_on_terminal(
         *("build", "--input", slow_input, "--output", tmp_path / "out"),
-        *("--shard_tokens=500000", "--block_bytes=1"),
+        # The slow engine, so that the bar is drawn while some blocks are finished and others not.
+        *("--shard_tokens=500000", "--block_bytes=1", "--tokenizer_engine=tiktoken"),
     )
     assert re.search(r"\d+/\d+ blocks, \d+\.\d\dM tokens/s, \d+ s left", output)
     assert "━" in output
