@@ -288,10 +288,11 @@ def test_an_extra_is_named_for_every_library_it_installs(extra: str) -> None:
         requirement.replace("-", "_").partition(">")[0].lower()
         for requirement in PROJECT["optional-dependencies"][extra]
     }
+    distributions = packages_distributions()  # looks into every installed package
     named = {
         distribution.replace("-", "_").lower()
         for module in extras._MODULES["build"] + extras._MODULES["gcs"]
-        for distribution in packages_distributions()[module]
+        for distribution in distributions[module]
     }
     assert listed <= named
 
