@@ -137,6 +137,10 @@ def test_flink_continues_when_a_worker_is_killed(
     command = [sys.executable, "-m", "fineshards", *flags]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as job:
         wait_for_blocks(output, job, 3)
+        # Flink passes blocks on while the footers of other files are still being read.
+        reader = StatusReader(open_storage(str(output)))
+        while reader.read().stage == "discovering":
+            time.sleep(0.02)
         workers = flink.worker_processes()
         assert len(workers) == 2
         for worker in workers:
