@@ -30,12 +30,12 @@ class Work:
     ) -> "Work":
         """The work of a job."""
         return cls(
-            checkpoints,
-            job.settings,
-            len(job.files),
-            config.tokenizer_engine,
-            config.assembly,
-            config.max_bad_rows,
-            config.keep_checkpoints,
-            threads,
+            checkpoints=checkpoints,
+            settings=job.settings,
+            files=len(job.files),
+            tokenizer_engine=config.tokenizer_engine,
+            assembly=config.assembly,
+            max_bad_rows=config.max_bad_rows,
+            keep_checkpoints=config.keep_checkpoints,
+            threads=threads,
         )
