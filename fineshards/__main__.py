@@ -1,8 +1,18 @@
-"""`python -m fineshards` is `fineshards`."""
+"""The command `fineshards`, also as `python -m fineshards`."""
 
 import sys
 
-from fineshards.pipeline.cli import main
+from fineshards.pipeline.interrupts import end_at_once
+
+
+def main() -> int:
+    """Runs the command line in a process of its own; returns the exit code."""
+    # Before anything else is imported, which takes time.
+    end_at_once()
+    from fineshards.pipeline import cli
+
+    return cli.main()
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -54,6 +54,8 @@ class BuildConfig:
         test_fraction: Share of the shards that are test shards, the first ones. Default: 0.1.
         test_shards: Number of test shards instead.
         overwrite: Delete what the output folder holds of another job, and start again.
+        workers: Worker processes of a local run; workers to begin with on Dataflow. Default: one
+            per usable core; Dataflow's own choice.
         tokenizer_engine: The library that encodes; all give the same tokens. Default: auto, the
             fastest that is proven to.
         block_bytes: Bytes of text per block, the unit of work. Default: 16 to 64 MiB, by the size
@@ -90,6 +92,7 @@ class BuildConfig:
     test_fraction: str | float | Fraction | None = _flag(None, _OUTPUT, "F")
     test_shards: int | None = _flag(None, _OUTPUT, "N")
     overwrite: bool = _flag(False, _OUTPUT)
+    workers: int | None = _flag(None, _WORK, "N", least=1)
     tokenizer_engine: Literal["auto", "gigatoken", "tiktoken", "tokenizers"] = _flag("auto", _WORK)
     block_bytes: int | None = _flag(None, _WORK, "N", least=1)
     assembly: Literal["auto", "compose", "stream"] = _flag("auto", _WORK)

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from fineshards.errors import UsageError
-from fineshards.pipeline.fast_start import leave_out_what_is_not_needed
 from fineshards.pipeline.options import (
     Parser,
     add_build_flags,
@@ -23,12 +22,10 @@ from fineshards.pipeline.terminal import report_errors
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code: 0, 1 for a failure, 2 for a usage error."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if argv is None and _builds_local_files(arguments):
-        leave_out_what_is_not_needed()
-    return report_errors(lambda: _run(arguments))
+    return report_errors(lambda: _run(arguments, alone=argv is None))
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], alone: bool) -> int:
     parser = Parser(prog="fineshards", description="Raw text in, exact token shards out.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     build = commands.add_parser("build", help="build a dataset, or resume a build")
@@ -58,7 +55,7 @@ def _run(arguments: list[str]) -> int:
         # Imported after the flags are parsed, so that --help and mistakes need no numpy.
         from fineshards.pipeline.main import build as run_build
 
-        run_build(config)
+        run_build(config, alone)
         return 0
     if arguments[:1] == ["tune"]:
         options = parse_tune_flags(tune, arguments[1:])
@@ -67,14 +64,6 @@ def _run(arguments: list[str]) -> int:
         return run_tune(options)
     args = parser.parse_args(arguments)
     return {"status": _status, "verify": _verify, "inspect": _inspect}[args.command](args)
-
-
-def _builds_local_files(arguments: list[str]) -> bool:
-    """Whether the command only builds from local files, on this machine."""
-    remote = ("--runner", "--dataset")
-    return arguments[:1] == ["build"] and not any(
-        arg.startswith(remote) or "://" in arg for arg in arguments
-    )
 
 
 def _status(args: argparse.Namespace) -> int:

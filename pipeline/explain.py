@@ -41,8 +41,3 @@ def explain(error: BaseException) -> FineshardsError | None:
             "cancel it, or choose another --job_name."
         )
     return None
-
-
-def is_interrupt(error: BaseException) -> bool:
-    """Whether the user stopped the job: Beam turns a KeyboardInterrupt into a RuntimeError."""
-    return isinstance(error, KeyboardInterrupt) or str(error).startswith("KeyboardInterrupt [")

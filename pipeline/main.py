@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 from fineshards.commands.wording import counted
 from fineshards.config import BuildConfig
+from fineshards.pipeline.fresh import prepare_process
+from fineshards.pipeline.interrupts import end_at_once, mention_resuming
 from fineshards.pipeline.options import (
     Parser,
     add_build_flags,
@@ -15,7 +17,8 @@ from fineshards.pipeline.options import (
     parse_build_flags,
 )
 from fineshards.pipeline.run import execute, finished, prepare
-from fineshards.pipeline.terminal import Terminal, report_errors
+from fineshards.pipeline.runners.choice import runs_here
+from fineshards.pipeline.terminal import report_errors, working
 from fineshards.shards.manifest import Manifest
 
 
@@ -23,32 +26,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Builds a dataset from command-line flags; returns the exit code."""
     parser = Parser(prog="python -m fineshards.pipeline.main", description=__doc__)
     add_build_flags(parser)
+    alone = argv is None
+    if alone:
+        end_at_once()
     arguments = sys.argv[1:] if argv is None else argv
-    return report_errors(lambda: build(parse_build_flags(parser, arguments)))
+    return report_errors(lambda: build(parse_build_flags(parser, arguments), alone))
 
 
-def build(config: BuildConfig) -> None:
+def build(config: BuildConfig, alone: bool) -> None:
     """Builds a dataset with progress on the terminal; prints the outcome.
 
-    Raises FineshardsError, or whatever a runner makes of one (`pipeline.explain`).
+    alone: whether this process does nothing else. Raises FineshardsError, or whatever a runner makes of one (`pipeline.explain`).
     """
     began = time.monotonic()
-    terminal = Terminal()
-    with terminal.starting():
-        launch = prepare(config)
+    if alone:
+        prepare_process()
+        mention_resuming()
+    launch = prepare(config, alone)
     root = launch.checkpoints.storage.root
     if launch.manifest is not None and not launches_template(config):
         print(f"already finished, nothing to do: {_outcome(launch.manifest)} in {root}")
         return
     resumed = launch.checkpoints.has_finished_blocks()
-    submitted = execute(launch, config, terminal)
+    local = runs_here(config)
+    submitted = execute(launch, config, lambda storage: working(storage, local), alone)
     if submitted is not None:
         print(submitted)
         return
     manifest = finished(launch)
     seconds = time.monotonic() - began
     speed = ""
-    if not resumed and terminal.local:
+    if not resumed and local:
         speed = f" at {manifest.totals()['text_bytes'] / 1e6 / seconds:,.1f} MB/s of text"
     print(f"finished in {seconds:,.1f} s{speed}: {_outcome(manifest)} in {root}")
 

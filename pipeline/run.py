@@ -1,28 +1,26 @@
-"""A build from start to end: launch, graph, runner, manifest. Prints nothing.
-
-The command line wraps it in `Surroundings` of its own, which show progress.
-"""
+"""A build from start to end: launch, graph, runner, manifest. Prints nothing."""
 
 from __future__ import annotations
 
 import inspect
 import logging
-import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, ParamSpec, Protocol
+from typing import TYPE_CHECKING, ParamSpec
 
 from fineshards.config import BuildConfig
+from fineshards.cores import usable_cores
 from fineshards.errors import FineshardsError
 from fineshards.extras import naming_the_extra
-from fineshards.pipeline.explain import explain, is_interrupt
+from fineshards.pipeline.explain import explain
+from fineshards.pipeline.fresh import call_in_fresh_interpreter
 from fineshards.pipeline.options import check_beam_args, launches_template
 from fineshards.pipeline.runners import dataflow
 from fineshards.pipeline.runners.choice import (
-    RunnerChoice,
-    choose_runner,
+    local_args,
     new_pipeline,
-    runs_in_this_process,
+    refuse_other_workers,
+    runs_here,
 )
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.storage.base import Storage
@@ -31,65 +29,9 @@ if TYPE_CHECKING:
     from apache_beam import Pipeline
 
     from fineshards.pipeline.launch import Launch
+    from fineshards.transforms.work import Work
 
 _Arguments = ParamSpec("_Arguments")
-
-
-class Surroundings(Protocol):
-    """What a build is wrapped in: output, logging, settings of the process."""
-
-    def starting(self) -> AbstractContextManager[None]:
-        """Wraps the imports, the launch and the building of the graph."""
-
-    def working(self, storage: Storage, runner: RunnerChoice) -> AbstractContextManager[None]:
-        """Wraps the run of the graph."""
-
-
-class _WithoutBeamsLog:
-    """Leaves out Beam's log, which repeats with tracebacks what ends in one sentence.
-
-    Builds in several threads share it: the first one silences the log, and the last one to end
-    restores it.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._entered = 0
-        self._level = logging.NOTSET
-        self._placeholder = logging.NullHandler()
-
-    def __enter__(self) -> None:
-        root, beam = logging.getLogger(), logging.getLogger("apache_beam")
-        with self._lock:
-            self._entered += 1
-            if self._entered == 1:
-                self._level = beam.level
-                beam.setLevel(logging.CRITICAL + 1)
-                if not root.handlers:
-                    # Beam's options give the root logger a handler where it has none.
-                    root.addHandler(self._placeholder)
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._entered -= 1
-            if self._entered == 0:
-                logging.getLogger().removeHandler(self._placeholder)
-                logging.getLogger("apache_beam").setLevel(self._level)
-
-
-_without_beams_log = _WithoutBeamsLog()
-
-
-class Quiet:
-    """For a build inside another program: shows nothing, and restores what it changes."""
-
-    def starting(self) -> AbstractContextManager[None]:
-        """Leaves out Beam's log."""
-        return _without_beams_log
-
-    def working(self, storage: Storage, runner: RunnerChoice) -> AbstractContextManager[None]:
-        """Does what `starting` does."""
-        return _without_beams_log
 
 
 def _with_config(
@@ -109,16 +51,22 @@ def _with_config(
 def run(config: BuildConfig) -> Manifest:
     """Builds a dataset, resumes it, or finds it finished; returns its manifest.
 
-    Prints nothing, and leaves loggers, handlers and stderr as they were. Raises FineshardsError
-    when the build fails, and when the runner was told not to wait for its end.
+    It works in a fresh interpreter, prints nothing, and changes nothing in this process. Raises
+    FineshardsError when the build fails, and when the runner was told not to wait for its end.
     """
-    surroundings = Quiet()
-    with surroundings.starting():
-        launch = prepare(config)
+    return call_in_fresh_interpreter(build_quietly, config)
+
+
+def build_quietly(config: BuildConfig) -> Manifest:
+    """Does what `run` does, in this process, which does nothing else."""
+    # Beam's log repeats with tracebacks what ends in one sentence.
+    logging.basicConfig(handlers=[logging.NullHandler()])
+    logging.getLogger("apache_beam").setLevel(logging.CRITICAL + 1)
+    launch = prepare(config, alone=True)
     if launch.manifest is not None:
         return launch.manifest
     try:
-        submitted = execute(launch, config, surroundings)
+        submitted = execute(launch, config, nullcontext, alone=True)
     except Exception as error:
         explained = explain(error)
         if explained is None or explained is error:
@@ -134,9 +82,9 @@ build.__name__ = build.__qualname__ = "build"
 build.__doc__ = """Builds a dataset, resumes it, or finds it finished; returns its manifest.
 
     The options are the flags of `fineshards build`, and the bytes are the same. An interrupted
-    build resumes when it is called again. It prints nothing, and leaves the caller's loggers,
-    handlers and stderr as they were. (With a runner other than the default, Beam's own workers in
-    this process may print the traceback of an error.)
+    build resumes when it is called again. It prints nothing and changes nothing in the calling
+    process, because it works in a fresh interpreter. (With a runner other than the default, Beam's
+    own workers in that interpreter may print the traceback of an error.)
 
     Args:
         **options: The fields of BuildConfig. `output` is required, and either `input` or
@@ -160,9 +108,17 @@ build.__doc__ = """Builds a dataset, resumes it, or finds it finished; returns i
 
 
 @naming_the_extra()
-def prepare(config: BuildConfig) -> Launch:
-    """Calls `pipeline.launch`, imported late so that --help and wrong flags are fast."""
-    check_beam_args(config)
+def prepare(config: BuildConfig, alone: bool) -> Launch:
+    """Calls `pipeline.launch`, imported late so that --help and wrong flags are fast.
+
+    alone: whether this process does nothing but build.
+    """
+    refuse_other_workers(config)
+    if config.beam_args and alone and runs_here(config):
+        # Checking needs Beam, and workers are forked from a process without it.
+        call_in_fresh_interpreter(check_beam_args, config)
+    else:
+        check_beam_args(config)
     if dataflow.runs_on_dataflow(config):
         dataflow.refuse_impossible(config)
     from fineshards.pipeline.launch import prepare
@@ -170,27 +126,39 @@ def prepare(config: BuildConfig) -> Launch:
     return prepare(config)
 
 
-def execute(launch: Launch, config: BuildConfig, surroundings: Surroundings) -> str | None:
+def execute(
+    launch: Launch,
+    config: BuildConfig,
+    working: Callable[[Storage], AbstractContextManager[None]],
+    alone: bool,
+) -> str | None:
     """Runs a launched job to its end.
+
+    working: wraps the run, to show progress. alone: whether this process does nothing but build;
+    otherwise a local run does all its work in the calling thread.
 
     Returns None, or, for a job that is not waited for, a sentence that says what became of it.
     Raises whatever the runner raises.
     """
-    storage = launch.checkpoints.storage
-    with _head_start(launch, config):
-        with surroundings.starting():
-            runner = choose_runner(config)
-        with surroundings.working(storage, runner):
-            with surroundings.starting():
-                pipeline = _pipeline(launch, config, runner)
-            if runner.local:
-                _run_here(pipeline, storage, config.keep_checkpoints)
-            elif dataflow.runs_on_dataflow(config):
-                return dataflow.submit(pipeline, storage.root)
-            else:
-                from fineshards.pipeline.runners import portable
+    from fineshards.transforms.work import Work
 
-                portable.submit(pipeline, storage.root)
+    storage = launch.checkpoints.storage
+    work = Work.of(launch.checkpoints, launch.job, config)
+    if runs_here(config):
+        with _pool(work, config) if alone else nullcontext(), working(storage):
+            _run_here(launch, work, config)
+        return None
+    with working(storage):
+        if dataflow.runs_on_dataflow(config):
+            pipeline = dataflow.new_pipeline(config)
+        else:
+            from fineshards.pipeline.runners import portable
+
+            pipeline = new_pipeline(portable.DescribedOptions(list(config.beam_args)))
+        _build_graph(pipeline, launch, work, config)
+        if dataflow.runs_on_dataflow(config):
+            return dataflow.submit(pipeline, storage.root)
+        portable.submit(pipeline, storage.root)
     return None
 
 
@@ -206,55 +174,41 @@ def finished(launch: Launch) -> Manifest:
     return manifest
 
 
-def _pipeline(launch: Launch, config: BuildConfig, runner: RunnerChoice) -> Pipeline:
-    """Returns the job as a pipeline that is ready to run."""
+def _pool(work: Work, config: BuildConfig) -> AbstractContextManager[object]:
+    from fineshards.transforms.pool import Pool
+
+    return Pool(work, config.workers or usable_cores())
+
+
+def _run_here(launch: Launch, work: Work, config: BuildConfig) -> None:
+    """Runs the job on this machine."""
+    import apache_beam as beam
+
+    from fineshards.pipeline.runners.local import CachedOptions
+
+    pipeline = beam.Pipeline(options=CachedOptions(local_args(config)))
+    _build_graph(pipeline, launch, work, config)
+    try:
+        pipeline.run().wait_until_finish()
+    except Exception:
+        # A second launch of the same job may have finished it and deleted the checkpoints that
+        # this one was reading.
+        storage = launch.checkpoints.storage
+        if Manifest.load(storage) is None:
+            raise
+        if not config.keep_checkpoints:
+            from fineshards.pipeline.launch import clear_checkpoints
+
+            clear_checkpoints(storage)
+
+
+def _build_graph(pipeline: Pipeline, launch: Launch, work: Work, config: BuildConfig) -> None:
     import apache_beam as beam
 
     from fineshards.pipeline.graph import build_pipeline
-    from fineshards.transforms.work import Work
 
-    beam_args = list(runner.beam_args)
-    if runner.local:
-        from fineshards.pipeline.runners.local import CachedOptions
-
-        pipeline = beam.Pipeline(options=CachedOptions(beam_args))
-    elif dataflow.runs_on_dataflow(config):
-        pipeline = dataflow.new_pipeline(config)
-    else:
-        from fineshards.pipeline.runners.portable import DescribedOptions
-
-        pipeline = new_pipeline(DescribedOptions(beam_args))
     if launch.manifest is not None and launches_template(config):
         # A template's launcher must start a job even if there is nothing to do.
         _ = pipeline | "AlreadyFinished" >> beam.Create([MANIFEST_NAME])
     else:
-        build_pipeline(pipeline, Work.of(launch.checkpoints, launch.job, config, runner.threads))
-    return pipeline
-
-
-def _head_start(launch: Launch, config: BuildConfig) -> AbstractContextManager[None]:
-    # Remote storage would get the same requests twice.
-    places = [launch.checkpoints.storage.root, *(file.path for file in launch.job.files)]
-    if not runs_in_this_process(config) or any("://" in place for place in places):
-        return nullcontext()
-    from fineshards.transforms.head_start import HeadStart
-    from fineshards.transforms.work import Work
-
-    return HeadStart(Work.of(launch.checkpoints, launch.job, config))
-
-
-def _run_here(pipeline: Pipeline, storage: Storage, keep_checkpoints: bool) -> None:
-    """Runs the job on this machine."""
-    try:
-        pipeline.run().wait_until_finish()
-    except Exception as error:
-        if is_interrupt(error):
-            raise KeyboardInterrupt from None
-        # A second launch of the same job may have finished it and deleted the checkpoints that
-        # this one was reading.
-        if Manifest.load(storage) is None:
-            raise
-        if not keep_checkpoints:
-            from fineshards.pipeline.launch import clear_checkpoints
-
-            clear_checkpoints(storage)
+        build_pipeline(pipeline, work)

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stderr
-from typing import TYPE_CHECKING, TextIO
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 from fineshards.pipeline.explain import explain
-from fineshards.pipeline.fast_start import without_garbage_collection
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fineshards.pipeline.runners.choice import RunnerChoice
     from fineshards.storage.base import Storage
 
 INTERRUPTED = 130
@@ -49,71 +44,19 @@ def report_errors(action: Callable[[], int | None]) -> int:
         return 1
 
 
-class Terminal:
-    """The surroundings of a build on the command line: see `Surroundings` in pipeline/run.py."""
-
-    def __init__(self) -> None:
-        self.local = False
-
-    def starting(self) -> AbstractContextManager[None]:
-        """Turns garbage collection off."""
-        return without_garbage_collection()
-
-    @contextmanager
-    def working(self, storage: Storage, runner: RunnerChoice) -> Iterator[None]:
-        """Shows log lines and, on this machine, progress."""
-        from rich.console import Console
-
-        self.local = runner.local
-        with ExitStack() as stack:
-            console = Console(stderr=True)
-            # Beam's workers in this process print the traceback of every error themselves.
-            if runner.in_process:
-                console = stack.enter_context(hold_back_stderr())
-            if runner.local:
-                from fineshards.pipeline.progress import watch
-                from fineshards.pipeline.runners.local import patch_runner
-
-                patch_runner()
-                stack.enter_context(watch(storage, console))
-            set_up_logging(console, runner.local)
-            yield
-
-
 @contextmanager
-def hold_back_stderr() -> Iterator[Console]:
-    """Yields a console on stderr, and holds back what anything else prints there.
-
-    It is shown at the end if the body fails with an unexpected error.
-    """
+def working(storage: Storage, local: bool) -> Iterator[None]:
+    """Shows log lines and, for a job on this machine, progress, while the body runs."""
     from rich.console import Console
 
-    with tempfile.TemporaryFile("w+", buffering=1, errors="replace") as held:
-        saved = os.dup(2)
-        shown = sys.stderr
-        if _is_descriptor(shown, 2):
-            shown = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
-        os.dup2(held.fileno(), 2)
-        explained = True
-        try:
-            with redirect_stderr(held):
-                yield Console(file=shown)
-        except Exception as error:
-            explained = explain(error) is not None
-            raise
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)
-            if not explained:
-                held.seek(0)
-                shutil.copyfileobj(held, sys.stderr)
+    console = Console(stderr=True)
+    with ExitStack() as stack:
+        if local:
+            from fineshards.pipeline.progress import watch
 
-
-def _is_descriptor(stream: TextIO, number: int) -> bool:
-    try:
-        return stream.fileno() == number
-    except (AttributeError, OSError):
-        return False
+            stack.enter_context(watch(storage, console))
+        set_up_logging(console, local)
+        yield
 
 
 def set_up_logging(console: Console, local: bool) -> None:

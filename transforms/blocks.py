@@ -1,7 +1,5 @@
 """What Discover does to a file and Tokenize to a block. No Beam."""
 
-import threading
-
 import numpy as np
 
 from fineshards.encoders.compared import encode_compared
@@ -12,10 +10,6 @@ from fineshards.shards.rejected import Rejected
 from fineshards.shards.reports import BlockSummary
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.transforms.work import Work
-
-
-class GivenUpError(Exception):
-    """A block was abandoned because its result is no longer wanted."""
 
 
 def discover_file(file: SourceFile, work: Work) -> list[Block]:
@@ -32,14 +26,12 @@ def finish_block(
     block: Block,
     encoder: Encoder,
     work: Work,
-    given_up: threading.Event | None = None,
 ) -> tuple[BlockSummary, bool]:
     """Encodes a block into its token block, unless an earlier run did.
 
     Returns the block's summary, and whether an earlier run had finished it. Rows with null text
     are counted and skipped. Rows that cannot be encoded are listed in `metadata/rejected/`; one
-    more than allowed raises InputError. Once `given_up` is set, raises GivenUpError after the
-    current record batch, and leaves no block.
+    more than allowed raises InputError.
     """
     finished = work.checkpoints.read_summary(block)
     if finished is not None:
@@ -49,8 +41,6 @@ def finish_block(
     rejected = Rejected(file, work.max_bad_rows)
     with work.checkpoints.create_block(block) as writer:
         for rows in read_block(file, work.settings.columns, block):
-            if given_up is not None and given_up.is_set():
-                raise GivenUpError
             rejected.add(rows.bad)
             documents = rows.with_text()
             encoded, compared = encode_compared(encoder, documents.texts, file, documents.numbers)

@@ -6,9 +6,9 @@ import apache_beam as beam
 
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.records import Block, SourceFile
-from fineshards.transforms.blocks import discover_file
 from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.parallel import ParallelDoFn
+from fineshards.transforms.run_tasks import RunTasks
+from fineshards.transforms.tasks import DiscoverFile
 from fineshards.transforms.work import Work
 
 METRICS = StepMetrics("discover")
@@ -33,7 +33,7 @@ class Discover(beam.PTransform):
             | "Job" >> beam.Create([self._work.checkpoints])
             | "Files" >> beam.FlatMap(_files)
             | "Spread" >> beam.Reshuffle()
-            | "Footers" >> beam.ParDo(_DiscoverFile(self._work))
+            | "Footers" >> beam.ParDo(_Footers(METRICS, self._work))
             | "Blocks" >> beam.FlatMap(_pairs)
         )
 
@@ -47,13 +47,9 @@ def _pairs(found: tuple[SourceFile, list[Block]]) -> Iterator[tuple[SourceFile, 
     return ((file, block) for block in blocks)
 
 
-class _DiscoverFile(ParallelDoFn):
-    def __init__(self, work: Work) -> None:
-        super().__init__(METRICS, work.threads)
-        self._work = work
-
-    def work(self, file: SourceFile) -> tuple[SourceFile, list[Block]]:
-        return file, discover_file(file, self._work)
+class _Footers(RunTasks):
+    def task(self, file: SourceFile) -> DiscoverFile:
+        return DiscoverFile(file)
 
     def counts(self, file: SourceFile, result: tuple[SourceFile, list[Block]]) -> dict[str, int]:
         return {"files_in": 1, "blocks_out": len(result[1])}

@@ -2,13 +2,11 @@
 
 import apache_beam as beam
 
-from fineshards.encoders.loading import load_encoder
 from fineshards.shards.records import Block, SourceFile
 from fineshards.shards.reports import BlockSummary
-from fineshards.transforms import head_start
-from fineshards.transforms.blocks import finish_block
 from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.parallel import ParallelDoFn
+from fineshards.transforms.run_tasks import RunTasks
+from fineshards.transforms.tasks import FinishBlock
 from fineshards.transforms.work import Work
 
 METRICS = StepMetrics("tokenize")
@@ -26,29 +24,14 @@ class Tokenize(beam.PTransform):
         return (
             blocks
             | "Spread" >> beam.Reshuffle()
-            | "Encode" >> beam.ParDo(_TokenizeBlock(self._work))
+            | "Encode" >> beam.ParDo(_Encode(METRICS, self._work))
             | "Summary" >> beam.Map(_summary)
         )
 
 
-class _TokenizeBlock(ParallelDoFn):
-    def __init__(self, work: Work) -> None:
-        super().__init__(METRICS, work.threads)
-        self._work = work
-
-    def setup(self) -> None:
-        self._encoder = load_encoder(
-            self._work.settings.tokenizer,
-            self._work.checkpoints.storage,
-            self._work.tokenizer_engine,
-        )
-
-    def work(self, element: tuple[SourceFile, Block]) -> tuple[BlockSummary, bool]:
-        file, block = element
-        begun = head_start.take(self._work.checkpoints, block)
-        if begun is not None:
-            return begun
-        return finish_block(file, block, self._encoder, self._work)
+class _Encode(RunTasks):
+    def task(self, element: tuple[SourceFile, Block]) -> FinishBlock:
+        return FinishBlock(*element)
 
     def counts(
         self, element: tuple[SourceFile, Block], result: tuple[BlockSummary, bool]

@@ -11,8 +11,8 @@ from fineshards.shards.job import Job, Settings
 class Work:
     """A launched job as its steps see it. Small, because it is pickled into each step.
 
-    files: number of files in the job record. threads: threads per worker. The other fields decide
-    no byte; BuildConfig describes them.
+    files: number of files in the job record. The options decide no byte; BuildConfig describes
+    them.
     """
 
     checkpoints: Checkpoints
@@ -22,12 +22,9 @@ class Work:
     assembly: str = "auto"
     max_bad_rows: int = 0
     keep_checkpoints: bool = False
-    threads: int = 1
 
     @classmethod
-    def of(
-        cls, checkpoints: Checkpoints, job: Job, config: BuildConfig, threads: int = 1
-    ) -> "Work":
+    def of(cls, checkpoints: Checkpoints, job: Job, config: BuildConfig) -> "Work":
         """The work of a job."""
         return cls(
             checkpoints=checkpoints,
@@ -37,5 +34,4 @@ class Work:
             assembly=config.assembly,
             max_bad_rows=config.max_bad_rows,
             keep_checkpoints=config.keep_checkpoints,
-            threads=threads,
         )

@@ -5,12 +5,12 @@ from collections.abc import Iterable
 
 import apache_beam as beam
 
-from fineshards.shards.assembly import write_shard
 from fineshards.shards.layout import ShardKey
 from fineshards.shards.plan import StreamPlan
 from fineshards.shards.records import Piece, ShardRecord
 from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.parallel import ParallelDoFn
+from fineshards.transforms.run_tasks import RunTasks
+from fineshards.transforms.tasks import WriteShard
 from fineshards.transforms.work import Work
 
 METRICS = StepMetrics("write")
@@ -31,7 +31,7 @@ class Write(beam.PTransform):
             pieces
             | "GroupShards" >> beam.GroupByKey()
             | "Listed" >> beam.MapTuple(_listed)
-            | "Assemble" >> beam.ParDo(_WriteShard(self._work), beam.pvalue.AsSingleton(self._plan))
+            | "Assemble" >> beam.ParDo(_Assemble(METRICS, self._work), beam.pvalue.AsSingleton(self._plan))
         )
 
 
@@ -40,23 +40,9 @@ def _listed(key: tuple[str, int], pieces: Iterable[Piece]) -> tuple[tuple[str, i
     return key, list(pieces)
 
 
-class _WriteShard(ParallelDoFn):
-    def __init__(self, work: Work) -> None:
-        super().__init__(METRICS, work.threads)
-        self._work = work
-
-    def setup(self) -> None:
-        self._paths = [file.path for file in self._work.checkpoints.job().files]
-
-    def work(self, group: tuple[tuple[str, int], list[Piece]], plan: StreamPlan) -> ShardRecord:
-        return write_shard(
-            ShardKey(*group[0]),
-            group[1],
-            plan.layout,
-            self._work.checkpoints,
-            self._paths,
-            self._work.assembly,
-        )
+class _Assemble(RunTasks):
+    def task(self, group: tuple[tuple[str, int], list[Piece]], plan: StreamPlan) -> WriteShard:
+        return WriteShard(ShardKey(*group[0]), tuple(group[1]), plan.layout)
 
     def counts(
         self, group: tuple[tuple[str, int], list[Piece]], record: ShardRecord

@@ -61,6 +61,8 @@ def dataflow_defaults(config: BuildConfig) -> tuple[str, ...]:
     """
     digest = hashlib.sha256(config.folder.rstrip("/").encode()).hexdigest()
     defaults = [f"--job_name=fineshards-{digest[:12]}", "--no_save_main_session"]
+    if config.workers is not None:
+        defaults.append(f"--num_workers={config.workers}")
     if any(arg.split("=")[0] == "--sdk_container_image" for arg in config.beam_args):
         defaults.append("--sdk_location=container")
     return tuple(defaults)

@@ -1,0 +1,109 @@
+"""A function called in a fresh interpreter, which has this process's import path and nothing else.
+
+A build must fork workers from a process that holds little and has no threads, and Beam changes
+global state. So a build in a user's program runs in an interpreter of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any, ParamSpec, TypeVar
+
+from fineshards.errors import FineshardsError
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+# Nothing of a user's program is imported, not even its __main__, unlike in multiprocessing.
+_PROGRAM = """
+import sys
+from multiprocessing.connection import Connection
+launcher = Connection({descriptor})
+sys.path[:] = launcher.recv()
+from fineshards.pipeline.fresh import answer
+answer(launcher, {process})
+"""
+
+
+def call_in_fresh_interpreter(
+    function: Callable[_Arguments, _Result],
+    /,
+    *arguments: _Arguments.args,
+    **keywords: _Arguments.kwargs,
+) -> _Result:
+    """Returns what a function of a module returns for these arguments, or raises what it raises.
+
+    An error that is not a FineshardsError is raised as RuntimeError with its traceback as text. The
+    interpreter ends with this process, and at once if the caller is interrupted.
+    """
+    ours, theirs = Pipe()
+    program = _PROGRAM.format(descriptor=theirs.fileno(), process=os.getpid())
+    with ours:
+        with theirs:
+            # -P: a file in the current folder must not shadow a library.
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-c", program],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        try:
+            ours.send(sys.path)
+            ours.send((function, arguments, keywords))
+            result, error = ours.recv()
+        except (EOFError, OSError):
+            process.wait()
+            raise FineshardsError(f"{_end_of(process.returncode)}") from None
+        finally:
+            process.kill()
+            process.wait()
+    if error is not None:
+        raise error
+    returned: _Result = result
+    return returned
+
+
+def _end_of(code: int) -> str:
+    if code == -signal.SIGKILL:
+        return (
+            "the process of the build was killed by SIGKILL; most likely the machine ran out of "
+            "memory. Use fewer workers. Finished work is safe; build again to resume."
+        )
+    how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+    return f"the process of the build ended {how}. Finished work is safe; build again to resume."
+
+
+def answer(launcher: Connection, process: int) -> None:
+    """What the fresh interpreter does: one call."""
+    # Ctrl-C goes to all processes of a terminal; the launching one decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    prepare_process()
+    from fineshards.transforms.pool import end_with
+
+    end_with(process)
+    function, arguments, keywords = launcher.recv()
+    result, error = None, None
+    try:
+        result = function(*arguments, **keywords)
+    except FineshardsError as expected:
+        error = expected
+    except BaseException:
+        error = RuntimeError(f"the build failed unexpectedly:\n{traceback.format_exc()}")
+    launcher.send((result, error))
+
+
+def prepare_process() -> None:
+    """Settles a process that does nothing but build, before it imports libraries.
+
+    No cyclic garbage collection: imports and the graph make hundreds of thousands of objects that
+    stay. No threads for linear algebra, which numpy would start: this process is forked.
+    """
+    gc.disable()
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

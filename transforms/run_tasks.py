@@ -1,0 +1,63 @@
+"""The DoFn of the steps that work: one task per element.
+
+In a local run the tasks are done by the pool's processes. Elsewhere the runner's worker does each
+task when it gets the element.
+"""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.transforms.window import GlobalWindows
+
+from fineshards.transforms.metrics import StepMetrics
+from fineshards.transforms.pool import current_pool
+from fineshards.transforms.tasks import Done, Task, Worker
+from fineshards.transforms.work import Work
+
+
+class RunTasks(beam.DoFn):
+    """Turns each element into a task, and each task into one result."""
+
+    def __init__(self, metrics: StepMetrics, work: Work) -> None:
+        self._metrics = metrics
+        self._work = work
+
+    def task(self, element: Any, *side: Any) -> Task:
+        """The task of an element."""
+        raise NotImplementedError
+
+    def counts(self, element: Any, result: Any) -> dict[str, int]:
+        """What to add to the step's counters for an element."""
+        raise NotImplementedError
+
+    def setup(self) -> None:
+        """Called by Beam."""
+        self._worker = Worker(self._work)
+
+    def start_bundle(self) -> None:
+        """Called by Beam."""
+        self._pending: list[tuple[Any, Future[Done]]] = []
+
+    def process(self, element: Any, *side: Any) -> Iterator[Any]:
+        """Called by Beam for each element."""
+        task, pool = self.task(element, *side), current_pool()
+        if pool is not None:
+            # Not waited for here, so that all processes have work.
+            self._pending.append((element, pool.submit(task)))
+            return
+        began = time.monotonic()
+        result = task.run(self._worker)
+        yield self._counted(element, result, time.monotonic() - began)
+
+    def finish_bundle(self) -> Iterator[Any]:
+        """Called by Beam; waits for the tasks of the bundle."""
+        for element, future in self._pending:
+            yield GlobalWindows.windowed_value(self._counted(element, *future.result()))
+
+    def _counted(self, element: Any, result: Any, seconds: float) -> Any:
+        counts = self.counts(element, result)
+        self._metrics.count(milliseconds=round(seconds * 1000), **counts)
+        return result

@@ -1,0 +1,98 @@
+"""The tasks of a job, and what a worker needs for them. No Beam.
+
+Each step asks for one kind of task. A task is a small value: it is sent to another process, and two
+equal tasks have the same result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from fineshards.encoders.encoder import Encoder
+from fineshards.encoders.loading import load_encoder
+from fineshards.shards.assembly import write_shard
+from fineshards.shards.layout import Layout, ShardKey
+from fineshards.shards.records import Block, Piece, ShardRecord, SourceFile
+from fineshards.shards.reports import BlockSummary
+from fineshards.transforms.blocks import discover_file, finish_block
+from fineshards.transforms.work import Work
+
+
+class Worker:
+    """What one process needs for its tasks; loaded when a task first needs it."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """The encoder of the job."""
+        return load_encoder(
+            self.work.settings.tokenizer,
+            self.work.checkpoints.storage,
+            self.work.tokenizer_engine,
+        )
+
+    @cached_property
+    def paths(self) -> list[str]:
+        """The paths of the source files, by index."""
+        return [file.path for file in self.work.checkpoints.job().files]
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoverFile:
+    """Finds the blocks of a file."""
+
+    file: SourceFile
+
+    def run(self, worker: Worker) -> tuple[SourceFile, list[Block]]:
+        """The file and its blocks: see `discover_file`."""
+        return self.file, discover_file(self.file, worker.work)
+
+    def __str__(self) -> str:
+        return f"reading {self.file.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class FinishBlock:
+    """Makes the token block of a block."""
+
+    file: SourceFile
+    block: Block
+
+    def run(self, worker: Worker) -> tuple[BlockSummary, bool]:
+        """See `finish_block`."""
+        return finish_block(self.file, self.block, worker.encoder, worker.work)
+
+    def __str__(self) -> str:
+        block = self.block
+        return (
+            f"tokenizing block {block.index + 1} of {block.blocks} of {self.file.path} (from row "
+            f"{block.first_row})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WriteShard:
+    """Writes a shard from its pieces."""
+
+    key: ShardKey
+    pieces: tuple[Piece, ...]
+    layout: Layout
+
+    def run(self, worker: Worker) -> ShardRecord:
+        """See `write_shard`."""
+        work = worker.work
+        return write_shard(
+            self.key, self.pieces, self.layout, work.checkpoints, worker.paths, work.assembly
+        )
+
+    def __str__(self) -> str:
+        return f"writing {self.layout.shard_name(self.key)}"
+
+
+Task = DiscoverFile | FinishBlock | WriteShard
+# What a task returns, and the seconds that it took.
+Done = tuple[Any, float]
