@@ -60,7 +60,7 @@ def call_in_fresh_interpreter(
             result, error = ours.recv()
         except (EOFError, OSError):
             process.wait()
-            raise FineshardsError(f"{_end_of(process.returncode)}") from None
+            raise FineshardsError(_end_of(process.returncode)) from None
         finally:
             process.kill()
             process.wait()
@@ -89,7 +89,8 @@ def answer(launcher: Connection, process: int) -> None:
 
     end_with(process)
     function, arguments, keywords = launcher.recv()
-    result, error = None, None
+    result: Any = None
+    error: Exception | None = None
     try:
         result = function(*arguments, **keywords)
     except FineshardsError as expected:

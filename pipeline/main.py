@@ -36,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def build(config: BuildConfig, alone: bool) -> None:
     """Builds a dataset with progress on the terminal; prints the outcome.
 
-    alone: whether this process does nothing else. Raises FineshardsError, or whatever a runner makes of one (`pipeline.explain`).
+    alone: whether this process does nothing else. Raises FineshardsError, or whatever a runner
+    makes of one (`pipeline.explain`).
     """
     began = time.monotonic()
     if alone:

@@ -66,7 +66,7 @@ def build_quietly(config: BuildConfig) -> Manifest:
     if launch.manifest is not None:
         return launch.manifest
     try:
-        submitted = execute(launch, config, nullcontext, alone=True)
+        submitted = execute(launch, config, lambda storage: nullcontext(), alone=True)
     except Exception as error:
         explained = explain(error)
         if explained is None or explained is error:

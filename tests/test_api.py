@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -16,7 +15,6 @@ from support.oracle import oracle, read_texts, shards_in
 import fineshards
 from fineshards.config import BuildConfig
 from fineshards.errors import InputError, UsageError
-from fineshards.pipeline.run import Quiet
 
 # The state of a process that a library must not change.
 STATE = """
@@ -183,17 +181,6 @@ def test_a_config_can_be_changed_and_takes_integers_of_numpy() -> None:
     assert replace(config, test_shards=2) == BuildConfig(
         dataset="a", output="b", shard_tokens=7, test_shards=2
     )
-
-
-def test_builds_that_overlap_leave_the_log_as_it_was() -> None:
-    log, before = logging.getLogger("apache_beam"), logging.getLogger("apache_beam").level
-    first, second = Quiet().starting(), Quiet().starting()
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    assert not log.isEnabledFor(logging.CRITICAL)
-    second.__exit__(None, None, None)
-    assert log.level == before
 
 
 def test_a_source_that_is_missing_is_named(tmp_path: Path) -> None:

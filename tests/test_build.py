@@ -53,11 +53,7 @@ def text_of_tokens(count: int) -> str:
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--direct_running_mode=in_memory"],
-        ["--direct_running_mode=multi_threading", "--direct_num_workers=3"],
-        ["--direct_running_mode=multi_processing", "--direct_num_workers=2"],
-        ["--direct_running_mode=in_memory", "--direct_runner_bundle_repeat=2"],
-        ["--runner=DirectRunner", "--direct_num_workers=1"],
+        ["--direct_runner_bundle_repeat=2"],
         ["--runner=BundleBasedDirectRunner"],
         ["--block_bytes=1"],
         ["--block_bytes=1000000000"],
@@ -68,6 +64,20 @@ def test_bytes_do_not_depend_on_how_the_job_runs(
     build: Build, sample: Path, tmp_path: Path, flags: list[str]
 ) -> None:
     assert build(sample, tmp_path, "--shard_tokens=50000", *flags) == 0
+    assert shards_in(tmp_path) == oracle(read_texts(sample), 50_000, test_shards=1)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--workers=1"], ["--workers=3", "--runner=DirectRunner"], ["--direct_runner_bundle_repeat=2"]],
+    ids=lambda flags: " ".join(flags),
+)
+def test_bytes_do_not_depend_on_the_worker_processes(
+    fineshards: Callable[..., Any], sample: Path, tmp_path: Path, flags: list[str]
+) -> None:
+    options = ["--shard_tokens=50000", "--block_bytes=1", *flags]
+    done = fineshards("build", f"--input={sample}", f"--output={tmp_path}", *options)
+    assert done.returncode == 0, done.stderr
     assert shards_in(tmp_path) == oracle(read_texts(sample), 50_000, test_shards=1)
 
 
@@ -134,7 +144,7 @@ def test_any_input_gives_the_bytes_of_the_oracle(
         for index, texts in enumerate(files):
             write_texts(folder / f"{index}.parquet", texts, row_group_size=row_group_size)
         flags = [f"--shard_tokens={shard_tokens}", f"--test_shards={test_shards}"]
-        flags += [f"--block_bytes={block_bytes}", "--direct_running_mode=in_memory"]
+        flags += [f"--block_bytes={block_bytes}"]
         arguments = [f"--input={folder}/*.parquet", f"--output={folder}/out", *flags]
         assert main(["build", *arguments]) == 0
         stream = [text for texts in files for text in texts]

@@ -123,7 +123,7 @@ def test_a_build_over_a_failing_network_gives_the_same_bytes(
 def test_a_replayed_build_gives_the_same_bytes(
     cloud: Proxy, small: Path, expected: dict[str, bytes]
 ) -> None:
-    flags = ["--direct_runner_bundle_repeat=1", "--direct_running_mode=in_memory"]
+    flags = ["--direct_runner_bundle_repeat=1"]
     assert main(command(small, *flags)) == 0
     check(cloud, expected)
 
@@ -327,7 +327,7 @@ def test_a_block_of_another_storage_class_is_reported_with_a_workaround(
                 cloud.storage_classes[name] = "NEARLINE"
 
     cloud.fail("/compose", change)
-    sentence = fails(capfd, 1, *command(small, "--direct_num_workers=1"))
+    sentence = fails(capfd, 1, *command(small))
     assert f"fineshards: {OUTPUT}/t" in sentence
     assert "cannot be composed" in sentence
     assert "--assembly stream" in sentence
@@ -346,7 +346,7 @@ def test_a_shard_of_another_job_is_an_error_with_both_checksums(
         client.bucket("data").blob(name).upload_from_string(b"not the job's")
 
     cloud.fail("shards/test_0000.json", write_first)
-    sentence = fails(capfd, 1, *command(small, "--direct_num_workers=1"))
+    sentence = fails(capfd, 1, *command(small))
     assert f"fineshards: gs://data/{name} already exists with other content: it has 13" in sentence
     assert cloud.content("data", name) == b"not the job's"
 
@@ -395,7 +395,7 @@ def test_status_shows_the_progress_of_a_running_job(
         seen.append(json.loads(done.stdout))
 
     cloud.fail("/compose", look, (3,))
-    assert main(command(small, "--direct_num_workers=1")) == 0
+    assert main(command(small)) == 0
     (status,) = seen
     assert status["stage"] == "writing"
     assert status["blocks"] == status["blocks_total"] == 8

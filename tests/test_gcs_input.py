@@ -441,9 +441,8 @@ def test_an_object_that_changes_while_it_is_read(
 # ---- whole jobs
 
 MODES = [
-    ["--direct_running_mode=in_memory"],
-    ["--direct_running_mode=multi_threading", "--direct_num_workers=3"],
-    ["--direct_running_mode=multi_processing", "--direct_num_workers=2"],
+    [],
+    ["--workers=3"],
 ]
 
 

@@ -140,7 +140,7 @@ def test_metadata_does_not_depend_on_workers_or_hash_seeds(
             f"--output={tmp_path / seed}",
             f"--shard_tokens={SHARD_TOKENS}",
             f"--block_bytes={BLOCK_BYTES}",
-            f"--direct_num_workers={seed}",
+            f"--workers={seed}",
             env=os.environ | {"PYTHONHASHSEED": seed},
         )
         assert done.returncode == 0, done.stderr

@@ -100,34 +100,6 @@ def build_command(source: Path, output: Path, *flags: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("mode", [None, "multi_threading", "multi_processing"])
-def test_restart_after_kills_while_the_number_of_workers_changes(
-    sample: Path, tmp_path: Path, mode: str | None
-) -> None:
-    output = tmp_path / "out"
-
-    def command(workers: int) -> list[str]:
-        flags = [f"--direct_running_mode={mode}", f"--direct_num_workers={workers}"] if mode else []
-        return build_command(sample, output, *flags)
-
-    def finished() -> int:
-        blocks, shards = output.glob("checkpoints/*/blocks/*.parquet"), output.glob("t*/*.npy")
-        return len([*blocks, *shards])
-
-    # Once among the blocks, once among the shards.
-    for workers, enough in ((2, 1), (1, 7)):
-        job = subprocess.Popen(command(workers), cwd=ROOT, stderr=subprocess.DEVNULL)
-        while finished() < enough and job.poll() is None:
-            time.sleep(0.005)
-        job.kill()
-        assert job.wait() in (-signal.SIGKILL, 0)
-    done = subprocess.run(command(3), cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    expected = oracle(read_texts(sample), 50_000, test_shards=1)
-    assert shards_in(output) == expected
-    assert set(files_in(output)) == expected_names(expected)
-
-
 def test_blocks_damaged_by_a_power_cut_are_redone(
     build: Build, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

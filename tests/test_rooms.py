@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 # three lines: its public names and its command.
 ROOMS = [
     *("benchmarks", "fineshards", "pipeline", "transforms", "commands", "loader", "encoders"),
-    *("sources", "shards", "storage", "config", "extras", "errors"),
+    *("sources", "shards", "storage", "config", "extras", "cores", "errors"),
 ]
 # Folders of the checkout that are installed inside the package.
 MAPPED = ("pipeline", "transforms")
@@ -200,12 +200,12 @@ def test_a_mistake_is_reported_without_importing_anything_slow(flag: str) -> Non
     assert loaded.isdisjoint({"apache_beam", "pyarrow", "tiktoken"})
 
 
-def test_a_head_start_does_not_wait_for_beam() -> None:
+def test_worker_processes_are_forked_without_beam() -> None:
     loaded = loaded_after(
         "import fineshards.pipeline.main\nimport fineshards.pipeline.launch\n"
-        "import fineshards.transforms.head_start\n"
+        "import fineshards.transforms.pool\n"
     )
-    assert "fineshards.transforms" in loaded
+    assert "fineshards.transforms.pool" in loaded
     assert "apache_beam" not in loaded
 
 

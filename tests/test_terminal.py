@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import pty
 import re
-import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,35 +82,6 @@ def test_without_a_terminal_there_is_one_line_per_stage(
         rf"1 test and 6 train shards in {tmp_path}",
         summary,
     )
-
-
-def test_all_running_modes_print_the_same(fineshards: Run, sample: Path, tmp_path: Path) -> None:
-    printed = set()
-    for mode in ("in_memory", "multi_threading", "multi_processing"):
-        output = tmp_path / mode
-        flags = ["--shard_tokens=100000", f"--direct_running_mode={mode}"]
-        done = fineshards("build", "--input", sample, "--output", output, *flags)
-        assert done.returncode == 0
-        printed.add("\n".join(line.partition(" ")[2] for line in done.stderr.splitlines()))
-    assert len(printed) == 1
-
-
-def test_ctrl_c_ends_in_one_sentence(slow_input: Path, tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    command = [
-        *(sys.executable, "-m", "fineshards", "build", f"--input={slow_input}"),
-        *(f"--output={output}", "--block_bytes=1"),
-    ]
-    job = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    while not list(output.glob("checkpoints/*/blocks/*.parquet")):
-        time.sleep(0.02)
-    job.send_signal(signal.SIGINT)
-    _, errors = job.communicate()
-    assert job.returncode == 130
-    assert errors.splitlines()[-1] == (
-        "fineshards: interrupted. Run the same command again to resume."
-    )
-    assert "Traceback" not in errors
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,7 @@ class Pool:
         self._files = work.checkpoints.job().files
         self._blocks: dict[SourceFile, list[Block]] = {}
         self._closing = False
+        # A byte wakes the dispatcher, because it waits for connections only.
         self._wake_up, self._waker = _CONTEXT.Pipe(duplex=False)
         self._processes: list[_Process] = []
         # So that the collector does not copy what the processes share.
@@ -143,8 +144,9 @@ class Pool:
             while not self._closing:
                 self._hand_out()
                 for ready in wait([self._wake_up, *by_connection]):
+                    assert isinstance(ready, Connection)
                     if ready is self._wake_up:
-                        self._wake_up.recv_bytes()
+                        ready.recv_bytes()
                     elif not self._receive(by_connection[ready]):
                         del by_connection[ready]
         except BaseException as error:
@@ -165,17 +167,19 @@ class Pool:
         except (EOFError, OSError):
             self._fail(_death(process))
             return False
-        job, process.job = process.job, None
+        job = process.job
         assert job is not None
-        self._take(job, result)
-        return True
-
-    def _take(self, job: _Job, result: Done | BaseException) -> None:
         if isinstance(result, BaseException):
             self._fail(result)
+        else:
+            self._take(job, result)
+        process.job = None
+        return True
+
+    def _take(self, job: _Job, result: Done) -> None:
+        if self._failure is not None:
             return
-        if not job.future.done():
-            job.future.set_result(result)
+        job.future.set_result(result)
         if isinstance(job.task, DiscoverFile):
             file, blocks = result[0]
             self._blocks[file] = blocks
@@ -199,8 +203,7 @@ class Pool:
             jobs += self._waiting
             self._waiting.clear()
         for job in jobs:
-            if not job.future.done():
-                job.future.set_exception(error)
+            job.future.set_exception(error)
 
 
 def _death(worker: _Process) -> FineshardsError:
@@ -223,9 +226,7 @@ def _death(worker: _Process) -> FineshardsError:
     )
 
 
-def _serve(
-    connection: Connection, inherited: list[Connection], work: Work, launcher: int
-) -> None:
+def _serve(connection: Connection, inherited: list[Connection], work: Work, launcher: int) -> None:
     """What a worker process does: tasks, until the launching process ends."""
     # Ctrl-C goes to all processes of a terminal; the launching one decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

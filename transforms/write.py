@@ -31,7 +31,8 @@ class Write(beam.PTransform):
             pieces
             | "GroupShards" >> beam.GroupByKey()
             | "Listed" >> beam.MapTuple(_listed)
-            | "Assemble" >> beam.ParDo(_Assemble(METRICS, self._work), beam.pvalue.AsSingleton(self._plan))
+            | "Assemble"
+            >> beam.ParDo(_Assemble(METRICS, self._work), beam.pvalue.AsSingleton(self._plan))
         )
 
 

@@ -35,8 +35,8 @@ def refuse_other_workers(config: BuildConfig) -> None:
                 )
     elif config.workers is not None and runner != "dataflow":
         raise UsageError(
-            f"--workers {config.workers}: this is for local runs and Dataflow. Use the runner's own "
-            "flag, such as --parallelism for Flink."
+            f"--workers {config.workers}: this is for local runs and Dataflow. Use the runner's "
+            "own flag, such as --parallelism for Flink."
         )
 
 

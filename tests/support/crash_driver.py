@@ -108,7 +108,7 @@ def split_folders(output: Path) -> dict[str, str]:
 
 def crash_and_resume(output: Path, flags: list[str], number: int) -> dict[str, Any] | None:
     """Kills a build before operation `number` and resumes it. None if the build had fewer."""
-    command = ["build", "--output", str(output), "--direct_num_workers=1", *flags]
+    command = ["build", "--output", str(output), *flags]
 
     def crash() -> int:
         kill_before_operation(number)
