@@ -49,9 +49,9 @@ def _end(number: int, frame: FrameType | None) -> None:
     sentence = f"{cursor}fineshards: {_SENTENCES[signal.Signals(number)]}{_resume}\n"
     try:
         os.write(2, sentence.encode())
-    finally:
         # Where the kernel does not kill workers with this process.
         if "multiprocessing" in sys.modules:
             for child in sys.modules["multiprocessing"].active_children():
                 child.kill()
+    finally:
         os._exit(128 + number)

@@ -10,6 +10,7 @@ import pickle
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
@@ -69,7 +70,11 @@ def test_bytes_do_not_depend_on_how_the_job_runs(
 
 @pytest.mark.parametrize(
     "flags",
-    [["--workers=1"], ["--workers=3", "--runner=DirectRunner"], ["--direct_runner_bundle_repeat=2"]],
+    [
+        ["--workers=1"],
+        ["--workers=3", "--runner=DirectRunner"],
+        ["--direct_runner_bundle_repeat=2"],
+    ],
     ids=lambda flags: " ".join(flags),
 )
 def test_bytes_do_not_depend_on_the_worker_processes(

@@ -32,6 +32,7 @@ from fineshards.transforms.work import Work
 
 # macOS's own libraries do not survive a fork.
 _CONTEXT: Any = multiprocessing.get_context("spawn" if sys.platform == "darwin" else "fork")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _current: Pool | None = None
 
@@ -125,7 +126,12 @@ class Pool:
         inherited = [ours, *(each.connection for each in self._processes)]
         arguments = (theirs, inherited if _CONTEXT.get_start_method() == "fork" else [], work)
         process = _CONTEXT.Process(target=_serve, args=(*arguments, os.getpid()), daemon=True)
-        process.start()
+        # A signal must not find a worker that still has this process's handlers.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         return _Process(process, ours)
 
@@ -231,6 +237,7 @@ def _serve(connection: Connection, inherited: list[Connection], work: Work, laun
     # Ctrl-C goes to all processes of a terminal; the launching one decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     end_with(launcher)
     gc.enable()
     for other in inherited:

@@ -1,0 +1,268 @@
+"""Local work in processes: they all end together, and what ends them is said in one sentence."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import ROOT
+from support.fresh_interpreter import run_program
+from support.oracle import oracle, read_texts, shards_in
+from support.process_tree import alive, children, start, wait_until
+
+from fineshards.cores import _quotas
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def long_input(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 blocks, each of which takes a while with the slow engine."""
+    table = pq.read_table(sample, columns=["text"])
+    path = tmp_path_factory.mktemp("long") / "in.parquet"
+    pq.write_table(pa.concat_tables([table] * 24), path, row_group_size=len(table))
+    return path
+
+
+def build_flags(source: Path, output: Path) -> list[str]:
+    return [
+        *("build", f"--input={source}", f"--output={output}", "--block_bytes=1"),
+        *("--shard_tokens=3000000", "--test_shards=1", "--tokenizer_engine=tiktoken"),
+    ]
+
+
+def begun(output: Path) -> bool:
+    """Whether a block is finished, and others are being made."""
+    return any(output.glob("checkpoints/*/blocks/*.parquet"))
+
+
+@pytest.fixture(scope="module")
+def expected(long_input: Path) -> dict[str, bytes]:
+    return oracle(read_texts(long_input), 3_000_000, test_shards=1)
+
+
+def test_a_worker_that_is_killed_is_named_with_its_block_and_its_memory(
+    fineshards: Run, long_input: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    job = start(*build_flags(long_input, tmp_path), "--workers=2")
+    wait_until(lambda: begun(tmp_path), job)
+    workers = children(job.pid)
+    assert len(workers) == 2
+    os.kill(workers[0], signal.SIGKILL)
+    _, errors = job.communicate(timeout=120)
+    assert job.returncode == 1, errors
+    assert "Traceback" not in errors
+    assert re.search(
+        rf"fineshards: a worker process was killed by SIGKILL while tokenizing block \d+ of 24 of "
+        rf"{long_input} \(from row \d+\); it held 0\.\d\d GB of memory at most\. Most likely the "
+        r"machine ran out of memory: use fewer --workers\. Finished work is safe; run the same "
+        r"command again to resume\.\n$",
+        errors,
+    )
+    wait_until(lambda: not any(map(alive, workers)))
+    done = fineshards(*build_flags(long_input, tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert shards_in(tmp_path) == expected
+
+
+def test_workers_end_with_a_launching_process_that_is_killed(
+    long_input: Path, tmp_path: Path
+) -> None:
+    job = start(*build_flags(long_input, tmp_path))
+    wait_until(lambda: begun(tmp_path), job)
+    workers = children(job.pid)
+    job.kill()
+    job.wait()
+    assert workers
+    wait_until(lambda: not any(map(alive, workers)))
+
+
+@pytest.mark.parametrize("victim", ["launcher", "worker"])
+def test_a_build_that_is_killed_again_and_again_ends_with_the_same_bytes(
+    fineshards: Run, long_input: Path, expected: dict[str, bytes], tmp_path: Path, victim: str
+) -> None:
+    """At moments that a hash chooses, among them the start, the blocks and the shards."""
+    for number in range(6):
+        job = start(*build_flags(long_input, tmp_path), f"--workers={number % 3 + 1}")
+        moment = hashlib.sha256(f"{victim} {number}".encode()).digest()[0] / 256
+        # Each later run is given longer, since it starts with more work done.
+        time.sleep(moment * (1 + number))
+        processes = [job.pid] if victim == "launcher" else children(job.pid)
+        for process in processes[:1]:
+            if alive(process):
+                os.kill(process, signal.SIGKILL)
+        job.communicate(timeout=120)
+    done = fineshards(*build_flags(long_input, tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert shards_in(tmp_path) == expected
+    assert not (tmp_path / "checkpoints").exists()
+    done = fineshards("verify", tmp_path)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "word"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
+    ids=["SIGINT", "SIGTERM"],
+)
+def test_a_signal_ends_everything_with_one_sentence(
+    long_input: Path, tmp_path: Path, number: int, code: int, word: str
+) -> None:
+    """As early as Python lets a program handle signals, and then at many moments."""
+    for attempt in range(12):
+        output = tmp_path / str(attempt)
+        job = start(*build_flags(long_input, output))
+        wait_until(lambda job=job: handles(job.pid, number), job)
+        time.sleep(attempt**2 / 50)
+        workers = children(job.pid)
+        os.killpg(job.pid, number)
+        _, errors = job.communicate(timeout=120)
+        assert job.returncode == code, (attempt, errors)
+        (sentence,) = [line for line in errors.splitlines() if line.startswith("fineshards:")]
+        resume = " Run the same command again to resume."
+        assert sentence.removesuffix(resume) == f"fineshards: {word}.", (attempt, errors)
+        assert "Traceback" not in errors, (attempt, errors)
+        wait_until(lambda workers=workers: not any(map(alive, workers)))
+
+
+def handles(process: int, number: int) -> bool:
+    """Whether a process handles a signal; Python's own handling of SIGINT counts too."""
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return False
+    caught = re.search(r"SigCgt:\s*([0-9a-f]+)", status)
+    # SIGTERM has no handler but ours.
+    return caught is not None and bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+USERS_PROGRAM = """
+import os, sys, threading
+import apache_beam
+import fineshards
+
+# No `if __name__ == "__main__"`: nothing of this program may run again in a worker.
+print("once", flush=True)
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+lock = threading.Lock()
+lock.acquire()
+source, output = sys.argv[1:]
+try:
+    fineshards.build(
+        input=source, output=output, block_bytes=1, shard_tokens=3_000_000, test_shards=1,
+        tokenizer_engine="tiktoken",
+    )
+except KeyboardInterrupt:
+    print("stopped", flush=True)
+"""
+
+
+def test_build_in_a_users_program_works_beside_it_and_stops_with_it(
+    long_input: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(USERS_PROGRAM)
+    output = tmp_path / "out"
+    command = [sys.executable, str(program), str(long_input), str(output)]
+    job = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    wait_until(lambda: begun(output), job)
+    (interpreter,) = children(job.pid)
+    workers = children(interpreter)
+    assert workers
+    job.send_signal(signal.SIGINT)
+    printed, errors = job.communicate(timeout=120)
+    assert (printed, errors) == ("once\nstopped\n", "")
+    wait_until(lambda: not any(map(alive, [interpreter, *workers])))
+    job = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    wait_until(lambda: len(children(job.pid)) == 1, job)
+    (interpreter,) = children(job.pid)
+    wait_until(lambda: children(interpreter), job)
+    workers = children(interpreter)
+    job.kill()
+    job.communicate()
+    wait_until(lambda: not any(map(alive, [interpreter, *workers])))
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "once\n", "")
+    assert shards_in(output) == expected
+
+
+def test_the_process_that_builds_can_be_killed_too(long_input: Path, tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(USERS_PROGRAM)
+    output = tmp_path / "out"
+    command = [sys.executable, str(program), str(long_input), str(output)]
+    job = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: begun(output), job)
+    (interpreter,) = children(job.pid)
+    os.kill(interpreter, signal.SIGKILL)
+    _, errors = job.communicate(timeout=120)
+    assert errors.splitlines()[-1].startswith(
+        "fineshards.errors.FineshardsError: the process of the build was killed by SIGKILL"
+    )
+
+
+def test_no_block_is_begun_before_all_footers_are_read(
+    fineshards: Run, sample: Path, tmp_path: Path
+) -> None:
+    """So a wrong column that only some files have can be corrected without --overwrite."""
+    folder, output = tmp_path / "input", tmp_path / "out"
+    folder.mkdir()
+    table = pq.read_table(sample).slice(0, 30)
+    pq.write_table(table.append_column("body", table["text"]), folder / "a.parquet")
+    pq.write_table(table, folder / "b.parquet")
+    flags = [f"--input={folder}/*.parquet", f"--output={output}"]
+    done = fineshards("build", *flags, "--text_column=body")
+    assert done.returncode == 1
+    assert "b.parquet" in done.stderr.splitlines()[-1]
+    assert list(output.glob("checkpoints/*/blocks/*")) == []
+    assert fineshards("build", *flags).returncode == 0
+
+
+def test_the_cores_that_may_be_used_are_counted() -> None:
+    program = "from fineshards.cores import usable_cores; print(usable_cores())"
+    every = run_program(program)
+    one = run_program("import os; os.sched_setaffinity(0, {0}); " + program)
+    assert (int(every.stdout) <= len(os.sched_getaffinity(0)), one.stdout) == (True, "1\n")
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "quotas"),
+    [
+        ("0::/a/b\n", {"a/b/cpu.max": "max 100000", "a/cpu.max": "250000 100000"}, [2.5]),
+        ("0::/\n", {"cpu.max": "50000 100000"}, [0.5]),
+        (
+            "4:cpu,cpuacct:/docker/x\n1:memory:/y\n",
+            {"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"},
+            [3.0],
+        ),
+        (
+            "4:cpu,cpuacct:/\n",
+            {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"},
+            [],
+        ),
+        ("0::/a\n", {}, []),
+    ],
+)
+def test_the_quota_of_a_control_group_is_read(
+    tmp_path: Path, membership: str, files: dict[str, str], quotas: list[float]
+) -> None:
+    (tmp_path / "cgroup").write_text(membership)
+    for name, content in files.items():
+        path = tmp_path / "mount" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    assert list(_quotas(tmp_path / "cgroup", tmp_path / "mount")) == quotas
