@@ -61,7 +61,7 @@ class TokenDataset:
 
     Args:
         path: The dataset's folder, local or `gs://bucket/folder`.
-        split: `train` or `test`.
+        split: `train` or `test`. `val` and `validation` are other names for `test`.
         sequence_length: T, tokens per sample without the last label.
         read_bytes: On `gs://`, bytes per request; 8 MiB by default. docs/loader.md says which size
             suits which order.
