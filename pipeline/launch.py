@@ -26,11 +26,11 @@ from fineshards.shards.job import (
     Settings,
     Tokenizer,
 )
-from fineshards.shards.layout import SPLITS, SplitRule
+from fineshards.shards.layout import HASH_VERSION, SPLITS, SplitRule
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.records import SourceFile
 from fineshards.shards.rejected import REJECTED_FOLDER
-from fineshards.shards.split_hash import HASH_VERSION, split_column
+from fineshards.shards.split_hash import split_column
 from fineshards.sources.files import find_files
 from fineshards.storage.base import TEMPORARY, Storage, open_storage
 

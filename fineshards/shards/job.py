@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fineshards.errors import OutputError
-from fineshards.shards.layout import SplitRule
+from fineshards.shards.layout import HASH_VERSION, SplitRule
 from fineshards.shards.npy import DTYPES
 from fineshards.shards.records import SourceFile, from_fields
 from fineshards.storage.base import Storage
@@ -225,8 +225,20 @@ def settings_from_json(fields: dict[str, Any]) -> Settings:
             fields["tokenizer"],
             special_tokens=tuple((text, token) for text, token in specials),
         ),
-        split=SplitRule(**fields["split"]),
+        split=_rule_from_json(fields["split"]),
     )
+
+
+def _rule_from_json(fields: dict[str, Any]) -> SplitRule:
+    rule = SplitRule(**fields)
+    if rule.by_document:
+        try:
+            valid = 0 <= rule.threshold <= 1 << 32 and rule.hash_version == HASH_VERSION
+        except ArithmeticError:
+            valid = False
+        if not valid:
+            raise ValueError(f"unknown split {fields}")
+    return rule
 
 
 def _by_flag(settings: Settings) -> list[tuple[str, object]]:

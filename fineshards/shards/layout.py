@@ -19,6 +19,10 @@ SPLITS = ("test", "train")
 # The stream of a job whose documents are not divided: its first windows are the test split.
 ONE_STREAM = "all"
 
+# Version of the hash of documents' split keys (`split_hash.py`), which is part of the fingerprint.
+# Increment when the hash or a key changes.
+HASH_VERSION = 1
+
 # The seed script names shards with four digits; more than ten thousand shards need more.
 MIN_INDEX_WIDTH = 4
 

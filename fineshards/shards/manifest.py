@@ -310,10 +310,16 @@ class Manifest:
         layout = read_layout(content["layout"])
         if min(layout.tokens, layout.shard_tokens) < 1 or not content["shards"]:
             raise ValueError("it has no tokens")
+        if min(layout.test_tokens, layout.train_tokens) < 0:
+            raise ValueError("a split has fewer than 0 tokens")
+        settings = settings_from_json(content["settings"])
+        for fields in content["files"]:
+            if (fields.get("test") is not None) != settings.split.by_document:
+                raise ValueError(f"{fields['path']} is not split as the settings say")
         return cls(
             fingerprint=content["fingerprint"],
             origin=tuple(content["origin"].items()),
-            settings=settings_from_json(content["settings"]),
+            settings=settings,
             files=tuple(from_fields(SourceFile, fields) for fields in content["files"]),
             reports=tuple(
                 from_fields(

@@ -29,8 +29,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-# Increment when the hash or a key changes. It is part of the fingerprint.
-HASH_VERSION = 1
 # The bytes of "fs-split". It keeps the side independent of other uses of XXH3 on the same keys.
 SEED = 0x66732D73706C6974
 
