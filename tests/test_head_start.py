@@ -99,7 +99,8 @@ def test_a_build_encodes_every_document_once(
     build: Build, sample: Path, tmp_path: Path, slow_encoder: SlowEncoder
 ) -> None:
     slow_encoder.may_continue.set()
-    assert build(sample, tmp_path, "--shard_tokens=50000", "--block_bytes=1") == 0
+    flags = ["--shard_tokens=50000", "--test_shards=1", "--block_bytes=1"]
+    assert build(sample, tmp_path, *flags) == 0
     texts = read_texts(sample)
     assert shards_in(tmp_path) == oracle(texts, 50_000, test_shards=1)
     assert sum(slow_encoder.documents) == len(texts)

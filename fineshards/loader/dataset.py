@@ -31,7 +31,7 @@ class SampleDocument:
     """The part of a document that lies in a sample.
 
     Attributes:
-        number: The document's number in the token stream.
+        number: The document's number in the dataset; documents of the test split come first.
         file: The source file of its text.
         row: The row in that file.
         id: The value of the id column; None if there is none.

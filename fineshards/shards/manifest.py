@@ -181,7 +181,7 @@ class Manifest:
             >>> from fineshards.shards.manifest import Manifest
             >>> from fineshards.storage.base import open_storage
             >>> Manifest.load(open_storage(dataset_folder)).splits()["test"]
-            {'shards': 1, 'documents': 16, 'tokens': 7861}
+            {'shards': 1, 'documents': 176, 'tokens': 100000}
         """
         by_split = {
             split: [shard for shard in self.shards if shard.split == split] for split in SPLITS
@@ -231,7 +231,7 @@ class Manifest:
             >>> from fineshards.storage.base import open_storage
             >>> content = Manifest.load(open_storage(dataset_folder)).to_json()
             >>> content["format"], content["splits"]["train"]["shards"]
-            ('fineshards', 7)
+            ('fineshards', 6)
         """
         layout = self.layout
         content = {

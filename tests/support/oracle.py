@@ -53,6 +53,12 @@ def oracle_by_document(
     return test | cut(streams["train"], shard_tokens, test_shards=0)
 
 
+def oracle_by_text(*files: list[str], shard_tokens: int, fraction: str) -> dict[str, bytes]:
+    """The shard files of these texts if the split is by document and its key is the text."""
+    rows = [[{"text": text} for text in texts] for texts in files]
+    return oracle_by_document(rows, shard_tokens, fraction, lambda row: row["text"])
+
+
 def side_of(key: str, fraction: str) -> str:
     """The split of a key, as docs/splits.md defines it."""
     digest = xxhash.xxh3_64_digest(key.encode(), seed=0x66732D73706C6974)
