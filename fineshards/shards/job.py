@@ -260,7 +260,7 @@ def _by_flag(settings: Settings) -> list[tuple[str, object]]:
         ("--test_fraction", split.test_fraction),
         ("--test_shards", split.test_shards),
         ("--split_key", split.key),
-        ("version of the split's hash", split.hash_version),
+        ("version of the split's hash", split.hash_version or HASH_VERSION),
         ("--block_bytes", settings.block_bytes),
         ("--dtype", settings.dtype),
     ]

@@ -82,7 +82,7 @@ class SplitRule:
         """The rule as flags of `build`."""
         if self.test_fraction is None:
             return f"--test_shards {self.test_shards}"
-        fraction = f"--test_fraction {float(Fraction(self.test_fraction)):g}"
+        fraction = f"--test_fraction {float(Fraction(self.test_fraction)):.15g}"
         return f"{fraction} --split_key {self.key}" if self.by_document else f"{fraction} of shards"
 
     def why_empty(self, split: str) -> str:

@@ -160,13 +160,12 @@ class Manifest:
             if totals[what] != in_shards:
                 found.append(f"the files have {totals[what]} {what}, the shards {in_shards}")
         if self.settings.split.by_document:
-            for what, in_shards in self.splits()["test"].items():
-                if what == "shards":
-                    continue
-                in_files = sum(getattr(report.test, what, 0) for report in self.reports)
-                if in_files != in_shards:
+            test = self.splits()["test"]
+            for what in ("documents", "tokens"):
+                in_files = sum(getattr(report.test, what) for report in self.reports)
+                if in_files != test[what]:
                     found.append(
-                        f"the files have {in_files} test {what}, the test shards {in_shards}"
+                        f"the files have {in_files} test {what}, the test shards {test[what]}"
                     )
         return found
 
