@@ -8,13 +8,15 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.shards.counts import Counts, LabelCount
+from fineshards.shards.counts import Counts, LabelCount, Sums
 from fineshards.shards.reports import BlockSummary
 
 # About as in FineWeb.
 DOCUMENT_TOKENS = 650
 TOKEN_BYTES = 4.4
 CRAWLS = 100
+# One document in so many is test.
+TEST_DIVISOR = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,4 +75,5 @@ def _summary(file: int, index: int, blocks: int, tokens: int) -> BlockSummary:
         text_bytes=int(tokens * TOKEN_BYTES),
         labels=labels,
     )
-    return BlockSummary(file, index, blocks, counts)
+    test = Sums(documents // TEST_DIVISOR, tokens // TEST_DIVISOR)
+    return BlockSummary(file, index, blocks, counts, test)

@@ -42,7 +42,7 @@ def make_dataset(
         SourceFile(number, f"/made-up/{number:05d}.parquet", 1, "mtime:0", "parquet", "none")
         for number in range(files)
     )
-    layout = Layout.plan(tokens, shard_tokens, rule)
+    layout = Layout.plan([tokens], shard_tokens, rule)
     records, documents = [], 0
     for window, key in enumerate(layout.shard_keys()):
         start = window * shard_tokens

@@ -26,7 +26,7 @@ from rich.table import Table
 
 from benchmarks.contestants import ROOT
 from benchmarks.machine import describe_commit, describe_machine, describe_versions
-from benchmarks.made_up import Size, file_summaries
+from benchmarks.made_up import TEST_DIVISOR, Size, file_summaries
 from benchmarks.measure import measure
 from benchmarks.results import free_path, save
 from fineshards.errors import FineshardsError
@@ -41,7 +41,7 @@ from fineshards.shards.reports import (
     report_file,
 )
 
-RULE = SplitRule("1/10", None)
+RULE = SplitRule(f"1/{TEST_DIVISOR}", None, "text", 1)
 # The whole plan would take some minutes and gigabytes in one process.
 BEAM_SHRINK = 10
 _Result = TypeVar("_Result")

@@ -14,8 +14,12 @@ from fineshards.errors import UsageError
 
 # The seed's shard size.
 DEFAULT_SHARD_TOKENS = 100_000_000
-# One tenth of the shards, unless the seed's rule (`test_shards`) is asked for.
-_DEFAULT_TEST_FRACTION = "1/10"
+# One document in a hundred, unless the seed's rule (`test_shards`) is asked for.
+_DEFAULT_TEST_FRACTION = "1/100"
+_DEFAULT_SPLIT_KEY = "text"
+_SPLIT_KEYS = ("text", "id", "host", "row")
+# The hash that decides a document's split has 32 bits.
+_LEAST_FRACTION = Fraction(1, 2**32)
 
 _INPUT = "input (--input or --dataset)"
 _OUTPUT = "output"
@@ -51,8 +55,13 @@ class BuildConfig:
         dtype: Type of the tokens in the shards. auto is uint16 where every id of the tokenizer
             fits. Default: uint32.
         shard_tokens: Tokens per shard. Default: 100,000,000.
-        test_fraction: Share of the shards that are test shards, the first ones. Default: 0.1.
-        test_shards: Number of test shards instead.
+        test_fraction: Share of the documents that form the test split. A hash of the split key
+            decides each document on its own. Default: 0.01.
+        split_key: What is hashed: text, id, host (of the column url), row, or column:NAME.
+            Documents with the same key are in the same split. Default: text, so exact duplicates
+            are.
+        test_shards: Instead of a fraction, the number of test shards: the first ones of the whole
+            stream.
         overwrite: Delete what the output folder holds of another job, and start again.
         workers: Worker processes of a local run; workers to begin with on Dataflow. Default: one
             per usable core; Dataflow's own choice.
@@ -90,6 +99,7 @@ class BuildConfig:
     dtype: Literal["auto", "uint16", "uint32"] = _flag("uint32", _OUTPUT)
     shard_tokens: int = _flag(DEFAULT_SHARD_TOKENS, _OUTPUT, "N", least=1)
     test_fraction: str | float | Fraction | None = _flag(None, _OUTPUT, "F")
+    split_key: str | None = _flag(None, _OUTPUT, "KEY")
     test_shards: int | None = _flag(None, _OUTPUT, "N")
     overwrite: bool = _flag(False, _OUTPUT)
     workers: int | None = _flag(None, _WORK, "N", least=1)
@@ -115,6 +125,8 @@ class BuildConfig:
             self._check_value(flag)
         if self.test_fraction is not None and self.test_shards is not None:
             raise UsageError("--test_fraction and --test_shards exclude each other; give one.")
+        if self.split_key is not None:
+            self._check_split_key(self.split_key)
         if self.test_fraction is not None:
             self._settle("test_fraction", _simplest(self.test_fraction))
 
@@ -133,12 +145,29 @@ class BuildConfig:
         return self.test_fraction
 
     @property
+    def key_of_split(self) -> str | None:
+        """The split key in effect; None for a number of test shards."""
+        return None if self.test_shards is not None else self.split_key or _DEFAULT_SPLIT_KEY
+
+    @property
     def folder(self) -> str:
         """The output folder, as text however it was given."""
         return os.fspath(self.output)
 
     def _settle(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
+
+    def _check_split_key(self, key: str) -> None:
+        if self.test_shards is not None:
+            raise UsageError(
+                "--split_key goes with --test_fraction; --test_shards takes the first shards, "
+                "whatever is in them."
+            )
+        kind, separator, name = key.partition(":")
+        if key not in _SPLIT_KEYS and not (kind == "column" and separator and name):
+            raise UsageError(
+                f"--split_key must be {', '.join(_SPLIT_KEYS)} or column:NAME, got {key!r}."
+            )
 
     def _check_places(self) -> None:
         """Input and output are given, and go together."""
@@ -221,4 +250,9 @@ def _simplest(value: str | float | Fraction) -> str:
         ) from None
     if not 0 <= fraction <= 1:
         raise UsageError(f"--test_fraction must lie between 0 and 1, got {value}.")
+    if 0 < fraction < _LEAST_FRACTION:
+        raise UsageError(
+            f"--test_fraction must be 0 or at least {_LEAST_FRACTION}, got {value}: a smaller one "
+            "chooses no document."
+        )
     return str(fraction)

@@ -13,7 +13,7 @@ _MODULES = {
     "build": (
         *("apache_beam", "awkward", "datasets", "fsspec", "gigatoken", "google_crc32c"),
         *("huggingface_hub", "orjson", "pyarrow", "regex", "rich", "tiktoken", "tiktoken_ext"),
-        "tokenizers",
+        *("tokenizers", "xxhash"),
     ),
     "gcs": ("google", "requests"),
     "dataflow": ("apitools",),

@@ -17,11 +17,20 @@ from fineshards.encoders.loading import describe_tokenizer
 from fineshards.errors import UsageError
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.job import JOB_NAME, TOKENIZER_FILES, Columns, Job, Settings, Tokenizer
-from fineshards.shards.layout import SPLITS, SplitRule
+from fineshards.shards.job import (
+    FORMAT_VERSION,
+    JOB_NAME,
+    TOKENIZER_FILES,
+    Columns,
+    Job,
+    Settings,
+    Tokenizer,
+)
+from fineshards.shards.layout import HASH_VERSION, SPLITS, SplitRule
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.records import SourceFile
 from fineshards.shards.rejected import REJECTED_FOLDER
+from fineshards.shards.split_hash import split_column
 from fineshards.sources.files import find_files
 from fineshards.storage.base import TEMPORARY, Storage, open_storage
 
@@ -52,7 +61,7 @@ def prepare(config: BuildConfig) -> Launch:
         columns=columns_of(config),
         tokenizer=tokenizer,
         shard_tokens=config.shard_tokens,
-        split=SplitRule(config.test_share, config.test_shards),
+        split=_split_rule(config),
         block_bytes=config.block_bytes or default_block_bytes(files),
         dtype=_resolve_dtype(config.dtype, tokenizer),
     )
@@ -61,13 +70,9 @@ def prepare(config: BuildConfig) -> Launch:
     if config.overwrite:
         _clear(storage)
     existing = Job.load(storage)
-    if existing is not None and existing.fingerprint() != job.fingerprint():
+    if existing is not None and (conflict := _conflict(storage, existing, job)):
         if _has_results(storage, existing):
-            differences = "; ".join(existing.differences(job))
-            raise UsageError(
-                f"{storage.root} holds another job: {differences}. Choose another --output, "
-                "or delete what is there with --overwrite."
-            )
+            raise UsageError(conflict)
         # A first try that failed at once, for a misspelt column say, needs no --overwrite.
         _clear(storage)
         existing = None
@@ -76,6 +81,9 @@ def prepare(config: BuildConfig) -> Launch:
         storage.make_folders((*SPLITS, CHECKPOINTS))
         storage.write(tokenizer.file, vocabulary)
         job.save(storage)
+    else:
+        # Of an earlier version, perhaps: the fingerprint of the dataset is that of its version.
+        job = existing
     manifest = Manifest.load(storage)
     if manifest is not None and not config.keep_checkpoints:
         # A job killed just after its manifest leaves them behind.
@@ -83,9 +91,39 @@ def prepare(config: BuildConfig) -> Launch:
     return Launch(job, Checkpoints.of(storage, job), manifest)
 
 
+def _conflict(storage: Storage, existing: Job, job: Job) -> str:
+    """Why the job in the output folder cannot be taken for this one; empty if it can."""
+    if (existing.settings, existing.files) != (job.settings, job.files):
+        differences = "; ".join(existing.differences(job))
+        return (
+            f"{storage.root} holds another job: {differences}. Choose another --output, "
+            "or delete what is there with --overwrite."
+        )
+    if existing.format_version != FORMAT_VERSION and storage.size(MANIFEST_NAME) is None:
+        return (
+            f"{storage.root} holds an unfinished job of an earlier version of fineshards "
+            f"(format version {existing.format_version}, now {FORMAT_VERSION}). Finish it with the "
+            "version that started it, or start again with --overwrite."
+        )
+    return ""
+
+
 def columns_of(config: BuildConfig) -> Columns:
     """Returns the columns to read."""
-    return Columns(config.text_column, config.id_column or "id", bool(config.id_column))
+    key = config.key_of_split
+    return Columns(
+        text=config.text_column,
+        id=config.id_column or "id",
+        id_required=bool(config.id_column) or key == "id",
+        split=split_column(key),
+    )
+
+
+def _split_rule(config: BuildConfig) -> SplitRule:
+    key = config.key_of_split
+    return SplitRule(
+        config.test_share, config.test_shards, key, None if key is None else HASH_VERSION
+    )
 
 
 def default_block_bytes(files: Sequence[SourceFile]) -> int:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from fineshards.commands.wording import counted
+from fineshards.commands.wording import counted, describe_splits
 from fineshards.config import BuildConfig
 from fineshards.pipeline.fresh import prepare_process
 from fineshards.pipeline.interrupts import end_at_once, mention_resuming
@@ -46,7 +46,7 @@ def build(config: BuildConfig, alone: bool) -> None:
     launch = prepare(config, alone)
     root = launch.checkpoints.storage.root
     if launch.manifest is not None and not launches_template(config):
-        print(f"already finished, nothing to do: {_outcome(launch.manifest)} in {root}")
+        print(f"already finished, nothing to do: {_outcome(launch.manifest, root)}")
         return
     resumed = launch.checkpoints.has_finished_blocks()
     local = runs_here(config)
@@ -59,23 +59,28 @@ def build(config: BuildConfig, alone: bool) -> None:
     speed = ""
     if not resumed and local:
         speed = f" at {manifest.totals()['text_bytes'] / 1e6 / seconds:,.1f} MB/s of text"
-    print(f"finished in {seconds:,.1f} s{speed}: {_outcome(manifest)} in {root}")
+    print(f"finished in {seconds:,.1f} s{speed}: {_outcome(manifest, root)}")
 
 
-def _outcome(manifest: Manifest) -> str:
-    totals = manifest.totals()
-    test = manifest.layout.test_windows
-    train = manifest.layout.windows - test
+def _outcome(manifest: Manifest, root: str) -> str:
+    """The finished dataset in a few lines: what is in it, where, and what each split holds."""
+    totals, splits = manifest.totals(), manifest.splits()
     left_out = "".join(
         f", {counted(totals[what], 'row')} {words}"
         for what, words in (("nulls", "without text"), ("rejected", "rejected"))
         if totals[what]
     )
-    return (
+    lines = [
         f"{counted(totals['documents'], 'document')}{left_out}, "
-        f"{counted(totals['tokens'], 'token')}, "
-        f"{test:,} test and {counted(train, 'train shard')}"
-    )
+        f"{counted(totals['tokens'], 'token')} in {root}",
+        *describe_splits(splits),
+    ]
+    lines += [
+        f"the {split} split is empty: {manifest.settings.split.why_empty(split)}"
+        for split, sums in splits.items()
+        if not sums["shards"]
+    ]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ build.__doc__ = """Builds a dataset, resumes it, or finds it finished; returns i
         ...     input="samples/debian_text.parquet", output=folder, shard_tokens=100_000
         ... )
         >>> manifest.totals()["documents"], len(manifest.shards)
-        (1063, 7)
+        (1063, 8)
     """
 
 

@@ -169,10 +169,25 @@ def test_an_unknown_option_is_a_type_error() -> None:
 
 
 def test_fractions_that_are_the_same_are_one_job() -> None:
-    given = [0.1, "0.1", "0.10", "1/10", np.float64(0.1), Decimal("0.1"), None]
+    given = [0.01, "0.01", "0.010", "1/100", np.float64(0.01), Decimal("0.01"), None]
     assert {BuildConfig(input="a", output="b", test_fraction=f).test_share for f in given} == {
-        "1/10"
+        "1/100"
     }
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"test_shards": 1, "split_key": "id"}, "--split_key goes with --test_fraction"),
+        ({"split_key": "url"}, "must be text, id, host, row or column:NAME, got 'url'"),
+        ({"split_key": "column:"}, "must be text, id, host, row or column:NAME"),
+        ({"split_key": 1}, "must be text"),
+        ({"test_fraction": 1e-10}, "must be 0 or at least 1/4294967296"),
+    ],
+)
+def test_a_split_that_cannot_be_meant_is_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        BuildConfig(input="a", output="b", **options)
 
 
 def test_a_config_can_be_changed_and_takes_integers_of_numpy() -> None:

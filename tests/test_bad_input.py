@@ -295,7 +295,7 @@ def test_a_finished_dataset_survives_every_refusal(
 ) -> None:
     source, output = tmp_path / "a.parquet", tmp_path / "out"
     write_parquet(source)
-    given = [f"--input={source}", f"--output={output}"]
+    given = [f"--input={source}", f"--output={output}", "--test_shards=1"]
     assert run(capfd, "build", *given, "--shard_tokens=500")[0] == 0
     expected = oracle(TEXTS, 500, test_shards=1)
     assert shards_in(output) == expected
@@ -331,15 +331,14 @@ def test_allowed_bad_rows_are_skipped_and_counted(
     bad_lines = {0: b"{", 7: b'{"text":1}', 299: b"[]"}
     jsonl.write_bytes(b"".join(bad_lines.get(i, good) + b"\n" for i, good in enumerate(LINES)))
     given = ["build", f"--input={parquet}", f"--input={jsonl}", f"--output={output}"]
-    given += ["--block_bytes=1", "--shard_tokens=700"]
+    given += ["--block_bytes=1", "--shard_tokens=700", "--test_shards=2"]
     sentence = fails(capfd, 1, *given, "--max_bad_rows=4")
     assert sentence.startswith("fineshards: 5 rows cannot be encoded, and --max_bad_rows allows 4")
     assert not (output / MANIFEST).exists()
     assert run(capfd, *given, "--max_bad_rows=5")[0] == 0
     kept = [text for i, text in enumerate(TEXTS) if i not in (0, 150)]
     kept += [text for i, text in enumerate(TEXTS) if i not in bad_lines]
-    windows = len(shards_in(output))
-    assert shards_in(output) == oracle(kept, 700, test_shards=max(1, windows // 10))
+    assert shards_in(output) == oracle(kept, 700, test_shards=2)
 
     rejected = sorted((output / "metadata/rejected").iterdir())
     rows = [json.loads(line) for path in rejected for line in path.read_text().splitlines()]

@@ -23,13 +23,13 @@ from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 from apache_beam.transforms import userstate
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.oracle import ENCODING, EOT, cut, oracle, read_texts, shards_in
+from support.oracle import ENCODING, EOT, cut, oracle, oracle_by_text, read_texts, shards_in
 
 from fineshards.config import BuildConfig
 from fineshards.pipeline.cli import main
 from fineshards.pipeline.graph import build_pipeline
 from fineshards.pipeline.launch import prepare
-from fineshards.shards.counts import Counts, LabelCount
+from fineshards.shards.counts import Counts, LabelCount, Sums
 from fineshards.shards.layout import Layout
 from fineshards.shards.records import Block, Piece, ShardRecord
 from fineshards.shards.reports import BlockSummary
@@ -64,8 +64,9 @@ def text_of_tokens(count: int) -> str:
 def test_bytes_do_not_depend_on_how_the_job_runs(
     build: Build, sample: Path, tmp_path: Path, flags: list[str]
 ) -> None:
-    assert build(sample, tmp_path, "--shard_tokens=50000", *flags) == 0
-    assert shards_in(tmp_path) == oracle(read_texts(sample), 50_000, test_shards=1)
+    assert build(sample, tmp_path, "--shard_tokens=50000", "--test_fraction=0.1", *flags) == 0
+    expected = oracle_by_text(read_texts(sample), shard_tokens=50_000, fraction="0.1")
+    assert shards_in(tmp_path) == expected
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,7 @@ def test_bytes_do_not_depend_on_how_the_job_runs(
 def test_bytes_do_not_depend_on_the_worker_processes(
     fineshards: Callable[..., Any], sample: Path, tmp_path: Path, flags: list[str]
 ) -> None:
-    options = ["--shard_tokens=50000", "--block_bytes=1", *flags]
+    options = ["--shard_tokens=50000", "--block_bytes=1", "--test_shards=1", *flags]
     done = fineshards("build", f"--input={sample}", f"--output={tmp_path}", *options)
     assert done.returncode == 0, done.stderr
     assert shards_in(tmp_path) == oracle(read_texts(sample), 50_000, test_shards=1)
@@ -119,7 +120,8 @@ def test_documents_that_end_at_a_shard_boundary(
 ) -> None:
     texts: list[str | None] = [text_of_tokens(length) for length in lengths]
     source = write_texts(tmp_path / "in.parquet", texts, row_group_size=1)
-    assert build(source, tmp_path / "out", "--shard_tokens=10", "--block_bytes=1") == 0
+    flags = ["--shard_tokens=10", "--test_shards=1", "--block_bytes=1"]
+    assert build(source, tmp_path / "out", *flags) == 0
     found = shards_in(tmp_path / "out")
     assert sorted(found) == ["test/test_0000.npy", "train/train_0000.npy"]
     assert found == oracle(texts, 10, test_shards=1)
@@ -164,34 +166,17 @@ def test_a_million_spaces(build: Build, tmp_path: Path) -> None:
     encode, encode_pre_token = ENCODING.encode_ordinary, ENCODING._encode_single_piece
     stream = [EOT, *encode("before"), EOT, *encode_pre_token(" " * (spaces - 1)), *encode(" a")]
     stream += [EOT, *encode("after")]
-    assert build(source, tmp_path / "out", "--shard_tokens=5000") == 0
+    assert build(source, tmp_path / "out", "--shard_tokens=5000", "--test_shards=1") == 0
     assert shards_in(tmp_path / "out") == cut(stream, 5000, test_shards=1)
 
 
-@pytest.mark.parametrize(
-    ("flags", "test_shards"),
-    [
-        (["--test_fraction=0.5"], 7),
-        (["--test_fraction=0"], 0),
-        (["--test_fraction=1"], 14),
-        (["--test_fraction=0.01"], 1),
-        (["--test_shards=0"], 0),
-        (["--test_shards=3"], 3),
-        (["--test_shards=99"], 14),
-    ],
-    ids=lambda value: str(value),
-)
+@pytest.mark.parametrize(("test_shards", "expected"), [(0, 0), (3, 3), (99, 14)])
 def test_the_first_windows_are_the_test_split(
-    build: Build, sample: Path, tmp_path: Path, flags: list[str], test_shards: int
+    build: Build, sample: Path, tmp_path: Path, test_shards: int, expected: int
 ) -> None:
-    assert build(sample, tmp_path, "--shard_tokens=50000", *flags) == 0
-    assert shards_in(tmp_path) == oracle(read_texts(sample), 50_000, test_shards)
-
-
-def test_a_single_shard_is_a_train_shard(build: Build, tmp_path: Path) -> None:
-    source = write_texts(tmp_path / "in.parquet", ["one"])
-    assert build(source, tmp_path / "out") == 0
-    assert list(shards_in(tmp_path / "out")) == ["train/train_0000.npy"]
+    flags = ["--shard_tokens=50000", f"--test_shards={test_shards}"]
+    assert build(sample, tmp_path, *flags) == 0
+    assert shards_in(tmp_path) == oracle(read_texts(sample), 50_000, expected)
 
 
 def test_every_format_gives_the_same_bytes(build: Build, sample: Path, tmp_path: Path) -> None:
@@ -209,7 +194,7 @@ def test_every_format_gives_the_same_bytes(build: Build, sample: Path, tmp_path:
     expected = oracle(table["text"].to_pylist(), 10_000, test_shards=1)
     for name in ("a.jsonl", "b.jsonl.gz", "c.jsonl.zst", "d.parquet"):
         output = tmp_path / f"out-{name}"
-        assert build(tmp_path / name, output, "--shard_tokens=10000") == 0
+        assert build(tmp_path / name, output, "--shard_tokens=10000", "--test_shards=1") == 0
         assert shards_in(output) == expected, name
 
 
@@ -223,10 +208,9 @@ def test_files_are_read_in_the_order_of_the_patterns(
         write_texts(tmp_path / name, texts[index * 10 : index * 10 + 10])
     output = tmp_path / "out"
     arguments = [f"--input={tmp_path}/b/*", f"--input={tmp_path}/a/*.parquet", f"--output={output}"]
-    assert main(["build", *arguments, "--shard_tokens=1000"]) == 0
+    assert main(["build", *arguments, "--shard_tokens=1000", "--test_shards=3"]) == 0
     ordered = texts[10:20] + texts[:10] + texts[20:40]
-    windows = -(-sum(1 + len(ENCODING.encode_ordinary(text)) for text in ordered) // 1000)
-    assert shards_in(output) == oracle(ordered, 1000, test_shards=max(1, windows // 10))
+    assert shards_in(output) == oracle(ordered, 1000, test_shards=3)
 
 
 def test_a_local_folder_laid_out_like_a_hub_repository(sample: Path, tmp_path: Path) -> None:
@@ -241,7 +225,7 @@ def test_a_local_folder_laid_out_like_a_hub_repository(sample: Path, tmp_path: P
     )
     output = tmp_path / "out"
     arguments = [f"--dataset={folder}", "--dataset_config=second", f"--output={output}"]
-    assert main(["build", *arguments, "--shard_tokens=3000"]) == 0
+    assert main(["build", *arguments, "--shard_tokens=3000", "--test_shards=1"]) == 0
     assert shards_in(output) == oracle(texts[20:30] + texts[10:20], 3000, test_shards=1)
     origin = json.loads((output / "metadata/manifest.json").read_text())["origin"]
     assert (origin["config"], origin["split"], origin["commit"]) == ("second", "train", "")
@@ -328,9 +312,9 @@ def test_shuffled_elements_are_small() -> None:
     big = 2**60
     label = LabelCount("language", "en", big, big)
     elements = [
-        Piece(big, big, big, big, big, big),
+        Piece(big, big, "train", big, big, big, big),
         Block(big, big, big, big, big, big, big),
-        BlockSummary(big, big, big, Counts(*[big] * 8, (label,))),
+        BlockSummary(big, big, big, Counts(*[big] * 8, (label,)), Sums(big, big)),
         ShardRecord("train/train_0000.npy", "train", big, big, big, "AAAAAA==", big, big, big),
     ]
     for element in elements:
@@ -338,5 +322,5 @@ def test_shuffled_elements_are_small() -> None:
 
 
 def test_a_layout_prints_as_what_it_is() -> None:
-    layout = Layout(tokens=250, shard_tokens=100, test_windows=1)
+    layout = Layout(shard_tokens=100, test_tokens=50, train_tokens=200)
     assert eval(repr(layout)) == layout

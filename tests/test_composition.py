@@ -71,6 +71,25 @@ def test_a_composed_file_has_the_right_bytes_and_checksum_and_leaves_no_componen
     assert other_objects(cloud) == [OBJECT]
 
 
+def test_hundreds_of_small_parts_are_joined_without_moving_their_bytes(
+    cloud: Proxy, storage: GcsStorage
+) -> None:
+    """A test shard is made of one small part per block."""
+    sizes = [100 + number % 7 for number in range(321)]
+    blocks = write_blocks(storage, sizes)
+    expected = HEADER + b"".join(blocks)
+    cloud.requests.clear()
+    assert compose(storage, NAME, HEADER, parts_of(sizes)) == google_crc32c.value(expected)
+    assert cloud.content("data", OBJECT) == expected
+    assert other_objects(cloud) == [OBJECT]
+    # The header and 321 parts: ten joins of 32, one of 2, and the last one of their results.
+    assert cloud.count("/compose") == 12
+    assert cloud.count("^POST /upload") == 1
+    assert cloud.count("alt=media") == 0
+    # Besides these: each part is looked up once, and each temporary component deleted.
+    assert len(cloud.requests) == 12 + 1 + 321 + 12
+
+
 def test_many_blocks_are_composed_in_several_levels(
     cloud: Proxy, storage: GcsStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

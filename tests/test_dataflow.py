@@ -23,7 +23,7 @@ from google.cloud.storage import Client
 from support.dataflow_server import DATAFLOW, IMAGE, DataflowServer
 from support.gcs_server import client_environment, gcs_server
 from support.hub_server import HubServer
-from support.oracle import oracle, read_texts
+from support.oracle import oracle_by_text, read_texts
 from support.tokenizer_files import save, train
 
 ROOT = Path(__file__).parent.parent
@@ -44,7 +44,12 @@ class Cloud:
 
     @property
     def job(self) -> tuple[str, ...]:
-        return (self.source, f"--output={self.output}", "--shard_tokens=100000")
+        return (
+            self.source,
+            f"--output={self.output}",
+            "--shard_tokens=100000",
+            "--test_fraction=0.1",
+        )
 
     def shards(self) -> dict[str, bytes]:
         folder = f"{self.output.removeprefix('gs://bucket/')}/"
@@ -252,7 +257,9 @@ def test_a_template_launch_writes_a_job_that_dataflow_can_start(
         cloud.names(folder)
     )
     cloud.work(job, tmp_path)
-    assert cloud.shards() == oracle(read_texts(sample), 100_000, test_shards=1)
+    assert cloud.shards() == oracle_by_text(
+        read_texts(sample), shard_tokens=100_000, fraction="0.1"
+    )
 
 
 def test_a_launch_for_a_finished_output_is_a_job_that_does_nothing(
@@ -281,7 +288,9 @@ def test_a_submission_runs_to_its_end(
     assert ended.out.startswith("finished in ")
     assert "1,063 documents" in ended.out
     assert "Unable to find default credentials" not in ended.err
-    assert cloud.shards() == oracle(read_texts(sample), 100_000, test_shards=1)
+    assert cloud.shards() == oracle_by_text(
+        read_texts(sample), shard_tokens=100_000, fraction="0.1"
+    )
     # The job's address is in the log, but not all that was sent.
     assert "console.cloud.google.com/dataflow/jobs/us-central1/" in ended.err
     assert "sdk_pipeline_options" not in ended.err

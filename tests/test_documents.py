@@ -18,13 +18,15 @@ from fineshards.errors import FineshardsError
 from fineshards.shards.assembly import write_shard
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts
-from fineshards.shards.documents import DocumentPiece, DocumentTable
+from fineshards.shards.documents import SCHEMA, SCHEMA_WITH_HASH, DocumentPiece, DocumentTable
 from fineshards.shards.layout import Layout, ShardKey, SplitRule, table_name
 from fineshards.shards.npy import header
 from fineshards.shards.plan import plan_pieces, plan_stream
 from fineshards.shards.records import Block, Piece
 from fineshards.shards.reports import BlockSummary, report_file
 from fineshards.storage.base import open_storage
+
+NO_TEST = SplitRule(None, 0)
 
 # A file is a list of blocks, a block is a list of document lengths.
 Files = list[list[list[int]]]
@@ -46,22 +48,34 @@ class Token:
     id: str | None
 
 
-def model(files: Files) -> list[Token]:
-    stream, document = [], 0
-    for number, blocks in enumerate(files):
-        row = 0
-        for lengths in blocks:
-            for length in lengths:
+def made_up_hash(file: int, row: int) -> int:
+    """The split hash of a row: about a third are below a third of 2**32."""
+    return (file * 1_000_003 + row * 7919 + 1) * 2_654_435_761 % 2**32
+
+
+def model(files: Files, rule: SplitRule = NO_TEST) -> dict[str, list[Token]]:
+    """The tokens of each stream; documents are numbered through all streams."""
+    streams, document = {}, 0
+    for stream in rule.streams:
+        own: list[Token] = []
+        for number, blocks in enumerate(files):
+            for row, length in enumerate(length for lengths in blocks for length in lengths):
+                is_test = made_up_hash(number, row) < 2**32 // 3
+                if rule.by_document and is_test != (stream == "test"):
+                    continue
                 id_ = f"f{number}r{row}" if row % 3 else None
-                stream += [
+                own += [
                     Token(document, start, f"/in/{number}", row, id_) for start in range(length)
                 ]
-                document, row = document + 1, row + 1
-    return stream
+                document += 1
+        streams[stream] = own
+    return streams
 
 
-def write_blocks(checkpoints: Checkpoints, files: Files) -> list[list[BlockSummary]]:
-    """Token blocks in which every token is its index in the stream."""
+def write_blocks(
+    checkpoints: Checkpoints, files: Files, by_document: bool = False
+) -> list[list[BlockSummary]]:
+    """Token blocks in which every token is its index in the input."""
     summaries, position = [], 0
     for number, blocks in enumerate(files):
         row, of_file = 0, []
@@ -72,7 +86,14 @@ def write_blocks(checkpoints: Checkpoints, files: Files) -> list[list[BlockSumma
                 rows = np.arange(row, row + len(lengths), dtype=np.int64)
                 ids = [f"f{number}r{n}" if n % 3 else None for n in rows.tolist()]
                 tokens = np.arange(position, position + sum(lengths), dtype=np.uint32)
-                writer.append(tokens, offsets, rows, pa.array(ids, pa.string()))
+                hashes = np.array([made_up_hash(number, n) for n in rows.tolist()], np.uint32)
+                writer.append(
+                    tokens,
+                    offsets,
+                    rows,
+                    pa.array(ids, pa.string()),
+                    hashes if by_document else None,
+                )
                 count = len(lengths)
                 counts = Counts(rows=count, documents=count, tokens=len(tokens))
                 of_file.append(writer.finish(block, counts))
@@ -81,32 +102,49 @@ def write_blocks(checkpoints: Checkpoints, files: Files) -> list[list[BlockSumma
     return summaries
 
 
-@settings(max_examples=40)
-@given(files=files_of_documents, shard_tokens=st.integers(1, 15), data=st.data())
+@settings(max_examples=60)
+@given(
+    files=files_of_documents,
+    shard_tokens=st.integers(1, 15),
+    rule=st.sampled_from([SplitRule(None, 1), SplitRule("1/3", None, "text", 1)]),
+    data=st.data(),
+)
 def test_document_tables_locate_every_token_and_every_document(
-    tmp_path_factory: pytest.TempPathFactory, files: Files, shard_tokens: int, data: st.DataObject
+    tmp_path_factory: pytest.TempPathFactory,
+    files: Files,
+    shard_tokens: int,
+    rule: SplitRule,
+    data: st.DataObject,
 ) -> None:
-    stream = model(files)
-    checkpoints = Checkpoints(open_storage(str(tmp_path_factory.mktemp("out"))), "f1ng3r")
-    summaries = write_blocks(checkpoints, files)
-    plan = plan_stream(map(report_file, summaries), len(files), shard_tokens, SplitRule(None, 1))
+    streams = model(files, rule)
+    in_input = {(token.file, token.row, token.start): 0 for token in model(files)["all"]}
+    in_input = dict(zip(in_input, range(len(in_input)), strict=True))
+    storage = open_storage(str(tmp_path_factory.mktemp("out")))
+    checkpoints = Checkpoints(storage, "f1ng3r", rule=rule)
+    summaries = write_blocks(checkpoints, files, rule.by_document)
+    for blocks in summaries:
+        for summary in blocks:
+            block = Block(summary.file, summary.index, summary.blocks, 0, 0, 0, 0)
+            assert checkpoints.read_summary(block) == summary
+    plan = plan_stream(map(report_file, summaries), len(files), shard_tokens, rule)
     pieces: dict[ShardKey, list[Piece]] = {}
     for blocks in summaries:
         for key, piece in plan_pieces(blocks, plan):
             pieces.setdefault(key, []).append(piece)
-    assert list(pieces) == list(plan.layout.shard_keys())
+    assert sorted(pieces) == sorted(plan.layout.shard_keys())
     paths = [f"/in/{number}" for number in range(len(files))]
     for window, key in enumerate(plan.layout.shard_keys()):
         arrived = data.draw(st.permutations(pieces[key]))
         record = write_shard(key, arrived, plan.layout, checkpoints, paths)
-        start = window * shard_tokens
-        own = stream[start : start + shard_tokens]
-        payload = np.arange(start, start + len(own), dtype="<u4")
+        place, stream = (key.index, key.split) if rule.by_document else (window, "all")
+        own = streams[stream][place * shard_tokens : (place + 1) * shard_tokens]
+        payload = np.array([in_input[t.file, t.row, t.start] for t in own], dtype="<u4")
         content = checkpoints.storage.read(record.name)
         assert content == header(len(own)) + payload.tobytes()
 
-        table = DocumentTable.read(checkpoints.storage.open(table_name(record.name)))
-        check_table(table, own)
+        schema = SCHEMA_WITH_HASH if rule.by_document else SCHEMA
+        table = DocumentTable.read(checkpoints.storage.open(table_name(record.name)), schema)
+        check_table(table, own, rule.by_document)
         assert record.pieces == len(table)
         assert record.documents == sum(token.start == 0 for token in own)
         assert record.first_document == own[0].document
@@ -114,7 +152,7 @@ def test_document_tables_locate_every_token_and_every_document(
         assert write_shard(key, [], plan.layout, checkpoints, paths) == record, "it is finished"
 
 
-def check_table(table: DocumentTable, own: list[Token]) -> None:
+def check_table(table: DocumentTable, own: list[Token], with_hash: bool) -> None:
     expected = {}
     for offset, token in enumerate(own):
         expected.setdefault(token.document, (offset, token))
@@ -128,6 +166,7 @@ def check_table(table: DocumentTable, own: list[Token]) -> None:
             first.file,
             first.row,
             first.id,
+            made_up_hash(int(first.file.rpartition("/")[2]), first.row) if with_hash else None,
         )
         for document, (offset, first) in expected.items()
     ]

@@ -1,4 +1,4 @@
-"""Files of earlier versions are still read: datasets, interrupted jobs and loader states.
+"""Files of earlier versions are still read: datasets and loader states.
 
 The first version, whose code was in six packages, wrote `fixtures/version-0.1.0`: a finished
 dataset, the same job interrupted, and loader states (tests/test_batch_loader.py).
@@ -9,12 +9,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pytest
 from conftest import ROOT
 from support.oracle import shards_in
 
 import fineshards
+from fineshards.config import BuildConfig
+from fineshards.errors import OutputError, UsageError
+from fineshards.pipeline.main import build
 from fineshards.shards.job import Job
 from fineshards.shards.manifest import Manifest
 from fineshards.storage.base import open_storage
@@ -40,55 +46,60 @@ def test_a_finished_dataset_is_read_verified_and_described() -> None:
     assert len(fineshards.TokenDataset(folder, sequence_length=64)) == 257
 
 
-def move_input(output: Path, folder: Path) -> None:
-    """Copies the input of a job to a folder, and changes the job record to match.
+def built_again(tmp_path: Path, state: str, **options: object) -> tuple[Path, BuildConfig]:
+    """A copy of a dataset of version 0.1.0 with its input, and the command that made it.
 
-    Paths and times are part of the fingerprint, and the checkpoint folder is named after it.
+    Paths and times are part of the fingerprint, and the checkpoint folder is named after it. So
+    the records are changed to those of the copied input.
     """
-    storage = open_storage(str(output))
+    output = Path(shutil.copytree(EARLIER / state, tmp_path / "out"))
     record = json.loads((output / "metadata/job.json").read_text())
+    old = record["fingerprint"]
     for file in record["files"]:
-        path = shutil.copy(EARLIER / Path(file["path"]).name, folder)
+        path = shutil.copy(EARLIER / Path(file["path"]).name, tmp_path)
         file["path"] = str(path)
         file["identity"] = f"mtime:{os.stat(path).st_mtime_ns}"
     (output / "metadata/job.json").write_text(json.dumps(record))
-    job = Job.load(storage)
+    job = Job.load(open_storage(str(output)))
     assert job is not None
-    (checkpoints,) = (
-        path for path in (output / "checkpoints").iterdir() if path.name == record["fingerprint"]
-    )
-    checkpoints.rename(checkpoints.with_name(job.fingerprint()))
-
-
-def times(output: Path) -> dict[str, int]:
-    """The modification times of all token blocks and shards."""
-    files = [*output.glob("checkpoints/*/blocks/*.tokens"), *output.glob("t*/*.npy")]
-    return {path.name: path.stat().st_mtime_ns for path in files}
-
-
-def test_an_interrupted_job_resumes_with_its_finished_blocks(tmp_path: Path) -> None:
-    output, source = tmp_path / "out", tmp_path / "in"
-    shutil.copytree(EARLIER / "interrupted", output)
-    source.mkdir()
-    move_input(output, source)
-    before = times(output)
-    manifest = fineshards.build(
-        input=source / "input-*.parquet",
-        output=output,
-        tokenizer=EARLIER / "tokenizer.json",
-        shard_tokens=2000,
-        test_shards=1,
-        block_bytes=1,
-        max_bad_rows=3,
-        keep_checkpoints=True,
-    )
-    assert shards_in(output) == shards_in(EARLIER / "finished")
-    # One block and one shard lacked their mark of completion, and one shard was missing. No other
-    # file changed.
-    now = times(output)
-    assert {name for name in now if now[name] != before.get(name)} == {
-        "00000-00001.tokens",
-        "train_0004.npy",
-        "train_0007.npy",
+    if (output / "checkpoints" / old).exists():
+        (output / "checkpoints" / old).rename(output / "checkpoints" / job.fingerprint())
+    command: dict[str, Any] = {
+        "input": tmp_path / "input-*.parquet",
+        "output": output,
+        "tokenizer": EARLIER / "tokenizer.json",
+        "shard_tokens": 2000,
+        "test_shards": 1,
+        "block_bytes": 1,
+        "max_bad_rows": 3,
     }
-    assert manifest.totals()["documents"] == 30
+    return output, BuildConfig(**(command | options))
+
+
+def test_the_command_of_a_finished_dataset_finds_it_finished(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output, config = built_again(tmp_path, "finished")
+    before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
+    build(config)
+    assert "already finished, nothing to do: 30 documents" in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in output.rglob("*") if path.is_file()} == before
+
+
+def test_another_rule_for_the_split_is_another_job(tmp_path: Path) -> None:
+    _, config = built_again(tmp_path, "finished", test_shards=None, test_fraction=0.1)
+    with pytest.raises(UsageError, match=r"holds another job: .*--split_key: was None"):
+        build(config)
+
+
+def test_an_interrupted_job_is_refused_and_built_again_with_the_same_shards(tmp_path: Path) -> None:
+    output, config = built_again(tmp_path, "interrupted")
+    message = r"unfinished job of an earlier version of fineshards \(format version 1, now 2\)"
+    with pytest.raises(UsageError, match=message):
+        build(config)
+    with pytest.raises(OutputError, match=message):
+        fineshards.status(output)
+    build(replace(config, overwrite=True))
+    # A number of test shards means what it always meant.
+    assert shards_in(output) == shards_in(EARLIER / "finished")
+    assert fineshards.verify(output, sample=100).ok

@@ -87,7 +87,8 @@ def with_flink(flink: Flink) -> list[str]:
 
 def build_flags(source: Path, output: Path, *flags: str) -> list[str]:
     arguments = ["build", f"--input={source}/*", f"--output={output}", "--block_bytes=1"]
-    return [*arguments, f"--shard_tokens={SHARD_TOKENS}", *flags]
+    split = f"--test_shards={WINDOWS // 10}"
+    return [*arguments, f"--shard_tokens={SHARD_TOKENS}", split, *flags]
 
 
 def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:

@@ -30,7 +30,10 @@ def dataset_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A dataset made from the sample: 1 test and 6 train shards."""
     folder = tmp_path_factory.mktemp("examples") / "out"
     fineshards.build(
-        input=ROOT / "samples/debian_text.parquet", output=folder, shard_tokens=100_000
+        input=ROOT / "samples/debian_text.parquet",
+        output=folder,
+        shard_tokens=100_000,
+        test_shards=1,
     )
     return str(folder)
 

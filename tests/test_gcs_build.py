@@ -16,12 +16,12 @@ from conftest import ROOT
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage as google_storage
 from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy, faulty_server
-from support.oracle import oracle, read_texts, shards_in
+from support.oracle import oracle, oracle_by_text, read_texts, shards_in
 
 from fineshards.pipeline.cli import main
 
 OUTPUT = "gs://data/deep/out"
-FLAGS = ["--shard_tokens=3000", "--block_bytes=1"]
+FLAGS = ["--shard_tokens=3000", "--test_fraction=0.3", "--block_bytes=1"]
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +37,9 @@ def expected(small: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     """All files of a local build, by name. Its shards are those of the oracle."""
     output = tmp_path_factory.mktemp("local") / "out"
     assert main(["build", f"--input={small}", f"--output={output}", *FLAGS]) == 0
-    texts = read_texts(small)
-    windows = len(shards_in(output))
-    shards = oracle(texts, 3000, test_shards=max(1, windows // 10))
+    shards = oracle_by_text(read_texts(small), shard_tokens=3000, fraction="0.3")
     assert shards_in(output) == shards
-    assert windows > 5
+    assert len(shards) > 5
     return {
         path.relative_to(output).as_posix(): path.read_bytes()
         for path in output.rglob("*")
@@ -79,7 +77,8 @@ def test_token_bytes_are_read_back_only_at_cuts(
     def read(assembly: str) -> tuple[int, int]:
         cloud.requests.clear()
         output = f"gs://data/{assembly}"
-        flags = ["--shard_tokens=150000", "--block_bytes=1", f"--assembly={assembly}"]
+        flags = ["--shard_tokens=150000", "--test_shards=1", "--block_bytes=1"]
+        flags.append(f"--assembly={assembly}")
         assert main(["build", f"--input={sample}", f"--output={output}", *flags]) == 0
         downloads = [r for r in cloud.requests if ".tokens?" in r.line and "alt=media" in r.line]
         return len(downloads), sum(request.received for request in downloads)

@@ -468,6 +468,7 @@ def expected(sample: Path) -> dict[str, bytes]:
 
 def build(source: str, output: Path | str, *flags: str) -> int:
     arguments = [f"--input={source}", f"--output={output}", "--shard_tokens=50000", *flags]
+    arguments.append("--test_shards=1")
     return main(["build", *arguments])
 
 

@@ -365,7 +365,7 @@ def test_a_job_reads_the_hub_by_its_pinned_commit(
     commit = hub.push("acme/text", folder)
     output = tmp_path / "out"
     command = ["build", "--dataset=acme/text", "--dataset_config=full", f"--output={output}"]
-    command.append("--shard_tokens=2000")
+    command += ["--shard_tokens=2000", "--test_shards=1"]
     done = fineshards(hub.url, tmp_path, *command)
     assert done.returncode == 0, done.stderr
     texts = [text for path in FULL for text in pq.read_table(folder / path)["text"].to_pylist()]

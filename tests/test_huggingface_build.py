@@ -23,18 +23,18 @@ Run = Callable[..., CompletedProcess[str]]
 
 SCHEMA = json.loads((Path(__file__).parent.parent / "docs/manifest.schema.json").read_text())
 SHARD_TOKENS = 200_000
+SPLIT = "--test_shards=1"
 
 
 def build(source: Path, output: Path, tokenizer: Path, *flags: str) -> int:
     command = ["build", f"--input={source}", f"--output={output}", f"--tokenizer={tokenizer}"]
-    return main([*command, f"--shard_tokens={SHARD_TOKENS}", "--block_bytes=700000", *flags])
+    return main([*command, f"--shard_tokens={SHARD_TOKENS}", "--block_bytes=700000", SPLIT, *flags])
 
 
 def expected(source: Path, tokenizer: Path, eot: str = EOT) -> dict[str, bytes]:
     documents = oracle_documents(tokenizer, eot, read_texts(source))
     stream = [token for document in documents for token in document]
-    windows = -(-len(stream) // SHARD_TOKENS)
-    return cut(stream, SHARD_TOKENS, max(1, windows // 10))
+    return cut(stream, SHARD_TOKENS, test_shards=1)
 
 
 @pytest.fixture(scope="module", params=STYLES)
@@ -150,7 +150,7 @@ def test_a_model_of_another_type_is_encoded_by_its_library(
     assert missing.returncode == 2
     assert "--eot_token. Its special tokens are [SEP]." in missing.stderr
     assert "Traceback" not in missing.stderr
-    flags += ["--eot_token", "[SEP]", f"--shard_tokens={SHARD_TOKENS}"]
+    flags += ["--eot_token", "[SEP]", f"--shard_tokens={SHARD_TOKENS}", SPLIT]
     done = fineshards("build", *flags)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("words.json is encoded with tokenizers only, which is slow") == 1

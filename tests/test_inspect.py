@@ -28,6 +28,7 @@ def source(tmp_path_factory: pytest.TempPathFactory, sample: Path) -> Path:
 def dataset(source: Path) -> Path:
     output = source.parent / "out"
     given = [f"--input={source}", f"--output={output}", f"--shard_tokens={SHARD_TOKENS}"]
+    given.append("--test_shards=1")
     assert main(["build", *given]) == 0
     return output
 
@@ -42,7 +43,7 @@ def test_every_text_of_the_sample_is_recovered(
     tmp_path_factory: pytest.TempPathFactory, sample: Path
 ) -> None:
     output = tmp_path_factory.mktemp("all")
-    given = [f"--input={sample}", f"--output={output}", "--shard_tokens=5000"]
+    given = [f"--input={sample}", f"--output={output}", "--shard_tokens=5000", "--test_shards=1"]
     assert main(["build", *given]) == 0
     opened = Dataset.open(open_storage(str(output)))
     encoder = load_reference(opened.manifest.settings.tokenizer, opened.storage)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +12,7 @@ from hypothesis import strategies as st
 from fineshards.shards.layout import Layout, ShardKey, SplitRule, shard_stem
 
 FIRST_TEST = SplitRule(None, 1)
+BY_DOCUMENT = SplitRule("1/100", None, "text", 1)
 
 # Small streams reach every edge case quickly; large ones exceed 32 and 64 bits.
 counts = st.one_of(st.integers(0, 60), st.integers(2**32, 2**34), st.integers(2**63, 2**65))
@@ -18,13 +22,11 @@ counts = st.one_of(st.integers(0, 60), st.integers(2**32, 2**34), st.integers(2*
 def layouts(draw: st.DrawFn, most_windows: int = 40) -> Layout:
     tokens = draw(counts)
     shard_tokens = draw(st.integers(max(1, tokens // most_windows), max(1, tokens) + 2))
-    rule = draw(
-        st.one_of(
-            st.integers(0, most_windows + 2).map(lambda number: SplitRule(None, number)),
-            st.sampled_from(["0", "0.1", "0.5", "1"]).map(lambda text: SplitRule(text, None)),
-        )
-    )
-    return Layout.plan(tokens, shard_tokens, rule)
+    if draw(st.booleans()):
+        rule = SplitRule(None, draw(st.integers(0, most_windows + 2)))
+        return Layout.plan([tokens], shard_tokens, rule)
+    test = draw(st.integers(0, tokens))
+    return Layout.plan([test, tokens - test], shard_tokens, BY_DOCUMENT)
 
 
 @given(layouts())
@@ -32,8 +34,11 @@ def test_shards_tile_the_stream(layout: Layout) -> None:
     keys = list(layout.shard_keys())
     assert len(keys) == len(set(keys)) == layout.windows
     lengths = [layout.shard_length(key) for key in keys]
+    for split, tokens in (("test", layout.test_tokens), ("train", layout.train_tokens)):
+        of_split = [layout.shard_length(key) for key in keys if key.split == split]
+        assert sum(of_split) == tokens
+        assert all(length == layout.shard_tokens for length in of_split[:-1])
     assert sum(lengths) == layout.tokens
-    assert all(length == layout.shard_tokens for length in lengths[:-1])
     assert all(0 < length <= layout.shard_tokens for length in lengths)
 
 
@@ -58,8 +63,8 @@ def test_slices_put_every_token_of_a_run_into_its_window(
     for piece in layout.slices(offset, count):
         assert piece.start == position < piece.stop
         assert piece.at + piece.stop - piece.start <= layout.shard_length(piece.key)
-        in_stream = layout.window(piece.key) * layout.shard_tokens + piece.at
-        assert in_stream == offset + piece.start
+        begin = layout.test_tokens if piece.key.split == "train" else 0
+        assert begin + piece.key.index * layout.shard_tokens + piece.at == offset + piece.start
         position = piece.stop
     assert position == count
 
@@ -69,7 +74,7 @@ def test_consecutive_runs_fill_every_shard(
     shard_tokens: int, test_shards: int, runs: list[int]
 ) -> None:
     stream = list(range(sum(runs)))
-    layout = Layout.plan(len(stream), shard_tokens, SplitRule(None, test_shards))
+    layout = Layout.plan([len(stream)], shard_tokens, SplitRule(None, test_shards))
     filled: dict[ShardKey, dict[int, int]] = {key: {} for key in layout.shard_keys()}
     offset = 0
     for count in runs:
@@ -85,45 +90,58 @@ def test_consecutive_runs_fill_every_shard(
 
 
 def test_a_full_last_window_adds_no_empty_one() -> None:
-    layout = Layout.plan(20, 10, FIRST_TEST)
+    layout = Layout.plan([20], 10, FIRST_TEST)
     assert layout.windows == 2
     assert [layout.shard_length(key) for key in layout.shard_keys()] == [10, 10]
-    assert Layout.plan(21, 10, FIRST_TEST).windows == 3
-    assert Layout.plan(0, 10, FIRST_TEST).windows == 0
+    assert Layout.plan([21], 10, FIRST_TEST).windows == 3
+    assert Layout.plan([0], 10, FIRST_TEST).windows == 0
 
 
-@given(st.integers(0, 1000), st.integers(0, 100))
-def test_a_fraction_is_rounded_down_to_whole_windows(windows: int, percent: int) -> None:
-    test = SplitRule(f"{percent / 100:.2f}", None).test_windows(windows)
-    whole = percent * windows // 100
-    if percent > 0 and windows >= 2 and whole == 0:
-        assert test == 1, "at least one window when there are two or more"
-    else:
-        assert test == whole
+def test_each_split_of_documents_has_a_shorter_last_shard_of_its_own() -> None:
+    layout = Layout.plan([13, 25], 10, BY_DOCUMENT)
+    lengths = {layout.shard_name(key): layout.shard_length(key) for key in layout.shard_keys()}
+    assert lengths == {
+        "test/test_0000.npy": 10,
+        "test/test_0001.npy": 3,
+        "train/train_0000.npy": 10,
+        "train/train_0001.npy": 10,
+        "train/train_0002.npy": 5,
+    }
+    assert Layout.plan([0, 5], 10, BY_DOCUMENT).test_windows == 0
+    assert Layout.plan([5, 0], 10, BY_DOCUMENT).train_windows == 0
 
 
-def test_a_single_window_is_a_test_window_only_for_a_fraction_of_one() -> None:
-    assert SplitRule("0.999", None).test_windows(1) == 0
-    assert SplitRule("1", None).test_windows(1) == 1
-    assert SplitRule("0.001", None).test_windows(2) == 1
-    assert SplitRule("0", None).test_windows(1000) == 0
+@given(st.fractions(0, 1), st.integers(0, 2**32 - 1))
+def test_a_document_is_test_if_its_hash_is_below_the_floor_of_the_fraction(
+    fraction: Fraction, number: int
+) -> None:
+    rule = SplitRule(str(fraction), None, "text", 1)
+    # floor(fraction * 2**32) in integers.
+    threshold = fraction.numerator * 2**32 // fraction.denominator
+    assert rule.threshold == threshold
+    numbers = [number, max(threshold - 1, 0), min(threshold, 2**32 - 1)]
+    found = rule.in_test(np.array(numbers, np.uint32))
+    assert found.tolist() == [each < threshold for each in numbers]
 
 
-def test_fractions_are_exact_decimals() -> None:
-    one_tenth = SplitRule("0.1", None)
-    assert [one_tenth.test_windows(10 * n) for n in range(1, 1001)] == list(range(1, 1001))
-    assert one_tenth.test_windows(29) == 2
-    # As binary numbers, 0.29 * 100 is 28.999... and 0.07 * 100 is 7.000...01.
-    assert SplitRule("0.29", None).test_windows(100) == 29
-    assert SplitRule("0.07", None).test_windows(100) == 7
-    assert SplitRule("1e-1", None).test_windows(30) == 3
+def test_fractions_are_exact() -> None:
+    def threshold(fraction: str) -> int:
+        return SplitRule(fraction, None, "text", 1).threshold
+
+    assert (threshold("0"), threshold("1/2"), threshold("1")) == (0, 2**31, 2**32)
+    assert threshold("1/100") == threshold("0.01") == 42_949_672
+    assert threshold("1/4294967296") == 1
+    # As a binary number the first product is 2**32 - 3.999..., the second 2**32 / 3 + 0.3.
+    assert threshold("999999999/1000000000") == 4_294_967_291
+    assert threshold("1/3") == 1_431_655_765
 
 
 @given(st.integers(0, 50), st.integers(0, 50))
 def test_a_number_of_test_shards_is_the_rule_of_the_seed_script(number: int, windows: int) -> None:
     # The seed script: split = "test" if shard_index < N else "train".
     expected = sum(window < number for window in range(windows))
-    assert SplitRule(None, number).test_windows(windows) == expected
+    layout = Layout.plan([windows * 7 - 3 if windows else 0], 7, SplitRule(None, number))
+    assert (layout.windows, layout.test_windows) == (windows, expected)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +162,7 @@ def test_a_number_of_test_shards_is_the_rule_of_the_seed_script(number: int, win
 def test_the_index_is_wider_only_when_a_split_needs_it(
     test_shards: int, windows: int, width: int
 ) -> None:
-    layout = Layout.plan(windows, 1, SplitRule(None, test_shards))
+    layout = Layout.plan([windows], 1, SplitRule(None, test_shards))
     assert layout.windows == windows
     assert layout.index_width == width
     stems = [shard_stem(layout.shard_name(key)) for key in layout.shard_keys()]
@@ -154,14 +172,14 @@ def test_the_index_is_wider_only_when_a_split_needs_it(
 @pytest.mark.parametrize("windows", [1, 11, 9_999, 10_000, 10_001, 12_345])
 @pytest.mark.parametrize("test_shards", [0, 1, 10_001])
 def test_shard_names_sort_in_stream_order(windows: int, test_shards: int) -> None:
-    layout = Layout.plan(windows, 1, SplitRule(None, test_shards))
+    layout = Layout.plan([windows], 1, SplitRule(None, test_shards))
     names = [layout.shard_name(key) for key in layout.shard_keys()]
     assert names == sorted(names)
     assert len(names) == len(set(names))
 
 
 def test_names_are_those_of_the_seed_script() -> None:
-    layout = Layout.plan(25, 1, SplitRule("0.1", None))
+    layout = Layout.plan([25], 1, SplitRule(None, 2))
     assert layout.shard_name(ShardKey("test", 1)) == "test/test_0001.npy"
     assert layout.shard_name(ShardKey("train", 17)) == "train/train_0017.npy"
     assert shard_stem("train/train_0017.npy") == "train_0017"

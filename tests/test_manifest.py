@@ -28,6 +28,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     output = tmp_path_factory.mktemp("dataset")
     flags = ["--input", str(SAMPLE), "--output", str(output), f"--shard_tokens={SHARD_TOKENS}"]
+    flags.append("--test_shards=1")
     assert main(["build", *flags, f"--block_bytes={BLOCK_BYTES}"]) == 0
     return output
 
@@ -140,6 +141,7 @@ def test_metadata_does_not_depend_on_workers_or_hash_seeds(
             f"--output={tmp_path / seed}",
             f"--shard_tokens={SHARD_TOKENS}",
             f"--block_bytes={BLOCK_BYTES}",
+            "--test_shards=1",
             f"--workers={seed}",
             env=os.environ | {"PYTHONHASHSEED": seed},
         )

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fineshards.errors import FineshardsError, InputError
-from fineshards.shards.counts import Counts, LabelCount
+from fineshards.shards.counts import Counts, LabelCount, Sums
 from fineshards.shards.layout import ShardKey, SplitRule
 from fineshards.shards.plan import StreamPlan, plan_pieces, plan_stream
 from fineshards.shards.records import Piece
@@ -162,14 +162,72 @@ def test_summaries_may_arrive_in_any_order(files: Files, shard_tokens: int, rand
     assert pieces_of(shuffled, plan) == pieces_of(summaries, expected)
 
 
+@st.composite
+def divided(draw: st.DrawFn, files: st.SearchStrategy[Files]) -> list[list[BlockSummary]]:
+    """Summaries of blocks that are divided between test and train."""
+
+    def divide(summary: BlockSummary) -> BlockSummary:
+        counts = summary.counts
+        documents = draw(st.integers(0, counts.documents))
+        # Each document has a token, and without documents there are none.
+        least = documents
+        most = counts.tokens - (counts.documents - documents)
+        tokens = (
+            draw(st.integers(least, most))
+            if 0 < documents < counts.documents
+            else (counts.tokens if documents else 0)
+        )
+        return replace(summary, test=Sums(documents, tokens))
+
+    return [[divide(summary) for summary in blocks] for blocks in summaries_of(draw(files))]
+
+
+@given(divided(small_files), st.integers(1, 9))
+def test_two_streams_are_copied_one_after_the_other(
+    summaries: list[list[BlockSummary]], shard_tokens: int
+) -> None:
+    reports = [report_file(complete_file(blocks)) for blocks in summaries if blocks]
+    rule = SplitRule("1/100", None, "text", 1)
+    plan = plan_stream(reports, len(summaries), shard_tokens, rule)
+    by_shard = pieces_of(summaries, plan)
+    assert sorted(by_shard) == sorted(plan.layout.shard_keys())
+    first_document = 0
+    for number, split in enumerate(("test", "train")):
+        parts = [
+            (summary.file, summary.index, summary.streams()[number])
+            for blocks in summaries
+            for summary in blocks
+        ]
+        stream = [
+            (file, block, token) for file, block, sums in parts for token in range(sums.tokens)
+        ]
+        pieces = [
+            piece
+            for key in plan.layout.shard_keys()
+            if key.split == split
+            for piece in sorted(by_shard[key], key=lambda piece: piece.at)
+        ]
+        assert {piece.stream for piece in pieces} <= {split}
+        assert stream == [
+            (piece.file, piece.block, token)
+            for piece in pieces
+            for token in range(piece.start, piece.stop)
+        ]
+        firsts = {(piece.file, piece.block): piece.first_document for piece in pieces}
+        for file, block, sums in parts:
+            assert firsts.get((file, block), first_document) == first_document
+            first_document += sums.documents
+
+
 def test_offsets_are_64_bit_and_pieces_hold_plain_ints() -> None:
     files = [[(3, 2**33), (1, 2**32 + 1)], [], [(0, 0)], [(7, 2**35)]]
     summaries = summaries_of(files)
     plan = plan_of(summaries, shard_tokens=2**33 + 5)
     assert plan.token_offsets.dtype == plan.document_offsets.dtype == np.int64
     first = 2**33 + 2**32 + 1
-    assert plan.token_offsets.tolist() == [0, first, first, first, first + 2**35]
-    assert plan.document_offsets.tolist() == [0, 4, 4, 4, 11]
+    assert plan.token_offsets.tolist() == [[0, first, first, first]]
+    assert plan.document_offsets.tolist() == [[0, 4, 4, 4]]
+    assert plan.layout.tokens == first + 2**35
     assert type(plan.layout.tokens) is int
     for pieces in pieces_of(summaries, plan).values():
         for piece in pieces:
@@ -181,10 +239,10 @@ def test_one_document_longer_than_several_shards_is_cut_into_whole_shards() -> N
     summaries = summaries_of([[(1, 35)]])
     by_shard = pieces_of(summaries, plan_of(summaries, shard_tokens=10))
     assert by_shard == {
-        ShardKey("test", 0): [Piece(0, 0, 0, 10, 0, 0)],
-        ShardKey("train", 0): [Piece(0, 0, 10, 20, 0, 0)],
-        ShardKey("train", 1): [Piece(0, 0, 20, 30, 0, 0)],
-        ShardKey("train", 2): [Piece(0, 0, 30, 35, 0, 0)],
+        ShardKey("test", 0): [Piece(0, 0, "all", 0, 10, 0, 0)],
+        ShardKey("train", 0): [Piece(0, 0, "all", 10, 20, 0, 0)],
+        ShardKey("train", 1): [Piece(0, 0, "all", 20, 30, 0, 0)],
+        ShardKey("train", 2): [Piece(0, 0, "all", 30, 35, 0, 0)],
     }
 
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from conftest import ROOT
-from support.oracle import oracle, read_texts, shards_in
+from support.oracle import oracle, oracle_by_text, read_texts, shards_in
 from support.watched_encoder import watched_encode
 
 import fineshards
@@ -59,6 +59,7 @@ def test_restart_after_a_kill_before_any_file_operation(
 ) -> None:
     """Each state that a crash can leave on disk, one after the other."""
     flags = [f"--input={small}/*.parquet", "--shard_tokens=10000", "--block_bytes=1"]
+    flags.append("--test_fraction=0.2")
     driver = ROOT / "tests/support/crash_driver.py"
     done = subprocess.run(
         [sys.executable, driver, tmp_path, str(part), "2", *flags],
@@ -69,8 +70,10 @@ def test_restart_after_a_kill_before_any_file_operation(
     )
     assert done.returncode == 0, done.stderr
     crashes = json.loads(done.stdout)
-    texts = read_texts(small / "a.parquet", small / "b.parquet")
-    expected = oracle(texts, 10_000, test_shards=1)
+    files = [read_texts(small / name) for name in ("a.parquet", "b.parquet")]
+    texts = [*files[0], *files[1]]
+    expected = oracle_by_text(*files, shard_tokens=10_000, fraction="0.2")
+    assert "test/test_0000.npy" in expected
     assert len(crashes) > 10
     for crash in crashes:
         output = tmp_path / f"crash-{crash['operation']}"
@@ -91,10 +94,10 @@ def expected_names(shards: dict[str, bytes]) -> set[str]:
 
 
 def build_command(source: Path, output: Path, *flags: str) -> list[str]:
-    """A build of 5 blocks and 14 shards, if the source is the sample."""
+    """A build of 5 blocks and 15 shards, if the source is the sample."""
     return [
         *(sys.executable, "-m", "fineshards", "build", f"--input={source}", f"--output={output}"),
-        *("--shard_tokens=50000", "--block_bytes=1", *flags),
+        *("--shard_tokens=50000", "--test_fraction=0.2", "--block_bytes=1", *flags),
     ]
 
 
@@ -148,10 +151,12 @@ def test_a_finished_job_does_nothing_and_says_so(
     ("flag", "differences"),
     [
         ("--shard_tokens=9999", ["--shard_tokens: was 10000, now 9999"]),
-        ("--test_fraction=0.5", ["--test_fraction: was '1/10', now '1/2'"]),
+        ("--test_fraction=0.5", ["--test_fraction: was '1/100', now '1/2'"]),
+        ("--split_key=row", ["--split_key: was 'text', now 'row'"]),
+        ("--split_key=host", ["--split_key: was 'text', now 'host'"]),
         (
             "--test_shards=1",
-            ["--test_fraction: was '1/10', now None", "--test_shards: was None, now 1"],
+            ["--test_fraction: was '1/100', now None", "--test_shards: was None, now 1"],
         ),
         ("--text_column=url", ["--text_column: was 'text', now 'url'"]),
         ("--id_column=url", ["--id_column: was 'id', now 'url'"]),
@@ -204,7 +209,8 @@ def test_a_first_try_that_failed_at_once_needs_no_overwrite(
 ) -> None:
     output = tmp_path / "out"
     assert build(small / "*.parquet", output, "--text_column=body") == 1
-    assert build(small / "*.parquet", output, "--shard_tokens=10000") == 0
+    flags = ["--shard_tokens=10000", "--test_shards=1"]
+    assert build(small / "*.parquet", output, *flags) == 0
     texts = read_texts(small / "a.parquet", small / "b.parquet")
     assert shards_in(output) == oracle(texts, 10_000, test_shards=1)
 
@@ -231,7 +237,8 @@ def test_a_job_whose_output_was_taken_over_writes_nothing(
 def test_overwrite_starts_from_scratch(build: Build, small: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     assert build(small / "*.parquet", output, "--shard_tokens=1000") == 0
-    assert build(small / "a.parquet", output, "--shard_tokens=10000", "--overwrite") == 0
+    flags = ["--shard_tokens=10000", "--test_shards=1", "--overwrite"]
+    assert build(small / "a.parquet", output, *flags) == 0
     expected = oracle(read_texts(small / "a.parquet"), 10_000, test_shards=1)
     assert shards_in(output) == expected
     assert set(files_in(output)) == expected_names(expected)
@@ -256,6 +263,6 @@ def test_two_jobs_on_one_output_both_succeed(sample: Path, tmp_path: Path) -> No
     for job in jobs:
         _, errors = job.communicate()
         assert job.returncode == 0, errors
-    expected = oracle(read_texts(sample), 50_000, test_shards=1)
+    expected = oracle_by_text(read_texts(sample), shard_tokens=50_000, fraction="0.2")
     assert shards_in(output) == expected
     assert set(files_in(output)) == expected_names(expected)

@@ -23,8 +23,8 @@ MAIN = str(ROOT / "pipeline/main.py")
 STAGES = [
     "read 1 file (5 blocks)",
     "tokenized 5 blocks (665,971 tokens)",
-    "planned 7 shards",
-    "wrote 7 shards",
+    "planned 8 shards",
+    "wrote 8 shards",
     "wrote the manifest",
 ]
 
@@ -76,12 +76,16 @@ def test_without_a_terminal_there_is_one_line_per_stage(
     assert done.returncode == 0
     lines = [re.fullmatch(r"\d\d:\d\d:\d\d (.+)", line) for line in done.stderr.splitlines()]
     assert [line and line.group(1) for line in lines] == STAGES
-    (summary,) = done.stdout.splitlines()
+    summary, *splits = done.stdout.splitlines()
     assert re.fullmatch(
-        r"finished in [\d.]+ s at [\d.]+ MB/s of text: 1,063 documents, 665,971 tokens, "
-        rf"1 test and 6 train shards in {tmp_path}",
+        r"finished in [\d.]+ s at [\d.]+ MB/s of text: 1,063 documents, 665,971 tokens in "
+        rf"{tmp_path}",
         summary,
     )
+    assert splits == [
+        "  test       10 documents (0.94 %), 4,982 tokens (0.75 %), 1 shard",
+        "  train      1,053 documents (99.06 %), 660,989 tokens (99.25 %), 7 shards",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ Damage = Callable[[Path], object]
 @pytest.fixture(scope="module")
 def undamaged(tmp_path_factory: pytest.TempPathFactory, sample: Path) -> Path:
     folder = tmp_path_factory.mktemp("verify") / "dataset"
-    flags = [f"--shard_tokens={SHARD_TOKENS}", "--block_bytes=300000"]
+    flags = [f"--shard_tokens={SHARD_TOKENS}", "--block_bytes=300000", "--test_shards=1"]
     assert main(["build", "--input", str(sample), "--output", str(folder), *flags]) == 0
     return folder
 
@@ -323,6 +323,14 @@ def _set(change: Callable[[dict[str, Any]], object]) -> Damage:
     return lambda folder: edit_manifest(folder, change)
 
 
+def _moved(layout: dict[str, Any]) -> dict[str, int]:
+    """Two test shards instead of one."""
+    return {
+        "test_tokens": 2 * SHARD_TOKENS,
+        "train_tokens": layout["train_tokens"] - SHARD_TOKENS,
+    }
+
+
 def _add(what: str, by: int) -> Damage:
     return _set(lambda c: c["files"][0].update({what: c["files"][0][what] + by}))
 
@@ -356,9 +364,11 @@ def _add(what: str, by: int) -> Damage:
         pytest.param(
             _set(lambda c: entry_of(c, SHARD).update(first_document=1)), "begins with", id="first"
         ),
-        pytest.param(_set(lambda c: c["layout"].update(tokens=10**15)), "expected 16", id="layout"),
         pytest.param(
-            _set(lambda c: c["layout"].update(test_windows=2)), "names of the shards", id="split"
+            _set(lambda c: c["layout"].update(train_tokens=10**15)), "expected 16", id="layout"
+        ),
+        pytest.param(
+            _set(lambda c: c["layout"].update(_moved(c["layout"]))), "names of the sh", id="split"
         ),
         pytest.param(_set(lambda c: c["layout"].update(dtype="<u2")), "'layout'", id="dtype"),
         pytest.param(
@@ -386,7 +396,7 @@ def test_an_edited_manifest_is_found(
         pytest.param(lambda f: (f / MANIFEST).write_text("[1, 2]"), id="a list"),
         pytest.param(_truncate(MANIFEST, 0), id="empty"),
         pytest.param(_truncate(MANIFEST, -50), id="cut short"),
-        pytest.param(_set(lambda c: c.update(version=2)), id="another version"),
+        pytest.param(_set(lambda c: c.update(version=3)), id="another version"),
         pytest.param(_set(lambda c: c.update(format="other")), id="another format"),
         pytest.param(_set(lambda c: c.pop("shards")), id="no shards"),
         pytest.param(_set(lambda c: c["shards"].clear()), id="empty shards"),

@@ -44,7 +44,14 @@ def finish_block(
             rejected.add(rows.bad)
             documents = rows.with_text()
             encoded, compared = encode_compared(encoder, documents.texts, file, documents.numbers)
-            writer.append(encoded.tokens, encoded.offsets, documents.numbers, documents.ids)
+            key = work.settings.split.key
+            writer.append(
+                encoded.tokens,
+                encoded.offsets,
+                documents.numbers,
+                documents.ids,
+                None if key is None else documents.split_hashes(key, file.index),
+            )
             counts.append(rows.counts())
             counts.append(documents.document_counts(np.diff(encoded.offsets)))
             counts.append(Counts(by_reference=encoded.by_reference, compared=compared))

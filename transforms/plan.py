@@ -74,7 +74,7 @@ def _plan(reports: list[FileReport], work: Work) -> StreamPlan:
         "plan: %s tokens, %d test and %d train shards",
         f"{plan.layout.tokens:,}",
         plan.layout.test_windows,
-        plan.layout.windows - plan.layout.test_windows,
+        plan.layout.train_windows,
     )
     return plan
 

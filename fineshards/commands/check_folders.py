@@ -70,7 +70,8 @@ def check_records(storage: Storage, manifest: Manifest) -> Iterator[str]:
     for key in sorted(content.keys() | derived.keys()):
         if content.get(key) != derived.get(key):
             yield f"{MANIFEST_NAME}: {key!r} does not match the numbers that it is derived from"
-    job = Job(manifest.settings, manifest.files, manifest.origin)
+    # The versions of job record and manifest have gone up together.
+    job = Job(manifest.settings, manifest.files, manifest.origin, manifest.version)
     if job.fingerprint() != manifest.fingerprint:
         yield (
             f"{MANIFEST_NAME}: its fingerprint is {manifest.fingerprint}, but its settings and "

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import google_crc32c
 import numpy as np
 
+from fineshards.commands.check_sides import check_sides
 from fineshards.commands.wording import counted
 from fineshards.errors import FineshardsError
 from fineshards.shards import npy
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.documents import DocumentPiece, DocumentTable
-from fineshards.shards.layout import table_name
+from fineshards.shards.layout import ONE_STREAM, table_name
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import ShardRecord
 from fineshards.storage.checksums import checksum_to_base64
@@ -50,6 +52,8 @@ def check_shard(dataset: Dataset, position: int, file_numbers: dict[str, int]) -
     try:
         table = dataset.table(position)
         _check_table(shard, table, contents, file_numbers)
+        rule = dataset.manifest.settings.split
+        contents.problems += check_sides(shard, table, rule, file_numbers)
         _check_tokens(dataset, shard, table, contents)
     except FineshardsError as error:
         contents.problems.append(str(error))
@@ -148,15 +152,18 @@ def _check_tokens(
 
 
 def check_borders(
-    shards: Iterable[ShardRecord], found: list[ShardContents], file_numbers: dict[str, int]
+    manifest: Manifest, found: list[ShardContents], file_numbers: dict[str, int]
 ) -> Iterator[str]:
     """Each shard continues where the previous one ended, in the stream and in the sources."""
     previous: DocumentPiece | None = None
-    for shard, contents in zip(shards, found, strict=True):
+    split = None
+    for shard, contents in zip(manifest.shards, found, strict=True):
         if contents.first is None or contents.last is None:
             return
         name, first = table_name(shard.name), contents.first
         place = (first.document, first.start)
+        # Where the split is by document, each split is a stream of its own.
+        new_stream = manifest.settings.split.by_document and shard.split != split
         if previous is None:
             if place != (0, 0):
                 yield (
@@ -165,40 +172,47 @@ def check_borders(
                 )
         else:
             reached = previous.start + previous.length
-            if place not in ((previous.document, reached), (previous.document + 1, 0)):
+            continues = not new_stream and place == (previous.document, reached)
+            if not continues and place != (previous.document + 1, 0):
                 yield (
                     f"{name} begins at token {first.start} of document {first.document}, but the "
                     f"previous shard ended at token {reached} of document {previous.document}"
                 )
-            elif not _continues(previous, first, file_numbers):
+            elif not new_stream and not _continues(previous, first, file_numbers):
                 yield (
                     f"{name} begins with row {first.row} of {first.file}, but the previous shard "
                     f"ended in row {previous.row} of {previous.file}"
                 )
-        previous = contents.last
+        previous, split = contents.last, shard.split
 
 
 def _continues(previous: DocumentPiece, first: DocumentPiece, file_numbers: dict[str, int]) -> bool:
     """Whether a shard's first piece is of the same row as the previous piece, or of a later one."""
     was, now = ((file_numbers.get(piece.file, -1), piece.row) for piece in (previous, first))
-    return now > was if first.start == 0 else (now, first.id) == (was, previous.id)
+    if first.start == 0:
+        return now > was
+    return (now, first.id, first.split_hash) == (was, previous.id, previous.split_hash)
 
 
 def check_totals(manifest: Manifest, found: list[ShardContents]) -> Iterator[str]:
-    """The document tables add up to the manifest's counts, file by file."""
-    sums: dict[str, list[int]] = {file.path: [0, 0] for file in manifest.files}
-    for contents in found:
+    """The document tables add up to the manifest's counts, file by file and stream by stream."""
+    rule = manifest.settings.split
+    sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for shard, contents in zip(manifest.shards, found, strict=True):
+        stream = shard.split if rule.by_document else ONE_STREAM
         for path, (tokens_here, documents_here) in contents.by_file.items():
-            entry = sums.setdefault(path, [0, 0])
+            entry = sums[path, stream]
             entry[0] += tokens_here
             entry[1] += documents_here
     for file, report in zip(manifest.files, manifest.reports, strict=True):
-        tokens, documents = sums.pop(file.path, (0, 0))
-        if (tokens, documents) != (report.counts.tokens, report.counts.documents):
-            yield (
-                f"{file.path}: the document tables hold {counted(tokens, 'token')} in "
-                f"{counted(documents, 'document')}; the manifest says {report.counts.tokens:,} in "
-                f"{report.counts.documents:,}"
-            )
-    for path in sums:
+        for stream, expected in zip(rule.streams, report.streams(), strict=True):
+            tokens, documents = sums.pop((file.path, stream), (0, 0))
+            if (tokens, documents) != (expected.tokens, expected.documents):
+                tables = "document tables" if stream == ONE_STREAM else f"{stream} tables"
+                yield (
+                    f"{file.path}: the {tables} hold {counted(tokens, 'token')} in "
+                    f"{counted(documents, 'document')}; the manifest says {expected.tokens:,} in "
+                    f"{expected.documents:,}"
+                )
+    for path in sorted({path for path, _ in sums}):
         yield f"the document tables name {path}, which is not in the manifest"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fineshards.commands.wording import counted
+from fineshards.commands.wording import counted, describe_splits
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import UsageError
 from fineshards.shards.dataset import Dataset
@@ -14,13 +14,13 @@ def describe_dataset(dataset: Dataset) -> str:
     manifest = dataset.manifest
     layout, totals = manifest.layout, manifest.totals()
     tokenizer = manifest.settings.tokenizer
-    train = layout.windows - layout.test_windows
     ids = f"{manifest.settings.dtype}, {tokenizer.name} with {tokenizer.size:,} ids"
     lines = [
         f"{dataset.storage.root}",
-        f"  shards     {layout.test_windows:,} test and {train:,} train, "
-        f"{counted(layout.shard_tokens, 'token')} each, "
-        f"{manifest.shards[-1].tokens:,} in the last",
+        f"  shards     {layout.windows:,}, {counted(layout.shard_tokens, 'token')} each; the last "
+        "of a split may have fewer",
+        f"  split      {manifest.settings.split.described()}",
+        *describe_splits(manifest.splits()),
         f"  tokens     {totals['tokens']:,}, {ids}, EOT {tokenizer.eot} before each document",
         f"  documents  {totals['documents']:,} ({counted(totals['nulls'], 'row')} without text, "
         f"{totals['rejected']:,} rejected)",

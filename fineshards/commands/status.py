@@ -6,10 +6,10 @@ import os
 import time
 from dataclasses import dataclass
 
-from fineshards.commands.wording import counted, duration
+from fineshards.commands.wording import counted, describe_splits, duration
 from fineshards.errors import OutputError
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.job import Job
+from fineshards.shards.job import FORMAT_VERSION, Job
 from fineshards.shards.layout import Layout
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import Block
@@ -40,6 +40,7 @@ class Status:
         bytes_per_second: Recent rate of tokenizing, in the measure of `text_bytes`.
         seconds_left: Estimated time to the end of this stage; None without a rate.
         seconds_idle: Time since a block or shard was last finished.
+        splits: Shards, documents and tokens of `test` and `train`; None until the job has finished.
 
     Example:
         >>> import fineshards
@@ -62,6 +63,7 @@ class Status:
     bytes_per_second: float | None
     seconds_left: float | None
     seconds_idle: float | None
+    splits: dict[str, dict[str, int]] | None = None
 
 
 def status(folder: str | os.PathLike[str]) -> Status:
@@ -107,6 +109,12 @@ class StatusReader:
         manifest = Manifest.load(self._storage)
         if manifest is not None:
             return _finished(manifest)
+        if self._job.format_version != FORMAT_VERSION:
+            raise OutputError(
+                f"{self._storage.root} holds an unfinished job of an earlier version of "
+                f"fineshards (format version {self._job.format_version}, now {FORMAT_VERSION}). "
+                "Read its status with the version that started it."
+            )
         for file in self._job.files:
             if file.index not in self._blocks:
                 blocks = self._checkpoints.read_blocks(file.index)
@@ -132,7 +140,7 @@ class StatusReader:
             shards_total = self._layout.windows
         elif bytes_total and text_bytes:
             expected = tokens * bytes_total // text_bytes
-            shards_total = max(1, -(-expected // self._job.settings.shard_tokens))
+            shards_total = max(1, self._expected_layout(expected).windows)
             estimated = True
         times = [time_ for time_, _ in finished] + shard_times
         rate = _rate(finished)
@@ -163,6 +171,15 @@ class StatusReader:
             seconds_idle=max(0.0, time.time() - max(times)) if times else None,
         )
 
+    def _expected_layout(self, tokens: int) -> Layout:
+        """The layout of a number of tokens, if documents of both splits are equally long."""
+        rule = self._job.settings.split
+        streams = [tokens]
+        if rule.by_document:
+            test = tokens * rule.threshold >> 32
+            streams = [test, tokens - test]
+        return Layout.plan(streams, self._job.settings.shard_tokens, rule)
+
 
 def _rate(finished: list[tuple[float, int]]) -> float | None:
     """Amount per second over the most recent of a sorted list of (time, amount)."""
@@ -189,16 +206,18 @@ def _finished(manifest: Manifest) -> Status:
         bytes_per_second=None,
         seconds_left=0.0,
         seconds_idle=None,
+        splits=manifest.splits(),
     )
 
 
 def describe_status(status: Status) -> str:
     """The status in a few lines."""
     if status.stage == "finished":
-        return (
+        lines = [
             f"finished: {counted(status.tokens, 'token')} in {counted(status.shards, 'shard')} "
             f"from {counted(status.files, 'file')}"
-        )
+        ]
+        return "\n".join(lines + describe_splits(status.splits or {}))
     blocks_total = "?" if status.blocks_total is None else f"{status.blocks_total:,}"
     about = "about " if status.shards_estimated else ""
     shards_total = "?" if status.shards_total is None else f"{about}{status.shards_total:,}"

@@ -84,7 +84,7 @@ def verify(folder: str | os.PathLike[str], *, sample: float = 0.0) -> Verdict:
         )
     for contents in found:
         problems += contents.problems
-    problems += check_borders(manifest.shards, found, file_numbers)
+    problems += check_borders(manifest, found, file_numbers)
     problems += check_totals(manifest, found)
     sampled = 0
     if sample > 0 and not problems:

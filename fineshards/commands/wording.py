@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 _PLURALS = {"process": "processes"}
 
 
@@ -31,3 +33,23 @@ def duration(seconds: float) -> str:
     if hours < 48:
         return f"{hours} h {minutes} min"
     return f"{hours // 24} days {hours % 24} h"
+
+
+def describe_splits(splits: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """What each split holds, one line per split, with its share of the whole.
+
+    Example:
+        >>> test = {"documents": 1, "tokens": 30, "shards": 1}
+        >>> train = {"documents": 7, "tokens": 970, "shards": 2}
+        >>> print("\\n".join(describe_splits({"test": test, "train": train})))
+          test       1 document (12.50 %), 30 tokens (3.00 %), 1 shard
+          train      7 documents (87.50 %), 970 tokens (97.00 %), 2 shards
+    """
+    lines = []
+    for split, sums in splits.items():
+        parts = []
+        for what in ("documents", "tokens"):
+            share = sums[what] / sum(other[what] for other in splits.values())
+            parts.append(f"{counted(sums[what], what[:-1])} ({share:.2%})".replace("%", " %"))
+        lines.append(f"  {split:<10} {', '.join(parts)}, {counted(sums['shards'], 'shard')}")
+    return lines

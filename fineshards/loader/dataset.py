@@ -31,7 +31,7 @@ class SampleDocument:
     """The part of a document that lies in a sample.
 
     Attributes:
-        number: The document's number in the token stream.
+        number: The document's number in the dataset; documents of the test split come first.
         file: The source file of its text.
         row: The row in that file.
         id: The value of the id column; None if there is none.
@@ -61,7 +61,7 @@ class TokenDataset:
 
     Args:
         path: The dataset's folder, local or `gs://bucket/folder`.
-        split: `train` or `test`.
+        split: `train` or `test`. `val` and `validation` are other names for `test`.
         sequence_length: T, tokens per sample without the last label.
         read_bytes: On `gs://`, bytes per request; 8 MiB by default. docs/loader.md says which size
             suits which order.

@@ -12,6 +12,9 @@ from fineshards.shards.layout import SPLITS, Layout, ShardKey
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.storage.base import Storage
 
+# Names that other libraries use.
+_OTHER_NAMES = {"val": "test", "validation": "test"}
+
 
 @dataclass(frozen=True, slots=True)
 class SplitShards:
@@ -39,6 +42,7 @@ class SplitShards:
         Raises UsageError if the split is empty or unknown, OutputError if the dataset is not
         finished or its manifest is damaged.
         """
+        name = _OTHER_NAMES.get(name, name)
         if name not in SPLITS:
             known = " or ".join(SPLITS)
             raise UsageError(f"{storage.root} has no split {name!r}; choose {known}.")
@@ -54,7 +58,11 @@ class SplitShards:
             )
         tokens = sum(shard.tokens for shard in manifest.shards if shard.split == name)
         if tokens == 0:
-            raise UsageError(f"{storage.root}: the {name} split is empty; choose another one.")
+            raise UsageError(
+                f"{storage.root}: the {name} split is empty, because "
+                f"{manifest.settings.split.why_empty(name)}. Choose another split, or build the "
+                "dataset again with another --test_fraction."
+            )
         return cls(
             storage=storage,
             name=name,

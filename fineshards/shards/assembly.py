@@ -46,7 +46,9 @@ def write_shard(
     size = checkpoints.dtype.itemsize
     parts = [
         Part(
-            checkpoints.tokens_name(piece.file, piece.block), piece.start * size, piece.stop * size
+            checkpoints.tokens_name(piece.file, piece.block, piece.stream),
+            piece.start * size,
+            piece.stop * size,
         )
         for piece in ordered
     ]
@@ -81,7 +83,9 @@ def _write_table(
     """Writes a shard's document table and returns it."""
     table = join_documents(
         cut_documents(
-            checkpoints.read_documents(piece.file, piece.block, piece.start, piece.stop),
+            checkpoints.read_documents(
+                piece.file, piece.block, piece.stream, piece.start, piece.stop
+            ),
             piece.start,
             piece.stop,
             piece.at,

@@ -6,6 +6,10 @@
     plan.json                      the layout of the shards (step Plan)
     shards/train_0017.json         the record of a finished shard; written after the shard
 
+Where the split is by document, a token block has two parts, `00003-00012.test.tokens` and
+`00003-00012.train.tokens`, each with its documents. A part without documents has no files, except
+that the train documents are always written: they hold the summary, and are written last.
+
 The later file of a pair marks the work as finished; without it the work is done again. Token blocks
 have no header, so a shard is one header followed by whole or cut token blocks. Checkpoints are
 short-lived and therefore not durable: a power cut may damage them. A restart checks them before it
@@ -15,141 +19,67 @@ uses them, and repeats the work behind a damaged one.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fineshards.errors import FineshardsError, OutputError
+from fineshards.errors import OutputError
 from fineshards.shards import npy
-from fineshards.shards.counts import Counts
+from fineshards.shards.block_writer import (
+    CHECKSUM_KEY,
+    DOCUMENTS_SCHEMA,
+    SUMMARY_KEY,
+    BlockWriter,
+    Part,
+    documents_writer,
+)
+from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.job import Job
-from fineshards.shards.layout import Layout, shard_stem, table_name
+from fineshards.shards.layout import ONE_STREAM, Layout, SplitRule, shard_stem, table_name
 from fineshards.shards.records import Block, ShardRecord, from_fields
 from fineshards.shards.reports import BlockSummary
 from fineshards.storage.base import Storage
-from fineshards.storage.checksums import file_checksum, write_with_checksum
+from fineshards.storage.checksums import file_checksum
 from fineshards.storage.parquet import open_parquet
 
 FOLDER = "checkpoints"
-_SUMMARY_KEY = b"fineshards.summary"
-_CHECKSUM_KEY = b"fineshards.crc32c"
-
-# Documents per row group, which are kept in memory until it is written: some megabytes.
-_ROW_GROUP_DOCUMENTS = 1 << 16
-
 # Bytes per request for a block's documents: enough for those of most blocks.
 _DOCUMENT_BYTES = 4 << 20
 
-# document: number within the block. [offset, end): its tokens within the block, including EOT.
-# row: number within the source file. id: the document's id in the source, or null.
-DOCUMENTS_SCHEMA = pa.schema(
-    [
-        pa.field("document", pa.int64(), nullable=False),
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("end", pa.int64(), nullable=False),
-        pa.field("row", pa.int64(), nullable=False),
-        pa.field("id", pa.string()),
-    ]
-)
-
-
-class BlockWriter:
-    """Appends documents to a token block that is being written."""
-
-    def __init__(
-        self, tokens: Any, documents: pq.ParquetWriter, dtype: np.dtype[np.unsignedinteger]
-    ) -> None:
-        self._tokens_file = tokens
-        self._dtype = dtype
-        self._documents_file = documents
-        self._pending: list[pa.Table] = []
-        self._checksum = 0
-        self.tokens = 0
-        self.documents = 0
-
-    def append(
-        self,
-        tokens: npt.NDArray[np.uint32],
-        offsets: npt.NDArray[np.int64],
-        rows: npt.NDArray[np.int64],
-        ids: pa.Array,
-    ) -> None:
-        """Appends n documents: their tokens in one array, n+1 offsets, n row numbers, n ids.
-
-        Raises OutputError for a token id that the dtype cannot hold.
-        """
-        if self._dtype.itemsize < tokens.itemsize and len(tokens):
-            highest = int(tokens.max())
-            if highest > np.iinfo(self._dtype).max:
-                raise OutputError(
-                    f"the tokenizer returned the id {highest}, which {self._dtype.name} cannot "
-                    "hold, although its vocabulary says that every id fits. Use --dtype uint32, "
-                    "and please report it."
-                )
-        content = np.ascontiguousarray(tokens, dtype=self._dtype).view(np.uint8)
-        self._checksum = write_with_checksum(content, self._tokens_file, self._checksum)
-        shifted = offsets + self.tokens
-        numbers = np.arange(self.documents, self.documents + len(rows), dtype=np.int64)
-        columns = [numbers, shifted[:-1], shifted[1:], rows, ids]
-        self._pending.append(pa.table(columns, schema=DOCUMENTS_SCHEMA))
-        self.tokens += len(tokens)
-        self.documents += len(rows)
-        if sum(map(len, self._pending)) >= _ROW_GROUP_DOCUMENTS:
-            self.write_documents()
-
-    def finish(self, block: Block, counts: Counts) -> BlockSummary:
-        """Stores the block's summary and the checksum of its tokens with its documents.
-
-        Raises FineshardsError if `counts` differs from the documents and tokens appended.
-        """
-        if (counts.documents, counts.tokens) != (self.documents, self.tokens):
-            raise FineshardsError(
-                f"block {block.index} of file {block.file} holds {self.documents} documents and "
-                f"{self.tokens} tokens, expected {counts.documents} and {counts.tokens}. This is a "
-                "bug in fineshards; please report it."
-            )
-        summary = BlockSummary(block.file, block.index, block.blocks, counts)
-        record = {"file": block.file, "index": block.index, "blocks": block.blocks}
-        self._documents_file.add_key_value_metadata(
-            {
-                _SUMMARY_KEY: json.dumps(record | counts.to_record()),
-                _CHECKSUM_KEY: str(self._checksum),
-            }
-        )
-        return summary
-
-    def write_documents(self) -> None:
-        """Writes the rows of documents that are still in memory."""
-        if self._pending:
-            table = pa.concat_tables(self._pending)
-            self._documents_file.write_table(table, row_group_size=_ROW_GROUP_DOCUMENTS)
-            self._pending = []
+_NO_TEST = SplitRule(None, 0)
 
 
 class Checkpoints:
-    """Names, readers and writers of one job's checkpoints. dtype: of its tokens."""
+    """Names, readers and writers of one job's checkpoints.
+
+    dtype: of its tokens. rule: of its split, which decides the streams.
+    """
 
     def __init__(
         self,
         storage: Storage,
         fingerprint: str,
         dtype: np.dtype[np.unsignedinteger] = npy.TOKEN_DTYPE,
+        rule: SplitRule = _NO_TEST,
     ) -> None:
         self.storage = storage
         self.dtype = dtype
+        self._rule = rule
+        self._mark_stream = rule.streams[-1]
         self.folder = f"{FOLDER}/{fingerprint}"
         self._fingerprint = fingerprint
 
     @classmethod
     def of(cls, storage: Storage, job: Job) -> Checkpoints:
         """The checkpoints of a job in its output folder."""
-        return cls(storage, job.fingerprint(), job.settings.token_dtype)
+        settings = job.settings
+        return cls(storage, job.fingerprint(), settings.token_dtype, settings.split)
 
     def job(self) -> Job:
         """The job of these checkpoints, read from the output folder.
@@ -183,43 +113,60 @@ class Checkpoints:
     def create_block(self, block: Block) -> Iterator[BlockWriter]:
         """A token block to write; end the `with` body with the writer's `finish`.
 
-        The tokens appear first and the documents last, so a document file means that the block is
-        finished.
+        The document file of the last stream appears last, even if it is empty, so it means that
+        the block is finished.
         """
-        tokens_name = self.tokens_name(block.file, block.index)
-        documents_name = self.documents_name(block.file, block.index)
-        with (
-            self.storage.create(documents_name, durable=False) as documents_file,
-            _documents_writer(documents_file) as documents,
-        ):
-            with self.storage.create(tokens_name, durable=False) as tokens_file:
-                writer = BlockWriter(tokens_file, documents, self.dtype)
-                yield writer
-            writer.write_documents()
+
+        def create_documents(stream: str) -> pq.ParquetWriter:
+            name = self.documents_name(block.file, block.index, stream)
+            opened = files.enter_context(self.storage.create(name, durable=False))
+            return files.enter_context(documents_writer(opened, self._rule))
+
+        def open_part(stream: str) -> Part:
+            documents = mark if stream == self._mark_stream else create_documents(stream)
+            name = self.tokens_name(block.file, block.index, stream)
+            tokens = files.enter_context(self.storage.create(name, durable=False))
+            return Part(tokens, documents)
+
+        with ExitStack() as files:
+            mark = create_documents(self._mark_stream)
+            yield BlockWriter(open_part, mark, self.dtype, self._rule)
 
     def read_summary(self, block: Block) -> BlockSummary | None:
         """The summary of a finished block; None if it is missing, incomplete or damaged."""
-        documents_name = self.documents_name(block.file, block.index)
-        tokens_name = self.tokens_name(block.file, block.index)
-        if self.storage.size(documents_name) is None:
+        mark = self.documents_name(block.file, block.index, self._mark_stream)
+        if self.storage.size(mark) is None:
             return None
         try:
-            with self.storage.open(documents_name) as file:
+            with self.storage.open(mark) as file:
                 metadata = pq.read_metadata(file).metadata
         except (pa.ArrowException, OSError):
             return None
-        fields = json.loads(metadata[_SUMMARY_KEY])
-        summary = from_fields(BlockSummary, fields, counts=Counts.from_record(fields))
-        if self.storage.size(tokens_name) != summary.counts.tokens * self.dtype.itemsize:
-            return None
-        if not self.storage.verifies_content and not self._is_intact(
-            documents_name, tokens_name, int(metadata[_CHECKSUM_KEY])
-        ):
-            return None
+        fields = json.loads(metadata[SUMMARY_KEY])
+        summary = from_fields(
+            BlockSummary,
+            fields,
+            counts=Counts.from_record(fields),
+            test=fields["test"] and from_fields(Sums, fields["test"]),
+        )
+        checksums = json.loads(metadata[CHECKSUM_KEY])
+        for stream, sums in zip(self._rule.streams, summary.streams(), strict=True):
+            if stream in checksums and not self._is_complete(
+                block, stream, sums.tokens, checksums[stream]
+            ):
+                return None
         return summary
 
-    def _is_intact(self, documents_name: str, tokens_name: str, checksum: int) -> bool:
-        """Whether a finished block's documents and tokens have their checksums."""
+    def _is_complete(self, block: Block, stream: str, tokens: int, checksum: int) -> bool:
+        """Whether a part of a finished block is there and, on a disk, has its checksums."""
+        documents_name = self.documents_name(block.file, block.index, stream)
+        tokens_name = self.tokens_name(block.file, block.index, stream)
+        if self.storage.size(tokens_name) != tokens * self.dtype.itemsize:
+            return False
+        if self.storage.size(documents_name) is None:
+            return False
+        if self.storage.verifies_content:
+            return True
         try:
             with self.storage.open(documents_name) as file:
                 for _ in open_parquet(file).iter_batches(use_threads=False):
@@ -229,13 +176,14 @@ class Checkpoints:
         with self.storage.open(tokens_name) as file:
             return file_checksum(file) == checksum
 
-    def read_documents(self, file: int, index: int, start: int, stop: int) -> pa.Table:
-        """The documents of a block that have tokens in `[start, stop)`; schema DOCUMENTS_SCHEMA.
+    def read_documents(self, file: int, index: int, stream: str, start: int, stop: int) -> pa.Table:
+        """The documents of a block's part that have tokens in `[start, stop)`.
 
         Row groups without such documents are not read.
         """
         # Arrow's filters could do this, but take a fifth of a second to import.
-        with self.storage.open(self.documents_name(file, index), _DOCUMENT_BYTES) as opened:
+        name = self.documents_name(file, index, stream)
+        with self.storage.open(name, _DOCUMENT_BYTES) as opened:
             parquet = open_parquet(opened)
             groups = [
                 group
@@ -249,29 +197,29 @@ class Checkpoints:
         last = np.searchsorted(table["offset"].to_numpy(), stop, side="left")
         return table.slice(first, last - first)
 
-    def tokens_name(self, file: int, index: int) -> str:
-        """The file of a block's tokens."""
-        return f"{self.folder}/blocks/{file:05d}-{index:05d}.tokens"
+    def tokens_name(self, file: int, index: int, stream: str = ONE_STREAM) -> str:
+        """The file of the tokens of a block's part."""
+        return f"{self._part_name(file, index, stream)}.tokens"
 
-    def documents_name(self, file: int, index: int) -> str:
-        """The file of a block's documents; it exists once the block is finished."""
-        return f"{self.folder}/blocks/{file:05d}-{index:05d}.parquet"
+    def documents_name(self, file: int, index: int, stream: str = ONE_STREAM) -> str:
+        """The file of the documents of a block's part."""
+        return f"{self._part_name(file, index, stream)}.parquet"
+
+    def _part_name(self, file: int, index: int, stream: str) -> str:
+        return f"{self.folder}/blocks/{file:05d}-{index:05d}{_suffix(stream)}"
 
     def finished_blocks(self) -> dict[tuple[int, int], tuple[int, float]]:
         """The token count and completion time of each finished block, by (file, block)."""
-        sizes, times = {}, {}
+        sizes: dict[tuple[int, int], int] = defaultdict(int)
+        times = {}
         for entry in self.storage.entries(f"{self.folder}/blocks"):
-            stem, _, ending = entry.name.rpartition("/")[2].rpartition(".")
+            stem, *stream, ending = entry.name.rpartition("/")[2].split(".")
             file, _, index = stem.partition("-")
             if ending == "tokens":
-                sizes[int(file), int(index)] = entry.size
-            else:
+                sizes[int(file), int(index)] += entry.size
+            elif stream in ([], [self._mark_stream]):
                 times[int(file), int(index)] = entry.modified
-        return {
-            key: (sizes[key] // self.dtype.itemsize, time)
-            for key, time in times.items()
-            if key in sizes
-        }
+        return {key: (sizes[key] // self.dtype.itemsize, time) for key, time in times.items()}
 
     def finished_shards(self) -> list[float]:
         """The completion times of the finished shards, in any order."""
@@ -279,8 +227,9 @@ class Checkpoints:
 
     def has_finished_blocks(self) -> bool:
         """Whether any block is finished."""
+        mark = f"{_suffix(self._mark_stream)}.parquet"
         entries = self.storage.entries(f"{self.folder}/blocks")
-        return any(entry.name.endswith(".parquet") for entry in entries)
+        return any(entry.name.endswith(mark) for entry in entries)
 
     # -- plan and shards
 
@@ -338,14 +287,6 @@ def _maximum(parquet: pq.ParquetFile, group: int, column: str) -> int:
     return value
 
 
-def _documents_writer(opened: BinaryIO) -> pq.ParquetWriter:
-    # The file is written once and soon read once or twice, so speed matters more than size.
-    # `read_documents` skips row groups by these statistics.
-    return pq.ParquetWriter(
-        opened,
-        DOCUMENTS_SCHEMA,
-        compression="lz4",
-        use_dictionary=False,
-        write_statistics=["offset", "end"],
-        write_page_checksum=True,
-    )
+def _suffix(stream: str) -> str:
+    """What distinguishes the parts of a block in their names."""
+    return "" if stream == ONE_STREAM else f".{stream}"

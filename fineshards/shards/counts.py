@@ -11,6 +11,19 @@ from fineshards.shards.records import from_fields
 
 
 @dataclass(frozen=True, slots=True)
+class Sums:
+    """Documents and their tokens.
+
+    Args:
+        documents: Number of documents.
+        tokens: Their tokens, with one EOT each.
+    """
+
+    documents: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class LabelCount:
     """Documents and tokens with one value of a label column.
 

@@ -13,7 +13,12 @@ import pyarrow as pa
 
 from fineshards.errors import OutputError
 from fineshards.shards import npy
-from fineshards.shards.documents import DocumentPiece, DocumentTable
+from fineshards.shards.documents import (
+    SCHEMA,
+    SCHEMA_WITH_HASH,
+    DocumentPiece,
+    DocumentTable,
+)
 from fineshards.shards.layout import table_name
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import ShardRecord
@@ -28,8 +33,9 @@ _CHUNK_BYTES = 4 << 20
 class Document:
     """A document with all its tokens.
 
-    number: index in the stream. shard, offset: position of its first token. file, row: its source.
-    id: its id in the source, or None. tokens: uint32, shape (n,), EOT first.
+    number: index in the dataset. shard, offset: position of its first token. file, row: its source.
+    id: its id in the source, or None. tokens: uint32, shape (n,), EOT first. split_hash: of its
+    split key; None where the split is not by document.
     """
 
     number: int
@@ -39,6 +45,7 @@ class Document:
     row: int
     id: str | None
     tokens: npt.NDArray[np.uint32]
+    split_hash: int | None
 
 
 class Dataset:
@@ -79,7 +86,7 @@ class Dataset:
         return np.frombuffer(content, dtype).astype(np.uint32, copy=False)
 
     def document(self, number: int) -> Document:
-        """Document `number` of the stream, joined across shards.
+        """Document `number` of the dataset, joined across shards.
 
         Raises IndexError if there is no such document.
         """
@@ -102,7 +109,14 @@ class Dataset:
             if piece.start == 0:
                 break
         return Document(
-            number, shard, first.offset, first.file, first.row, first.id, np.concatenate(parts)
+            number=number,
+            shard=shard,
+            offset=first.offset,
+            file=first.file,
+            row=first.row,
+            id=first.id,
+            tokens=np.concatenate(parts),
+            split_hash=first.split_hash,
         )
 
     def _piece(self, position: int, number: int) -> DocumentPiece:
@@ -117,9 +131,10 @@ class Dataset:
     def _read_table(self, position: int) -> DocumentTable:
         """The document table of the shard at a position in the manifest."""
         name = table_name(self.manifest.shards[position].name)
+        schema = SCHEMA_WITH_HASH if self.manifest.settings.split.by_document else SCHEMA
         try:
             # The whole table, some megabytes, in one request.
-            return DocumentTable.read(BytesIO(self.storage.read(name)))
+            return DocumentTable.read(BytesIO(self.storage.read(name)), schema)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise OutputError(
                 f"{self.storage.path(name)} cannot be read as a document table: {error}. "

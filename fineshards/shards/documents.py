@@ -2,7 +2,7 @@
 
 `metadata/documents/train_0017.parquet` has one row per document with tokens in the shard, in order.
 So both lookups are binary searches: a token's document by `offset`, and a document's tokens by
-`document`, its number in the stream. The manifest has each shard's first document.
+`document`, its number in the dataset. The manifest has each shard's first document.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fineshards.storage.parquet import open_parquet
 
-# document: number in the stream, from 0. offset, length: its tokens in this shard, including EOT.
+# document: number in the dataset, from 0. offset, length: its tokens in this shard, including EOT.
 # start: number of its tokens in earlier shards; 0 if the document begins here, with its EOT.
 # file, row: its source. id: its id in the source, or null.
 SCHEMA = pa.schema(
@@ -32,12 +33,15 @@ SCHEMA = pa.schema(
     ]
 )
 
+# split_hash: hash of the document's split key (`split_hash.py`), where the split is by document.
+SCHEMA_WITH_HASH = SCHEMA.append(pa.field("split_hash", pa.uint32(), nullable=False))
+
 _NUMBERS = [field.name for field in SCHEMA if field.type == pa.int64()]
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentPiece:
-    """One row of a document table; see SCHEMA for the fields."""
+    """One row of a document table; see SCHEMA and SCHEMA_WITH_HASH for the fields."""
 
     document: int
     offset: int
@@ -46,12 +50,14 @@ class DocumentPiece:
     file: str
     row: int
     id: str | None
+    split_hash: int | None = None
 
 
 class DocumentTable:
     """A shard's document table in memory.
 
-    document, offset, length, start, row: int64, shape (pieces,).
+    document, offset, length, start, row: int64, shape (pieces,). split_hash: uint32, shape
+    (pieces,); None where the split is not by document.
     """
 
     def __init__(self, table: pa.Table) -> None:
@@ -61,19 +67,21 @@ class DocumentTable:
         self.length = table["length"].to_numpy()
         self.start = table["start"].to_numpy()
         self.row = table["row"].to_numpy()
+        with_hash = table.schema.equals(SCHEMA_WITH_HASH)
+        self.split_hash = table["split_hash"].to_numpy() if with_hash else None
 
     @classmethod
-    def read(cls, opened: BinaryIO) -> DocumentTable:
+    def read(cls, opened: BinaryIO, schema: pa.Schema = SCHEMA) -> DocumentTable:
         """Reads a table; raises pyarrow's errors, or ValueError for another schema."""
         table = open_parquet(opened).read(use_threads=False)
-        if not table.schema.equals(SCHEMA):
-            raise ValueError(f"has the columns {table.schema.names}, expected {SCHEMA.names}")
+        if not table.schema.equals(schema):
+            raise ValueError(f"has the columns {table.schema.names}, expected {schema.names}")
         table.validate(full=True)
         return cls(table)
 
     @staticmethod
     def write(table: pa.Table, opened: BinaryIO) -> None:
-        """Writes a table of SCHEMA with checksums, so that `read` detects every changed byte."""
+        """Writes a table with checksums, so that `read` detects every changed byte."""
         # Numbers grow in small steps, and ids are unique, so a dictionary would not help them.
         pq.write_table(
             table,
@@ -104,14 +112,26 @@ class DocumentTable:
             for path, file_tokens, file_documents in zip(paths, tokens, begun, strict=True)
         }
 
+    def file_numbers(self, numbers: dict[str, int]) -> npt.NDArray[np.int64]:
+        """The number of each row's source file, shape (pieces,); -1 for a path not in `numbers`."""
+        column = self._table["file"].combine_chunks()
+        known = np.array(
+            [numbers.get(path, -1) for path in column.dictionary.to_pylist()], np.int64
+        )
+        found: npt.NDArray[np.int64] = known[column.indices.to_numpy()]
+        return found
+
+    @property
+    def ids(self) -> pa.Array:
+        """The documents' ids, shape (pieces,)."""
+        return self._table["id"].combine_chunks()
+
     def follows_sources(self, numbers: dict[str, int]) -> bool:
         """Whether files are in the order of their numbers, and rows ascend within each file.
 
         numbers: file numbers by path.
         """
-        column = self._table["file"].combine_chunks()
-        known = [numbers.get(path, -1) for path in column.dictionary.to_pylist()]
-        steps = np.diff(np.array(known)[column.indices.to_numpy()])
+        steps = np.diff(self.file_numbers(numbers))
         return bool(np.all((steps > 0) | ((steps == 0) & (np.diff(self.row) > 0))))
 
     def index_of_token(self, offset: int) -> int:
@@ -131,8 +151,8 @@ def cut_documents(
 ) -> pa.Table:
     """Rows of a document table, for the documents that overlap tokens `[start, stop)` of a block.
 
-    at: offset in the shard of token `start`. first_document: number in the stream of the block's
-    first document. path: of the block's source file.
+    at: offset in the shard of token `start`. first_document: number in the dataset of the block's
+    first document in this stream. path: of the block's source file.
     """
     offset = block_documents["offset"].to_numpy()
     end = block_documents["end"].to_numpy()
@@ -147,7 +167,9 @@ def cut_documents(
         block_documents["row"],
         block_documents["id"],
     ]
-    return pa.table(columns, schema=SCHEMA)
+    if "split_hash" not in block_documents.schema.names:
+        return pa.table(columns, schema=SCHEMA)
+    return pa.table([*columns, block_documents["split_hash"]], schema=SCHEMA_WITH_HASH)
 
 
 def join_documents(parts: Iterable[pa.Table]) -> pa.Table:

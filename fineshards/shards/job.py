@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fineshards.errors import OutputError
-from fineshards.shards.layout import SplitRule
+from fineshards.shards.layout import HASH_VERSION, SplitRule
 from fineshards.shards.npy import DTYPES
 from fineshards.shards.records import SourceFile, from_fields
 from fineshards.storage.base import Storage
@@ -30,7 +30,8 @@ HUGGINGFACE = "huggingface"
 TOKENIZER_FILES = {TIKTOKEN: VOCABULARY_NAME, HUGGINGFACE: TOKENIZER_JSON_NAME}
 
 # Increment when the same input and options would give other bytes, blocks or checkpoints.
-FORMAT_VERSION = 1
+# Records of all versions are read, and only jobs of this version are continued.
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,15 @@ class Columns:
     Args:
         text: Column of the text.
         id: Column of the documents' ids.
-        id_required: Whether a file without the id column is an error; true if the user named it.
+        id_required: Whether a file without the id column is an error; true if the user named it, or
+            if it is the split key.
+        split: Column that is read for the split key alone; None if there is none.
     """
 
     text: str
     id: str
     id_required: bool
+    split: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ class Settings:
         columns: Columns of the source files.
         tokenizer: The tokenizer.
         shard_tokens: Tokens per shard.
-        split: How many shards are test shards.
+        split: Which documents, or which shards, are the test split.
         block_bytes: Bytes of text per block; a block ends once it has this many.
         dtype: Type of the tokens in the shards, `uint32` (the default) or `uint16`.
 
@@ -117,17 +121,19 @@ class Job:
     """A job: its settings and its source files in order.
 
     origin: how the user named the input (patterns, or dataset and commit); it decides no byte.
+    format_version: of the version of fineshards that started the job.
     """
 
     settings: Settings
     files: tuple[SourceFile, ...]
     origin: tuple[tuple[str, str], ...]
+    format_version: int = FORMAT_VERSION
 
     def fingerprint(self) -> str:
         """SHA-256, as hex, of everything that decides the bytes."""
         deciding = {
-            "format_version": FORMAT_VERSION,
-            "settings": asdict(self.settings),
+            "format_version": self.format_version,
+            "settings": settings_to_json(self.settings, self.format_version),
             "files": [asdict(file) for file in self.files],
         }
         canonical = json.dumps(deciding, sort_keys=True, separators=(",", ":"))
@@ -160,7 +166,7 @@ class Job:
 
     def save(self, storage: Storage) -> None:
         """Writes `metadata/job.json`."""
-        content = {"format_version": FORMAT_VERSION, "fingerprint": self.fingerprint()}
+        content = {"format_version": self.format_version, "fingerprint": self.fingerprint()}
         content |= asdict(self)
         storage.write(JOB_NAME, json.dumps(content, indent=1).encode())
 
@@ -172,16 +178,18 @@ class Job:
             return None
         try:
             content = json.loads(stored)
-            if content["format_version"] != FORMAT_VERSION:
+            version = content["format_version"]
+            if version not in range(1, FORMAT_VERSION + 1):
                 raise OutputError(
-                    f"{storage.path(JOB_NAME)} has format version {content['format_version']}, "
-                    f"expected {FORMAT_VERSION}. Finish the job with the version of fineshards "
-                    "that started it, or start again with --overwrite."
+                    f"{storage.path(JOB_NAME)} has format version {version}, and this fineshards "
+                    f"knows versions up to {FORMAT_VERSION}. Use the version that started the job, "
+                    "or start again with --overwrite."
                 )
             return cls(
                 settings=settings_from_json(content["settings"]),
                 files=tuple(from_fields(SourceFile, file) for file in content["files"]),
                 origin=tuple((name, value) for name, value in content["origin"]),
+                format_version=version,
             )
         except (AttributeError, ValueError, KeyError, TypeError) as error:
             raise OutputError(
@@ -190,8 +198,16 @@ class Job:
             ) from error
 
 
+def settings_to_json(settings: Settings, version: int) -> dict[str, Any]:
+    """Settings as a version of the job record and the manifest has them."""
+    fields = asdict(settings)
+    if version == 1:
+        del fields["columns"]["split"], fields["split"]["key"], fields["split"]["hash_version"]
+    return fields
+
+
 def settings_from_json(fields: dict[str, Any]) -> Settings:
-    """The inverse of `asdict` on settings.
+    """The inverse of `settings_to_json` for any version.
 
     Raises KeyError, TypeError or ValueError for other content.
     """
@@ -203,14 +219,26 @@ def settings_from_json(fields: dict[str, Any]) -> Settings:
     return from_fields(
         Settings,
         fields,
-        columns=from_fields(Columns, fields["columns"]),
+        columns=from_fields(Columns, {"split": None} | fields["columns"]),
         tokenizer=from_fields(
             Tokenizer,
             fields["tokenizer"],
             special_tokens=tuple((text, token) for text, token in specials),
         ),
-        split=SplitRule(**fields["split"]),
+        split=_rule_from_json(fields["split"]),
     )
+
+
+def _rule_from_json(fields: dict[str, Any]) -> SplitRule:
+    rule = SplitRule(**fields)
+    if rule.by_document:
+        try:
+            valid = 0 <= rule.threshold <= 1 << 32 and rule.hash_version == HASH_VERSION
+        except ArithmeticError:
+            valid = False
+        if not valid:
+            raise ValueError(f"unknown split {fields}")
+    return rule
 
 
 def _by_flag(settings: Settings) -> list[tuple[str, object]]:
@@ -231,6 +259,8 @@ def _by_flag(settings: Settings) -> list[tuple[str, object]]:
         ("--shard_tokens", settings.shard_tokens),
         ("--test_fraction", split.test_fraction),
         ("--test_shards", split.test_shards),
+        ("--split_key", split.key),
+        ("version of the split's hash", split.hash_version or HASH_VERSION),
         ("--block_bytes", settings.block_bytes),
         ("--dtype", settings.dtype),
     ]

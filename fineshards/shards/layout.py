@@ -1,18 +1,27 @@
-"""Where every token goes: integer arithmetic of windows, splits and shard names.
+"""Where every token goes: integer arithmetic of splits, windows and shard names.
 
-The stream is cut into windows of `shard_tokens` tokens: window k holds tokens
-`[k*shard_tokens, (k+1)*shard_tokens)`. Each window is one shard. The first windows are the test
-split, the rest the train split, as in the seed script. All offsets are Python ints, so nothing
-overflows.
+Each split is cut into windows of `shard_tokens` tokens: window k holds tokens
+`[k*shard_tokens, (k+1)*shard_tokens)` of the split. Each window is one shard. All offsets are
+Python ints, so nothing overflows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
+import numpy.typing as npt
+
 SPLITS = ("test", "train")
+
+# The stream of a job whose documents are not divided: its first windows are the test split.
+ONE_STREAM = "all"
+
+# Version of the hash of documents' split keys (`split_hash.py`), which is part of the fingerprint.
+# Increment when the hash or a key changes.
+HASH_VERSION = 1
 
 # The seed script names shards with four digits; more than ten thousand shards need more.
 MIN_INDEX_WIDTH = 4
@@ -28,30 +37,64 @@ class ShardKey:
 
 @dataclass(frozen=True, slots=True)
 class SplitRule:
-    """How many windows form the test split: a fraction of all, or a fixed number.
+    """Which documents, or which shards, form the test split.
 
-    Exactly one of the two is set.
+    With a fraction, the split is by document: a document is test if the 32-bit hash of its split
+    key is below the fraction (`fineshards/shards/split_hash.py`). With a number of shards, the
+    first windows of one stream are test, as in the seed script. Exactly one of the two is set.
 
     Args:
         test_fraction: Fraction from 0 to 1 as text, so that "0.1" means exactly one tenth.
         test_shards: Number of test shards.
+        key: Split key: `text`, `id`, `host`, `row` or `column:NAME`. None for a number of shards,
+            and in datasets of version 1, whose fraction is one of the shards.
+        hash_version: Version of the hash; None without a key.
+
+    Example:
+        >>> from fineshards.shards.layout import SplitRule
+        >>> rule = SplitRule("1/4", None, "text", 1)
+        >>> rule.streams, rule.threshold == 2**30
+        (('test', 'train'), True)
     """
 
     test_fraction: str | None
     test_shards: int | None
+    key: str | None = None
+    hash_version: int | None = None
 
-    def test_windows(self, windows: int) -> int:
-        """The number of test windows among `windows` windows; they come first.
+    @property
+    def by_document(self) -> bool:
+        """Whether each document is in one split as a whole."""
+        return self.key is not None
 
-        A fraction is rounded down to whole windows, but a positive one gives at least one window
-        if there are two or more. A fixed number is the seed script's rule: the first N, or all.
-        """
-        if self.test_shards is not None:
-            return min(self.test_shards, windows)
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """Names of the streams that documents go to, in global order."""
+        return SPLITS if self.by_document else (ONE_STREAM,)
+
+    @property
+    def threshold(self) -> int:
+        """Hashes below this are test: floor(fraction * 2**32), from 0 to 2**32."""
         assert self.test_fraction is not None
-        fraction = Fraction(self.test_fraction)
-        rounded = int(fraction * windows)
-        return max(rounded, 1) if fraction > 0 and windows >= 2 else rounded
+        return int(Fraction(self.test_fraction) * 2**32)
+
+    def described(self) -> str:
+        """The rule as flags of `build`."""
+        if self.test_fraction is None:
+            return f"--test_shards {self.test_shards}"
+        fraction = f"--test_fraction {float(Fraction(self.test_fraction)):.15g}"
+        return f"{fraction} --split_key {self.key}" if self.by_document else f"{fraction} of shards"
+
+    def why_empty(self, split: str) -> str:
+        """Why a split is empty, for a message."""
+        what = "documents" if self.by_document else "shards"
+        chosen = f"none of the {what}" if split == "test" else f"all {what}"
+        return f"{self.described()} chose {chosen}"
+
+    def in_test(self, hashes: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
+        """Which documents are test, from the hashes of their split keys; shape (documents,)."""
+        chosen: npt.NDArray[np.bool_] = hashes < np.uint64(self.threshold)
+        return chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,68 +109,91 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The shards of a stream of tokens. A function of counts alone.
+    """The shards of a dataset. A function of counts alone.
+
+    Global order is the test split, then the train split.
 
     Args:
-        tokens: Tokens in the stream.
-        shard_tokens: Tokens per shard; the last shard may have fewer.
-        test_windows: Number of test shards; they come first in the stream.
+        shard_tokens: Tokens per shard; the last shard of a split may have fewer.
+        test_tokens: Tokens of the test split.
+        train_tokens: Tokens of the train split.
 
     Example:
         >>> from fineshards.shards.layout import Layout
-        >>> layout = Layout(tokens=665_971, shard_tokens=100_000, test_windows=1)
+        >>> layout = Layout(shard_tokens=100_000, test_tokens=6_000, train_tokens=659_971)
         >>> [layout.shard_name(key) for key in layout.shard_keys()][:2]
         ['test/test_0000.npy', 'train/train_0000.npy']
-        >>> layout.windows, layout.shard_length(layout.key(6))
-        (7, 65971)
+        >>> layout.windows, layout.shard_length(layout.key(0)), layout.shard_length(layout.key(7))
+        (8, 6000, 59971)
     """
 
-    tokens: int
     shard_tokens: int
-    test_windows: int
+    test_tokens: int
+    train_tokens: int
 
     @classmethod
-    def plan(cls, tokens: int, shard_tokens: int, rule: SplitRule) -> Layout:
-        """The layout of a stream.
+    def plan(cls, tokens: Sequence[int], shard_tokens: int, rule: SplitRule) -> Layout:
+        """The layout of a dataset.
 
         Args:
-            tokens: Tokens in the stream.
+            tokens: Tokens of each stream of the rule, in the order of `rule.streams`.
             shard_tokens: Tokens per shard.
-            rule: How many of the shards are test shards.
+            rule: What the test split is.
 
         Returns:
             The layout.
         """
-        windows = -(-tokens // shard_tokens)
-        return cls(tokens, shard_tokens, rule.test_windows(windows))
+        if rule.by_document:
+            test, train = tokens
+            return cls(shard_tokens, test, train)
+        assert rule.test_shards is not None
+        (total,) = tokens
+        test = min(rule.test_shards * shard_tokens, total)
+        return cls(shard_tokens, test, total - test)
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens in both splits."""
+        return self.test_tokens + self.train_tokens
+
+    @property
+    def test_windows(self) -> int:
+        """Number of test shards."""
+        return -(-self.test_tokens // self.shard_tokens)
+
+    @property
+    def train_windows(self) -> int:
+        """Number of train shards."""
+        return -(-self.train_tokens // self.shard_tokens)
 
     @property
     def windows(self) -> int:
-        """Number of shards. All but the last hold exactly `shard_tokens` tokens."""
-        return -(-self.tokens // self.shard_tokens)
+        """Number of shards."""
+        return self.test_windows + self.train_windows
 
     @property
     def index_width(self) -> int:
         """Digits of the index in shard names; the same for all shards of a dataset."""
-        most = max(self.test_windows, self.windows - self.test_windows)
+        most = max(self.test_windows, self.train_windows)
         return max(MIN_INDEX_WIDTH, len(str(max(most - 1, 0))))
 
     def key(self, window: int) -> ShardKey:
-        """The shard of window `window`, from 0."""
+        """The shard at a place in global order, from 0."""
         if window < self.test_windows:
             return ShardKey("test", window)
         return ShardKey("train", window - self.test_windows)
 
     def window(self, key: ShardKey) -> int:
-        """The window of a shard; the inverse of `key`."""
+        """The place of a shard in global order; the inverse of `key`."""
         return key.index if key.split == "test" else key.index + self.test_windows
 
     def shard_length(self, key: ShardKey) -> int:
         """The number of tokens in a shard."""
-        return min(self.shard_tokens, self.tokens - self.window(key) * self.shard_tokens)
+        of_split = self.test_tokens if key.split == "test" else self.train_tokens
+        return min(self.shard_tokens, of_split - key.index * self.shard_tokens)
 
     def shard_keys(self) -> Iterator[ShardKey]:
-        """All shards, in the order of the stream."""
+        """All shards, in global order."""
         return map(self.key, range(self.windows))
 
     def shard_name(self, key: ShardKey) -> str:
@@ -135,13 +201,15 @@ class Layout:
         return f"{key.split}/{key.split}_{key.index:0{self.index_width}d}.npy"
 
     def slices(self, offset: int, count: int) -> Iterator[Slice]:
-        """Cuts a run of `count` tokens at `offset` in the stream at the window boundaries."""
-        position = offset
-        end = offset + count
+        """Cuts a run of `count` tokens at `offset` in global order at the borders of the shards."""
+        position, end = offset, offset + count
         while position < end:
-            window, at = divmod(position, self.shard_tokens)
-            stop = min(end, (window + 1) * self.shard_tokens)
-            yield Slice(self.key(window), position - offset, stop - offset, at)
+            split, begin, split_end = "test", 0, self.test_tokens
+            if position >= self.test_tokens:
+                split, begin, split_end = "train", self.test_tokens, self.tokens
+            index, at = divmod(position - begin, self.shard_tokens)
+            stop = min(end, split_end, begin + (index + 1) * self.shard_tokens)
+            yield Slice(ShardKey(split, index), position - offset, stop - offset, at)
             position = stop
 
 

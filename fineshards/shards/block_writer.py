@@ -1,0 +1,196 @@
+"""Writes a token block: appends documents to the parts of their streams."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fineshards.errors import FineshardsError, OutputError
+from fineshards.shards.counts import Counts, Sums
+from fineshards.shards.layout import SplitRule
+from fineshards.shards.records import Block
+from fineshards.shards.reports import BlockSummary
+from fineshards.storage.checksums import write_with_checksum
+
+SUMMARY_KEY = b"fineshards.summary"
+CHECKSUM_KEY = b"fineshards.crc32c"
+
+# Documents per row group, which are kept in memory until it is written: some megabytes.
+_ROW_GROUP_DOCUMENTS = 1 << 16
+
+# document: number within the block's part. [offset, end): its tokens within the part, including
+# EOT. row: number within the source file. id: the document's id in the source, or null.
+DOCUMENTS_SCHEMA = pa.schema(
+    [
+        pa.field("document", pa.int64(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("end", pa.int64(), nullable=False),
+        pa.field("row", pa.int64(), nullable=False),
+        pa.field("id", pa.string()),
+    ]
+)
+
+
+# split_hash: hash of the document's split key, where the split is by document.
+DOCUMENTS_SCHEMA_WITH_HASH = DOCUMENTS_SCHEMA.append(
+    pa.field("split_hash", pa.uint32(), nullable=False)
+)
+
+
+class Part:
+    """One stream's part of a token block that is being written."""
+
+    def __init__(self, tokens: BinaryIO, documents: pq.ParquetWriter) -> None:
+        self._tokens_file = tokens
+        self._documents_file = documents
+        self._pending: list[pa.Table] = []
+        self._end = 0
+        self.checksum = 0
+        self.tokens = 0
+        self.documents = 0
+
+    def write_tokens(self, tokens: npt.NDArray[np.unsignedinteger]) -> None:
+        """Appends tokens; `add_documents` says whose they are."""
+        self.checksum = write_with_checksum(tokens.view(np.uint8), self._tokens_file, self.checksum)
+        self.tokens += len(tokens)
+
+    def add_documents(
+        self, lengths: npt.NDArray[np.int64], columns: list[npt.NDArray[np.generic] | pa.Array]
+    ) -> None:
+        """Appends documents: the lengths, and the columns from `row` on."""
+        ends = np.cumsum(lengths) + self._end
+        numbers = np.arange(self.documents, self.documents + len(lengths), dtype=np.int64)
+        table = pa.table(
+            [numbers, ends - lengths, ends, *columns], schema=self._documents_file.schema
+        )
+        self._pending.append(table)
+        self._end += int(lengths.sum())
+        self.documents += len(lengths)
+        if sum(map(len, self._pending)) >= _ROW_GROUP_DOCUMENTS:
+            self.write_documents()
+
+    def write_documents(self) -> None:
+        """Writes the rows of documents that are still in memory."""
+        if self._pending:
+            table = pa.concat_tables(self._pending)
+            self._documents_file.write_table(table, row_group_size=_ROW_GROUP_DOCUMENTS)
+            self._pending = []
+
+
+class BlockWriter:
+    """Appends documents to a token block that is being written.
+
+    open_part: opens the part of a stream. mark: the document file whose metadata is the summary.
+    """
+
+    def __init__(
+        self,
+        open_part: Callable[[str], Part],
+        mark: pq.ParquetWriter,
+        dtype: np.dtype[np.unsignedinteger],
+        rule: SplitRule,
+    ) -> None:
+        self._open_part = open_part
+        self._mark = mark
+        self._dtype = dtype
+        self._rule = rule
+        # A stream without documents in this block has no part.
+        self._parts: dict[str, Part] = {}
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens appended so far."""
+        return sum(part.tokens for part in self._parts.values())
+
+    @property
+    def documents(self) -> int:
+        """The number of documents appended so far."""
+        return sum(part.documents for part in self._parts.values())
+
+    def append(
+        self,
+        tokens: npt.NDArray[np.uint32],
+        offsets: npt.NDArray[np.int64],
+        rows: npt.NDArray[np.int64],
+        ids: pa.Array,
+        hashes: npt.NDArray[np.uint32] | None = None,
+    ) -> None:
+        """Appends n documents: their tokens in one array, n+1 offsets, n row numbers, n ids.
+
+        hashes: of the documents' split keys, shape (n,), where the split is by document. Raises
+        OutputError for a token id that the dtype cannot hold.
+        """
+        if self._dtype.itemsize < tokens.itemsize and len(tokens):
+            highest = int(tokens.max())
+            if highest > np.iinfo(self._dtype).max:
+                raise OutputError(
+                    f"the tokenizer returned the id {highest}, which {self._dtype.name} cannot "
+                    "hold, although its vocabulary says that every id fits. Use --dtype uint32, "
+                    "and please report it."
+                )
+        content = np.ascontiguousarray(tokens, dtype=self._dtype)
+        streams = np.zeros(len(rows), np.bool_) if hashes is None else ~self._rule.in_test(hashes)
+        # Neighbours of one stream are written together: tokens are not copied to sort them.
+        borders = np.flatnonzero(np.diff(streams)) + 1
+        firsts = [0, *borders.tolist()] if len(rows) else []
+        for first, stop in zip(firsts, [*firsts[1:], len(rows)], strict=False):
+            part = self._part(int(streams[first]))
+            part.write_tokens(content[offsets[first] : offsets[stop]])
+        for number in np.unique(streams).tolist():
+            chosen = streams == number
+            columns = [rows[chosen], ids.filter(pa.array(chosen))]
+            if hashes is not None:
+                columns.append(hashes[chosen])
+            self._part(int(number)).add_documents(np.diff(offsets)[chosen], columns)
+
+    def _part(self, number: int) -> Part:
+        stream = self._rule.streams[number]
+        if stream not in self._parts:
+            self._parts[stream] = self._open_part(stream)
+        return self._parts[stream]
+
+    def finish(self, block: Block, counts: Counts) -> BlockSummary:
+        """Stores the block's summary and the checksum of its tokens with its documents.
+
+        Raises FineshardsError if `counts` differs from the documents and tokens appended.
+        """
+        if (counts.documents, counts.tokens) != (self.documents, self.tokens):
+            raise FineshardsError(
+                f"block {block.index} of file {block.file} holds {self.documents} documents and "
+                f"{self.tokens} tokens, expected {counts.documents} and {counts.tokens}. This is a "
+                "bug in fineshards; please report it."
+            )
+        for part in self._parts.values():
+            part.write_documents()
+        test = Sums(0, 0) if self._rule.by_document else None
+        if "test" in self._parts:
+            test = Sums(self._parts["test"].documents, self._parts["test"].tokens)
+        summary = BlockSummary(block.file, block.index, block.blocks, counts, test)
+        record = {"file": block.file, "index": block.index, "blocks": block.blocks}
+        record |= counts.to_record() | {"test": test and asdict(test)}
+        checksums = {stream: part.checksum for stream, part in self._parts.items()}
+        self._mark.add_key_value_metadata(
+            {SUMMARY_KEY: json.dumps(record), CHECKSUM_KEY: json.dumps(checksums)}
+        )
+        return summary
+
+
+def documents_writer(opened: BinaryIO, rule: SplitRule) -> pq.ParquetWriter:
+    """A document file to write."""
+    # The file is written once and soon read once or twice, so speed matters more than size.
+    # Checkpoints.read_documents skips row groups by these statistics.
+    return pq.ParquetWriter(
+        opened,
+        DOCUMENTS_SCHEMA_WITH_HASH if rule.by_document else DOCUMENTS_SCHEMA,
+        compression="lz4",
+        use_dictionary=False,
+        write_statistics=["offset", "end"],
+        write_page_checksum=True,
+    )

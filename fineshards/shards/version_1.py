@@ -1,0 +1,32 @@
+"""The manifest's form in version 1, whose split was always a number of windows of one stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fineshards.shards.layout import Layout
+
+
+def layout(fields: dict[str, Any]) -> Layout:
+    """The layout of a manifest of version 1; raises KeyError or TypeError for other content."""
+    tokens, shard_tokens, test_windows = (
+        fields[name] for name in ("tokens", "shard_tokens", "test_windows")
+    )
+    test_tokens = min(test_windows * shard_tokens, tokens)
+    return Layout(shard_tokens, test_tokens, tokens - test_tokens)
+
+
+def manifest_json(content: dict[str, Any]) -> dict[str, Any]:
+    """The content of a manifest in the form of version 1, so that verify can compare the two."""
+    fields, splits = content["layout"], content["splits"]
+    shared = ("shard_tokens", "dtype", "header_bytes", "index_width")
+    in_version_1 = {name: fields[name] for name in shared} | {
+        "tokens": fields["test_tokens"] + fields["train_tokens"],
+        "test_windows": splits["test"]["shards"],
+        "splits": {split: sums["shards"] for split, sums in splits.items()},
+    }
+    files = [
+        {name: value for name, value in file.items() if name != "test"} for file in content["files"]
+    ]
+    others = {name: value for name, value in content.items() if name != "splits"}
+    return others | {"layout": in_version_1, "files": files}

@@ -1,0 +1,333 @@
+"""Splits by document: the rule, builds against a plain oracle, and what verify proves."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+from support.damage import edit_table
+from support.oracle import ENCODING, oracle_by_document, shards_in, side_of
+
+import fineshards
+from fineshards import TokenDataset
+from fineshards.errors import InputError, UsageError
+from fineshards.pipeline.cli import main
+from fineshards.shards.layout import SplitRule
+from fineshards.shards.split_hash import SEED, hash_keys, host_names
+
+Row = dict[str, Any]
+
+# The rule: a hash of the key's bytes.
+
+
+def test_the_hash_is_xxh3_with_the_documented_seed() -> None:
+    # The value of the reference implementation for no bytes, with the seed 0.
+    assert xxhash.xxh3_64_intdigest(b"") == 0x2D06800538D394C2
+    assert SEED.to_bytes(8, "big") == b"fs-split"
+    rows = np.arange(4)
+    keys = pa.array(["", "text", None, "Grüße"])
+    # As in docs/splits.md.
+    assert hash_keys(keys, rows * 0 + 3, rows).tolist() == GOLDEN
+    assert hash_keys(None, rows * 0 + 3, rows)[2] == GOLDEN[2], "the row key is 3:2"
+
+
+GOLDEN = [1529064891, 2402446600, 1184310523, 1605682217]
+
+texts = st.lists(st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=9))
+
+
+@given(
+    texts, st.sampled_from([pa.string(), pa.large_string()]), st.integers(0, 5), st.integers(0, 999)
+)
+def test_the_hash_of_a_document_depends_on_its_key_alone(
+    keys: list[str | None], kind: pa.DataType, first: int, seed: int
+) -> None:
+    rows = np.arange(len(keys)) + seed
+    array = pa.array(keys, kind)
+    files = np.full(len(keys), 7)
+    expected = [
+        xxhash.xxh3_64_intdigest((key if key is not None else f"7:{row}").encode(), SEED) >> 32
+        for key, row in zip(keys, rows.tolist(), strict=True)
+    ]
+    assert hash_keys(array, files, rows).tolist() == expected
+    # Also of a part of an array.
+    assert hash_keys(array[first:], files[first:], rows[first:]).tolist() == expected[first:]
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("https://example.com/a", "example.com"),
+        ("HTTPS://WWW.Example.COM", "www.example.com"),
+        ("http://me:secret@example.com:8080/a@b:c", "example.com"),
+        ("https://example.com?q=http://other.org/", "example.com"),
+        ("https://example.com#a", "example.com"),
+        ("ftp://example.com.:21/", "example.com."),
+        ("http://[2001:DB8::1]:80/", "[2001:db8::1]"),
+        ("https://bücher.example/", "bücher.example"),
+        ("https://ÄRGER.example/", "Ärger.example"),
+        ("example.com/a", None),
+        ("//example.com/a", None),
+        ("https:///a", None),
+        ("https://user@/a", None),
+        ("mailto:someone@example.com", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_the_host_of_a_url(url: str | None, host: str | None) -> None:
+    found = host_names(pa.array([url, "http://other/"], pa.string())).to_pylist()
+    assert found == [host and host.encode(), b"other"]
+
+
+@given(st.integers(0, 2**32), st.integers(0, 2**32))
+def test_a_larger_fraction_only_adds_test_documents(first: int, second: int) -> None:
+    hashes = hash_keys(None, np.zeros(200, np.int64), np.arange(200))
+    small, large = (
+        SplitRule(str(Fraction(number, 2**32)), None, "row", 1).in_test(hashes)
+        for number in sorted((first, second))
+    )
+    assert not np.any(small & ~large)
+
+
+# Builds.
+
+
+def made_up_rows(seed: int, count: int) -> list[Row]:
+    """Rows with repeated texts, texts longer than shards, and missing texts, ids and URLs."""
+    draw = random.Random(seed)
+    rows: list[Row] = []
+    for number in range(count):
+        words = draw.choice([0, 1, 5, 30, 30, 30, 900])
+        text = " ".join(draw.choice(["alpha", "beta", "Γάμμα", "δ", "7"]) for _ in range(words))
+        host = draw.choice(["a.example", "B.example:8080", "me@c.example", "d.example"])
+        rows.append(
+            {
+                "text": None if draw.random() < 0.05 else text,
+                "id": None if draw.random() < 0.1 else f"id{seed}-{number}",
+                "url": draw.choice([None, "none", *[f"https://{host}/{number}"] * 6]),
+                "group": draw.choice([None, 1, 2, 3, 4, 5]),
+            }
+        )
+        if rows and draw.random() < 0.2:
+            rows[-1]["text"] = draw.choice(rows)["text"]
+    return rows
+
+
+def write_parquet(path: Path, rows: list[Row]) -> None:
+    pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=17)
+
+
+def write_jsonl(path: Path, rows: list[Row]) -> None:
+    with gzip.open(path, "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+FILES = [made_up_rows(1, 90), made_up_rows(2, 40), made_up_rows(3, 1)]
+FORMATS = {".parquet": write_parquet, ".jsonl.gz": write_jsonl}
+
+KEYS: dict[str, Callable[[Row], str | None]] = {
+    "text": lambda row: row["text"],
+    "id": lambda row: row["id"],
+    "host": lambda row: row["url"] and urlsplit(row["url"]).hostname,
+    "row": lambda row: None,
+    "column:group": lambda row: row["group"] and str(row["group"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("ending", "key", "fraction", "shard_tokens", "block_bytes"),
+    [
+        (".parquet", "text", "0.3", 100, 1),
+        (".jsonl.gz", "text", "1/3", 7_000, 10**9),
+        (".parquet", "id", "0.5", 333, 2_000),
+        (".jsonl.gz", "id", "0.2", 50, 1),
+        (".parquet", "host", "0.5", 64, 5_000),
+        (".parquet", "row", "0.05", 5_000, 1),
+        (".parquet", "column:group", "0.4", 1_000, 3_000),
+        (".jsonl.gz", "column:group", "0.4", 1_000, 1),
+    ],
+)
+def test_a_build_is_the_oracle_and_is_verified(
+    tmp_path: Path, ending: str, key: str, fraction: str, shard_tokens: int, block_bytes: int
+) -> None:
+    for number, rows in enumerate(FILES):
+        FORMATS[ending](tmp_path / f"{number}{ending}", rows)
+    manifest = fineshards.build(
+        input=tmp_path / f"*{ending}",
+        output=tmp_path / "out",
+        test_fraction=fraction,
+        split_key=key,
+        shard_tokens=shard_tokens,
+        block_bytes=block_bytes,
+    )
+    expected = oracle_by_document(FILES, shard_tokens, fraction, KEYS[key])
+    assert shards_in(tmp_path / "out") == expected
+    assert {name.partition("/")[0] for name in expected} == {"test", "train"}
+    verdict = fineshards.verify(tmp_path / "out", sample=100)
+    assert (verdict.problems, verdict.sampled) == ([], manifest.totals()["documents"])
+    assert manifest.splits()["test"]["documents"] == sum(
+        side_of(found if (found := KEYS[key](row)) is not None else f"{file}:{number}", fraction)
+        == "test"
+        for file, rows in enumerate(FILES)
+        for number, row in enumerate(rows)
+        if row["text"] is not None
+    )
+
+
+def texts_of(folder: Path, split: str) -> set[str]:
+    tokens = [np.load(path) for path in sorted((folder / split).glob("*.npy"))]
+    return set(ENCODING.decode(np.concatenate(tokens).tolist()).split("<|endoftext|>")[1:])
+
+
+def test_exact_duplicates_are_in_one_split(tmp_path: Path) -> None:
+    rows = [{"text": f"text {number % 40}"} for number in range(400)]
+    write_parquet(tmp_path / "in.parquet", rows)
+    by_key = {}
+    for key in ("text", "row"):
+        output = tmp_path / key
+        fineshards.build(
+            input=tmp_path / "in.parquet",
+            output=output,
+            test_fraction=0.5,
+            split_key=key,
+            shard_tokens=50,
+        )
+        by_key[key] = texts_of(output, "test"), texts_of(output, "train")
+        assert len(by_key[key][0] | by_key[key][1]) == 40
+    assert not by_key["text"][0] & by_key["text"][1]
+    assert by_key["row"][0] & by_key["row"][1], "otherwise the test above could not fail"
+
+
+@pytest.mark.parametrize(
+    ("flags", "empty", "why"),
+    [
+        (["--test_fraction=0"], "test", "--test_fraction 0 --split_key text chose none of"),
+        (["--test_fraction=1"], "train", "--test_fraction 1 --split_key text chose all documents"),
+        (["--test_fraction=1e-9"], "test", "--test_fraction 1e-09 --split_key text chose none of"),
+        (["--test_shards=0"], "test", "--test_shards 0 chose none of the shards"),
+        (["--test_shards=9"], "train", "--test_shards 9 chose all shards"),
+    ],
+)
+def test_an_empty_split_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], empty: str, why: str
+) -> None:
+    write_parquet(tmp_path / "in.parquet", [{"text": "one two three"}, {"text": "four"}])
+    output = tmp_path / "out"
+    given = [f"--input={tmp_path / 'in.parquet'}", f"--output={output}"]
+    assert main(["build", *given, *flags]) == 0
+    printed = capsys.readouterr().out
+    assert f"\n  {empty:<10} 0 documents (0.00 %), 0 tokens (0.00 %), 0 shards\n" in printed
+    assert "2 documents (100.00 %), " in printed
+    assert f"\nthe {empty} split is empty: {why}" in printed
+    assert {name.partition("/")[0] for name in shards_in(output)} == {"test", "train"} - {empty}
+    assert main(["verify", str(output), "--sample=100"]) == 0
+    with pytest.raises(UsageError, match=f"the {empty} split is empty, because {why}"):
+        TokenDataset(output, empty, sequence_length=2)
+
+
+def test_validation_is_another_name_for_test(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "in.parquet", [{"text": f"some words {n}"} for n in range(50)])
+    fineshards.build(
+        input=tmp_path / "in.parquet", output=tmp_path / "out", test_fraction=0.5, shard_tokens=40
+    )
+    datasets = [
+        TokenDataset(tmp_path / "out", split, sequence_length=8)
+        for split in ("test", "val", "validation")
+    ]
+    assert len({dataset.fingerprint for dataset in datasets}) == 1
+    assert all(np.array_equal(each[3], datasets[0][3]) for each in datasets)
+    # Documents keep their numbers in the whole dataset: train documents follow the test ones.
+    train = TokenDataset(tmp_path / "out", sequence_length=8)
+    tables = [pq.read_table(path) for path in sorted((tmp_path / "out/metadata").rglob("test*.p*"))]
+    last = max(table["document"][-1].as_py() for table in tables)
+    assert train.documents(0)[0].number == last + 1
+    assert train.documents(0)[0].position == 0
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".jsonl.gz"])
+@pytest.mark.parametrize(("key", "column"), [("id", "id"), ("host", "url"), ("column:x", "x")])
+def test_a_file_without_the_column_of_the_key_is_refused(
+    tmp_path: Path, ending: str, key: str, column: str
+) -> None:
+    write = write_parquet if ending == ".parquet" else write_jsonl
+    write(tmp_path / f"in{ending}", [{"text": "a"}])
+    with pytest.raises(InputError, match=f"has no (column|field) '{column}'.*--(split_key|id_col)"):
+        fineshards.build(input=tmp_path / f"in{ending}", output=tmp_path / "out", split_key=key)
+
+
+# Verify.
+
+
+def damaged(tmp_path: Path, key: str, shard: str, change: Callable[[int], int]) -> list[str]:
+    """What verify finds if one split hash of a shard's table is changed."""
+    write_parquet(tmp_path / "in.parquet", made_up_rows(5, 80))
+    output = tmp_path / "out"
+    fineshards.build(
+        input=tmp_path / "in.parquet",
+        output=output,
+        test_fraction=0.5,
+        split_key=key,
+        shard_tokens=10**6,
+    )
+
+    def edit(columns: dict[str, list[Any]]) -> None:
+        columns["split_hash"][4] = change(columns["split_hash"][4])
+
+    edit_table(output, shard, edit)
+    return fineshards.verify(output, sample=100).problems
+
+
+def test_a_split_hash_of_the_other_side_is_found(tmp_path: Path) -> None:
+    problems = damaged(tmp_path, "text", "test/test_0000.npy", lambda found: found + 2**31)
+    assert any(
+        problem.startswith("metadata/documents/test_0000.parquet: 1 document, the first of them")
+        and problem.endswith("number 4, belong to train by split_hash")
+        for problem in problems
+    ), problems
+
+
+@pytest.mark.parametrize("key", ["text", "id", "row"])
+def test_a_split_hash_of_the_same_side_is_found(tmp_path: Path, key: str) -> None:
+    problems = damaged(tmp_path, key, "train/train_0000.npy", lambda found: found ^ 1)
+    expected = "its split_hash is" if key == "text" else f"not that of {key}"
+    assert any(expected in problem for problem in problems), problems
+
+
+def test_a_document_on_the_other_side_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dataset that is consistent but for one document, which a wrong build put into test."""
+    # One row group, so that one record batch has all rows.
+    pq.write_table(pa.Table.from_pylist(made_up_rows(5, 80)), tmp_path / "in.parquet")
+    right = SplitRule.in_test
+
+    def wrong(rule: SplitRule, hashes: np.ndarray) -> np.ndarray:
+        found = right(rule, hashes)
+        found[np.flatnonzero(~found)[:1]] = True
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SplitRule, "in_test", wrong)
+        fineshards.build(
+            input=tmp_path / "in.parquet",
+            output=tmp_path / "out",
+            test_fraction=0.1,
+            shard_tokens=10**6,
+        )
+    (problem,) = fineshards.verify(tmp_path / "out").problems
+    assert "metadata/documents/test_0000.parquet: 1 document, " in problem
+    assert problem.endswith("belong to train by split_hash")
