@@ -46,7 +46,7 @@ def prepare(config: BuildConfig) -> Launch:
     storage = open_storage(config.folder)
     files, origin = find_input(config)
     tokenizer, vocabulary = describe_tokenizer(
-        os.fspath(config.tokenizer), config.tokenizer_engine, config.eot_token
+        _tokenizer_place(os.fspath(config.tokenizer)), config.tokenizer_engine, config.eot_token
     )
     settings = Settings(
         columns=columns_of(config),
@@ -81,6 +81,14 @@ def prepare(config: BuildConfig) -> Launch:
         # A job killed just after its manifest leaves them behind.
         clear_checkpoints(storage)
     return Launch(job, Checkpoints.of(storage, job), manifest)
+
+
+def _tokenizer_place(name: str) -> str:
+    """A tokenizer's name or place on the disk, where one on the hub is downloaded to."""
+    # The hub's libraries are imported only for what is on it.
+    from fineshards.sources.hub_tokenizer import fetch_tokenizer, is_on_hub
+
+    return fetch_tokenizer(name) if is_on_hub(name) else name
 
 
 def columns_of(config: BuildConfig) -> Columns:

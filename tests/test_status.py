@@ -11,7 +11,8 @@ import pytest
 from fineshards.encoders.loading import load_reference
 from fineshards.pipeline.cli import main
 from fineshards.pipeline.launch import prepare
-from fineshards.pipeline.options import Parser, add_build_flags, parse_build_flags
+from fineshards.pipeline.options import add_build_flags, parse_build_flags
+from fineshards.pipeline.parser import Parser
 from fineshards.shards.assembly import write_shard
 from fineshards.shards.plan import plan_pieces, plan_stream
 from fineshards.shards.reports import report_file
