@@ -50,13 +50,13 @@ def add_tune_flags(parser: Parser) -> None:
         type=_seconds,
         metavar="N",
         default=60,
-        help="how long to try, about; default: 60",
+        help="How long to try, about. Default: 60.",
     )
     tuning.add_argument(
         "--work",
         metavar="FOLDER",
-        help="where a probe of the input and its builds lie meanwhile, best on the disk of the "
-        "later output; default: the system's temporary folder",
+        help="Where a probe of the input and its builds lie meanwhile, best on the disk of the "
+        "later output. Default: the system's temporary folder.",
     )
 
 

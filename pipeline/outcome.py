@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fineshards.errors import OutputError
 from fineshards.printable import printable
 
 
@@ -26,12 +27,17 @@ class Outcome:
 
 def show(outcome: Outcome, as_json: bool = False) -> int:
     """Prints an outcome on stdout; returns its exit code."""
+    text = "\n".join(map(printable, outcome.lines))
     if as_json:
-        print(json.dumps(outcome.record))
-    else:
-        print("\n".join(map(printable, outcome.lines)))
-    # A reader that is gone is noticed here, not while the process ends.
-    sys.stdout.flush()
+        text = json.dumps(outcome.record)
+    # A terminal may not have all letters of a text.
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(f"stdout cannot be written: {error.strerror}.") from error
     return outcome.exit_code
 
 

@@ -50,7 +50,8 @@ def _whole_number(text: str, examples: str, in_bytes: bool) -> int:
     factor: int = (1024 if binary else 1000) ** _POWERS[unit[:1].upper()]
     zeros: int = 10 ** int(found["exponent"] or 0)
     scaled = int(found["whole"] + fraction) * factor * zeros
-    value, rest = divmod(scaled, 10 ** len(fraction))
+    divisor: int = 10 ** len(fraction)
+    value, rest = divmod(scaled, divisor)
     if rest:
         raise refused
     return -value if found["sign"] == "-" else value

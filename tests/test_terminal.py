@@ -113,6 +113,39 @@ def test_ctrl_c_ends_in_one_sentence(slow_input: Path, tmp_path: Path) -> None:
         "fineshards: interrupted. Run the same command again to resume."
     )
     assert "Traceback" not in errors
+    # The next run says what this one has left.
+    blocks = len(list(output.glob("checkpoints/*/blocks/*.parquet")))
+    resumed = subprocess.run(command, cwd=ROOT, capture_output=True)
+    first, *others = resumed.stderr.decode().splitlines()
+    total = re.search(r"read 1 file \((\d+) blocks\)", "\n".join(others))
+    assert total is not None
+    assert first[9:] == f"resuming: {blocks} of {total[1]} blocks are finished"
+    assert resumed.stdout.startswith(b"finished in ")
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    assert again.stderr == b""
+    assert again.stdout.startswith(b"already finished, nothing to do: ")
+
+
+# A log line as often as the folder is looked at, which takes a minute otherwise.
+IMPATIENT = """
+import sys
+from fineshards.pipeline import progress
+progress._LINE_SECONDS = progress._POLL_SECONDS = 0.05
+from fineshards.pipeline.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_without_a_terminal_lines_say_how_far_the_build_is(
+    slow_input: Path, tmp_path: Path
+) -> None:
+    flags = [f"--input={slow_input}", f"--output={tmp_path}/out", "--block_bytes=1"]
+    command = [sys.executable, "-c", IMPATIENT, "build", *flags]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    found = re.findall(r"^[\d:]{8} tokenizing: (\d+)/(\d+) blocks, [\d.]+M tok", done.stderr, re.M)
+    assert len(found) > 1
+    assert sorted(found, key=lambda each: int(each[0])) == found
+    assert len({total for _, total in found}) == 1
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from fineshards.shards.layout import SPLITS
 
 # Token ids that are shown of a document.
 _FIRST_IDS = 12
+# Characters that are shown of what may be very long.
+_LONGEST = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +105,14 @@ def describe_summary(summary: Summary) -> list[str]:
         f"  documents  {summary.documents:,} ({counted(summary.nulls, 'row')} without text, "
         f"{summary.rejected:,} rejected)",
         f"  text       {summary.text_bytes / 1e6:,.1f} MB from {counted(summary.files, 'file')}",
-        *(f"  {name:<10} {value}" for name, value in summary.origin.items()),
+        *(f"  {name:<10} {_shortened(value)}" for name, value in summary.origin.items()),
         f"  job        {summary.fingerprint}",
     ]
+
+
+def _shortened(value: str) -> str:
+    """A value that may list thousands of files."""
+    return value if len(value) <= _LONGEST else f"{value[:_LONGEST]} ..."
 
 
 def show_document(
