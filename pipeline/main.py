@@ -23,9 +23,6 @@ from fineshards.shards.manifest import Manifest
 if TYPE_CHECKING:
     from fineshards.pipeline.launch import Launch
 
-# With more input files, a resumed run does not count all blocks before it starts.
-_FEW_FILES = 1000
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Builds a dataset from command-line flags; returns the exit code."""
@@ -67,17 +64,17 @@ def describe_found(launch: Launch) -> str:
     blocks, shards = len(checkpoints.finished_blocks()), len(checkpoints.finished_shards())
     if not blocks:
         return ""
-    # The number of all blocks is in one small file per input file.
-    known = [checkpoints.read_blocks(file.index) for file in launch.job.files[:_FEW_FILES]]
-    total = ""
-    if len(known) == len(launch.job.files) and None not in known:
-        total = f" of {sum(len(found or ()) for found in known):,}"
     layout = checkpoints.read_layout()
-    if layout is None:
-        return f"{blocks:,}{total} blocks are finished"
-    return (
-        f"all {counted(blocks, 'block')} and {shards:,} of {layout.windows:,} shards are finished"
-    )
+    if layout is not None:
+        return f"all {blocks:,} blocks and {shards:,} of {layout.windows:,} shards are finished"
+    # The number of all blocks is in one small file per input file, which takes long to read from
+    # remote storage.
+    total = ""
+    if "://" not in checkpoints.storage.root:
+        known = [checkpoints.read_blocks(file.index) for file in launch.job.files]
+        if None not in known:
+            total = f" of {sum(len(found or ()) for found in known):,}"
+    return f"{blocks:,}{total} blocks are finished"
 
 
 def _finished(
