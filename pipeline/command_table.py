@@ -30,7 +30,7 @@ class Command:
     """A command.
 
     summary: its line in the list of commands. usage: its arguments in short. about: the first lines
-    of its help page. examples: shell commands; docs/commands.md has them too, and a test runs them.
+    of its help page. examples: shell commands, and what else ends the page.
     run: takes the parser and the arguments, and returns the exit code.
     """
 
@@ -191,7 +191,7 @@ COMMANDS = (
             "fineshards build --input data/*.parquet --output out",
             "fineshards build --dataset HuggingFaceFW/fineweb-edu --dataset_config sample-10BT "
             "--output edu",
-            "fineshards build --input data/*.jsonl.gz --output out --tokenizer org/name "
+            "fineshards build --input data/*.jsonl.gz --output out --tokenizer OWNER/NAME "
             "--shard_tokens 10M",
             "",
             "Every option of Apache Beam is taken too, such as --runner=DataflowRunner --region=…",

@@ -44,7 +44,7 @@ def build(config: BuildConfig) -> Outcome:
     root = launch.checkpoints.storage.root
     if launch.manifest is not None and not launches_template(config):
         return _finished(launch.manifest, root, "already finished, nothing to do", "nothing to do")
-    resumed = describe_found(launch)
+    resumed = _left_by_an_earlier_run(launch)
     if resumed:
         note(f"resuming: {resumed}")
     submitted = execute(launch, config, terminal)
@@ -58,7 +58,7 @@ def build(config: BuildConfig) -> Outcome:
     return _finished(manifest, root, f"finished in {seconds:,.1f} s{speed}", "finished", seconds)
 
 
-def describe_found(launch: Launch) -> str:
+def _left_by_an_earlier_run(launch: Launch) -> str:
     """What an earlier run has left for this one, in words; "" if there is nothing."""
     checkpoints = launch.checkpoints
     blocks, shards = len(checkpoints.finished_blocks()), len(checkpoints.finished_shards())

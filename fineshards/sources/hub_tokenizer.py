@@ -33,7 +33,7 @@ def fetch_tokenizer(name: str) -> str:
     from huggingface_hub import constants, errors, hf_hub_download
 
     repository, _, revision = name.partition("@")
-    flag = f"--tokenizer {name}"
+    flag = f"--tokenizer {name} (no file or folder here)"
     with hub_failures(flag, "model", "the @revision"):
         try:
             return str(hf_hub_download(repository, _FILE, revision=revision or None))
