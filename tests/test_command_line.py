@@ -355,7 +355,7 @@ def test_a_tokenizer_of_the_hub_is_that_of_its_file(
         (
             "mine/empty",
             2,
-            "--tokenizer mine/empty (no file or folder here): the repository has no tokenizer.json.",
+            "mine/empty (no file or folder here): the repository has no tokenizer.json.",
         ),
         ("mine/gated", 2, "If the model is gated, accept its terms"),
         ("empty", 2, "--tokenizer empty: its tokenizer.json cannot be read (No such file"),
