@@ -1,41 +1,61 @@
-# Start with `make demo` and `make test`; both prepare the environment first.
+# `make` lists the targets. Each prepares the environment that it needs.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 # pip takes minutes for what uv does in seconds.
 UV := $(BIN)/uv
 SAMPLE := samples/debian_text.parquet
 
-.PHONY: api demo test test-airflow test-engines encoders lint types bench bench-loader bench-scale template clean
+.PHONY: help api demo test quick test-airflow test-engines encoders lint types
+.PHONY: bench bench-loader bench-scale template clean
+
+help: ## list the targets
+	@echo "targets:"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s%s\n", $$1, $$2}' Makefile
 
 .venv/installed: requirements.txt setup.py pyproject.toml
-	@echo "preparing .venv: less than a minute"
+	@echo "preparing .venv: Apache Beam, the tokenizers and what the tests need; 180 packages, 1.7 GB,"
+	@echo "downloaded once; about a minute"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/pip install --quiet --disable-pip-version-check uv==0.13.9
 	@$(UV) pip install --quiet --python $(BIN)/python -e '.[dev]' -c requirements.txt
 	@touch $@
 
-demo: .venv/installed
-	$(BIN)/fineshards build --input $(SAMPLE) --output demo --shard_tokens 100000 --overwrite
+demo: .venv/installed ## build a dataset from the sample, verify it, and show a document
+	$(BIN)/fineshards build --input $(SAMPLE) --output demo --shard_tokens 100k --overwrite
 	$(BIN)/fineshards verify demo --sample 100
 	$(BIN)/fineshards inspect demo
-	$(BIN)/fineshards inspect demo --shard train/0 --document 12
-	@ls -l demo/test demo/train
+	$(BIN)/fineshards inspect demo --shard train/2 --document 158
+	@echo
+	@echo "The dataset is in demo/, the command line in $(BIN)/. What to do next:"
+	@echo "    $(BIN)/fineshards build --input 'data/*.parquet' --output out   # your own files"
+	@echo "    $(BIN)/fineshards help build                                    # all flags"
+	@echo "    make quick                                                     # the quick tests"
 
-test: .venv/installed
+test: .venv/installed ## run all tests but those of the targets below
+	@echo "all tests, in three processes: about a quarter of an hour on two cores"
+	@echo "(make quick runs a part of them in a minute)"
 	$(BIN)/pytest
+
+# What each room does, on files and records, and builds of some documents.
+QUICK := $(addprefix tests/test_,apportionment.py checksums.py counts.py documents.py find.py \
+    inspect.py jsonl.py layout.py manifest.py npy.py parquet.py permutation.py plan.py rejected.py \
+    rooms.py status.py token_dataset.py)
+
+quick: .venv/installed ## run a part of the tests that takes about a minute
+	$(BIN)/pytest $(QUICK)
 
 # Supported beside the Python of .venv.
 PYTHONS := 3.12 3.13
 .PHONY: test-package test-pythons $(PYTHONS:%=test-python-%)
 
 # Builds the sdist and the wheel, and installs them into new environments. Needs a package index.
-test-package: .venv/installed
+test-package: .venv/installed ## test the sdist and the wheel in new environments
 	$(BIN)/pytest -m package -n0 tests/test_package.py
 
 # Each other Python runs the tests of builds, restarts and readers, and builds the sample. Only the manifest, which
 # names the Python, may differ from what .venv builds. PYENV_VERSION lets pyenv's python3.12 run a 3.12 that is
 # installed but not activated.
-test-pythons: .venv/installed
+test-pythons: .venv/installed ## test on Python 3.12 and 3.13, where they are installed
 	@for version in $(PYTHONS); do \
 	    if PYENV_VERSION=$$version python$$version -c '' 2>/dev/null; \
 	    then $(MAKE) --no-print-directory test-python-$$version || exit 1; \
@@ -65,27 +85,27 @@ $(PYTHONS:%=.py%-venv/installed): .py%-venv/installed: .venv/installed
 	    -r tests/airflow/requirements.txt -c tests/airflow/constraints.txt
 	@touch $@
 
-test-airflow: .venv/installed .airflow-venv/installed
+test-airflow: .venv/installed .airflow-venv/installed ## test the Composer DAG in a real Airflow (1.6 GB)
 	.airflow-venv/bin/pytest -c tests/airflow/pytest.ini tests/airflow
 
 # Minutes: all of Unicode, a million documents and more, the text in ../shared/corpus.
-encoders: .venv/installed
+encoders: .venv/installed ## prove the fast tokenizers equal to the reference: minutes
 	$(BIN)/pytest -m heavy -rs --durations=0 --durations-min=1
 
 # Prism and Flink, fetched once into ~/.cache/fineshards/engines; skipped where they cannot be fetched.
-test-engines: .venv/installed
+test-engines: .venv/installed ## test on real Prism and Flink: minutes
 	$(BIN)/pytest -m engines -n0 -rs --durations=0 --durations-min=1
 
 # The API reference, docs/api.md, from the docstrings.
-api: .venv/installed
+api: .venv/installed ## write docs/api.md from the docstrings
 	$(BIN)/python docs/make_api.py
 
-lint: .venv/installed
+lint: .venv/installed ## check the code with ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
 # mypy does not find folders that are installed under another name; the links have those names.
-types: .venv/installed
+types: .venv/installed ## check the types with mypy
 	@rm -rf .types && mkdir -p .types/fineshards
 	@ln -s $(CURDIR)/benchmarks .types/
 	@ln -s $(CURDIR)/fineshards/* $(CURDIR)/pipeline $(CURDIR)/transforms .types/fineshards/
@@ -99,15 +119,15 @@ types: .venv/installed
 	@touch $@
 
 # INPUT='a*.parquet b.parquet' ROUNDS=5 REPEAT=10 NAME=large; python -m benchmarks.run --help has more.
-bench: .venv/installed .bench-venv/installed
+bench: .venv/installed .bench-venv/installed ## compare the job with its peers: many minutes
 	$(BIN)/python -m benchmarks.run $(foreach pattern,$(INPUT),--input '$(pattern)') \
 	    $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(REPEAT),--repeat $(REPEAT)) $(if $(NAME),--name $(NAME))
 	@$(MAKE) --no-print-directory bench-loader NAME=$(if $(NAME),$(NAME)-loader)
 
-bench-loader: .venv/installed
+bench-loader: .venv/installed ## compare the loader with plain loops
 	$(BIN)/python -m benchmarks.run --loader $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(NAME),--name $(NAME))
 
-bench-scale: .venv/installed
+bench-scale: .venv/installed ## plan 15 trillion tokens, with made-up counts
 	$(BIN)/python -m benchmarks.run --scale $(if $(NAME),--name $(NAME))
 
 # For Dataflow (docs/dataflow.md): make template PROJECT=p REGION=us-central1 BUCKET=b prints the commands; RUN=build
@@ -144,7 +164,7 @@ GIVEN = sdk_container_image=$(IMAGE) $(if $(INPUT),input=$(INPUT)) $(if $(DATASE
     $(if $(CONFIG),dataset_config=$(CONFIG)) output=$(OUTPUT)
 export TEMPLATE_BUILD TEMPLATE_LAUNCH
 
-template:
+template: ## print the commands that build and launch a Dataflow template
 ifeq ($(RUN),build)
 	@set -ex; eval "$$TEMPLATE_BUILD"
 else ifeq ($(RUN),launch)
@@ -153,5 +173,5 @@ else
 	@printf '%s\n\n' "$$TEMPLATE_BUILD" "$$TEMPLATE_LAUNCH" | sed -E "s/ +('?--)/ \\\\\n    \1/g"
 endif
 
-clean:
+clean: ## delete what the targets have made
 	rm -rf .venv .types .airflow-venv .bench-venv .py*-venv demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .ranks

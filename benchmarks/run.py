@@ -37,7 +37,7 @@ from benchmarks.made_up import FINEWEB
 from benchmarks.measure import Measurement, measure
 from benchmarks.results import Entry, Result, free_path, save
 from fineshards.errors import FineshardsError, UsageError
-from fineshards.pipeline.options import Parser
+from fineshards.pipeline.parser import Parser
 
 RESULTS = ROOT / "benchmarks/results"
 # The default input is the first of these that has parquet files.

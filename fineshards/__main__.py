@@ -2,13 +2,14 @@
 
 import sys
 
-from fineshards.pipeline.interrupts import end_at_once
+from fineshards.pipeline import own_process
 
 
 def main() -> int:
     """Runs the command line in a process of its own; returns the exit code."""
     # Before anything else is imported, which takes time.
-    end_at_once()
+    own_process.end_at_once()
+    own_process.claim()
     from fineshards.pipeline import cli
 
     return cli.main()

@@ -23,6 +23,7 @@ _LEAST_FRACTION = Fraction(1, 2**32)
 
 _INPUT = "input (--input or --dataset)"
 _OUTPUT = "output"
+_TOKENIZER = "tokenizer"
 _WORK = "work"
 
 
@@ -36,8 +37,8 @@ class BuildConfig:
     """What to build, and how. Each field is the flag of `fineshards build` of that name.
 
     Args:
-        input: Files to read, such as 'data/*.parquet' or 'gs://bucket/data/*.parquet'. May be
-            repeated; files come in the order given, each pattern's matches sorted. Formats:
+        input: Files to read, one or more: data/*.parquet, or 'gs://bucket/data/*.parquet'. May be
+            repeated. Files come in the order given, each pattern's matches sorted. Formats:
             .parquet; .jsonl plain, .gz or .zst.
         dataset: Instead of --input, a dataset on the Hugging Face hub, or a local folder laid out
             like one.
@@ -48,8 +49,9 @@ class BuildConfig:
         id_column: The column that names documents in the document tables. Default: id, where a
             file has it.
         output: Folder for the dataset, local or gs://bucket/folder.
-        tokenizer: A tiktoken encoding, or a tokenizer.json of Hugging Face's tokenizers library.
-            Default: cl100k_base.
+        tokenizer: A tiktoken encoding, or a tokenizer.json of Hugging Face's tokenizers library:
+            the file, a folder that holds one, or a repository on the hub as OWNER/NAME or
+            OWNER/NAME@REVISION. Default: cl100k_base.
         eot_token: The special token that begins each document. Default: <|endoftext|>, if there
             is one.
         dtype: Type of the tokens in the shards. auto is uint16 where every id of the tokenizer
@@ -86,16 +88,16 @@ class BuildConfig:
         (('data/*.parquet',), '1/20', 100000000)
     """
 
-    input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = _flag((), _INPUT, "PATTERN")
-    dataset: str | None = _flag(None, _INPUT, "NAME_OR_FOLDER")
+    input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = _flag((), _INPUT, "FILE")
+    dataset: str | None = _flag(None, _INPUT, "NAME")
     dataset_config: str | None = _flag(None, _INPUT, "NAME")
     dataset_split: str = _flag("train", _INPUT, "NAME")
     dataset_revision: str | None = _flag(None, _INPUT, "REVISION")
     text_column: str = _flag("text", _INPUT, "NAME")
     id_column: str | None = _flag(None, _INPUT, "NAME")
     output: str | os.PathLike[str] = _flag("", _OUTPUT, "FOLDER")
-    tokenizer: str | os.PathLike[str] = _flag("cl100k_base", _OUTPUT, "NAME_OR_FILE")
-    eot_token: str | None = _flag(None, _OUTPUT, "TEXT")
+    tokenizer: str | os.PathLike[str] = _flag("cl100k_base", _TOKENIZER, "NAME")
+    eot_token: str | None = _flag(None, _TOKENIZER, "TEXT")
     dtype: Literal["auto", "uint16", "uint32"] = _flag("uint32", _OUTPUT)
     shard_tokens: int = _flag(DEFAULT_SHARD_TOKENS, _OUTPUT, "N", least=1)
     test_fraction: str | float | Fraction | None = _flag(None, _OUTPUT, "F")
@@ -104,7 +106,7 @@ class BuildConfig:
     overwrite: bool = _flag(False, _OUTPUT)
     workers: int | None = _flag(None, _WORK, "N", least=1)
     tokenizer_engine: Literal["auto", "gigatoken", "tiktoken", "tokenizers"] = _flag("auto", _WORK)
-    block_bytes: int | None = _flag(None, _WORK, "N", least=1)
+    block_bytes: int | None = _flag(None, _WORK, "SIZE", least=1)
     assembly: Literal["auto", "compose", "stream"] = _flag("auto", _WORK)
     max_bad_rows: int = _flag(0, _WORK, "N")
     keep_checkpoints: bool = _flag(False, _WORK)
@@ -114,9 +116,11 @@ class BuildConfig:
         given = () if self.input is None else self.input
         if isinstance(given, str) or not isinstance(given, Iterable):
             given = (given,)
-        self._settle("input", tuple(_text("input", pattern) for pattern in given))
-        self._settle("output", _text("output", self.output or ""))
-        self._settle("tokenizer", _text("tokenizer", self.tokenizer))
+        self._settle("input", tuple(_place("input", pattern) for pattern in given))
+        self._settle("output", _place("output", self.output or ""))
+        self._settle("tokenizer", _place("tokenizer", self.tokenizer))
+        if isinstance(self.dataset, str):
+            self._settle("dataset", _place("dataset", self.dataset))
         if isinstance(self.beam_args, str):
             raise UsageError(f"beam_args must be a list such as [{self.beam_args!r}], not text.")
         self._settle("beam_args", tuple(self.beam_args))
@@ -229,12 +233,15 @@ def choices(flag: Field[Any]) -> tuple[str, ...]:
     return tuple(kind for kind in kinds(flag) if isinstance(kind, str))
 
 
-def _text(name: str, value: str | os.PathLike[str]) -> str:
-    """A text or path as text; raises UsageError for anything else."""
+def _place(name: str, value: str | os.PathLike[str]) -> str:
+    """A text or path as text, with `~` for the home folder; raises UsageError for anything else.
+
+    Shells leave the `~` of `--output=~/data` as it is.
+    """
     text = value if isinstance(value, str) else getattr(value, "__fspath__", lambda: None)()
     if not isinstance(text, str):
         raise UsageError(f"--{name} must be text or a path, got {value!r}.")
-    return text
+    return os.path.expanduser(text)
 
 
 def _simplest(value: str | float | Fraction) -> str:

@@ -1,97 +1,88 @@
-"""The command line: `fineshards build | status | verify | inspect | tune`."""
+"""The command line: `fineshards COMMAND`."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from fineshards.errors import UsageError
-from fineshards.pipeline.options import (
-    Parser,
-    add_build_flags,
-    add_tune_flags,
-    parse_build_flags,
-    parse_tune_flags,
-)
-from fineshards.pipeline.terminal import report_errors
+from fineshards.pipeline.command_table import COMMANDS, Command
+from fineshards.pipeline.suggestions import did_you_mean
+
+# What is no command of the table, with its line on the help page.
+_OTHERS = {
+    "help": "show the help page of a command",
+    "completion": "print a script that completes commands and flags, for bash, zsh or fish",
+    "version": "print the version",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command and returns its exit code: 0, 1 for a failure, 2 for a usage error."""
+    """Runs a command; returns its exit code: 0, 1 for a failure, 2 for a mistake in the command.
+
+    docs/commands.md has all exit codes.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    return report_errors(lambda: _run(arguments, alone=argv is None))
+    if arguments in ([], ["-h"], ["--help"], ["help"]):
+        print(help_page())
+        return 0
+    from fineshards.pipeline.terminal import report_errors
+
+    return report_errors(lambda: _run(*arguments))
 
 
-def _run(arguments: list[str], alone: bool) -> int:
-    parser = Parser(prog="fineshards", description="Raw text in, exact token shards out.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    build = commands.add_parser("build", help="build a dataset, or resume a build")
-    add_build_flags(build)
-    status = commands.add_parser("status", help="show the progress of a job")
-    verify = commands.add_parser("verify", help="check that a dataset is complete and undamaged")
-    inspect = commands.add_parser("inspect", help="show a dataset, or one of its documents")
-    tune = commands.add_parser("tune", help="find the fastest flags for a build on this machine")
-    add_tune_flags(tune)
-    for command in (status, verify, inspect):
-        command.add_argument("folder", metavar="FOLDER", help="the dataset's folder")
-    for command in (status, verify):
-        command.add_argument("--json", action="store_true", help="print JSON")
-    verify.add_argument(
-        "--sample",
-        type=float,
-        default=0.0,
-        metavar="P",
-        help="also tokenize P percent of the documents again from their sources, and compare",
+def help_page() -> str:
+    """What `fineshards` without a command prints."""
+    rows = {command.name: command.summary for command in COMMANDS} | _OTHERS
+    return "\n".join(
+        [
+            "usage: fineshards COMMAND ...",
+            "",
+            "Raw text in, exact token shards out.",
+            "",
+            "commands:",
+            *(f"  {name:<12}{summary}" for name, summary in rows.items()),
+            "",
+            "fineshards COMMAND --help shows a command's flags, and examples.",
+        ]
     )
-    inspect.add_argument("--shard", metavar="SPLIT/N", help="a shard, such as train/0")
-    place = inspect.add_mutually_exclusive_group()
-    place.add_argument("--document", type=int, metavar="N", help="the shard's document N, from 0")
-    place.add_argument("--token", type=int, metavar="N", help="the document that has token N")
-    if arguments[:1] == ["build"]:
-        config = parse_build_flags(build, arguments[1:])
-        # Imported after the flags are parsed, so that --help and mistakes need no numpy.
-        from fineshards.pipeline.main import build as run_build
 
-        run_build(config, alone)
+
+def _run(name: str, *arguments: str) -> int:
+    if name in ("version", "--version", "-V"):
+        from importlib.metadata import version
+
+        print(f"fineshards {version('fineshards')}")
         return 0
-    if arguments[:1] == ["tune"]:
-        options = parse_tune_flags(tune, arguments[1:])
-        from fineshards.pipeline.tuning.tune import tune as run_tune
-
-        return run_tune(options)
-    args = parser.parse_args(arguments)
-    return {"status": _status, "verify": _verify, "inspect": _inspect}[args.command](args)
-
-
-def _status(args: argparse.Namespace) -> int:
-    from fineshards.commands.status import describe_status, status
-
-    found = status(args.folder)
-    print(json.dumps(asdict(found)) if args.json else describe_status(found))
-    return 0
-
-
-def _verify(args: argparse.Namespace) -> int:
-    from fineshards.commands.verify import describe_verdict, verify
-
-    verdict = verify(args.folder, sample=args.sample)
-    print(json.dumps(asdict(verdict)) if args.json else describe_verdict(verdict))
-    return 0 if verdict.ok else 1
-
-
-def _inspect(args: argparse.Namespace) -> int:
-    from fineshards.commands.inspect import describe_dataset, describe_document
-    from fineshards.shards.dataset import Dataset
-    from fineshards.storage.base import open_storage
-
-    dataset = Dataset.open(open_storage(args.folder))
-    if args.shard is None:
-        if args.document is not None or args.token is not None:
-            raise UsageError("--document and --token need --shard, such as --shard train/0.")
-        print(describe_dataset(dataset))
+    if name == "help":
+        _command(arguments[0]).parser().print_help()
         return 0
-    print(describe_document(dataset, args.shard, args.document, args.token))
-    return 0
+    if name == "completion":
+        print(_completion(*arguments))
+        return 0
+    command = _command(name)
+    return command.run(command.parser(), arguments)
+
+
+def _completion(*arguments: str) -> str:
+    from fineshards.pipeline.completion import SHELLS, Completed, script
+
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        raise UsageError(f"give a shell: fineshards completion {'|'.join(SHELLS)}.")
+    commands = [Completed(each.name, each.summary, each.flags()) for each in COMMANDS]
+    words = {"help": [each.name for each in COMMANDS], "completion": list(SHELLS)}
+    commands += [Completed(name, text, words=words.get(name, ())) for name, text in _OTHERS.items()]
+    return script(arguments[0], commands)
+
+
+def _command(name: str) -> Command:
+    """The command of a name; raises UsageError if there is none."""
+    for command in COMMANDS:
+        if command.name == name:
+            return command
+    if name.startswith("-"):
+        raise UsageError(
+            f"{name}: give a command first, such as fineshards build {name}. See fineshards --help."
+        )
+    hint = did_you_mean(name, [*(command.name for command in COMMANDS), *_OTHERS])
+    raise UsageError(f"unknown command {name!r}.{hint} See fineshards --help.")

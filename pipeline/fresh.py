@@ -6,7 +6,6 @@ global state. So a build in a user's program runs in an interpreter of its own.
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any, ParamSpec, TypeVar
 
 from fineshards.errors import FineshardsError
+from fineshards.pipeline import own_process
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -84,7 +84,8 @@ def answer(launcher: Connection, process: int) -> None:
     """What the fresh interpreter does: one call."""
     # Ctrl-C goes to all processes of a terminal; the launching one decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    prepare_process()
+    own_process.claim()
+    own_process.prepare()
     from fineshards.transforms.pool import end_with
 
     end_with(process)
@@ -98,13 +99,3 @@ def answer(launcher: Connection, process: int) -> None:
     except BaseException:
         error = RuntimeError(f"the build failed unexpectedly:\n{traceback.format_exc()}")
     launcher.send((result, error))
-
-
-def prepare_process() -> None:
-    """Settles a process that does nothing but build, before it imports libraries.
-
-    No cyclic garbage collection: imports and the graph make hundreds of thousands of objects that
-    stay. No threads for linear algebra, which numpy would start: this process is forked.
-    """
-    gc.disable()
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

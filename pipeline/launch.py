@@ -55,7 +55,7 @@ def prepare(config: BuildConfig) -> Launch:
     storage = open_storage(config.folder)
     files, origin = find_input(config)
     tokenizer, vocabulary = describe_tokenizer(
-        os.fspath(config.tokenizer), config.tokenizer_engine, config.eot_token
+        _tokenizer_place(os.fspath(config.tokenizer)), config.tokenizer_engine, config.eot_token
     )
     settings = Settings(
         columns=columns_of(config),
@@ -106,6 +106,14 @@ def _conflict(storage: Storage, existing: Job, job: Job) -> str:
             "version that started it, or start again with --overwrite."
         )
     return ""
+
+
+def _tokenizer_place(name: str) -> str:
+    """A tokenizer's name or place on the disk, where one on the hub is downloaded to."""
+    # The hub's libraries are imported only for what is on it.
+    from fineshards.sources.hub_tokenizer import fetch_tokenizer, is_on_hub
+
+    return fetch_tokenizer(name) if is_on_hub(name) else name
 
 
 def columns_of(config: BuildConfig) -> Columns:

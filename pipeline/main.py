@@ -5,73 +5,105 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from fineshards.commands.wording import counted, describe_splits
 from fineshards.config import BuildConfig
-from fineshards.pipeline.fresh import prepare_process
-from fineshards.pipeline.interrupts import end_at_once, mention_resuming
+from fineshards.pipeline import own_process
 from fineshards.pipeline.options import (
-    Parser,
     add_build_flags,
     launches_template,
     parse_build_flags,
 )
+from fineshards.pipeline.outcome import Outcome, note, show
+from fineshards.pipeline.parser import Parser
 from fineshards.pipeline.run import execute, finished, prepare
 from fineshards.pipeline.runners.choice import runs_here
 from fineshards.pipeline.terminal import report_errors, working
 from fineshards.shards.manifest import Manifest
+
+if TYPE_CHECKING:
+    from fineshards.pipeline.launch import Launch
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Builds a dataset from command-line flags; returns the exit code."""
     parser = Parser(prog="python -m fineshards.pipeline.main", description=__doc__)
     add_build_flags(parser)
-    alone = argv is None
-    if alone:
-        end_at_once()
+    if argv is None:
+        own_process.end_at_once()
+        own_process.claim()
     arguments = sys.argv[1:] if argv is None else argv
-    return report_errors(lambda: build(parse_build_flags(parser, arguments), alone))
+    return report_errors(lambda: show(build(parse_build_flags(parser, arguments))))
 
 
-def build(config: BuildConfig, alone: bool) -> None:
-    """Builds a dataset with progress on the terminal; prints the outcome.
+def build(config: BuildConfig) -> Outcome:
+    """Builds a dataset with progress on the terminal; returns what became of it.
 
-    alone: whether this process does nothing else. Raises FineshardsError, or whatever a runner
-    makes of one (`pipeline.explain`).
+    Raises FineshardsError, or whatever a runner makes of one (`pipeline.explain`).
     """
     began = time.monotonic()
-    if alone:
-        prepare_process()
-        mention_resuming()
-    launch = prepare(config, alone)
+    if own_process.is_alone():
+        own_process.prepare()
+        own_process.mention_resuming()
+    launch = prepare(config)
     root = launch.checkpoints.storage.root
     if launch.manifest is not None and not launches_template(config):
-        print(f"already finished, nothing to do: {_outcome(launch.manifest, root)}")
-        return
-    resumed = launch.checkpoints.has_finished_blocks()
+        return _finished(launch.manifest, root, "already finished, nothing to do", "nothing to do")
+    resumed = _left_by_an_earlier_run(launch)
+    if resumed:
+        note(f"resuming: {resumed}")
     local = runs_here(config)
-    submitted = execute(launch, config, lambda storage: working(storage, local), alone)
+    submitted = execute(launch, config, lambda storage: working(storage, local))
     if submitted is not None:
-        print(submitted)
-        return
+        return Outcome({"result": "submitted", "output": root, "message": submitted}, [submitted])
     manifest = finished(launch)
     seconds = time.monotonic() - began
     speed = ""
     if not resumed and local:
         speed = f" at {manifest.totals()['text_bytes'] / 1e6 / seconds:,.1f} MB/s of text"
-    print(f"finished in {seconds:,.1f} s{speed}: {_outcome(manifest, root)}")
+    return _finished(manifest, root, f"finished in {seconds:,.1f} s{speed}", "finished", seconds)
 
 
-def _outcome(manifest: Manifest, root: str) -> str:
-    """The finished dataset in a few lines: what is in it, where, and what each split holds."""
+def _left_by_an_earlier_run(launch: Launch) -> str:
+    """What an earlier run has left for this one, in words; "" if there is nothing."""
+    checkpoints = launch.checkpoints
+    blocks, shards = len(checkpoints.finished_blocks()), len(checkpoints.finished_shards())
+    if not blocks:
+        return ""
+    layout = checkpoints.read_layout()
+    if layout is not None:
+        return f"all {blocks:,} blocks and {shards:,} of {layout.windows:,} shards are finished"
+    # The number of all blocks is in one small file per input file, which takes long to read from
+    # remote storage.
+    total = ""
+    if "://" not in checkpoints.storage.root:
+        known = [checkpoints.read_blocks(file.index) for file in launch.job.files]
+        if None not in known:
+            total = f" of {sum(len(found or ()) for found in known):,}"
+    return f"{blocks:,}{total} blocks are finished"
+
+
+def _finished(
+    manifest: Manifest, root: str, words: str, result: str, seconds: float = 0.0
+) -> Outcome:
+    """The outcome of a build: what the dataset holds, where, and what is in each split."""
     totals, splits = manifest.totals(), manifest.splits()
+    record = {
+        "result": result,
+        "output": root,
+        "fingerprint": manifest.fingerprint,
+        "seconds": round(seconds, 3),
+        "splits": splits,
+        "totals": totals,
+    }
     left_out = "".join(
-        f", {counted(totals[what], 'row')} {words}"
-        for what, words in (("nulls", "without text"), ("rejected", "rejected"))
+        f", {counted(totals[what], 'row')} {why}"
+        for what, why in (("nulls", "without text"), ("rejected", "rejected"))
         if totals[what]
     )
     lines = [
-        f"{counted(totals['documents'], 'document')}{left_out}, "
+        f"{words}: {counted(totals['documents'], 'document')}{left_out}, "
         f"{counted(totals['tokens'], 'token')} in {root}",
         *describe_splits(splits),
     ]
@@ -80,7 +112,7 @@ def _outcome(manifest: Manifest, root: str) -> str:
         for split, sums in splits.items()
         if not sums["shards"]
     ]
-    return "\n".join(lines)
+    return Outcome(record, lines)
 
 
 if __name__ == "__main__":

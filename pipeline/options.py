@@ -7,26 +7,16 @@ import re
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NoReturn
+from typing import Any
 
 from fineshards.config import BuildConfig, choices, flags, kinds
-from fineshards.errors import UsageError
+from fineshards.pipeline.parser import Parser, one_of
+from fineshards.pipeline.quantities import byte_count, count
 
 # Runners whose job service has options of its own: pipeline/runners/portable.py.
 _DESCRIBED = frozenset({"flink", "portable", "spark"})
 # What `tune` takes of the flags of `build`, beside those that name the input.
 _TUNED = ("tokenizer", "eot_token", "dtype", "tokenizer_engine", "max_bad_rows")
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser that reports mistakes as UsageError, so that they look like all other errors."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(allow_abbrev=False, **kwargs)
-
-    def error(self, message: str) -> NoReturn:
-        """Called by argparse for a mistake in the command."""
-        raise UsageError(f"{message}. See {self.prog} --help.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +34,12 @@ class TuneOptions:
     json: bool
 
 
-def add_build_flags(parser: argparse.ArgumentParser) -> None:
+def add_build_flags(parser: Parser) -> None:
     """Adds the flags of `build`; every value may be given as `--flag=value`, as templates do."""
     _add_flags(parser, [flag.name for flag in flags()])
-    parser.epilog = (
-        "Every option of Apache Beam is taken too, such as --runner=DataflowRunner --region=… "
-        "or --direct_num_workers=8. Without --runner the job runs on this machine."
-    )
 
 
-def add_tune_flags(parser: argparse.ArgumentParser) -> None:
+def add_tune_flags(parser: Parser) -> None:
     """Adds the flags of `tune`: those of `build` that decide the work, and its own."""
     group = flags()[0].metadata["group"]
     inputs = [flag.name for flag in flags() if flag.metadata["group"] == group]
@@ -64,18 +50,17 @@ def add_tune_flags(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         metavar="N",
         default=60,
-        help="how long to try, about; default: 60",
+        help="How long to try, about. Default: 60.",
     )
     tuning.add_argument(
         "--work",
         metavar="FOLDER",
-        help="where a probe of the input and its builds lie meanwhile, best on the disk of the "
-        "later output; default: the system's temporary folder",
+        help="Where a probe of the input and its builds lie meanwhile, best on the disk of the "
+        "later output. Default: the system's temporary folder.",
     )
-    tuning.add_argument("--json", action="store_true", help="print JSON")
 
 
-def _add_flags(parser: argparse.ArgumentParser, names: Container[str]) -> None:
+def _add_flags(parser: Parser, names: Container[str]) -> None:
     groups: dict[str, argparse._ArgumentGroup] = {}
     texts = _help_texts()
     for flag in flags():
@@ -84,13 +69,13 @@ def _add_flags(parser: argparse.ArgumentParser, names: Container[str]) -> None:
         title, metavar = flag.metadata["group"], flag.metadata["metavar"]
         options: dict[str, Any] = {"default": flag.default, "metavar": metavar}
         if flag.name == "input":
-            options |= {"action": "append", "default": []}
+            options |= {"action": "extend", "nargs": "+", "default": []}
         elif bool in kinds(flag):
-            options |= {"type": _boolean, "nargs": "?", "const": True, "metavar": "BOOL"}
+            options |= {"type": _boolean, "nargs": "?", "const": True, "metavar": "true|false"}
         elif choices(flag):
-            options |= {"choices": choices(flag)}
+            options |= {"type": one_of(choices(flag)), "choices": choices(flag)}
         elif int in kinds(flag):
-            options |= {"type": _whole_number}
+            options |= {"type": byte_count if flag.name.endswith("_bytes") else count}
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
         groups[title].add_argument(
@@ -105,13 +90,20 @@ def _help_texts() -> dict[str, str]:
     return {name: " ".join(text.split()).replace("%", "%%") for name, text in found}
 
 
-def parse_build_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> BuildConfig:
+def parse_build_flags(parser: Parser, argv: Sequence[str]) -> BuildConfig:
     """The configuration that a command line asks for; raises UsageError for what is wrong."""
-    args, beam_args = parser.parse_known_args(list(argv))
-    return BuildConfig(**vars(args), beam_args=beam_args)
+    return config_of(parser, *parser.parse_known_args(argv))
 
 
-def parse_tune_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> TuneOptions:
+def config_of(parser: Parser, args: argparse.Namespace, beam_args: Sequence[str]) -> BuildConfig:
+    """The configuration of parsed flags, and of the arguments that are left, for Beam."""
+    if beam_args and not beam_args[0].startswith("-"):
+        parser.refuse(beam_args[0], ": files follow --input")
+    given = {flag.name: getattr(args, flag.name) for flag in flags()}
+    return BuildConfig(**given, beam_args=beam_args)
+
+
+def parse_tune_flags(parser: Parser, argv: Sequence[str]) -> TuneOptions:
     """The options of a `tune` command; raises UsageError for what is wrong."""
     args = vars(parser.parse_args(list(argv)))
     own = {name: args.pop(name) for name in ("seconds", "work", "json")}
@@ -155,7 +147,9 @@ def refuse_unknown(
     """
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    parser = Parser(prog="fineshards build", add_help=False, conflict_handler="resolve")
+    parser = Parser(
+        prog="fineshards build", hyphens=False, add_help=False, conflict_handler="resolve"
+    )
     pending = PipelineOptions.__subclasses__()
     while pending:
         options = pending.pop()
@@ -163,23 +157,14 @@ def refuse_unknown(
         if "_add_argparse_args" in vars(options):
             options._add_argparse_args(parser)
     add_described(parser)
-    _, unknown = parser.parse_known_args(list(beam_args))
+    _, unknown = parser.parse_known_args(beam_args)
     if unknown:
-        raise UsageError(
-            f"unknown flag {unknown[0]}: neither fineshards nor Beam has it. "
-            "See fineshards build --help."
-        )
-
-
-def _whole_number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}") from None
+        ours = [f"--{flag.name}" for flag in flags()]
+        parser.refuse(unknown[0], ": neither fineshards nor Beam has it", ours)
 
 
 def _seconds(text: str) -> int:
-    value = _whole_number(text)
+    value = count(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
     return value

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from fineshards.commands.status import Status, StatusReader
 from fineshards.commands.wording import counted, duration
@@ -22,6 +22,8 @@ from fineshards.storage.base import Storage
 
 _log = logging.getLogger("fineshards")
 _POLL_SECONDS = 0.5
+# Without a terminal, and so without a bar, a line says this often how far the job is.
+_LINE_SECONDS = 60
 _STAGES = {
     "discovering": "reading files",
     "tokenizing": "tokenizing",
@@ -47,9 +49,9 @@ def watch(storage: Storage, console: Console) -> Iterator[None]:
 def _watch(reader: StatusReader, start: Status, console: Console, stop: threading.Event) -> None:
     progress = Progress(
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.fields[detail]}"),
+        TextColumn("{task.fields[detail]}", markup=False),
         console=console,
         transient=True,
         disable=not console.is_terminal,
@@ -57,8 +59,9 @@ def _watch(reader: StatusReader, start: Status, console: Console, stop: threadin
     clock = progress.get_time
     began = clock()
     logged: set[str] = set()
+    next_line = began + _LINE_SECONDS
     with progress:
-        bar = progress.add_task("reading files", total=None, detail="")
+        bar = progress.add_task(_STAGES["discovering"], total=None, detail="")
         last, took = False, 0.0
         while not last:
             # Listing a million blocks takes long, so it is done less often then.
@@ -71,8 +74,15 @@ def _watch(reader: StatusReader, start: Status, console: Console, stop: threadin
             finally:
                 took = time.monotonic() - start_of_read
             _log_stages(status, logged)
-            if status.stage != "finished":
-                _draw(progress, bar, start, status, clock() - began)
+            if status.stage == "finished":
+                continue
+            now = clock()
+            detail, total, done = _measure(start, status, now - began)
+            stage = _STAGES[status.stage]
+            progress.update(bar, description=stage, total=total, completed=done, detail=detail)
+            if not console.is_terminal and now >= next_line:
+                next_line = now + _LINE_SECONDS
+                _log.info("%s: %s", stage, detail)
 
 
 def _log_stages(status: Status, logged: set[str]) -> None:
@@ -100,7 +110,8 @@ def _log_stages(status: Status, logged: set[str]) -> None:
         once("commit", "wrote the manifest")
 
 
-def _draw(progress: Progress, bar: TaskID, start: Status, status: Status, elapsed: float) -> None:
+def _measure(start: Status, status: Status, elapsed: float) -> tuple[str, int | None, int]:
+    """The progress of the present stage in words, and as an amount: the total, and what is done."""
     if status.stage == "tokenizing":
         rate = (status.tokens - start.tokens) / max(elapsed, 1e-9)
         new_bytes = status.text_bytes - start.text_bytes
@@ -108,14 +119,10 @@ def _draw(progress: Progress, bar: TaskID, start: Status, status: Status, elapse
         if new_bytes > 0 and status.text_bytes_total is not None:
             seconds = (status.text_bytes_total - status.text_bytes) * elapsed / new_bytes
             left = f", {duration(seconds)} left"
-        detail = (
-            f"{status.blocks:,}/{status.blocks_total:,} blocks, {rate / 1e6:.2f}M tokens/s{left}"
-        )
-        total, done = status.text_bytes_total, status.text_bytes
-    elif status.stage == "writing":
-        detail = f"{status.shards:,}/{status.shards_total:,} shards"
-        total, done = status.shards_total, status.shards
-    else:
-        detail, total, done = f"{status.files:,}/{status.files_total:,} files", None, 0
-    description = _STAGES[status.stage]
-    progress.update(bar, description=description, total=total, completed=done, detail=detail)
+        blocks = f"{status.blocks:,}/{status.blocks_total:,} blocks"
+        detail = f"{blocks}, {rate / 1e6:.2f}M tokens/s{left}"
+        return detail, status.text_bytes_total, status.text_bytes
+    if status.stage == "writing":
+        shards = f"{status.shards:,}/{status.shards_total:,} shards"
+        return shards, status.shards_total, status.shards
+    return f"{status.files:,}/{status.files_total:,} files", None, 0

@@ -12,6 +12,7 @@ from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
 from fineshards.errors import FineshardsError
 from fineshards.extras import naming_the_extra
+from fineshards.pipeline import own_process
 from fineshards.pipeline.explain import explain
 from fineshards.pipeline.fresh import call_in_fresh_interpreter
 from fineshards.pipeline.options import check_beam_args, launches_template
@@ -62,11 +63,11 @@ def build_quietly(config: BuildConfig) -> Manifest:
     # Beam's log repeats with tracebacks what ends in one sentence.
     logging.basicConfig(handlers=[logging.NullHandler()])
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL + 1)
-    launch = prepare(config, alone=True)
+    launch = prepare(config)
     if launch.manifest is not None:
         return launch.manifest
     try:
-        submitted = execute(launch, config, lambda storage: nullcontext(), alone=True)
+        submitted = execute(launch, config, lambda storage: nullcontext())
     except Exception as error:
         explained = explain(error)
         if explained is None or explained is error:
@@ -108,13 +109,10 @@ build.__doc__ = """Builds a dataset, resumes it, or finds it finished; returns i
 
 
 @naming_the_extra()
-def prepare(config: BuildConfig, alone: bool) -> Launch:
-    """Calls `pipeline.launch`, imported late so that --help and wrong flags are fast.
-
-    alone: whether this process does nothing but build.
-    """
+def prepare(config: BuildConfig) -> Launch:
+    """Calls `pipeline.launch`, imported late so that --help and wrong flags are fast."""
     refuse_other_workers(config)
-    if config.beam_args and alone and runs_here(config):
+    if config.beam_args and own_process.is_alone() and runs_here(config):
         # Checking needs Beam, and workers are forked from a process without it.
         call_in_fresh_interpreter(check_beam_args, config)
     else:
@@ -130,12 +128,11 @@ def execute(
     launch: Launch,
     config: BuildConfig,
     working: Callable[[Storage], AbstractContextManager[None]],
-    alone: bool,
 ) -> str | None:
     """Runs a launched job to its end.
 
-    working: wraps the run, to show progress. alone: whether this process does nothing but build;
-    otherwise a local run does all its work in the calling thread.
+    working: wraps the run, to show progress. A local run in a process that does other things too
+    does all its work in the calling thread.
 
     Returns None, or, for a job that is not waited for, a sentence that says what became of it.
     Raises whatever the runner raises.
@@ -145,9 +142,11 @@ def execute(
     storage = launch.checkpoints.storage
     work = Work.of(launch.checkpoints, launch.job, config)
     if runs_here(config):
-        with _pool(work, config) if alone else nullcontext(), working(storage):
+        with _pool(work, config) if own_process.is_alone() else nullcontext(), working(storage):
             _run_here(launch, work, config)
         return None
+    # What Beam starts here for another runner, such as a job server, is ended by an exception only.
+    own_process.raise_instead()
     with working(storage):
         if dataflow.runs_on_dataflow(config):
             pipeline = dataflow.new_pipeline(config)

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from fineshards.pipeline.explain import explain
+from fineshards.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,9 +34,10 @@ def report_errors(action: Callable[[], int | None]) -> int:
     except Exception as error:
         explained = explain(error)
         if explained is not None:
-            print(f"fineshards: {explained}", file=sys.stderr)
+            print(f"fineshards: {printable(str(explained))}", file=sys.stderr)
             return explained.exit_code
-        traceback.print_exc()
+        for line in traceback.format_exc().splitlines():
+            print(printable(line), file=sys.stderr)
         print(
             f"fineshards: unexpected {type(error).__name__}. Finished work is safe; run the same "
             "command again to resume. Please report the lines above.",
@@ -72,10 +74,10 @@ def set_up_logging(console: Console, local: bool) -> None:
         handler = RichHandler(
             console=console, show_path=False, show_level=False, log_time_format="%H:%M:%S"
         )
-        handler.setFormatter(logging.Formatter("%(message)s"))
+        handler.setFormatter(_LogLine("%(message)s"))
     else:
         handler = logging.StreamHandler(console.file)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+        handler.setFormatter(_LogLine("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
     handler.addFilter(_is_not_explained)
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("fineshards").setLevel(logging.INFO)
@@ -86,6 +88,22 @@ def set_up_logging(console: Console, local: bool) -> None:
     # error. The runner reports what fails in it.
     logging.getLogger("apache_beam.runners.worker").setLevel(logging.CRITICAL)
     logging.getLogger("apache_beam.runners.dataflow.internal.apiclient").addFilter(_is_short)
+
+
+class _LogLine(logging.Formatter):
+    """Lines that show what they quote of the data as it is, but move no cursor.
+
+    A line of ours is one line. One of Beam's may go on, indented, so that none looks like ours.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        """See logging."""
+        text = super().formatMessage(record)
+        return printable(text) if record.name.startswith("fineshards") else text
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See logging."""
+        return "\n    ".join(map(printable, super().format(record).split("\n")))
 
 
 def _is_short(record: logging.LogRecord) -> bool:

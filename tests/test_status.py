@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fineshards.config import BuildConfig
 from fineshards.encoders.loading import load_reference
 from fineshards.pipeline.cli import main
 from fineshards.pipeline.launch import prepare
-from fineshards.pipeline.options import Parser, add_build_flags, parse_build_flags
+from fineshards.pipeline.options import add_build_flags, parse_build_flags
+from fineshards.pipeline.parser import Parser
 from fineshards.shards.assembly import write_shard
 from fineshards.shards.plan import plan_pieces, plan_stream
 from fineshards.shards.reports import report_file
@@ -38,6 +42,42 @@ def test_a_folder_without_a_job_is_named(
     printed = capsys.readouterr()
     assert printed.err.startswith(f"fineshards: {tmp_path} holds no fineshards job")
     assert printed.out == ""
+
+
+def test_a_job_that_no_one_works_on_is_noticed(
+    sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = BuildConfig(input=sample, output=tmp_path, block_bytes=1)
+    launch = prepare(config)
+    work = Work.of(launch.checkpoints, launch.job, config)
+
+    def age(seconds: float) -> None:
+        for path in tmp_path.rglob("*"):
+            os.utime(path, times=(time.time() - seconds,) * 2)
+
+    def idle() -> tuple[float, bool]:
+        content, text = status(capsys, tmp_path)
+        return content["seconds_idle"], "it is probably not running" in text
+
+    # Just launched, then discovered, then with a block.
+    (file,) = launch.job.files
+    encoder = load_reference(launch.job.settings.tokenizer, launch.checkpoints.storage)
+    for step in (
+        lambda: None,
+        lambda: discover_file(file, work),
+        lambda: finish_block(file, discover_file(file, work)[0], encoder, work),
+    ):
+        step()
+        seconds, gone = idle()
+        assert (seconds < 60, gone) == (True, False)
+        age(14 * 60)
+        seconds, gone = idle()
+        assert 14 * 60 <= seconds < 15 * 60
+        assert gone
+        assert "no worker has written for 14 min" in status(capsys, tmp_path)[1]
+    # A file that is being written shows before it is complete.
+    with launch.checkpoints.storage.create("checkpoints/some", durable=False):
+        assert idle()[1] is False
 
 
 def test_every_stage_of_a_job_is_reported(

@@ -21,7 +21,8 @@ from google.cloud.dataflow_v1beta3.types import ParameterType, TemplateMetadata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fineshards.pipeline.options import Parser, add_build_flags, refuse_unknown
+from fineshards.pipeline.options import add_build_flags, refuse_unknown
+from fineshards.pipeline.parser import Parser
 
 ROOT = Path(__file__).parent.parent
 METADATA = ROOT / "templates/metadata.json"

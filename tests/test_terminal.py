@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import pty
 import re
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ import pytest
 from conftest import ROOT
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-COMMANDS = ["build", "status", "verify", "inspect", "tune"]
+COMMANDS = ["build", "status", "verify", "inspect", "find", "tune"]
 MAIN = str(ROOT / "pipeline/main.py")
 STAGES = [
     "read 1 file (5 blocks)",
@@ -86,6 +88,53 @@ def test_without_a_terminal_there_is_one_line_per_stage(
         "  test       10 documents (0.94 %), 4,982 tokens (0.75 %), 1 shard",
         "  train      1,053 documents (99.06 %), 660,989 tokens (99.25 %), 7 shards",
     ]
+
+
+def test_an_interrupted_build_says_what_it_resumes(slow_input: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    command = [
+        *(sys.executable, "-m", "fineshards", "build", f"--input={slow_input}"),
+        *(f"--output={output}", "--block_bytes=1"),
+    ]
+    job = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    while not list(output.glob("checkpoints/*/blocks/*.parquet")):
+        time.sleep(0.02)
+    job.send_signal(signal.SIGINT)
+    job.communicate()
+    assert job.returncode == 130
+    blocks = len(list(output.glob("checkpoints/*/blocks/?????-?????.parquet")))
+    resumed = subprocess.run(command, cwd=ROOT, capture_output=True)
+    first, *others = resumed.stderr.decode().splitlines()
+    total = re.search(r"read 1 file \((\d+) blocks\)", "\n".join(others))
+    assert total is not None
+    assert first[9:] == f"resuming: {blocks} of {total[1]} blocks are finished"
+    assert resumed.stdout.startswith(b"finished in ")
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    assert again.stderr == b""
+    assert again.stdout.startswith(b"already finished, nothing to do: ")
+
+
+# A log line as often as the folder is looked at, which takes a minute otherwise.
+IMPATIENT = """
+import sys
+import time
+from fineshards.pipeline import progress
+progress._LINE_SECONDS = progress._POLL_SECONDS = 0.05
+from fineshards.pipeline.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_without_a_terminal_lines_say_how_far_the_build_is(
+    slow_input: Path, tmp_path: Path
+) -> None:
+    flags = [f"--input={slow_input}", f"--output={tmp_path}/out", "--block_bytes=1"]
+    command = [sys.executable, "-c", IMPATIENT, "build", *flags]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    found = re.findall(r"^[\d:]{8} tokenizing: (\d+)/(\d+) blocks, [\d.]+M tok", done.stderr, re.M)
+    assert len(found) > 1
+    assert sorted(found, key=lambda each: int(each[0])) == found
+    assert len({total for _, total in found}) == 1
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 
 from fineshards.errors import UsageError
 from fineshards.pipeline.cli import main
-from fineshards.pipeline.options import Parser, add_build_flags, parse_build_flags
+from fineshards.pipeline.options import add_build_flags, parse_build_flags
+from fineshards.pipeline.parser import Parser
 from fineshards.pipeline.tuning import tune
 from fineshards.pipeline.tuning.estimates import Costs, FormatTotals, expect
 from fineshards.pipeline.tuning.setting_search import (

@@ -2,43 +2,127 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from fineshards.commands.wording import counted, describe_splits
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import UsageError
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.layout import SPLITS
 
+# Token ids that are shown of a document.
+_FIRST_IDS = 12
+# Characters that are shown of what may be very long.
+_LONGEST = 300
 
-def describe_dataset(dataset: Dataset) -> str:
-    """A dataset in a few lines."""
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A dataset in a few numbers.
+
+    split: the rule. splits: what each split holds. ids: one more than the tokenizer's largest id.
+    eot: the id before each document. nulls: rows without text. rejected: rows that could not be
+    read. origin: how the input was named.
+    """
+
+    folder: str
+    shards: int
+    shard_tokens: int
+    split: str
+    splits: dict[str, dict[str, int]]
+    tokens: int
+    dtype: str
+    tokenizer: str
+    ids: int
+    eot: int
+    documents: int
+    nulls: int
+    rejected: int
+    text_bytes: int
+    files: int
+    origin: dict[str, str]
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShownDocument:
+    """A document of a shard.
+
+    document: its number in the shard, of `documents`. number: in the stream. tokens: all of them,
+    of which `[offset, end)` of this shard are in this shard. begins_in, begins_at: the shard and
+    the offset of the first. first_ids: the first token ids.
+    """
+
+    shard: str
+    document: int
+    documents: int
+    number: int
+    file: str
+    row: int
+    id: str | None
+    tokens: int
+    offset: int
+    end: int
+    begins_in: str
+    begins_at: int
+    first_ids: list[int]
+    text: str
+
+
+def summarize(dataset: Dataset) -> Summary:
+    """A dataset in a few numbers."""
     manifest = dataset.manifest
-    layout, totals = manifest.layout, manifest.totals()
-    tokenizer = manifest.settings.tokenizer
-    ids = f"{manifest.settings.dtype}, {tokenizer.name} with {tokenizer.size:,} ids"
-    lines = [
-        f"{dataset.storage.root}",
-        f"  shards     {layout.windows:,}, {counted(layout.shard_tokens, 'token')} each; the last "
+    layout, totals, tokenizer = manifest.layout, manifest.totals(), manifest.settings.tokenizer
+    return Summary(
+        folder=dataset.storage.root,
+        shards=layout.windows,
+        shard_tokens=layout.shard_tokens,
+        split=manifest.settings.split.described(),
+        splits=manifest.splits(),
+        tokens=totals["tokens"],
+        dtype=manifest.settings.dtype,
+        tokenizer=tokenizer.name,
+        ids=tokenizer.size,
+        eot=tokenizer.eot,
+        documents=totals["documents"],
+        nulls=totals["nulls"],
+        rejected=totals["rejected"],
+        text_bytes=totals["text_bytes"],
+        files=len(manifest.files),
+        origin={name: value for name, value in manifest.origin if value},
+        fingerprint=manifest.fingerprint,
+    )
+
+
+def describe_summary(summary: Summary) -> list[str]:
+    """A dataset in a few lines."""
+    return [
+        summary.folder,
+        f"  shards     {summary.shards:,}, {counted(summary.shard_tokens, 'token')} each; the last "
         "of a split may have fewer",
-        f"  split      {manifest.settings.split.described()}",
-        *describe_splits(manifest.splits()),
-        f"  tokens     {totals['tokens']:,}, {ids}, EOT {tokenizer.eot} before each document",
-        f"  documents  {totals['documents']:,} ({counted(totals['nulls'], 'row')} without text, "
-        f"{totals['rejected']:,} rejected)",
-        f"  text       {totals['text_bytes'] / 1e6:,.1f} MB from "
-        f"{counted(len(manifest.files), 'file')}",
+        f"  split      {summary.split}",
+        *describe_splits(summary.splits),
+        f"  tokens     {summary.tokens:,}, {summary.dtype}, {summary.tokenizer} with "
+        f"{summary.ids:,} ids, EOT {summary.eot} before each document",
+        f"  documents  {summary.documents:,} ({counted(summary.nulls, 'row')} without text, "
+        f"{summary.rejected:,} rejected)",
+        f"  text       {summary.text_bytes / 1e6:,.1f} MB from {counted(summary.files, 'file')}",
+        *(f"  {name:<10} {_shortened(value)}" for name, value in summary.origin.items()),
+        f"  job        {summary.fingerprint}",
     ]
-    lines += [f"  {name:<10} {value}" for name, value in manifest.origin if value]
-    lines.append(f"  job        {manifest.fingerprint}")
-    return "\n".join(lines)
 
 
-def describe_document(
+def _shortened(value: str) -> str:
+    """A value that may list thousands of files."""
+    return value if len(value) <= _LONGEST else f"{value[:_LONGEST]} ..."
+
+
+def show_document(
     dataset: Dataset, shard_name: str, document: int | None, token: int | None
-) -> str:
-    """A document of a shard, with its source and text: by its number or by a token of it.
+) -> ShownDocument:
+    """A document of a shard: by its number or by a token of it, or else the first.
 
-    Without either it is the first. Raises UsageError for a shard, document or token that does not
-    exist.
+    Raises UsageError for a shard, document or token that does not exist.
     """
     position = _shard_position(dataset, shard_name)
     shard = dataset.manifest.shards[position]
@@ -52,16 +136,38 @@ def describe_document(
     piece = table.piece(index)
     whole = dataset.document(piece.document)
     encoder = load_reference(dataset.manifest.settings.tokenizer, dataset.storage)
-    end = piece.offset + piece.length
+    return ShownDocument(
+        shard=shard.name,
+        document=index,
+        documents=len(table),
+        number=whole.number,
+        file=whole.file,
+        row=whole.row,
+        id=whole.id,
+        tokens=len(whole.tokens),
+        offset=piece.offset,
+        end=piece.offset + piece.length,
+        begins_in=whole.shard.name,
+        begins_at=whole.offset,
+        first_ids=whole.tokens[:_FIRST_IDS].tolist(),
+        text=encoder.decode(whole.tokens),
+    )
+
+
+def describe_document(shown: ShownDocument) -> list[str]:
+    """A document in some lines: where it comes from, where its tokens are, and its text."""
+    more = " ..." if shown.tokens > len(shown.first_ids) else ""
     lines = [
-        f"{shard.name}, document {index} of {len(table):,}; number {whole.number:,} in the dataset",
-        f"  source  {whole.file}, row {whole.row}",
-        f"  id      {whole.id}",
-        f"  tokens  {len(whole.tokens):,}; {piece.offset:,} to {end:,} of this shard",
+        f"{shown.shard}, document {shown.document:,} of {shown.documents:,}; "
+        f"number {shown.number:,} in the dataset",
+        f"  source  {shown.file}, row {shown.row}",
+        f"  id      {shown.id}",
+        f"  tokens  {shown.tokens:,}; {shown.offset:,} to {shown.end:,} of this shard",
     ]
-    if piece.length != len(whole.tokens):
-        lines.append(f"  begins  in {whole.shard.name} at token {whole.offset:,}")
-    return "\n".join([*lines, "", encoder.decode(whole.tokens)])
+    if shown.end - shown.offset != shown.tokens:
+        lines.append(f"  begins  in {shown.begins_in} at token {shown.begins_at:,}")
+    lines.append(f"  ids     {' '.join(map(str, shown.first_ids))}{more}")
+    return [*lines, "", *shown.text.split("\n")]
 
 
 def _shard_position(dataset: Dataset, name: str) -> int:

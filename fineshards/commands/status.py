@@ -13,11 +13,14 @@ from fineshards.shards.job import FORMAT_VERSION, Job
 from fineshards.shards.layout import Layout
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import Block
-from fineshards.storage.base import Storage, open_storage
+from fineshards.storage.base import TEMPORARY, Storage, open_storage
 
 # The time left is estimated from this many recent blocks or shards. The mean since the first start
 # would be worse: that may have been days and several restarts ago.
 _RECENT = 50
+# Seconds without a written file after which a job is probably not running. A block or a shard takes
+# seconds, and a local file shows while it is written.
+_LONG_IDLE = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,8 @@ class Status:
         shards_estimated: Whether `shards_total` is estimated from the tokens so far.
         bytes_per_second: Recent rate of tokenizing, in the measure of `text_bytes`.
         seconds_left: Estimated time to the end of this stage; None without a rate.
-        seconds_idle: Time since a block or shard was last finished.
+        seconds_idle: Time since a worker last wrote a file, or since the launch, by the times of
+            the files. 0 if finished.
         splits: Shards, documents and tokens of `test` and `train`; None until the job has finished.
 
     Example:
@@ -62,7 +66,7 @@ class Status:
     shards_estimated: bool
     bytes_per_second: float | None
     seconds_left: float | None
-    seconds_idle: float | None
+    seconds_idle: float
     splits: dict[str, dict[str, int]] | None = None
 
 
@@ -168,7 +172,7 @@ class StatusReader:
             shards_estimated=estimated,
             bytes_per_second=rate,
             seconds_left=seconds_left,
-            seconds_idle=max(0.0, time.time() - max(times)) if times else None,
+            seconds_idle=max(0.0, time.time() - self._last_written(times)),
         )
 
     def _expected_layout(self, tokens: int) -> Layout:
@@ -179,6 +183,19 @@ class StatusReader:
             test = tokens * rule.threshold >> 32
             streams = [test, tokens - test]
         return Layout.plan(streams, self._job.settings.shard_tokens, rule)
+
+    def _last_written(self, finished: list[float]) -> float:
+        """When a worker last wrote, in seconds since the epoch; at first, the time of the launch.
+
+        finished: times of finished blocks and shards.
+        """
+        times = [*finished, *self._written_in(TEMPORARY)]
+        if not finished:
+            times += self._written_in(f"{self._checkpoints.folder}/files")
+        return max(times or self._written_in("metadata"), default=time.time())
+
+    def _written_in(self, folder: str) -> list[float]:
+        return [entry.modified for entry in self._storage.entries(folder)]
 
 
 def _rate(finished: list[tuple[float, int]]) -> float | None:
@@ -205,19 +222,19 @@ def _finished(manifest: Manifest) -> Status:
         shards_estimated=False,
         bytes_per_second=None,
         seconds_left=0.0,
-        seconds_idle=None,
+        seconds_idle=0.0,
         splits=manifest.splits(),
     )
 
 
-def describe_status(status: Status) -> str:
+def describe_status(status: Status) -> list[str]:
     """The status in a few lines."""
     if status.stage == "finished":
-        lines = [
+        return [
             f"finished: {counted(status.tokens, 'token')} in {counted(status.shards, 'shard')} "
-            f"from {counted(status.files, 'file')}"
+            f"from {counted(status.files, 'file')}",
+            *describe_splits(status.splits or {}),
         ]
-        return "\n".join(lines + describe_splits(status.splits or {}))
     blocks_total = "?" if status.blocks_total is None else f"{status.blocks_total:,}"
     about = "about " if status.shards_estimated else ""
     shards_total = "?" if status.shards_total is None else f"{about}{status.shards_total:,}"
@@ -227,8 +244,15 @@ def describe_status(status: Status) -> str:
         f"  blocks  {status.blocks:,} of {blocks_total}, {counted(status.tokens, 'token')}",
         f"  shards  {status.shards:,} of {shards_total}",
     ]
+    if status.seconds_idle > _LONG_IDLE:
+        return [
+            *lines,
+            f"no worker has written for {duration(status.seconds_idle)}: it is probably not "
+            "running. The same build command resumes it.",
+            "This is judged by the times of files. A worker on gs:// shows nothing before a file "
+            "is complete.",
+        ]
     if status.seconds_left is not None:
         lines.append(f"  left    about {duration(status.seconds_left)} of {status.stage}")
-    if status.seconds_idle is not None:
-        lines.append(f"  last    block or shard finished {duration(status.seconds_idle)} ago")
-    return "\n".join(lines)
+    lines.append(f"  last    written {duration(status.seconds_idle)} ago")
+    return lines

@@ -100,7 +100,7 @@ def verify(folder: str | os.PathLike[str], *, sample: float = 0.0) -> Verdict:
     )
 
 
-def describe_verdict(verdict: Verdict) -> str:
+def describe_verdict(verdict: Verdict) -> list[str]:
     """The outcome in a few lines: the counts, and every problem."""
     counts = ", ".join(
         [
@@ -112,8 +112,9 @@ def describe_verdict(verdict: Verdict) -> str:
     if verdict.sampled:
         counts += f", {verdict.sampled:,} of them tokenized again"
     if verdict.ok:
-        return f"verified: {counts}"
-    problems = [f"  {problem}" for problem in verdict.problems]
-    return "\n".join(
-        [f"NOT VERIFIED: {counted(len(problems), 'problem')}", *problems, f"read: {counts}"]
-    )
+        return [f"verified: {counts}"]
+    return [
+        f"NOT VERIFIED: {counted(len(verdict.problems), 'problem')}",
+        *(f"  {problem}" for problem in verdict.problems),
+        f"read: {counts}",
+    ]

@@ -14,6 +14,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from tiktoken import list_encoding_names
+
 from fineshards.encoders.vocabulary import eot_among
 from fineshards.errors import FineshardsError, UsageError
 from fineshards.shards.job import HUGGINGFACE
@@ -101,17 +103,24 @@ class TokenizerJson:
 
 
 def names_tokenizer_json(name: str) -> bool:
-    """Whether `--tokenizer` names a file, as opposed to a tiktoken encoding."""
-    return name.endswith(".json") or Path(name).is_file()
+    """Whether `--tokenizer` names a file or a folder, as opposed to a tiktoken encoding."""
+    if name.endswith(".json") or "://" in name or Path(name).is_file():
+        return True
+    # A folder that happens to have the name of an encoding is given as ./NAME.
+    return Path(name).is_dir() and name not in list_encoding_names()
 
 
 def read_tokenizer_json(path: str, eot_token: str | None) -> TokenizerJson:
-    """Reads a tokenizer from a file. Its name is the file name without folders.
+    """Reads a tokenizer from a file, or from the tokenizer.json in a folder.
+
+    Its name is the file name without folders.
 
     Raises UsageError for a file that cannot be read or that `tokenizers` rejects, for a tokenizer
     with random output, and for an EOT that it does not have.
     """
-    flag = f"--tokenizer {path}"
+    flag, what = f"--tokenizer {path}", ""
+    if Path(path).is_dir() or ("://" in path and not path.endswith(".json")):
+        path, what = f"{path.rstrip('/')}/tokenizer.json", "its tokenizer.json "
     try:
         if "://" in path:
             folder, _, name = path.rpartition("/")
@@ -119,7 +128,7 @@ def read_tokenizer_json(path: str, eot_token: str | None) -> TokenizerJson:
         else:
             data = Path(path).read_bytes()
     except OSError as error:
-        raise UsageError(f"{flag}: cannot be read ({error.strerror or error}).") from error
+        raise UsageError(f"{flag}: {what}cannot be read ({error.strerror or error}).") from error
     tokenizer = TokenizerJson(Path(path).name, data, "")
     try:
         model = tokenizer.content.get("model")

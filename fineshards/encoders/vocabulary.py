@@ -153,7 +153,8 @@ def _parts_of(name: str) -> dict[str, Any]:
     if name not in known:
         raise UsageError(
             f"--tokenizer {name}: unknown encoding. Choose one of tiktoken's "
-            f"({', '.join(known)}) or a tokenizer.json file."
+            f"({', '.join(known)}), or give a tokenizer.json, a folder that holds one, or "
+            "OWNER/NAME on the Hugging Face hub."
         )
     try:
         encoding = get_encoding(name)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
@@ -128,13 +130,27 @@ class Dataset:
             opened.seek(npy.HEADER_BYTES + number * _CHUNK_BYTES)
             return opened.read(_CHUNK_BYTES)
 
+    def ids(self, position: int) -> pa.ChunkedArray:
+        """The ids in the document table of a shard; only they are read, and not cached."""
+        with (
+            self._readable_table(position) as name,
+            self.storage.open(name) as opened,
+        ):
+            return DocumentTable.read_ids(opened)
+
     def _read_table(self, position: int) -> DocumentTable:
         """The document table of the shard at a position in the manifest."""
-        name = table_name(self.manifest.shards[position].name)
         schema = SCHEMA_WITH_HASH if self.manifest.settings.split.by_document else SCHEMA
-        try:
+        with self._readable_table(position) as name:
             # The whole table, some megabytes, in one request.
             return DocumentTable.read(BytesIO(self.storage.read(name)), schema)
+
+    @contextmanager
+    def _readable_table(self, position: int) -> Iterator[str]:
+        """Yields a table's name; turns what is raised for a damaged table into OutputError."""
+        name = table_name(self.manifest.shards[position].name)
+        try:
+            yield name
         except (pa.ArrowException, OSError, ValueError) as error:
             raise OutputError(
                 f"{self.storage.path(name)} cannot be read as a document table: {error}. "

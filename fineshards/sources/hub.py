@@ -28,7 +28,7 @@ from fineshards.sources.hub_errors import (
     brief,
     config_refused,
     hub_failures,
-    quiet_http_client,
+    quiet_hub,
 )
 
 # The hub refuses to describe more than 1,000 paths in one request.
@@ -210,13 +210,9 @@ def _quiet_libraries() -> None:
     # On import, datasets logs which frameworks it has found.
     logging.getLogger("datasets").setLevel(logging.ERROR)
     import datasets
-    from huggingface_hub.utils import logging as hub_logging
-    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity_error()
-    disable_progress_bars()
-    hub_logging.set_verbosity(logging.ERROR)
-    quiet_http_client()
+    quiet_hub()
     # Downloads are counted by a request to a URL that HF_ENDPOINT does not redirect.
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False

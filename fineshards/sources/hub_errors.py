@@ -1,6 +1,6 @@
-"""Turns the errors of the hub's libraries into one sentence: why a dataset cannot be resolved.
+"""Turns the errors of the hub's libraries into one sentence: why a name cannot be resolved.
 
-`flags` are the flags of the command line that name the dataset.
+`flags` are the flags of the command line that give the name.
 """
 
 from __future__ import annotations
@@ -31,9 +31,24 @@ def quiet_http_client() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
+def quiet_hub() -> None:
+    """Keeps huggingface_hub from printing: the terminal shows progress and errors of ours only."""
+    from huggingface_hub.utils import logging as hub_logging
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    disable_progress_bars()
+    hub_logging.set_verbosity(logging.ERROR)
+    quiet_http_client()
+
+
 @contextmanager
-def hub_failures(flags: str) -> Iterator[None]:
-    """Turns failures of the hub into UsageError or InputError."""
+def hub_failures(
+    flags: str, what: str = "dataset", revision: str = "--dataset_revision"
+) -> Iterator[None]:
+    """Turns failures of the hub into UsageError or InputError.
+
+    what: kind of the repository. revision: how the user names a revision.
+    """
     from huggingface_hub import constants, errors
 
     hub = constants.ENDPOINT
@@ -42,16 +57,16 @@ def hub_failures(flags: str) -> Iterator[None]:
     except errors.HFValidationError as error:
         raise UsageError(f"{flags}: not a valid name on the hub: {error}") from error
     except errors.GatedRepoError as error:
-        raise access_refused(flags) from error
+        raise access_refused(flags, what) from error
     except errors.RepositoryNotFoundError as error:
         raise UsageError(
-            f"{flags}: {hub} has no such dataset, or it is private. Check the name; "
-            "for a private dataset, set HF_TOKEN to a token with read access."
+            f"{flags}: {hub} has no such {what}, or it is private. Check the name; "
+            f"for a private {what}, set HF_TOKEN to a token with read access."
         ) from error
     except errors.RevisionNotFoundError as error:
         raise UsageError(
             f"{flags}: no such revision. Give a branch, a tag or a full commit hash, "
-            "or omit --dataset_revision to read the main branch."
+            f"or omit {revision} to read the main branch."
         ) from error
     except errors.OfflineModeIsEnabled as error:
         raise UsageError(
@@ -61,7 +76,7 @@ def hub_failures(flags: str) -> Iterator[None]:
     except errors.HfHubHTTPError as error:
         status = error.response.status_code
         if status in (401, 403):
-            raise access_refused(flags) from error
+            raise access_refused(flags, what) from error
         raise InputError(f"{flags}: {hub} answered {status}. Try again later.") from error
     except (ConnectionError, http_error()) as error:
         raise InputError(
@@ -70,10 +85,10 @@ def hub_failures(flags: str) -> Iterator[None]:
         ) from error
 
 
-def access_refused(flags: str) -> UsageError:
+def access_refused(flags: str, what: str = "dataset") -> UsageError:
     """The error for a repository that exists, but whose files need permission."""
     return UsageError(
-        f"{flags}: the hub refuses access. If the dataset is gated, accept its terms on its "
+        f"{flags}: the hub refuses access. If the {what} is gated, accept its terms on its "
         "page, and set HF_TOKEN to a token with read access."
     )
 

@@ -10,6 +10,7 @@ while the job runs.
 from __future__ import annotations
 
 import mmap
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -158,7 +159,7 @@ class Storage(ABC):
 
 
 def open_storage(root: str) -> Storage:
-    """The storage of an output folder: a local path or `gs://bucket/folder`.
+    """The storage of an output folder: a local path, `~` for the home folder, or `gs://bucket/folder`.
 
     Raises UsageError for other schemes, and for gs:// without the libraries that it needs.
     """
@@ -168,7 +169,7 @@ def open_storage(root: str) -> Storage:
     if not separator:
         from fineshards.storage.local import LocalStorage
 
-        return LocalStorage(root)
+        return LocalStorage(os.path.expanduser(root))
     if scheme == "gs":
         require("google.cloud.storage", "google-cloud-storage", "gcs")
         from fineshards.storage.gcs import GcsStorage

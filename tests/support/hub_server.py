@@ -1,4 +1,4 @@
-"""A Hugging Face Hub on 127.0.0.1: the part of its protocol that finds and reads dataset files.
+"""A Hugging Face Hub on 127.0.0.1: the part of its protocol that finds and reads files.
 
 A repository is a history of folders on disk. Pushing a folder creates a commit and moves a branch;
 earlier commits remain. Like the hub, the server keeps data files in LFS: it redirects their
@@ -18,7 +18,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 LFS_ENDINGS = (".parquet", ".gz", ".zst")
 API = re.compile(r"/api/datasets/([^/]+/[^/]+?)(?:/(revision|tree|paths-info)/([^/]+)(?:/(.*))?)?")
-RESOLVE = re.compile(r"/datasets/([^/]+/[^/]+)/resolve/([^/]+)/(.+)")
+# Datasets, and models without a prefix.
+RESOLVE = re.compile(r"(?:/datasets)?/([^/]+/[^/]+)/resolve/([^/]+)/(.+)")
 LFS = re.compile(r"/lfs/([0-9a-f]{64})")
 
 

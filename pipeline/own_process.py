@@ -1,12 +1,16 @@
-"""Ctrl-C and SIGTERM end a command at once, with one sentence.
+"""A process that does nothing else: that of a command, or one that was started for a build.
 
-A finished file is whole and an unfinished one is never taken for finished, so no clean-up is needed
-and none could fail. An exception, Python's own way, can be swallowed by any `except` in a library,
-and shows a traceback where none is expected. Imports nothing else, because it comes first.
+Only such a process may fork workers and end at once. Ctrl-C and SIGTERM end a command where it
+stands, with one sentence: a finished file is whole and an unfinished one is never taken for
+finished, so no clean-up is needed and none could fail. An exception, Python's own way, can be
+swallowed by any `except` in a library, and shows a traceback where none is expected.
+
+Imports little, because it comes first.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -17,6 +21,28 @@ _SENTENCES = {
     signal.SIGTERM: "terminated.",
 }
 _resume = ""
+_alone = False
+
+
+def claim() -> None:
+    """Says that this process does nothing else."""
+    global _alone
+    _alone = True
+
+
+def is_alone() -> bool:
+    """Whether this process does nothing else."""
+    return _alone
+
+
+def prepare() -> None:
+    """Settles this process for a build, before it imports libraries.
+
+    No cyclic garbage collection: imports and the graph make hundreds of thousands of objects that
+    stay. No threads for linear algebra, which numpy would start: this process is forked.
+    """
+    gc.disable()
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def end_at_once() -> None:

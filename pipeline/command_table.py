@@ -1,0 +1,254 @@
+"""The commands: how each is called, what its help page says, and what it does.
+
+Libraries are imported by the command that runs, so that help pages and mistakes are quick.
+"""
+
+from __future__ import annotations
+
+from argparse import Action, ArgumentTypeError
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from fineshards.errors import UsageError
+from fineshards.pipeline.options import (
+    add_build_flags,
+    add_tune_flags,
+    config_of,
+    parse_tune_flags,
+)
+from fineshards.pipeline.outcome import Outcome, show
+from fineshards.pipeline.parser import Parser
+from fineshards.pipeline.quantities import count
+
+if TYPE_CHECKING:
+    from fineshards.shards.dataset import Dataset
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command.
+
+    summary: its line in the list of commands. usage: its arguments in short. about: the first lines
+    of its help page. examples: shell commands, and what else ends the page.
+    run: takes the parser and the arguments, and returns the exit code.
+    """
+
+    name: str
+    summary: str
+    usage: str
+    about: str
+    examples: tuple[str, ...]
+    add_flags: Callable[[Parser], None]
+    run: Callable[[Parser, Sequence[str]], int]
+
+    def parser(self) -> Parser:
+        """The command's parser, with its help page."""
+        parser = Parser(
+            prog=f"fineshards {self.name}",
+            usage=f"fineshards {self.name} {self.usage}",
+            description=self.about,
+            epilog="\n".join(["examples:", *(f"  {example}" for example in self.examples)]),
+            add_help=False,
+        )
+        self.add_flags(parser)
+        general = parser.add_argument_group("general")
+        general.add_argument("--json", action="store_true", help="Print one JSON object.")
+        general.add_argument("-h", "--help", action="help", help="Show this page.")
+        return parser
+
+    def flags(self) -> list[Action]:
+        """The command's flags, as argparse describes them."""
+        return [action for action in self.parser()._actions if action.option_strings]
+
+
+def _add_folder(parser: Parser) -> None:
+    parser.add_argument_group("dataset").add_argument(
+        "folder", metavar="FOLDER", help="The dataset's folder, local or gs://bucket/folder."
+    )
+
+
+def _build(parser: Parser, arguments: Sequence[str]) -> int:
+    args, beam_args = parser.parse_known_args(arguments)
+    config = config_of(parser, args, beam_args)
+    # Imported after the flags are parsed, so that --help and mistakes need no numpy.
+    from fineshards.pipeline.main import build
+
+    return show(build(config), args.json)
+
+
+def _status(parser: Parser, arguments: Sequence[str]) -> int:
+    args = parser.parse_args(arguments)
+    from fineshards.commands.status import describe_status, status
+
+    found = status(args.folder)
+    return show(Outcome(asdict(found), describe_status(found)), args.json)
+
+
+def _add_verify_flags(parser: Parser) -> None:
+    _add_folder(parser)
+    parser.add_argument_group("what is checked").add_argument(
+        "--sample",
+        type=_percentage,
+        default=0.0,
+        metavar="P",
+        help="Also tokenize P percent of the documents again from their sources, and compare. "
+        "Default: 0.",
+    )
+
+
+def _verify(parser: Parser, arguments: Sequence[str]) -> int:
+    args = parser.parse_args(arguments)
+    from fineshards.commands.verify import describe_verdict, verify
+
+    verdict = verify(args.folder, sample=args.sample)
+    outcome = Outcome(asdict(verdict), describe_verdict(verdict), 0 if verdict.ok else 1)
+    return show(outcome, args.json)
+
+
+def _add_inspect_flags(parser: Parser) -> None:
+    _add_folder(parser)
+    place = parser.add_argument_group("a document; without these, the dataset is described")
+    place.add_argument("--shard", metavar="SPLIT/N", help="A shard, such as train/0.")
+    which = place.add_mutually_exclusive_group()
+    which.add_argument(
+        "--document", type=count, metavar="N", help="The shard's document N, from 0. Default: 0."
+    )
+    which.add_argument(
+        "--token", type=count, metavar="N", help="The document that has the shard's token N."
+    )
+
+
+def _inspect(parser: Parser, arguments: Sequence[str]) -> int:
+    args = parser.parse_args(arguments)
+    from fineshards.commands import inspect
+
+    if args.shard is None and (args.document, args.token) != (None, None):
+        raise UsageError("--document and --token need --shard, such as --shard train/0.")
+    dataset = _opened(args.folder)
+    if args.shard is None:
+        summary = inspect.summarize(dataset)
+        return show(Outcome(asdict(summary), inspect.describe_summary(summary)), args.json)
+    document = inspect.show_document(dataset, args.shard, args.document, args.token)
+    return show(Outcome(asdict(document), inspect.describe_document(document)), args.json)
+
+
+def _add_find_flags(parser: Parser) -> None:
+    _add_folder(parser)
+    place = parser.add_argument_group("what to find")
+    which = place.add_mutually_exclusive_group(required=True)
+    which.add_argument("--id", metavar="ID", help="All documents with this id.")
+    which.add_argument(
+        "--token",
+        type=count,
+        metavar="N",
+        help="Token N of the dataset, from 0: test shards first, then train shards.",
+    )
+
+
+def _find(parser: Parser, arguments: Sequence[str]) -> int:
+    args = parser.parse_args(arguments)
+    from fineshards.commands import find
+
+    dataset = _opened(args.folder)
+    if args.id is not None:
+        found = find.find_id(dataset, args.id)
+        lines = find.describe_found(found)
+        return show(Outcome(asdict(found), lines, 0 if found.matches else 1), args.json)
+    place = find.find_token(dataset, args.token)
+    return show(Outcome(asdict(place), find.describe_place(place)), args.json)
+
+
+def _tune(parser: Parser, arguments: Sequence[str]) -> int:
+    options = parse_tune_flags(parser, arguments)
+    from fineshards.pipeline.tuning.tune import tune
+
+    return tune(options)
+
+
+def _opened(folder: str) -> Dataset:
+    from fineshards.shards.dataset import Dataset
+    from fineshards.storage.base import open_storage
+
+    return Dataset.open(open_storage(folder))
+
+
+def _percentage(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ArgumentTypeError(f"must be a number of percent, got {text!r}") from None
+
+
+COMMANDS = (
+    Command(
+        "build",
+        "build a dataset, or resume a build",
+        "--input FILE... --output FOLDER [flags]",
+        "Turns text into token shards. After an interruption the same command resumes.\n"
+        "Flags may be written with hyphens too, and numbers as 100M, 1e8 or 64MiB.",
+        (
+            "fineshards build --input data/*.parquet --output out",
+            "fineshards build --dataset HuggingFaceFW/fineweb-edu --dataset_config sample-10BT "
+            "--output edu",
+            "fineshards build --input data/*.jsonl.gz --output out --tokenizer OWNER/NAME "
+            "--shard_tokens 10M",
+            "",
+            "Every option of Apache Beam is taken too, such as --runner=DataflowRunner --region=….",
+            "Without --runner the job runs on this machine.",
+        ),
+        add_build_flags,
+        _build,
+    ),
+    Command(
+        "status",
+        "show the progress of a build, wherever it runs",
+        "FOLDER [--json]",
+        "Shows how far a build is, from the files in its output folder.",
+        ("fineshards status out",),
+        _add_folder,
+        _status,
+    ),
+    Command(
+        "verify",
+        "check that a dataset is complete and undamaged",
+        "FOLDER [--sample P] [--json]",
+        "Reads every file of a dataset and checks it against the manifest.\n"
+        "Exits with 1 if there is a problem.",
+        ("fineshards verify out", "fineshards verify out --sample 1"),
+        _add_verify_flags,
+        _verify,
+    ),
+    Command(
+        "inspect",
+        "show a dataset, or the text of one of its documents",
+        "FOLDER [--shard SPLIT/N [--document N | --token N]] [--json]",
+        "Describes a dataset, or shows a document: its source, its tokens and its text.",
+        (
+            "fineshards inspect out",
+            "fineshards inspect out --shard train/0 --document 12",
+            "fineshards inspect out --shard train/0 --token 50000",
+        ),
+        _add_inspect_flags,
+        _inspect,
+    ),
+    Command(
+        "find",
+        "find a document by its id, or a token by its number",
+        "FOLDER (--id ID | --token N) [--json]",
+        "Finds the shards that hold a document, and the document that holds a token.\n"
+        "Exits with 1 if no document has the id.",
+        ("fineshards find out --id 1234", "fineshards find out --token 250000"),
+        _add_find_flags,
+        _find,
+    ),
+    Command(
+        "tune",
+        "find the fastest flags for a build on this machine",
+        "--input FILE... [flags]",
+        "Builds a probe of the input with several settings, and says which to use.",
+        ("fineshards tune --input data/*.parquet",),
+        add_tune_flags,
+        _tune,
+    ),
+)

@@ -1,0 +1,46 @@
+"""What a command has found, and the one place that prints it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fineshards.errors import OutputError
+from fineshards.printable import printable
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a command has found.
+
+    record: for `--json`. lines: for a person; each stays one line, whatever it quotes.
+    exit_code: 0, or 1 for what the command is to report as a failure.
+    """
+
+    record: Mapping[str, object]
+    lines: Sequence[str]
+    exit_code: int = 0
+
+
+def show(outcome: Outcome, as_json: bool = False) -> int:
+    """Prints an outcome on stdout; returns its exit code."""
+    text = "\n".join(map(printable, outcome.lines))
+    if as_json:
+        text = json.dumps(outcome.record)
+    # A terminal may not have all letters of a text.
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(f"stdout cannot be written: {error.strerror}.") from error
+    return outcome.exit_code
+
+
+def note(line: str) -> None:
+    """Prints a line on stderr, as the log lines that follow it look."""
+    print(time.strftime("%H:%M:%S"), printable(line), file=sys.stderr, flush=True)

@@ -1,0 +1,99 @@
+"""Parsers of commands: flags with underscores or hyphens, near-misses, the look of help pages."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from fineshards.errors import UsageError
+from fineshards.pipeline.suggestions import did_you_mean
+
+_WIDEST = 100
+# How argparse begins the message about flags that must be given.
+_REQUIRED = "the following arguments are required: "
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that takes hyphens for underscores, and reports mistakes as UsageError.
+
+    hyphens: whether flags may be written with hyphens. Beam itself does not take them.
+    """
+
+    def __init__(self, *, hyphens: bool = True, **kwargs: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=_HelpPage, **kwargs)
+        self._hyphens = hyphens
+        self._given: list[str] = []
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """See argparse."""
+        self._given = [_with_underscores(arg) if self._hyphens else arg for arg in args or ()]
+        return super().parse_known_args(self._given, namespace)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """See argparse."""
+        found, rest = self.parse_known_args(args, namespace)
+        if rest:
+            self.refuse(rest[0])
+        return found
+
+    def refuse(self, argument: str, why: str = "", known: Sequence[str] = ()) -> NoReturn:
+        """Raises UsageError for an argument that nothing takes.
+
+        why: words after the argument. known: flags that may have been meant, beside this parser's.
+        """
+        if not argument.startswith("-"):
+            raise UsageError(f"unexpected argument {argument!r}{why}. See {self.prog} --help.")
+        flag = argument.partition("=")[0]
+        hint = did_you_mean(flag, [*self._option_string_actions, *known])
+        raise UsageError(f"unknown flag {flag}{why}.{hint} See {self.prog} --help.")
+
+    def error(self, message: str) -> NoReturn:
+        """Called by argparse for a mistake in the command."""
+        if message.startswith(_REQUIRED):
+            missing = message.removeprefix(_REQUIRED)
+            for flag in self._unknown_flags():
+                # Without the misspelt flag the one that was meant is missing.
+                if did_you_mean(flag, missing.split(", ")):
+                    self.refuse(flag)
+            message = f"give {missing.replace(', ', ' and ')}"
+        sentence = message.removeprefix("argument ")
+        end = "" if sentence.endswith("?") else "."
+        raise UsageError(f"{sentence}{end} See {self.prog} --help.")
+
+    def _unknown_flags(self) -> list[str]:
+        flags = [arg.partition("=")[0] for arg in self._given if arg.startswith("--")]
+        return [flag for flag in flags if flag not in self._option_string_actions]
+
+
+def one_of(words: Sequence[str]) -> Callable[[str], str]:
+    """A type of flag that takes some words, and suggests one for a misspelling."""
+
+    def word(text: str) -> str:
+        if text not in words:
+            meant = did_you_mean(text, words)
+            raise argparse.ArgumentTypeError(
+                f"must be {' or '.join(words)}, got {text!r}{meant and '.'}{meant}"
+            )
+        return text
+
+    return word
+
+
+def _with_underscores(argument: str) -> str:
+    """A flag with underscores for hyphens; a value, or an argument without a flag, as it is."""
+    flag, equals, value = argument.partition("=")
+    if not flag.startswith("--"):
+        return argument
+    return f"--{flag[2:].replace('-', '_')}{equals}{value}"
+
+
+class _HelpPage(argparse.RawDescriptionHelpFormatter):
+    """Help pages of up to 100 columns, with room for the names of flags."""
+
+    def __init__(self, prog: str, **kwargs: Any) -> None:
+        columns = shutil.get_terminal_size().columns
+        super().__init__(
+            prog, width=min(columns, _WIDEST) - 2, max_help_position=min(34, columns // 3), **kwargs
+        )
