@@ -1,4 +1,4 @@
-"""The command line: `fineshards build | status | verify | inspect | tune`."""
+"""The command line: `fineshards build | status | verify | inspect | estimate`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from fineshards.config import BuildConfig
 from fineshards.errors import UsageError
 from fineshards.pipeline.fast_start import leave_out_what_is_not_needed
 from fineshards.pipeline.options import (
     Parser,
     add_build_flags,
-    add_tune_flags,
+    add_estimate_flags,
     parse_build_flags,
-    parse_tune_flags,
+    parse_estimate_flags,
 )
 from fineshards.pipeline.terminal import report_errors
 
@@ -36,8 +37,8 @@ def _run(arguments: list[str]) -> int:
     status = commands.add_parser("status", help="show the progress of a job")
     verify = commands.add_parser("verify", help="check that a dataset is complete and undamaged")
     inspect = commands.add_parser("inspect", help="show a dataset, or one of its documents")
-    tune = commands.add_parser("tune", help="find the fastest flags for a build on this machine")
-    add_tune_flags(tune)
+    estimate = commands.add_parser("estimate", help="say what a build will give, take and cost")
+    add_estimate_flags(estimate)
     for command in (status, verify, inspect):
         command.add_argument("folder", metavar="FOLDER", help="the dataset's folder")
     for command in (status, verify):
@@ -60,11 +61,9 @@ def _run(arguments: list[str]) -> int:
 
         run_build(config)
         return 0
-    if arguments[:1] == ["tune"]:
-        options = parse_tune_flags(tune, arguments[1:])
-        from fineshards.pipeline.tuning.tune import tune as run_tune
-
-        return run_tune(options)
+    if arguments[:1] == ["estimate"]:
+        _estimate(*parse_estimate_flags(estimate, arguments[1:]))
+        return 0
     args = parser.parse_args(arguments)
     return {"status": _status, "verify": _verify, "inspect": _inspect}[args.command](args)
 
@@ -75,6 +74,14 @@ def _builds_local_files(arguments: list[str]) -> bool:
     return arguments[:1] == ["build"] and not any(
         arg.startswith(remote) or "://" in arg for arg in arguments
     )
+
+
+def _estimate(config: BuildConfig, workers: int | None, as_json: bool) -> None:
+    from fineshards.commands.estimate import describe_estimate
+    from fineshards.pipeline.estimate import estimate
+
+    found = estimate(config, workers, say=lambda line: print(line, file=sys.stderr))
+    print(json.dumps(asdict(found)) if as_json else describe_estimate(found))
 
 
 def _status(args: argparse.Namespace) -> int:

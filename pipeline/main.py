@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from fineshards.commands.estimate import recall
 from fineshards.commands.wording import counted
 from fineshards.config import BuildConfig
 from fineshards.pipeline.options import (
@@ -48,9 +49,12 @@ def build(config: BuildConfig) -> None:
     manifest = finished(launch)
     seconds = time.monotonic() - began
     speed = ""
+    told = recall(manifest.files, manifest.settings)
     if not resumed and terminal.local:
         speed = f" at {manifest.totals()['text_bytes'] / 1e6 / seconds:,.1f} MB/s of text"
     print(f"finished in {seconds:,.1f} s{speed}: {_outcome(manifest)} in {root}")
+    if told is not None:
+        print(f"estimated: {told}")
 
 
 def _outcome(manifest: Manifest) -> str:
