@@ -53,9 +53,14 @@ def estimate(config: BuildConfig, workers: int | None, say: Callable[[str], None
             os.mkdir(f"{folder}/in")
             size = min(_CORE_BYTES * _cores(), _MOST_BYTES)
             probe = take_probe(files, columns_of(config), f"{folder}/in", size, _COPY_SECONDS)
-            no_dataset = dict.fromkeys(("dataset", "dataset_config", "dataset_revision"))
-            pattern = f"{escape(folder)}/in/*"
-            build = replace(build, **no_dataset, input=pattern, shard_tokens=_SHARD_TOKENS)
+            build = replace(
+                build,
+                input=f"{escape(folder)}/in/*",
+                dataset=None,
+                dataset_config=None,
+                dataset_revision=None,
+                shard_tokens=_SHARD_TOKENS,
+            )
         say(f"building {'the input' if small else 'the probe'} …")
         began = time.monotonic()
         manifest = run(build)

@@ -130,8 +130,9 @@ def _checked_lengths(lengths: Sequence[int], shares: Floats) -> Numbers:
 
 def _sequence(shares: Floats, size: int, first_target: int) -> tuple[Indices, Numbers]:
     """Each row's source and number; the target of row i is max(i + first_target, 1)."""
-    sources = np.empty(size, np.int16 if len(shares) <= 1 << 15 else np.int32)
-    numbers = np.empty(size, np.int64)
+    kind = np.int16 if len(shares) <= 1 << 15 else np.int32
+    sources: Indices = np.empty(size, kind)
+    numbers: Numbers = np.empty(size, np.int64)
     _fastest_fill()(shares, first_target, sources, numbers)
     return sources, numbers
 

@@ -81,13 +81,16 @@ def take_probe(
         seen = [file for file in members if file.index in blocks]
         on_disk = sum(file.size for file in members) / max(sum(file.size for file in seen), 1)
         totals[kind] = round(sum(sizes[file.index] for file in seen) * on_disk)
-    parts, sources = [], []
+    parts: list[Part] = []
+    sources: list[int] = []
     began = time.monotonic()
     for kind, members in kinds.items():
         share = totals[kind] / max(sum(totals.values()), 1)
         seen = [file for file in members if file.index in blocks]
         left, until = size * share, time.monotonic() + seconds * share
         for file, content, taken in _contents(seen, blocks, columns, left):
+            if not len(content):
+                continue
             path = os.path.join(folder, f"{len(parts):06d}.{kind}")
             _write(path, content, file.compression)
             parts.append(Part(path, kind, taken))
@@ -115,17 +118,14 @@ def _contents(
 ) -> Iterator[tuple[SourceFile, pa.Table | bytes, int]]:
     """Yields contents of parts, and how many bytes of which file each is."""
     places = [(file, block, 0) for file in files for block in blocks[file.index]]
+    if files[0].format == "jsonl" and files[0].compression == "none":
+        places = [(f, b, start) for f, b, _ in places for start in range(0, f.size, _PART_BYTES)]
+    places = [places[number] for number in spread(len(places))]
     limit = float(_PART_BYTES)
     if files[0].compression != "none":
         places = places[:_HEADS]
         limit = size / len(places)
-    elif files[0].format == "jsonl":
-        places = [
-            (file, block, start)
-            for file, block, _ in places
-            for start in range(0, file.size, _PART_BYTES)
-        ]
-    for file, block, start in (places[number] for number in spread(len(places))):
+    for file, block, start in places:
         if file.format == "parquet":
             yield file, *_copy_group(file, block, columns)
         else:
@@ -146,23 +146,23 @@ def _copy_group(file: SourceFile, block: Block, columns: Columns) -> tuple[pa.Ta
 
 
 def _copy_lines(file: SourceFile, start: int, limit: float) -> Iterator[tuple[bytes, int]]:
-    """Lines from `start` on, or from the next line if that is not the file's beginning."""
+    """The lines that begin in the part at `start`; of a compressed file the first `limit` bytes."""
     rest, taken = b"", 0
     try:
-        with explain_failures(file), open_file(file) as opened:
-            opened.seek(start)
+        with explain_failures(file), open_file(file, _PART_BYTES) as opened:
+            if file.compression == "none":
+                opened.seek(start)
+                text = opened.read(_PART_BYTES) + opened.readline()
+                first = text.find(b"\n") + 1 if start else 0
+                yield text[first:], len(text) - first
+                return
             stream = decompress(file.compression, opened)
             while taken < limit and (text := stream.read(_PART_BYTES)):
                 is_last, text = len(text) < _PART_BYTES, rest + text
-                if file.compression == "none":
-                    text += stream.readline()
-                # A line belongs to the place in which it begins, or after whose end it begins.
-                first = text.find(b"\n") + 1 if start and not taken else 0
-                end = len(text) if is_last else max(text.rfind(b"\n") + 1, first)
-                rest = text[end:]
-                if end > first:
-                    at = taken + end - first if file.compression == "none" else opened.tell()
-                    yield text[first:end], at - taken
+                end = len(text) if is_last else text.rfind(b"\n") + 1
+                rest, at = text[end:], opened.tell()
+                if end:
+                    yield text[:end], at - taken
                     taken = at
     except (EOFError, zlib.error) as error:
         raise InputError(
