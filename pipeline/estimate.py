@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from glob import escape
+from math import inf
 from pathlib import Path
 
 from fineshards.commands.estimate import Estimate, on_dataflow, remember, scaled
@@ -19,7 +20,7 @@ from fineshards.pipeline.run import run
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job import Job
-from fineshards.shards.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import SourceFile
 from fineshards.sources.probe import Part, Probe, take_probe
 from fineshards.storage.base import open_storage
@@ -47,7 +48,7 @@ def estimate(config: BuildConfig, workers: int | None, say: Callable[[str], None
         output = f"{folder}/out"
         build = replace(config, output=output, keep_checkpoints=True, max_bad_rows=sys.maxsize)
         if small:
-            probe = Probe([Part("", "all", 1)], {"all": 1}, 1, 0.0)
+            probe = Probe([Part("", 0, "all", 0, 1)], {"all": 1}, 1, 0.0)
         else:
             say("reading a probe of the input …")
             os.mkdir(f"{folder}/in")
@@ -86,7 +87,7 @@ def _estimate(
     found = {
         what: scaled(
             (
-                (part.group, part.bytes, getattr(count, what))
+                (part.group, part.place, part.bytes, getattr(count, what))
                 for part, count in zip(probe.parts, counts, strict=True)
             ),
             probe.totals,
@@ -95,11 +96,12 @@ def _estimate(
     }
     tokens, text_bytes = found["tokens"][0], found["text_bytes"][0]
     share = sums["tokens"] / max(tokens, 1)
-    rate, writing = _rates(output, sums["tokens"], seconds, cores)
+    tokenizing, writing = _rates(output, cores)
+    rate = tokenizing or sums["tokens"] / seconds
     # All of a row group, and of a file of JSON Lines, is done by one worker.
     total = sum(probe.totals.values())
     busy = min(cores, max(1.0, total / probe.largest))
-    work = 1 / (rate * busy / cores) + writing
+    work = cores / busy / rate + 1 / writing
     if any("://" in file.path for file in files):
         work += probe.seconds / sums["tokens"] / busy
     checkpoints, whole = _size(Path(output, CHECKPOINTS)), _size(Path(output))
@@ -131,25 +133,30 @@ def _estimate(
     )
 
 
-def _rates(output: str, tokens: int, seconds: float, cores: int) -> tuple[float, float]:
-    """Tokens per second of all cores while they tokenize, and seconds to write one token.
+def _rates(output: str, cores: int) -> tuple[float | None, float]:
+    """Tokens per second of all cores while they tokenize, if it can be told, and while they write.
 
-    By the times of the files that a build leaves, so that its start does not count. The first third
-    of the blocks is left out, because the encoders learn words, and the last ones, because some
-    cores have no work left.
+    By the times of the files that a build leaves, so its start does not count.
     """
     storage = open_storage(output)
     job = Job.load(storage)
     assert job is not None
-    finished = Checkpoints.of(storage, job).finished_blocks().values()
-    blocks = sorted((moment, count) for count, moment in finished)
-    ended = os.path.getmtime(Path(output, MANIFEST_NAME))
-    writing = max(0.0, ended - blocks[-1][0]) / tokens
-    first, last = len(blocks) // 3, len(blocks) - cores
-    elapsed = blocks[max(first, last)][0] - blocks[first][0] if last > first else 0.0
-    if elapsed <= 0:
-        return tokens / seconds, writing
-    return sum(count for _, count in blocks[first + 1 : last + 1]) / elapsed, writing
+    checkpoints = Checkpoints.of(storage, job)
+    blocks = [(moment, tokens) for tokens, moment in checkpoints.finished_blocks().values()]
+    shards = [(moment, _SHARD_TOKENS) for moment in checkpoints.finished_shards()]
+    return _rate(blocks, cores), _rate(shards, cores) or inf
+
+
+def _rate(finished: list[tuple[float, int]], cores: int) -> float | None:
+    """Tokens per second, from (time, tokens) of pieces of work; None if there are too few.
+
+    Without the first third, in which the encoders learn words, and the last ones, when some cores
+    have no work left.
+    """
+    finished = sorted(finished)[len(finished) // 3 : len(finished) - cores + 1]
+    if len(finished) < 2 or finished[-1][0] == finished[0][0]:
+        return None
+    return sum(tokens for _, tokens in finished[1:]) / (finished[-1][0] - finished[0][0])
 
 
 def _peak_memory(cores: int) -> int:

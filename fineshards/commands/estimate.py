@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from math import ceil, sqrt
+from math import ceil, inf, sqrt
 from pathlib import Path
 
 from fineshards.commands.wording import approximately, counted, duration
@@ -72,28 +72,29 @@ class Estimate:
 
 
 def scaled(
-    parts: Iterable[tuple[str, int, int]], totals: Mapping[str, int]
+    parts: Iterable[tuple[str, int, int, int]], totals: Mapping[str, int]
 ) -> tuple[int, tuple[int, int] | None]:
-    """The amount in the whole input, from (group, bytes, amount) of each part of a probe.
+    """The amount in the whole input, and its range of two standard errors.
 
-    totals: bytes of each group. Also returns the range of two standard errors; None if a group has
-    a single part.
+    parts: (group, place, bytes, amount) of each part of a probe. totals: bytes of each group. The
+    range is None if a group was read at a single place.
     """
+    groups: dict[str, dict[int, tuple[int, int]]] = {}
+    for group, place, size, found in parts:
+        places = groups.setdefault(group, {})
+        before = places.get(place, (0, 0))
+        places[place] = (before[0] + size, before[1] + found)
     amount = variance = 0.0
-    by_group: dict[str, list[tuple[int, int]]] = {}
-    for group, size, found in parts:
-        by_group.setdefault(group, []).append((size, found))
-    for group, found_in in by_group.items():
-        size = sum(size for size, _ in found_in)
-        ratio = sum(found for _, found in found_in) / size
-        amount += ratio * totals[group]
-        count, unseen = len(found_in), max(0.0, 1 - size / totals[group])
-        squares = sum((found - ratio * size) ** 2 for size, found in found_in)
-        if count > 1:
-            variance += (totals[group] / size) ** 2 * squares * count / (count - 1) * unseen
-        elif unseen:
-            variance = float("inf")
-    if variance == float("inf"):
+    for group, places in groups.items():
+        size, found = (sum(numbers) for numbers in zip(*places.values(), strict=True))
+        amount += found / size * totals[group]
+        unseen = max(0.0, 1 - size / totals[group])
+        squares = sum((each - found / size * part) ** 2 for part, each in places.values())
+        count = len(places)
+        if unseen:
+            spread = squares * count / (count - 1) if count > 1 else inf
+            variance += (totals[group] / size) ** 2 * spread * unseen
+    if variance == inf:
         return round(amount), None
     error = 2 * sqrt(variance)
     return round(amount), (round(max(0.0, amount - error)), round(amount + error))

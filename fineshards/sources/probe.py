@@ -10,7 +10,7 @@ import os
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -35,10 +35,15 @@ _GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file of a probe. `bytes` of the input's `group` were copied to it."""
+    """A file of a probe, copied from `bytes` of source file `file`, which is in `group`.
+
+    place: parts that were copied from one place of the input have the same number.
+    """
 
     path: str
+    file: int
     group: str
+    place: int
     bytes: int
 
 
@@ -68,44 +73,54 @@ def take_probe(
 
     Copies less when `seconds` are over. Raises InputError for a file that cannot be used.
     """
-    kinds = {_kind(file): [each for each in files if _kind(each) == _kind(file)] for file in files}
+    kinds: dict[str, list[SourceFile]] = {}
+    for file in files:
+        kinds.setdefault(_kind(file), []).append(file)
     blocks: dict[int, list[Block]] = {}
     for members in kinds.values():
-        chosen = [members[number] for number in spread(len(members))[:_FILES]]
-        with ThreadPoolExecutor(_THREADS) as pool:
-            found = pool.map(lambda file: discover_blocks(file, columns, 1), chosen)
-            blocks |= {file.index: each for file, each in zip(chosen, found, strict=True)}
-    sizes = {index: sum(block.bytes for block in each) for index, each in blocks.items()}
-    totals = {}
-    for kind, members in kinds.items():
-        seen = [file for file in members if file.index in blocks]
-        on_disk = sum(file.size for file in members) / max(sum(file.size for file in seen), 1)
-        totals[kind] = round(sum(sizes[file.index] for file in seen) * on_disk)
+        blocks |= _look(members, columns)
+    sizes = {index: sum(block.bytes for block in found) for index, found in blocks.items()}
+    totals = {kind: _total(members, sizes) for kind, members in kinds.items()}
     parts: list[Part] = []
-    sources: list[int] = []
     began = time.monotonic()
+    read_at: set[tuple[int, int]] = set()  # file and place
     for kind, members in kinds.items():
         share = totals[kind] / max(sum(totals.values()), 1)
-        seen = [file for file in members if file.index in blocks]
         left, until = size * share, time.monotonic() + seconds * share
-        for file, content, taken in _contents(seen, blocks, columns, left):
-            if not len(content):
+        seen = [file for file in members if file.index in blocks]
+        for file, place, content, taken in _contents(seen, blocks, columns, left):
+            if not taken:
                 continue
             path = os.path.join(folder, f"{len(parts):06d}.{kind}")
             _write(path, content, file.compression)
-            parts.append(Part(path, kind, taken))
-            sources.append(file.index)
+            parts.append(Part(path, file.index, kind, place, taken))
+            read_at.add((file.index, place))
             left -= taken
             if left <= 0 or time.monotonic() > until:
                 break
-    largest = max(block.bytes for each in blocks.values() for block in each)
-    seconds = time.monotonic() - began
-    counts = Counter(sources)
-    if all(counts[file.index] > 1 for file in files):
-        # Files often differ more than the parts of a file do.
-        parts = [replace(part, group=str(at)) for part, at in zip(parts, sources, strict=True)]
-        totals = {str(index): sizes[index] for index in sizes}
-    return Probe(parts, totals, largest, seconds)
+    took = time.monotonic() - began
+    # Files often differ more than the places in a file do.
+    places = Counter(index for index, _ in read_at)
+    if all(places[file.index] > 1 for file in files):
+        parts = [replace(part, group=str(part.file)) for part in parts]
+        totals = {str(index): found for index, found in sizes.items()}
+    largest = max(block.bytes for found in blocks.values() for block in found)
+    return Probe(parts, totals, largest, took)
+
+
+def _look(files: Sequence[SourceFile], columns: Columns) -> dict[int, list[Block]]:
+    """The row groups, or the one block, of some of the files, by the index of the file."""
+    chosen = [files[number] for number in spread(len(files))[:_FILES]]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = pool.map(lambda file: discover_blocks(file, columns, 1), chosen)
+        return {file.index: blocks for file, blocks in zip(chosen, found, strict=True)}
+
+
+def _total(files: Sequence[SourceFile], sizes: Mapping[int, int]) -> int:
+    """The bytes of all files of a kind, by the sizes of some and what all have on disk."""
+    seen = [file for file in files if file.index in sizes]
+    on_disk = max(sum(file.size for file in seen), 1)
+    return sum(sizes[file.index] for file in seen) * sum(file.size for file in files) // on_disk
 
 
 def _kind(file: SourceFile) -> str:
@@ -115,8 +130,8 @@ def _kind(file: SourceFile) -> str:
 
 def _contents(
     files: Sequence[SourceFile], blocks: dict[int, list[Block]], columns: Columns, size: float
-) -> Iterator[tuple[SourceFile, pa.Table | bytes, int]]:
-    """Yields contents of parts, and how many bytes of which file each is."""
+) -> Iterator[tuple[SourceFile, int, pa.Table | bytes, int]]:
+    """Yields each part's file, place, content, and how many bytes of the file that is."""
     places = [(file, block, 0) for file in files for block in blocks[file.index]]
     if files[0].format == "jsonl" and files[0].compression == "none":
         places = [(f, b, start) for f, b, _ in places for start in range(0, f.size, _PART_BYTES)]
@@ -125,12 +140,12 @@ def _contents(
     if files[0].compression != "none":
         places = places[:_HEADS]
         limit = size / len(places)
-    for file, block, start in places:
+    for place, (file, block, start) in enumerate(places):
         if file.format == "parquet":
-            yield file, *_copy_group(file, block, columns)
+            yield file, place, *_copy_group(file, block, columns)
         else:
             for content, taken in _copy_lines(file, start, limit):
-                yield file, content, taken
+                yield file, place, content, taken
 
 
 def _copy_group(file: SourceFile, block: Block, columns: Columns) -> tuple[pa.Table, int]:
