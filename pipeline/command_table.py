@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from fineshards.errors import UsageError
 from fineshards.pipeline.options import (
     add_build_flags,
-    add_tune_flags,
+    add_estimate_flags,
     config_of,
-    parse_tune_flags,
+    parse_estimate_flags,
 )
-from fineshards.pipeline.outcome import Outcome, show
+from fineshards.pipeline.outcome import Outcome, note, show
 from fineshards.pipeline.parser import Parser
 from fineshards.pipeline.quantities import count
 
@@ -159,11 +159,13 @@ def _find(parser: Parser, arguments: Sequence[str]) -> int:
     return show(Outcome(asdict(place), find.describe_place(place)), args.json)
 
 
-def _tune(parser: Parser, arguments: Sequence[str]) -> int:
-    options = parse_tune_flags(parser, arguments)
-    from fineshards.pipeline.tuning.tune import tune
+def _estimate(parser: Parser, arguments: Sequence[str]) -> int:
+    config, workers, as_json = parse_estimate_flags(parser, arguments)
+    from fineshards.commands.estimate import describe_estimate
+    from fineshards.pipeline.estimate import estimate
 
-    return tune(options)
+    found = estimate(config, workers, say=note)
+    return show(Outcome(asdict(found), describe_estimate(found)), as_json)
 
 
 def _opened(folder: str) -> Dataset:
@@ -243,12 +245,13 @@ COMMANDS = (
         _find,
     ),
     Command(
-        "tune",
-        "find the fastest flags for a build on this machine",
+        "estimate",
+        "say what a build will give, take and cost",
         "--input FILE... [flags]",
-        "Builds a probe of the input with several settings, and says which to use.",
-        ("fineshards tune --input data/*.parquet",),
-        add_tune_flags,
-        _tune,
+        "Builds a probe of the input, and says how many tokens the whole will give, how long it\n"
+        "takes and what it needs on this machine, and what it would cost on Dataflow.",
+        ("fineshards estimate --input data/*.parquet",),
+        add_estimate_flags,
+        _estimate,
     ),
 )

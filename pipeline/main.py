@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from fineshards.commands.estimate import recall
 from fineshards.commands.wording import counted, describe_splits
 from fineshards.config import BuildConfig
 from fineshards.pipeline import own_process
@@ -62,7 +64,11 @@ def build(config: BuildConfig) -> Outcome:
     speed = ""
     if not resumed and local:
         speed = f" at {manifest.totals()['text_bytes'] / 1e6 / seconds:,.1f} MB/s of text"
-    return _finished(manifest, root, f"finished in {seconds:,.1f} s{speed}", "finished", seconds)
+    outcome = _finished(manifest, root, f"finished in {seconds:,.1f} s{speed}", "finished", seconds)
+    estimated = recall(manifest.files, manifest.settings)
+    if estimated is not None:
+        outcome = replace(outcome, lines=[*outcome.lines, f"estimated: {estimated}"])
+    return outcome
 
 
 def _left_by_an_earlier_run(launch: Launch) -> str:

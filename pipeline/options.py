@@ -5,33 +5,18 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from fineshards.config import BuildConfig, choices, flags, kinds
+from fineshards.errors import UsageError
 from fineshards.pipeline.parser import Parser, one_of
 from fineshards.pipeline.quantities import byte_count, count
 
 # Runners whose job service has options of its own: pipeline/runners/portable.py.
 _DESCRIBED = frozenset({"flink", "portable", "spark"})
-# What `tune` takes of the flags of `build`, beside those that name the input.
-_TUNED = ("tokenizer", "eot_token", "dtype", "tokenizer_engine", "max_bad_rows")
-
-
-@dataclass(frozen=True, slots=True)
-class TuneOptions:
-    """What to tune: `build` as it would be with the defaults.
-
-    given: the flags of `build` that the user gave, to be given to it again. seconds: how long to
-    try. work: folder for the probe, None for the system's temporary one.
-    """
-
-    config: BuildConfig
-    given: tuple[str, ...]
-    seconds: float
-    work: str | None
-    json: bool
+# What `estimate` takes of the flags of `build`, beside those that name the input.
+_ESTIMATED = ("tokenizer", "eot_token", "dtype", "tokenizer_engine")
 
 
 def add_build_flags(parser: Parser) -> None:
@@ -39,24 +24,17 @@ def add_build_flags(parser: Parser) -> None:
     _add_flags(parser, [flag.name for flag in flags()])
 
 
-def add_tune_flags(parser: Parser) -> None:
-    """Adds the flags of `tune`: those of `build` that decide the work, and its own."""
+def add_estimate_flags(parser: Parser) -> None:
+    """Adds the flags of `estimate`: those of `build` that decide the work, and its own."""
     group = flags()[0].metadata["group"]
     inputs = [flag.name for flag in flags() if flag.metadata["group"] == group]
-    _add_flags(parser, [*inputs, *_TUNED])
-    tuning = parser.add_argument_group("tuning")
-    tuning.add_argument(
-        "--seconds",
-        type=_seconds,
+    _add_flags(parser, [*inputs, *_ESTIMATED])
+    own = parser.add_argument_group("estimate")
+    own.add_argument(
+        "--workers",
+        type=count,
         metavar="N",
-        default=60,
-        help="How long to try, about. Default: 60.",
-    )
-    tuning.add_argument(
-        "--work",
-        metavar="FOLDER",
-        help="Where a probe of the input and its builds lie meanwhile, best on the disk of the "
-        "later output. Default: the system's temporary folder.",
+        help="Workers on Dataflow. Default: as many as finish in about an hour.",
     )
 
 
@@ -103,17 +81,16 @@ def config_of(parser: Parser, args: argparse.Namespace, beam_args: Sequence[str]
     return BuildConfig(**given, beam_args=beam_args)
 
 
-def parse_tune_flags(parser: Parser, argv: Sequence[str]) -> TuneOptions:
-    """The options of a `tune` command; raises UsageError for what is wrong."""
+def parse_estimate_flags(
+    parser: Parser, argv: Sequence[str]
+) -> tuple[BuildConfig, int | None, bool]:
+    """What to estimate, the number of workers, and whether to print JSON; raises UsageError."""
     args = vars(parser.parse_args(list(argv)))
-    own = {name: args.pop(name) for name in ("seconds", "work", "json")}
-    given = []
-    for name, value in args.items():
-        if value != parser.get_default(name):
-            values = value if isinstance(value, list) else [value]
-            given += [f"--{name}={one}" for one in values]
+    workers, as_json = args.pop("workers"), args.pop("json")
+    if workers is not None and workers < 1:
+        raise UsageError(f"--workers must be at least 1, got {workers}.")
     # The output is not known yet; nothing is written to it.
-    return TuneOptions(BuildConfig(**args, output="out"), tuple(given), **own)
+    return BuildConfig(**args, output="out"), workers, as_json
 
 
 def launches_template(config: BuildConfig) -> bool:
@@ -161,13 +138,6 @@ def refuse_unknown(
     if unknown:
         ours = [f"--{flag.name}" for flag in flags()]
         parser.refuse(unknown[0], ": neither fineshards nor Beam has it", ours)
-
-
-def _seconds(text: str) -> int:
-    value = count(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
 
 
 def _boolean(text: str) -> bool:

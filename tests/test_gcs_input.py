@@ -582,9 +582,7 @@ def test_verify_names_changed_sources(
     assert re.match(r"gs://\S+/in/3\.jsonl was deleted since", deleted)
 
 
-def test_tune_reads_a_probe_from_a_bucket(fineshards: Run, source: str, tmp_path: Path) -> None:
-    done = fineshards("tune", "--input", source, "--json", "--work", tmp_path)
+def test_a_small_input_in_a_bucket_is_estimated_exactly(fineshards: Run, source: str) -> None:
+    done = fineshards("estimate", "--input", source, "--json")
     assert done.returncode == 0, done.stderr
-    advice = json.loads(done.stdout)
-    assert advice["expected"]["tokens"] == 665_971
-    assert f"--input={source}" in advice["command"]
+    assert json.loads(done.stdout)["tokens"] == 665_971

@@ -20,7 +20,7 @@ import pytest
 from conftest import ROOT
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-COMMANDS = ["build", "status", "verify", "inspect", "find", "tune"]
+COMMANDS = ["build", "status", "verify", "inspect", "find", "estimate"]
 MAIN = str(ROOT / "pipeline/main.py")
 STAGES = [
     "read 1 file (5 blocks)",

@@ -14,6 +14,7 @@ from fineshards.commands.check_folders import check_folders, check_records
 from fineshards.commands.check_shards import check_borders, check_shard, check_totals
 from fineshards.commands.compare_sources import compare_with_sources
 from fineshards.commands.wording import counted
+from fineshards.cores import usable_cores
 from fineshards.errors import UsageError
 from fineshards.shards.dataset import Dataset
 from fineshards.storage.base import open_storage
@@ -75,7 +76,7 @@ def verify(folder: str | os.PathLike[str], *, sample: float = 0.0) -> Verdict:
     problems += check_records(dataset.storage, manifest)
     problems += manifest.contradictions()
     file_numbers = {file.path: number for number, file in enumerate(manifest.files)}
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(usable_cores()) as pool:
         found = list(
             pool.map(
                 lambda position: check_shard(dataset, position, file_numbers),

@@ -17,6 +17,20 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun if count == 1 else _PLURALS.get(noun, f'{noun}s')}"
 
 
+def approximately(count: int) -> str:
+    """A count to three digits.
+
+    Example:
+        >>> approximately(98_557_363), approximately(999_600), approximately(7)
+        ('98.6M', '1M', '7')
+    """
+    rounded = float(f"{count:.3g}")
+    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if rounded >= size:
+            return f"{rounded / size:g}{unit}"
+    return f"{rounded:g}"
+
+
 def duration(seconds: float) -> str:
     """Seconds in the unit that fits.
 

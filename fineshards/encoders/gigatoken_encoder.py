@@ -21,6 +21,7 @@ import gigatoken
 import numpy as np
 import pyarrow as pa
 
+from fineshards.cores import usable_cores
 from fineshards.encoders.differences import string_buffers
 from fineshards.encoders.encoder import TokenBatch
 
@@ -104,7 +105,7 @@ class GigatokenTokenizer:
         self._eot = np.uint32(eot)
         self.name = f"gigatoken {version('gigatoken')}"
         self._idle = [_Tokenizer(make())]
-        self._free = threading.BoundedSemaphore(os.cpu_count() or 1)
+        self._free = threading.BoundedSemaphore(usable_cores())
 
     def encode(self, texts: pa.Array) -> TokenBatch:
         """See `Encoder.encode`."""

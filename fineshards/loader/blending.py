@@ -2,13 +2,14 @@
 
 Both choose, sample by sample, the source that is furthest behind its weight. They are for runs that
 were started with such arrays; new runs need none with `fineshards.Mixture`.
+
+The rule is a loop over the samples. numba compiles it where it is installed (the extra `numba`).
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +20,6 @@ from fineshards.loader.sample_sources import Numbers
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.signedinteger]
-
-# Lanes advance together, and their counts must fit in a core's cache.
-_LANE_CELLS = 1 << 16
-_MAX_LANES = 1 << 13
-_MIN_LANE_ROWS = 512
-# Steps whose results are written back together.
-_ROWS = 64
 
 
 def greedy(
@@ -135,101 +129,30 @@ def _checked_lengths(lengths: Sequence[int], shares: Floats) -> Numbers:
 
 
 def _sequence(shares: Floats, size: int, first_target: int) -> tuple[Indices, Numbers]:
-    """Each row's source and number; the target of row i is max(i + first_target, 1).
-
-    The rows are cut into lanes that run in parallel, distributed over the cores. A lane starts from
-    the counts that the sources should have by then, rounded to integers. From there the rule
-    usually converges to the true sequence within a few steps: it is error diffusion by the nearest
-    vertex of a regular simplex. This is checked: if a lane's start differs from the end of the
-    lane before it, the lane is run again from there. So the result always equals a plain loop's.
-    """
+    """Each row's source and number; the target of row i is max(i + first_target, 1)."""
     kind = np.int16 if len(shares) <= 1 << 15 else np.int32
-    if (shares == shares[0]).all():
-        # The source with the fewest samples, the first of equals: round robin.
-        rows = np.arange(size)
-        return (rows % len(shares)).astype(kind), rows // len(shares)
-    cores = os.cpu_count() or 1
-    most = cores * max(1, min(_LANE_CELLS // len(shares), _MAX_LANES))
-    lanes = max(1, min(most, size // _MIN_LANE_ROWS))
-    length = -(-size // lanes)
-    rows = np.arange(lanes) * length
-    into = (np.empty((lanes, length), kind), np.empty((lanes, length), np.int64))
-    run_up = min(4 * len(shares) + 24, length)
-    counts = np.zeros((len(shares), lanes))
-    before = rows[1:] - run_up
-    counts[:, 1:] = _run(shares, before + first_target, _nearest(shares, before), run_up)
-    ends = np.empty_like(counts)
-    wrong = np.arange(lanes)
-    with ThreadPoolExecutor(cores) as pool:
-        while len(wrong):
-
-            def run(lanes: Numbers) -> None:
-                targets = rows[lanes] + first_target
-                ends[:, lanes] = _run(shares, targets, counts[:, lanes], length, into, lanes)
-
-            list(pool.map(run, np.array_split(wrong, min(cores, len(wrong)))))
-            # Lane 0 is right, and so is each lane that starts where a right one ends.
-            wrong = 1 + np.flatnonzero((ends[:, :-1] != counts[:, 1:]).any(axis=0))
-            counts[:, wrong] = ends[:, wrong - 1]
-    return into[0].reshape(-1)[:size], into[1].reshape(-1)[:size]
+    sources: Indices = np.empty(size, kind)
+    numbers: Numbers = np.empty(size, np.int64)
+    _fastest_fill()(shares, first_target, sources, numbers)
+    return sources, numbers
 
 
-def _nearest(shares: Floats, rows: Numbers) -> Floats:
-    """For each row a column of integers with the sum `row`, nearest to the shares of it."""
-    quotas = shares[:, None] * rows
-    counts: Floats = np.floor(quotas)
-    missing = rows - counts.sum(axis=0)
-    # By largest remainders: the rank of each source within its column.
-    ranks = np.argsort(np.argsort(counts - quotas, axis=0, kind="stable"), axis=0, kind="stable")
-    counts += ranks < missing
-    return counts
+def _fill(shares: Floats, first_target: int, sources: Indices, numbers: Numbers) -> None:
+    """Applies the rule to each row in turn. Plain enough for numba to compile."""
+    counts = np.zeros(len(shares))
+    for row in range(len(sources)):
+        source = (shares * max(row + first_target, 1) - counts).argmax()
+        sources[row] = source
+        numbers[row] = counts[source]
+        counts[source] += 1
 
 
-def _run(
-    shares: Floats,
-    targets: Numbers,
-    starts: Floats,
-    steps: int,
-    into: tuple[Indices, Numbers] | None = None,
-    lanes: Numbers | None = None,
-) -> Floats:
-    """Advances lanes from their first targets and counts, one column per lane; returns the counts.
-
-    into: arrays for the sources and numbers, written to the rows `lanes`.
-    """
-    counts = np.array(starts, order="C")
-    sources, width = counts.shape
-    weights, target = shares[:, None], np.empty(width)
-    flat = counts.reshape(-1)
-    errors, largest = np.empty_like(counts), np.empty(width)
-    # Ranks from K for the first source down to 1, so that the largest is the first of equals.
-    kind = np.min_scalar_type(sources)
-    ranks = np.arange(sources, 0, -1, dtype=kind)[:, None]
-    offsets = (sources - np.arange(sources + 1)) * width
-    is_largest = np.empty(counts.shape, dtype=bool)
-    candidates = np.empty(counts.shape, dtype=kind)
-    at, columns = np.empty(width, dtype=np.int64), np.arange(width)
-    chosen = np.empty((_ROWS, width), dtype=kind)
-    given = np.empty((_ROWS, width))
-    for step in range(steps):
-        row = step % _ROWS
-        np.add(targets, step, out=target)
-        if step == 0:
-            # In Megatron, row 0 has the target of row 1.
-            np.maximum(target, 1, out=target)
-        np.multiply(weights, target, out=errors)
-        np.subtract(errors, counts, out=errors)
-        np.maximum.reduce(errors, axis=0, out=largest)
-        np.equal(errors, largest, out=is_largest)
-        np.multiply(is_largest, ranks, out=candidates)
-        np.maximum.reduce(candidates, axis=0, out=chosen[row])
-        # `clip` skips a bounds check; no index is out of bounds.
-        offsets.take(chosen[row], out=at, mode="clip")
-        at += columns
-        flat.take(at, out=given[row], mode="clip")
-        flat[at] = given[row] + 1
-        if into and (row == _ROWS - 1 or step == steps - 1):
-            rows = slice(step - row, step + 1)
-            into[0][lanes, rows] = sources - chosen[: row + 1].T.astype(into[0].dtype)
-            into[1][lanes, rows] = given[: row + 1].T
-    return counts
+@lru_cache(maxsize=1)
+def _fastest_fill() -> Callable[[Floats, int, Indices, Numbers], None]:
+    """`_fill`, compiled if numba is installed. Both round alike, so the arrays are the same."""
+    try:
+        from numba import njit
+    except ImportError:
+        return _fill
+    compiled: Callable[[Floats, int, Indices, Numbers], None] = njit(_fill)
+    return compiled

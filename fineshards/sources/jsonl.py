@@ -148,7 +148,7 @@ def lines(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]]:
         )
     line_number = 0
     try:
-        for line_number, line in enumerate(_decompress(file.compression, opened), start=1):
+        for line_number, line in enumerate(decompress(file.compression, opened), start=1):
             content = line.removeprefix(_BYTE_ORDER_MARK) if line_number == 1 else line
             if content.strip():
                 yield line_number, content
@@ -159,7 +159,8 @@ def lines(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]]:
         ) from error
 
 
-def _decompress(compression: str, opened: BinaryIO) -> Any:
+def decompress(compression: str, opened: BinaryIO) -> Any:
+    """Returns a stream of the text of an opened file."""
     if compression == "gzip":
         return gzip.GzipFile(fileobj=opened)
     if compression == "zstd":

@@ -1,81 +1,64 @@
-"""A survey of how much text an input has, and a probe: a small copy of a share of it.
+"""A probe: small copies of places all over an input, from which the whole can be estimated.
 
-A probe is spread over the input and keeps its formats, compressions and row groups. So a build of
-the probe costs the same per byte as a build of the input.
+Sizes are in the measure of `Block.bytes`: the text column of Parquet as it was before compression,
+the file itself of JSON Lines.
 """
 
 from __future__ import annotations
 
-import gzip
-import io
 import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fineshards.errors import InputError
 from fineshards.shards.job import Columns
-from fineshards.shards.records import BadRow, Block, SourceFile
-from fineshards.shards.rejected import Rejected
-from fineshards.sources.files import COMPRESSIONS, open_file
-from fineshards.sources.jsonl import lines, parse_row
+from fineshards.shards.records import Block, SourceFile
+from fineshards.sources.files import open_file
+from fineshards.sources.jsonl import decompress
 from fineshards.sources.reading import discover_blocks, explain_failures, read_block
-from fineshards.sources.rows import Rows
 
-# Text per parquet file of a probe, measured as `Block.bytes`, unless the input's files have less.
-# It is several blocks of the largest size, so that few blocks end early at the end of a file.
-PART_BYTES = 256 << 20
+# Files of each kind that are looked at, by so many threads. Compressed JSON Lines can be read from
+# the beginning only: so many files are.
+_FILES, _THREADS, _HEADS = 128, 16, 32
+# Text per part of JSON Lines, and where a row group is cut. One of FineWeb has about 3 MB.
+_PART_BYTES, _GROUP_BYTES = 4 << 20, 16 << 20
 _GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
-    """How much text an input has, from the metadata of some or all files.
+class Part:
+    """A file of a probe, copied from `bytes` of source file `file`, which is in `group`.
 
-    seen: blocks of each inspected file by file index, one block per row group.
-    seconds_per_file: mean time to inspect a file. Sizes are measured as `Block.bytes`.
+    place: parts that were copied from one place of the input have the same number.
     """
 
-    files: tuple[SourceFile, ...]
-    seen: Mapping[int, list[Block]]
-    seconds_per_file: float
-
-    @property
-    def exact(self) -> bool:
-        """Whether all files were inspected."""
-        return len(self.seen) == len(self.files)
-
-    def total(self, format_name: str) -> int:
-        """Bytes of all files of a format. Files not inspected are estimated from their size."""
-        files = [file for file in self.files if file.format == format_name]
-        seen = [file for file in files if file.index in self.seen]
-        known = sum(block.bytes for file in seen for block in self.seen[file.index])
-        on_disk = sum(file.size for file in files)
-        seen_on_disk = sum(file.size for file in seen)
-        if on_disk == seen_on_disk:
-            return known
-        return known * on_disk // max(seen_on_disk, 1)
-
-    def blocks(self, block_bytes: int) -> int:
-        """Blocks of the whole input at a block size; an estimate unless `exact`."""
-        known = sum(_count_blocks(blocks, block_bytes) for blocks in self.seen.values())
-        return known * len(self.files) // max(len(self.seen), 1)
+    path: str
+    file: int
+    group: str
+    place: int
+    bytes: int
 
 
-def _count_blocks(groups: Sequence[Block], block_bytes: int) -> int:
-    """The number of blocks that discovery makes of row groups."""
-    count, size = 0, block_bytes
-    for group in groups:
-        if size >= block_bytes:
-            count, size = count + 1, 0
-        size += group.bytes
-    return count
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What was copied: each part stands for its group, a source file or all files of a kind.
+
+    totals: bytes of the input by group. largest: bytes of the largest piece of work that cannot be
+    divided. seconds: time that copying took.
+    """
+
+    parts: list[Part]
+    totals: dict[str, int]
+    largest: int
+    seconds: float
 
 
 def spread(count: int) -> list[int]:
@@ -83,249 +66,134 @@ def spread(count: int) -> list[int]:
     return sorted(range(count), key=lambda number: number * _GOLDEN_RATIO % 1)
 
 
-def survey(files: Sequence[SourceFile], columns: Columns, seconds: float) -> Survey:
-    """Inspects files until none is left, or until time is up and each format was seen.
+def take_probe(
+    files: Sequence[SourceFile], columns: Columns, folder: str, size: float, seconds: float
+) -> Probe:
+    """Copies about `size` bytes of the input, spread over all of it, into files in `folder`.
 
-    Raises InputError for a file that cannot be used.
+    Copies less when `seconds` are over. Raises InputError for a file that cannot be used.
     """
+    kinds: dict[str, list[SourceFile]] = {}
+    for file in files:
+        kinds.setdefault(_kind(file), []).append(file)
+    blocks: dict[int, list[Block]] = {}
+    for members in kinds.values():
+        blocks |= _look(members, columns)
+    sizes = {index: sum(block.bytes for block in found) for index, found in blocks.items()}
+    totals = {kind: _total(members, sizes) for kind, members in kinds.items()}
+    parts: list[Part] = []
     began = time.monotonic()
-    missing = {file.format for file in files}
-    seen = {}
-    for number in spread(len(files)):
-        time_is_up = time.monotonic() - began > seconds
-        if time_is_up and not missing:
-            break
-        file = files[number]
-        if not time_is_up or file.format in missing:
-            seen[file.index] = discover_blocks(file, columns, 1)
-            missing.discard(file.format)
-    return Survey(tuple(files), seen, (time.monotonic() - began) / max(len(seen), 1))
+    read_at: set[tuple[int, int]] = set()  # file and place
+    for kind, members in kinds.items():
+        share = totals[kind] / max(sum(totals.values()), 1)
+        left, until = size * share, time.monotonic() + seconds * share
+        seen = [file for file in members if file.index in blocks]
+        for file, place, content, taken in _contents(seen, blocks, columns, left):
+            if not taken:
+                continue
+            path = os.path.join(folder, f"{len(parts):06d}.{kind}")
+            _write(path, content, file.compression)
+            parts.append(Part(path, file.index, kind, place, taken))
+            read_at.add((file.index, place))
+            left -= taken
+            if left <= 0 or time.monotonic() > until:
+                break
+    took = time.monotonic() - began
+    # Files often differ more than the places in a file do.
+    places = Counter(index for index, _ in read_at)
+    if all(places[file.index] > 1 for file in files):
+        parts = [replace(part, group=str(part.file)) for part in parts]
+        totals = {str(index): found for index, found in sizes.items()}
+    largest = max(block.bytes for found in blocks.values() for block in found)
+    return Probe(parts, totals, largest, took)
 
 
-@dataclass(frozen=True, slots=True)
-class ProbePart:
-    """A file of a probe. bytes: size of the input that it was copied from, as `Block.bytes`."""
-
-    path: str
-    format: str
-    bytes: int
-
-
-@dataclass
-class Probe:
-    """The files that were copied.
-
-    sources: indices of the input files that were copied from. seconds: time that copying took.
-    """
-
-    parts: list[ProbePart] = field(default_factory=list)
-    sources: set[int] = field(default_factory=set)
-    documents: int = 0
-    seconds: float = 0.0
-
-    @property
-    def files(self) -> int:
-        """The number of input files that were copied from."""
-        return len(self.sources)
-
-    @property
-    def bytes(self) -> int:
-        """The size of the copied input, measured as `Block.bytes`."""
-        return sum(part.bytes for part in self.parts)
+def _look(files: Sequence[SourceFile], columns: Columns) -> dict[int, list[Block]]:
+    """The row groups, or the one block, of some of the files, by the index of the file."""
+    chosen = [files[number] for number in spread(len(files))[:_FILES]]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = pool.map(lambda file: discover_blocks(file, columns, 1), chosen)
+        return {file.index: blocks for file, blocks in zip(chosen, found, strict=True)}
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeLimits:
-    """How much to copy.
-
-    size: bytes to copy, measured as `Block.bytes`. group_bytes: bytes after which a row group is
-    cut, so that a huge one does not fill the probe. line_files: maximum number of JSON lines files.
-    seconds: time after which copying stops; something is copied in any case.
-    """
-
-    size: int
-    group_bytes: int
-    line_files: int
-    seconds: float
-    max_bad_rows: int
+def _total(files: Sequence[SourceFile], sizes: Mapping[int, int]) -> int:
+    """The bytes of all files of a kind, by the sizes of some and what all have on disk."""
+    seen = [file for file in files if file.index in sizes]
+    on_disk = max(sum(file.size for file in seen), 1)
+    return sum(sizes[file.index] for file in seen) * sum(file.size for file in files) // on_disk
 
 
-def copy_probe(survey: Survey, columns: Columns, folder: str, limits: ProbeLimits) -> Probe:
-    """Copies a share of the surveyed input into new files in `folder`.
-
-    Skips rows that cannot be encoded. Raises InputError if a block has more than `max_bad_rows` of
-    them, as a build does, or if no text was found.
-    """
-    began = time.monotonic()
-    probe = Probe()
-    total = max(sum(survey.total(name) for name in ("parquet", "jsonl")), 1)
-    formats = {file.format for file in survey.files}
-    for name, copy in (("parquet", _copy_parquet), ("jsonl", _copy_lines)):
-        if name in formats:
-            share = survey.total(name) / total
-            deadline = time.monotonic() + limits.seconds * share
-            copy(probe, survey, columns, folder, limits, round(limits.size * share), deadline)
-    probe.seconds = time.monotonic() - began
-    if probe.documents == 0:
-        raise InputError(
-            f"found no text in column {columns.text!r} in the rows read from {probe.files:,} of "
-            f"{len(survey.files):,} files. Check --text_column and the input."
-        )
-    return probe
+def _kind(file: SourceFile) -> str:
+    """The format and compression of a file, as the end of a file's name."""
+    return file.format + {"none": "", "gzip": ".gz", "zstd": ".zst"}[file.compression]
 
 
-def _copy_parquet(
-    probe: Probe,
-    survey: Survey,
-    columns: Columns,
-    folder: str,
-    limits: ProbeLimits,
-    size: int,
-    deadline: float,
-) -> None:
-    files = {file.index: file for file in survey.files}
-    groups = [
-        block
-        for index, blocks in survey.seen.items()
-        if files[index].format == "parquet"
-        for block in blocks
-    ]
-    if not groups:
-        return
-    files_seen = {block.file for block in groups}
-    mean_bytes = sum(block.bytes for block in groups) // len(files_seen)
-    part_bytes = min(PART_BYTES, max(mean_bytes, 1))
-    compression = _compression(files[groups[0].file], columns)
-    writer: pq.ParquetWriter | None = None
-    path, written, left = "", 0, size
-    for number in spread(len(groups)):
-        block = groups[number]
-        limit = min(limits.group_bytes, left)
-        table, read = _read_group(files[block.file], columns, block, limit, limits.max_bad_rows)
-        if writer is None:
-            path = os.path.join(folder, f"part-{len(probe.parts):05d}.parquet")
-            writer = pq.ParquetWriter(path, table.schema, compression=compression)
-        # Files may lack ids or labels that others have.
-        writer.write_table(_with_schema(table, writer.schema), row_group_size=max(len(table), 1))
-        probe.sources.add(block.file)
-        probe.documents += len(table) - table.column(columns.text).null_count
-        written += read
-        left -= read
-        done = left <= 0 or time.monotonic() > deadline
-        if done or written >= part_bytes:
-            writer.close()
-            probe.parts.append(ProbePart(path, "parquet", written))
-            writer, written = None, 0
-        if done:
-            break
-    if writer is not None:
-        writer.close()
-        probe.parts.append(ProbePart(path, "parquet", written))
+def _contents(
+    files: Sequence[SourceFile], blocks: dict[int, list[Block]], columns: Columns, size: float
+) -> Iterator[tuple[SourceFile, int, pa.Table | bytes, int]]:
+    """Yields each part's file, place, content, and how many bytes of the file that is."""
+    places = [(file, block, 0) for file in files for block in blocks[file.index]]
+    if files[0].format == "jsonl" and files[0].compression == "none":
+        places = [(f, b, start) for f, b, _ in places for start in range(0, f.size, _PART_BYTES)]
+    places = [places[number] for number in spread(len(places))]
+    limit = float(_PART_BYTES)
+    if files[0].compression != "none":
+        places = places[:_HEADS]
+        limit = size / len(places)
+    for place, (file, block, start) in enumerate(places):
+        if file.format == "parquet":
+            yield file, place, *_copy_group(file, block, columns)
+        else:
+            for content, taken in _copy_lines(file, start, limit):
+                yield file, place, content, taken
 
 
-def _read_group(
-    file: SourceFile, columns: Columns, block: Block, limit: int, max_bad_rows: int
-) -> tuple[pa.Table, int]:
-    """The first rows of a row group, up to about `limit` bytes, and their size in bytes."""
-    tables: list[pa.Table] = []
-    rejected = Rejected(file, max_bad_rows)
-    size = 0
-    whole = True
+def _copy_group(file: SourceFile, block: Block, columns: Columns) -> tuple[pa.Table, int]:
+    """The rows of a row group, or the first of a huge one, without those that cannot be read."""
+    tables, size = [], 0
     for rows in read_block(file, columns, block):
-        rejected.add(rows.bad)
-        table = _table(rows, columns)
-        lengths = pc.binary_length(rows.texts).fill_null(0).to_numpy(zero_copy_only=False) + 4
-        ends = size + np.cumsum(lengths)
-        count = int(np.searchsorted(ends, limit)) + 1
-        if count < len(table):
-            tables.append(table.slice(0, count))
-            size, whole = int(ends[count - 1]), False
-            break
+        found = {**rows.labels, columns.id: rows.ids, columns.text: rows.texts}
+        if columns.split is not None:
+            found.setdefault(columns.split, rows.split)
+        table = pa.table(found)
         tables.append(table)
-        size = int(ends[-1]) if len(ends) else size
-    return pa.concat_tables(tables), block.bytes if whole else min(size, block.bytes)
+        size += 4 * len(table) + (pc.sum(pc.binary_length(rows.texts)).as_py() or 0)
+        if size >= _GROUP_BYTES:
+            return pa.concat_tables(tables), min(size, block.bytes)
+    return pa.concat_tables(tables), block.bytes
 
 
-def _table(rows: Rows, columns: Columns) -> pa.Table:
-    found = {**rows.labels, columns.id: rows.ids, columns.text: rows.texts}
-    if columns.split is not None:
-        found.setdefault(columns.split, rows.split)
-    return pa.table(found)
+def _copy_lines(file: SourceFile, start: int, limit: float) -> Iterator[tuple[bytes, int]]:
+    """The lines that begin in the part at `start`; of a compressed file the first `limit` bytes."""
+    rest, taken = b"", 0
+    try:
+        with explain_failures(file), open_file(file, _PART_BYTES) as opened:
+            if file.compression == "none":
+                opened.seek(start)
+                text = opened.read(_PART_BYTES) + opened.readline()
+                first = text.find(b"\n") + 1 if start else 0
+                yield text[first:], len(text) - first
+                return
+            stream = decompress(file.compression, opened)
+            while taken < limit and (text := stream.read(_PART_BYTES)):
+                is_last, text = len(text) < _PART_BYTES, rest + text
+                end = len(text) if is_last else text.rfind(b"\n") + 1
+                rest, at = text[end:], opened.tell()
+                if end:
+                    yield text[:end], at - taken
+                    taken = at
+    except (EOFError, zlib.error) as error:
+        raise InputError(
+            f"{file.path} cannot be read: {error}. The file is damaged; download it again."
+        ) from error
 
 
-def _with_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    return pa.table(
-        [
-            table.column(item.name)
-            if item.name in table.column_names
-            else pa.nulls(len(table), item.type)
-            for item in schema
-        ],
-        schema=schema,
-    )
-
-
-def _compression(file: SourceFile, columns: Columns) -> str:
-    """The compression of a parquet file's text, so that reading the probe costs the same."""
-    with explain_failures(file), open_file(file) as opened:
-        metadata = pq.read_metadata(opened)
-        for index in range(metadata.num_columns):
-            if metadata.num_row_groups and metadata.schema.column(index).path == columns.text:
-                name: str = metadata.row_group(0).column(index).compression
-                return "none" if name == "UNCOMPRESSED" else name.lower()
-    return "snappy"
-
-
-def _copy_lines(
-    probe: Probe,
-    survey: Survey,
-    columns: Columns,
-    folder: str,
-    limits: ProbeLimits,
-    size: int,
-    deadline: float,
-) -> None:
-    files = [file for file in survey.files if file.format == "jsonl" and file.size]
-    chosen = [files[number] for number in spread(len(files))[: limits.line_files]]
-    extensions = {name: extension for extension, name in COMPRESSIONS.items()}
-    for file in chosen:
-        extension = extensions.get(file.compression, "")
-        path = os.path.join(folder, f"part-{len(probe.parts):05d}.jsonl{extension}")
-        limit = size // len(chosen)
-        with explain_failures(file):
-            documents, read = _copy_head(file, columns, path, limit, limits.max_bad_rows)
-        probe.sources.add(file.index)
-        probe.documents += documents
-        probe.parts.append(ProbePart(path, "jsonl", read))
-        if time.monotonic() > deadline:
-            break
-
-
-def _copy_head(
-    file: SourceFile, columns: Columns, path: str, limit: int, max_bad_rows: int
-) -> tuple[int, int]:
-    """Copies lines until `limit` bytes of the file are read; returns documents and bytes read."""
-    rejected = Rejected(file, max_bad_rows)
-    documents = row = at = 0
-    with open_file(file) as opened, _line_writer(path, file.compression) as out:
-        for number, line in lines(file, opened):
-            try:
-                documents += parse_row(line, columns)[columns.text] is not None
-                out.write(line if line.endswith(b"\n") else line + b"\n")
-            except ValueError as error:
-                rejected.add([BadRow(row, f"line {number}, ", str(error))])
-            row += 1
-            # A decompressor reads ahead of its output, so its position is slightly too large.
-            at = at + len(line) if file.compression == "none" else opened.tell()
-            if at >= limit:
-                return documents, min(at, file.size)
-    return documents, file.size
-
-
-def _line_writer(path: str, compression: str) -> Any:
-    if compression == "gzip":
-        # Strong compression is slow and hardly changes the cost of decompression.
-        return gzip.open(path, "wb", compresslevel=1)
-    if compression == "zstd":
-        return io.BufferedWriter(pa.CompressedOutputStream(path, "zstd"), 1 << 20)
-    return open(path, "wb")
+def _write(path: str, content: pa.Table | bytes, compression: str) -> None:
+    """Writes a part, compressed as its source is, so that reading it costs the same."""
+    if isinstance(content, pa.Table):
+        pq.write_table(content, path, compression="zstd", row_group_size=max(len(content), 1))
+        return
+    if compression != "none":
+        content = pa.Codec(compression, compression_level=1).compress(content, asbytes=True)
+    with open(path, "wb") as out:
+        out.write(content)

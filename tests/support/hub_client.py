@@ -26,7 +26,7 @@ def run(endpoint: str, home: Path, *steps: dict[str, Any], **environ: str) -> li
     done = subprocess.run(
         [sys.executable, __file__],
         input=json.dumps(steps),
-        env=_environment(endpoint, home) | environ,
+        env=environment(endpoint, home) | environ,
         cwd=home,
         capture_output=True,
         text=True,
@@ -46,7 +46,7 @@ def fineshards(endpoint: str, home: Path, *arguments: str) -> subprocess.Complet
     """Runs the command line with the hub at the endpoint."""
     return subprocess.run(
         [sys.executable, "-m", "fineshards", *arguments],
-        env=_environment(endpoint, home),
+        env=environment(endpoint, home),
         cwd=home,
         capture_output=True,
         text=True,
@@ -54,7 +54,7 @@ def fineshards(endpoint: str, home: Path, *arguments: str) -> subprocess.Complet
     )
 
 
-def _environment(endpoint: str, home: Path) -> dict[str, str]:
+def environment(endpoint: str, home: Path) -> dict[str, str]:
     return {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(ROOT / "tests"),

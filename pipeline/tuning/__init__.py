@@ -1,1 +1,0 @@
-"""`fineshards tune`: trial builds, and the flags to use."""

@@ -1,0 +1,406 @@
+"""`fineshards estimate`: one build of a probe, and what it says of the whole input."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import hub_client
+from support.fresh_interpreter import run_program
+from support.gcs_input import Stored
+from support.hub_server import HubServer
+from support.oracle import ENCODING
+from support.source_files import COLUMNS, read_all
+
+from fineshards.commands.estimate import Dataflow, Estimate, on_dataflow, recall, scaled
+from fineshards.errors import InputError
+from fineshards.pipeline import estimate as measuring
+from fineshards.pipeline.cli import main
+from fineshards.shards.manifest import Manifest
+from fineshards.sources import probe as probing
+from fineshards.sources.files import describe_files
+from fineshards.sources.probe import Probe, spread, take_probe
+from fineshards.storage.base import open_storage
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+KINDS = ["parquet", "jsonl", "jsonl.gz", "jsonl.zst"]
+DOCUMENTS = 2000
+
+
+@pytest.fixture(autouse=True)
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The system's folder for temporary files, in which nothing must be left."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    return folder
+
+
+@pytest.fixture
+def small_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes probes of inputs of any size, in small parts."""
+    monkeypatch.setattr(measuring, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(measuring, "_MOST_BYTES", 400_000)
+    monkeypatch.setattr(probing, "_PART_BYTES", 1 << 14)
+
+
+def write(folder: Path, kind: str, number: int, count: int = DOCUMENTS) -> Path:
+    """A file of documents whose length grows through it, with words of its own."""
+    path = folder / f"{number}.{kind}"
+    random = Random(number)
+    words = [random.randbytes(2).hex() for _ in range(500)] + ["and", "the", "of"] * 100 * number
+    rows = [
+        {"text": " ".join([f"{number}", *random.choices(words, k=row % 17 + row // 20)]), "id": row}
+        for row in range(count)
+    ]
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=10, compression="zstd")
+        return path
+    lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    if kind.endswith(".gz"):
+        lines = gzip.compress(lines)
+    if kind.endswith(".zst"):
+        lines = pa.compress(lines, codec="zstd", asbytes=True)
+    path.write_bytes(lines)
+    return path
+
+
+def write_random(folder: Path, kind: str, number: int) -> Path:
+    """A file of 4 MB that no compression makes much smaller."""
+    random = Random(number)
+    texts = [random.randbytes(5000).hex() for _ in range(400)]
+    path = folder / f"{number}.{kind}"
+    if kind == "parquet":
+        pq.write_table(pa.table({"text": texts}), path, row_group_size=10)
+    else:
+        lines = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+        path.write_bytes(gzip.compress(lines) if kind.endswith(".gz") else lines)
+    return path
+
+
+def true_tokens(paths: list[Path]) -> int:
+    texts = [text for path in paths for _, text, _ in read_all(path).rows]
+    return sum(map(len, ENCODING.encode_ordinary_batch(texts))) + len(texts)
+
+
+def estimated(capsys: pytest.CaptureFixture[str], *flags: str) -> Any:
+    assert main(["estimate", "--json", *flags]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+# ---- the command
+
+
+def test_a_small_input_is_built_whole_and_the_numbers_are_those_of_a_build(
+    fineshards: Run, sample: Path, tmp_path: Path, work: Path
+) -> None:
+    done = fineshards("estimate", "--input", sample, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert set(found) == {field.name for field in fields(Estimate)}
+    assert set(found["dataflow"]) == {field.name for field in fields(Dataflow)}
+    assert found["exact"]
+    assert found["tokens"] == 665_971
+    assert found["documents"] == 1063
+    assert found["tokens_range"] == [665_971, 665_971]
+    assert found["memory_bytes"] > 10 << 20
+    assert found["seconds"] == found["probe_seconds"] > 0
+    assert list(work.iterdir()) == []
+
+    done = fineshards("build", "--input", sample, "--output", tmp_path / "out")
+    assert done.stdout.splitlines()[-1].startswith("estimated: 666k tokens, ")
+    on_disk = sum(path.stat().st_size for path in (tmp_path / "out").rglob("*") if path.is_file())
+    assert found["output_bytes"] == pytest.approx(on_disk, rel=0.01)
+    # Both are on the disk: the token blocks with their documents, and the shards.
+    assert found["peak_bytes"] > found["output_bytes"] + 4 * 665_971
+    manifest = Manifest.load(open_storage(f"{tmp_path}/out"))
+    assert manifest is not None
+    assert (recall(manifest.files, manifest.settings) or "").startswith("666k tokens, ")
+    other = replace(manifest.settings.tokenizer, vocabulary_sha256="another")
+    assert recall(manifest.files, replace(manifest.settings, tokenizer=other)) is None
+
+
+@pytest.mark.usefixtures("small_probes")
+@pytest.mark.parametrize("kinds", [["parquet"], KINDS])
+def test_a_probe_tells_of_files_that_differ(
+    kinds: list[str], tmp_path: Path, work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "in [1]"  # with special characters of patterns
+    folder.mkdir()
+    paths = [write(folder, kinds[number % len(kinds)], number) for number in range(4)]
+    found = estimated(capsys, f"--input={tmp_path}/in [[]1]/*")
+    assert list(work.iterdir()) == []
+    assert not found["exact"]
+    assert 0.05 < found["probe_share"] < 0.5
+    # Compressed lines are read from the beginning only, where these documents are short.
+    within = 0.03 if len(kinds) == 1 else 0.3
+    assert found["tokens"] == pytest.approx(true_tokens(paths), rel=within)
+    assert found["documents"] == pytest.approx(4 * DOCUMENTS, rel=10 * within)
+    low, high = found["tokens_range"]
+    assert low <= found["tokens"] <= high
+    assert low <= true_tokens(paths) <= high or len(kinds) > 1
+
+
+@pytest.mark.usefixtures("small_probes")
+def test_the_text_is_a_few_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, "parquet", 0)
+    assert main(["estimate", f"--input={path}", "--workers=3"]) == 0
+    printed = capsys.readouterr()
+    assert "building the probe" in printed.err
+    assert "tokens     " in printed.out
+    assert ", likely " in printed.out
+    assert "with 3 workers (n2-standard-4)" in printed.out
+
+
+def test_rows_that_cannot_be_encoded_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"text": "a"}\n{\n{"text": 1}\n')
+    assert main(["estimate", f"--input={path}"]) == 0
+    printed = capsys.readouterr().out
+    assert "documents  1\n" in printed
+    assert "2 in the probe; a build needs --max_bad_rows" in printed
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "words"),
+    [
+        (["--input=none*.parquet"], 2, "no file matches"),
+        (["--input={sample}", "--text_column=txet"], 1, "no column 'txet'"),
+        (["--input={sample}", "--tokenizer=none"], 2, "none"),
+        (["--input={sample}", "--workers=0"], 2, "--workers must be at least 1, got 0"),
+        (["--input={sample}", "--output=x"], 2, "--output"),
+        ([], 2, "either --input or --dataset"),
+        (["--input={nulls}"], 1, "no documents"),
+    ],
+)
+def test_mistakes_and_bad_input_end_in_a_sentence(
+    flags: list[str],
+    code: int,
+    words: str,
+    sample: Path,
+    tmp_path: Path,
+    work: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    nulls = tmp_path / "nulls.parquet"
+    pq.write_table(pa.table({"text": pa.nulls(3, pa.string())}), nulls)
+    places = {"sample": sample, "nulls": nulls}
+    assert main(["estimate", *(flag.format(**places) for flag in flags)]) == code
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("fineshards: ")
+    assert words in last
+    assert list(work.iterdir()) == []
+
+
+# ---- remote input
+
+
+@pytest.mark.usefixtures("small_probes")
+def test_a_bucket_is_read_in_part(
+    stored: Stored, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds = ["parquet", "jsonl", "jsonl.gz"]
+    paths = [write_random(tmp_path, kind, number) for number, kind in enumerate(kinds)]
+    for path in paths:
+        stored.put(f"in/{path.name}", path)
+    stored.forget()
+    remote = estimated(capsys, f"--input={stored.url}/in/*")
+    received = sum(request.received for request in stored.downloads())
+    assert 0 < received < sum(path.stat().st_size for path in paths) / 2
+    local = estimated(capsys, *(f"--input={path}" for path in paths))
+    same = ("tokens", "documents", "tokens_range", "text_bytes")
+    assert {name: remote[name] for name in same} == {name: local[name] for name in same}
+    assert remote["seconds"] > remote["probe_seconds"]
+
+
+def test_a_dataset_of_the_hub_is_read_in_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, home = tmp_path / "repository", tmp_path / "home"
+    folder.mkdir()
+    home.mkdir()
+    for number in range(3):
+        write_random(folder, "parquet", number)
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    with HubServer() as hub:
+        hub.push("owner/name", folder)
+        for name, value in hub_client.environment(hub.url, home).items():
+            monkeypatch.setenv(name, value)
+        done = run_program(
+            "from fineshards.pipeline import cli, estimate\n"
+            "estimate._SMALL_BYTES, estimate._MOST_BYTES = 0, 1 << 20\n"
+            "assert cli.main(['estimate', '--dataset=owner/name', '--json']) == 0\n",
+        )
+        assert done.returncode == 0, done.stderr
+        sent = sum(request.sent for request in hub.requests)
+    found = json.loads(done.stdout)
+    assert found["documents"] == pytest.approx(3 * 400, rel=0.05)
+    assert not found["exact"]
+    assert sent < size / 2
+
+
+# ---- the probe
+
+
+def copied(folder: Path, paths: list[Path], size: float) -> tuple[Probe, list[tuple[Any, Any]]]:
+    folder.mkdir()
+    probe = take_probe(describe_files(map(str, paths)), COLUMNS, str(folder), size, 60)
+    rows = [(text, id_) for part in probe.parts for _, text, id_ in read_all(Path(part.path)).rows]
+    return probe, rows
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("part_bytes", [1000, 1 << 14, 4 << 20])
+def test_a_probe_larger_than_the_input_is_all_of_it(
+    kind: str, part_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probing, "_PART_BYTES", part_bytes)
+    paths = [write(tmp_path, kind, number, count=200) for number in range(3)]
+    probe, rows = copied(tmp_path / "probe", paths, size=float("inf"))
+    assert sorted(rows) == sorted(
+        (text, id_) for path in paths for _, text, id_ in read_all(path).rows
+    )
+    by_group = Counter[str]()
+    for part in probe.parts:
+        by_group[part.group] += part.bytes
+    assert by_group == probe.totals
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_a_probe_is_spread_over_the_input(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probing, "_PART_BYTES", 1 << 14)
+    paths = [write(tmp_path, kind, number) for number in range(4)]
+    size = 200_000
+    probe, rows = copied(tmp_path / "probe", paths, size)
+    assert size <= sum(part.bytes for part in probe.parts) < 2 * size
+    assert len(set(rows)) == len(rows)
+    for number in range(4):
+        found = [int(id_) for text, id_ in rows if text.split()[0] == str(number)]
+        assert len({id_ * 3 // DOCUMENTS for id_ in found}) > 1
+    again, _ = copied(tmp_path / "again", paths, size)
+    assert [part.bytes for part in again.parts] == [part.bytes for part in probe.parts]
+
+
+def test_a_huge_row_group_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "_GROUP_BYTES", 1)
+    path = tmp_path / "0.parquet"
+    texts = [f"{number} " * 100 for number in range(5000)]
+    pq.write_table(pa.table({"text": texts}), path, row_group_size=5000)
+    probe, rows = copied(tmp_path / "probe", [path], 1)
+    assert 0 < len(rows) < 5000
+    expected = probe.totals["parquet"] * len(rows) / 5000
+    assert probe.parts[0].bytes == pytest.approx(expected, rel=0.1)
+
+
+def test_files_may_have_different_columns(tmp_path: Path) -> None:
+    tables = [{"text": ["a"]}, {"text": ["b"], "id": [7], "dump": ["c"]}]
+    paths = []
+    for number, content in enumerate(tables):
+        paths.append(tmp_path / f"{number}.parquet")
+        pq.write_table(pa.table(content), paths[-1])
+    _, rows = copied(tmp_path / "probe", paths, 1 << 20)
+    assert sorted(rows) == [("a", None), ("b", "7")]
+
+
+@pytest.mark.parametrize("kind", ["jsonl.gz", "jsonl.zst"])
+def test_a_damaged_file_is_named(kind: str, tmp_path: Path) -> None:
+    path = write(tmp_path, kind, 0)
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(InputError, match=rf"0\.{kind}.* cannot be read"):
+        copied(tmp_path / "probe", [path], float("inf"))
+
+
+@given(st.integers(0, 2000))
+def test_a_spread_has_every_number_once(count: int) -> None:
+    assert sorted(spread(count)) == list(range(count))
+
+
+@given(st.integers(1, 2000), st.integers(1, 2000))
+def test_no_prefix_of_a_spread_leaves_a_large_gap(count: int, length: int) -> None:
+    length = min(length, count)
+    chosen = [-1, *sorted(spread(count)[:length]), count]
+    gaps = [after - before for before, after in itertools.pairwise(chosen)]
+    # The golden ratio leaves gaps of three lengths, the longest less than three times the mean.
+    assert max(gaps) <= 3 * count / length + 1
+
+
+# ---- the arithmetic
+
+sizes = st.lists(st.integers(1, 10**9), min_size=1, max_size=20)
+
+
+@given(st.dictionaries(st.sampled_from("abc"), sizes, min_size=1), st.integers(0, 10))
+def test_a_constant_ratio_is_scaled_exactly(groups: dict[str, list[int]], ratio: int) -> None:
+    parts = [
+        (group, place, size, size * ratio)
+        for group, found in groups.items()
+        for place, size in enumerate(found)
+    ]
+    totals = {group: 7 * sum(found) for group, found in groups.items()}
+    amount, likely = scaled(parts, totals)
+    assert amount == pytest.approx(ratio * sum(totals.values()))
+    if min(map(len, groups.values())) == 1:
+        assert likely is None
+    else:
+        assert likely == (amount, amount)
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**6), st.integers(0, 10**6)), min_size=1))
+def test_a_whole_input_has_no_range(found: list[tuple[int, int]]) -> None:
+    parts = [("all", place % 7, *part) for place, part in enumerate(found)]
+    total = sum(amount for _, amount in found)
+    assert scaled(parts, {"all": sum(size for size, _ in found)}) == (total, (total, total))
+
+
+def test_the_range_of_a_worked_example() -> None:
+    # Ratio 2, residuals of 2 and -2, so a variance of (100/20)^2 * 8 * 2 * 0.8 = 320.
+    amount, likely = scaled([("a", 1, 10, 22), ("a", 2, 4, 6), ("a", 2, 6, 12)], {"a": 100})
+    assert amount == 200
+    assert likely == (200 - 36, 200 + 36)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "workers", "machine_hours", "minutes", "dollars", "month"),
+    [
+        # The table of docs/dataflow.md: vCPU hours, minutes without the start, dollars together.
+        (350e9, 50, (13.8 + 20) / 4, 4, 2.4 + 0.6, 26),
+        (15_000e9, 250, (593 + 100) / 4, 36, 49 + 28 + 1, 1120),
+    ],
+)
+def test_the_cost_is_that_of_the_documented_example(
+    tokens: float, workers: int, machine_hours: float, minutes: float, dollars: float, month: float
+) -> None:
+    cost = on_dataflow(
+        int(tokens), int(tokens * 4.04), 4, 14.1e6, workers, 64 << 20, shard_tokens=100_000_000
+    )
+    assert cost.machine_hours == pytest.approx(machine_hours, rel=0.01)
+    assert cost.seconds / 60 - 6 == pytest.approx(minutes, abs=1)
+    assert cost.dollars == pytest.approx(dollars, rel=0.03)
+    assert cost.dollars_per_month == pytest.approx(month, rel=0.01)
+
+
+@given(st.integers(1, 10**14))
+def test_without_a_number_of_workers_a_job_takes_about_an_hour_or_less(tokens: int) -> None:
+    cost = on_dataflow(tokens, 4 * tokens, 4, 14.1e6, None, 64 << 20, 100_000_000)
+    assert 1 <= cost.workers <= 1000
+    assert cost.seconds <= 1.1 * 3600 or cost.workers == 1000
+    assert cost.workers == 1 or cost.seconds > 0.5 * 3600
