@@ -40,6 +40,8 @@ def build(config: BuildConfig) -> None:
     if launch.manifest is not None and not launches_template(config):
         print(f"already finished, nothing to do: {_outcome(launch.manifest)} in {root}")
         return
+    if launch.replaces:
+        print(f"replaces a job in {root} that had finished nothing: {launch.replaces}")
     resumed = launch.checkpoints.has_finished_blocks()
     submitted = execute(launch, config, terminal)
     if submitted is not None:

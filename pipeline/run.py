@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from apache_beam import Pipeline
 
     from fineshards.pipeline.launch import Launch
+    from fineshards.shards.checkpoints import Checkpoints
 
 _Arguments = ParamSpec("_Arguments")
 
@@ -184,7 +185,7 @@ def execute(launch: Launch, config: BuildConfig, surroundings: Surroundings) -> 
             with surroundings.starting():
                 pipeline = _pipeline(launch, config, runner)
             if runner.local:
-                _run_here(pipeline, storage, config.keep_checkpoints)
+                _run_here(pipeline, launch.checkpoints, config.keep_checkpoints)
             elif dataflow.runs_on_dataflow(config):
                 return dataflow.submit(pipeline, storage.root)
             else:
@@ -243,7 +244,7 @@ def _head_start(launch: Launch, config: BuildConfig) -> AbstractContextManager[N
     return HeadStart(Work.of(launch.checkpoints, launch.job, config))
 
 
-def _run_here(pipeline: Pipeline, storage: Storage, keep_checkpoints: bool) -> None:
+def _run_here(pipeline: Pipeline, checkpoints: Checkpoints, keep_checkpoints: bool) -> None:
     """Runs the job on this machine."""
     try:
         pipeline.run().wait_until_finish()
@@ -252,9 +253,9 @@ def _run_here(pipeline: Pipeline, storage: Storage, keep_checkpoints: bool) -> N
             raise KeyboardInterrupt from None
         # A second launch of the same job may have finished it and deleted the checkpoints that
         # this one was reading.
-        if Manifest.load(storage) is None:
+        if Manifest.load(checkpoints.storage) is None:
             raise
         if not keep_checkpoints:
             from fineshards.pipeline.launch import clear_checkpoints
 
-            clear_checkpoints(storage)
+            clear_checkpoints(checkpoints)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import mmap
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -42,6 +42,10 @@ class Part:
     stop: int
 
 
+def always() -> None:
+    """The check of a deletion that no one else can get in the way of."""
+
+
 class Storage(ABC):
     """An output folder. Cheap to create and to pickle; opens nothing until it is used.
 
@@ -68,6 +72,10 @@ class Storage(ABC):
     @abstractmethod
     def size(self, name: str) -> int | None:
         """Size in bytes, or None if there is no such file."""
+
+    @abstractmethod
+    def version(self, name: str) -> str | None:
+        """What changes whenever a file is written again; None if there is no such file."""
 
     @abstractmethod
     def entries(self, folder: str) -> Iterator[Entry]:
@@ -100,12 +108,20 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    def delete(self, name: str) -> None:
-        """Deletes a file; a missing file is not an error."""
+    def delete(self, name: str, check: Callable[[], object] = always) -> None:
+        """Deletes a file; a missing file is not an error.
+
+        check: called after the file was found and before it is deleted. What it raises ends the
+        deletion. On gs:// only the version that was found is deleted, so a file that another job
+        wrote after a check that passed is kept.
+        """
 
     @abstractmethod
-    def delete_folder(self, name: str) -> None:
-        """Deletes a folder and everything in it; a missing folder is not an error."""
+    def delete_folder(self, name: str, check: Callable[[], object] = always) -> None:
+        """Deletes a folder and everything in it; a missing folder is not an error.
+
+        check: as in `delete`; called for every few thousand files.
+        """
 
     def open_mapped(self, name: str) -> mmap.mmap | bytes:
         """A whole file, mapped into memory for reading; only where `supports_mmap` is true."""
