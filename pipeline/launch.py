@@ -184,8 +184,8 @@ def _take_folder(storage: Storage, job: Job, vocabulary: bytes, overwrite: bool)
 def _take_as_found(storage: Storage, job: Job, vocabulary: bytes, overwrite: bool) -> str:
     record = storage.version(JOB_NAME)
 
-    def check() -> None:
-        if storage.version(JOB_NAME) != record:
+    def check(expected: str | None = record) -> None:
+        if storage.version(JOB_NAME) != expected:
             raise _TakenError(
                 f"{storage.root} is being replaced by another launch. Run again when it is done, "
                 "or choose another --output."
@@ -205,6 +205,7 @@ def _take_as_found(storage: Storage, job: Job, vocabulary: bytes, overwrite: boo
     # A first try that failed at once, for a misspelt column say, needs no --overwrite.
     if overwrite or existing is not None:
         _clear(storage, check)
+        check(None)
     _refuse_shards_without_job(storage)
     storage.make_folders((*SPLITS, CHECKPOINTS))
     storage.write(job.settings.tokenizer.file, vocabulary)
