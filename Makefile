@@ -132,7 +132,7 @@ bench-scale: .venv/installed ## plan 15 trillion tokens, with made-up counts
 
 # For Dataflow (docs/dataflow.md): make template PROJECT=p REGION=us-central1 BUCKET=b prints the commands; RUN=build
 # runs the first two, RUN=launch the last. Also IMAGE=, TEMPLATE=, and for the launch INPUT= or DATASET= and CONFIG=,
-# OUTPUT=, JOB=, MACHINE=, WORKERS=, SERVICE_ACCOUNT=, PARAMETERS='shard_tokens=1000000 dtype=auto', FLAGS= of gcloud.
+# OUTPUT=, JOB=, MACHINE=, WORKERS=, DISK=, SERVICE_ACCOUNT=, PARAMETERS='shard_tokens=1000000 dtype=auto', FLAGS= of gcloud.
 PROJECT ?= PROJECT
 REGION ?= us-central1
 BUCKET ?= BUCKET
@@ -144,6 +144,7 @@ OUTPUT ?= gs://$(BUCKET)/datasets/$(if $(CONFIG),$(CONFIG),fineshards)
 JOB ?= fineshards-$(shell basename '$(OUTPUT)' | tr 'A-Z_.' 'a-z--')
 MACHINE ?= n2-standard-4
 WORKERS ?= 10
+DISK ?= 50
 GCLOUD ?= gcloud
 
 define TEMPLATE_BUILD
@@ -161,7 +162,7 @@ $(GCLOUD) dataflow flex-template run $(JOB) --project=$(PROJECT) --region=$(REGI
     $(foreach parameter,$(GIVEN) $(PARAMETERS),'--parameters=$(parameter)')
 endef
 GIVEN = sdk_container_image=$(IMAGE) $(if $(INPUT),input=$(INPUT)) $(if $(DATASET),dataset=$(DATASET)) \
-    $(if $(CONFIG),dataset_config=$(CONFIG)) output=$(OUTPUT)
+    $(if $(CONFIG),dataset_config=$(CONFIG)) output=$(OUTPUT) disk_size_gb=$(DISK)
 export TEMPLATE_BUILD TEMPLATE_LAUNCH
 
 template: ## print the commands that build and launch a Dataflow template

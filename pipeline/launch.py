@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from fineshards.config import BuildConfig
 from fineshards.encoders.loading import describe_tokenizer
-from fineshards.errors import UsageError
+from fineshards.errors import OutputError, UsageError
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job import (
@@ -40,11 +41,16 @@ _CHECKPOINT_FOLDER = re.compile(rf"{TEMPORARY}/|{CHECKPOINTS}/[0-9a-f]{{64}}/")
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A job that is ready to run, or found finished."""
+    """A job that is ready to run, or found finished.
+
+    replaces: how a job that had finished nothing, and whose place this one takes, differed; empty
+    if there was none.
+    """
 
     job: Job
     checkpoints: Checkpoints
     manifest: Manifest | None
+    replaces: str = ""
 
 
 def prepare(config: BuildConfig) -> Launch:
@@ -67,28 +73,13 @@ def prepare(config: BuildConfig) -> Launch:
     )
     job = Job(settings, tuple(files), origin)
     _refuse_foreign_files(storage)
-    if config.overwrite:
-        _clear(storage)
-    existing = Job.load(storage)
-    if existing is not None and (conflict := _conflict(storage, existing, job)):
-        if _has_results(storage, existing):
-            raise UsageError(conflict)
-        # A first try that failed at once, for a misspelt column say, needs no --overwrite.
-        _clear(storage)
-        existing = None
-    if existing is None:
-        _refuse_shards_without_job(storage)
-        storage.make_folders((*SPLITS, CHECKPOINTS))
-        storage.write(tokenizer.file, vocabulary)
-        job.save(storage)
-    else:
-        # Of an earlier version, perhaps: the fingerprint of the dataset is that of its version.
-        job = existing
+    job, replaces = _take_folder(storage, job, vocabulary, config.overwrite)
     manifest = Manifest.load(storage)
+    checkpoints = Checkpoints.of(storage, job)
     if manifest is not None and not config.keep_checkpoints:
         # A job killed just after its manifest leaves them behind.
-        clear_checkpoints(storage)
-    return Launch(job, Checkpoints.of(storage, job), manifest)
+        clear_checkpoints(checkpoints)
+    return Launch(job, checkpoints, manifest, replaces)
 
 
 def _conflict(storage: Storage, existing: Job, job: Job) -> str:
@@ -144,9 +135,9 @@ def default_block_bytes(files: Sequence[SourceFile]) -> int:
     return min(max(sum(file.size for file in files) // 32, 16 << 20), 64 << 20)
 
 
-def clear_checkpoints(storage: Storage) -> None:
-    """Deletes the files that only an unfinished job needs."""
-    storage.delete_folder(CHECKPOINTS)
+def clear_checkpoints(checkpoints: Checkpoints) -> None:
+    """Deletes the files that only an unfinished job needs; raises OutputError if it is replaced."""
+    checkpoints.storage.delete_folder(CHECKPOINTS, check=checkpoints.job)
 
 
 def _resolve_dtype(wanted: str, tokenizer: Tokenizer) -> str:
@@ -211,6 +202,66 @@ def _refuse_foreign_files(storage: Storage) -> None:
             )
 
 
+class _TakenError(UsageError):
+    """Another launch has written or deleted the job record since this one looked."""
+
+
+def _take_folder(storage: Storage, job: Job, vocabulary: bytes, overwrite: bool) -> tuple[Job, str]:
+    """Makes the output folder this job's; returns the job, and how one that it replaces differed.
+
+    The job is the one on record, whose fingerprint may be that of an earlier version.
+
+    Raises UsageError if the folder is another job's, also if that was launched at the same moment.
+    """
+    try:
+        return _take_as_found(storage, job, vocabulary, overwrite)
+    except (_TakenError, OutputError) as error:
+        now = None
+        with suppress(OutputError):
+            now = Job.load(storage)
+        if now is None:
+            raise
+        if now.fingerprint() == job.fingerprint():
+            return now, ""  # another launch of this very job was faster
+        raise UsageError(
+            f"{storage.root} was taken by another job while this one was launched: "
+            f"{'; '.join(now.differences(job))}. Let one job finish before you start another with "
+            "the same --output."
+        ) from error
+
+
+def _take_as_found(
+    storage: Storage, job: Job, vocabulary: bytes, overwrite: bool
+) -> tuple[Job, str]:
+    record = storage.version(JOB_NAME)
+
+    def check(expected: str | None = record) -> None:
+        if storage.version(JOB_NAME) != expected:
+            raise _TakenError(
+                f"{storage.root} is being replaced by another launch. Run again when it is done, "
+                "or choose another --output."
+            )
+
+    replaces = ""
+    existing = None if overwrite else Job.load(storage)
+    if existing is not None:
+        conflict = _conflict(storage, existing, job)
+        if not conflict:
+            return existing, ""
+        if _has_results(storage, existing):
+            raise UsageError(conflict)
+        replaces = "; ".join(existing.differences(job))
+    # A first try that failed at once, for a misspelt column say, needs no --overwrite.
+    if overwrite or existing is not None:
+        _clear(storage, check)
+        check(None)
+    _refuse_shards_without_job(storage)
+    storage.make_folders((*SPLITS, CHECKPOINTS))
+    storage.write(job.settings.tokenizer.file, vocabulary)
+    job.save(storage)
+    return job, replaces
+
+
 def _has_results(storage: Storage, job: Job) -> bool:
     """Whether a job has finished a block or a shard."""
     shards = any(True for split in SPLITS for _ in storage.entries(split))
@@ -228,11 +279,16 @@ def _refuse_shards_without_job(storage: Storage) -> None:
         )
 
 
-def _clear(storage: Storage) -> None:
-    """Deletes a dataset: first the manifest, last the job record."""
-    storage.delete(MANIFEST_NAME)
+def _clear(storage: Storage, check: Callable[[], object]) -> None:
+    """Deletes a dataset: first the manifest, last the job record.
+
+    check: raises if the job record is no longer the one that was found. A job that takes the
+    folder writes its record before anything that `_clear` might list, so a late launch deletes
+    nothing of it.
+    """
+    storage.delete(MANIFEST_NAME, check)
     for folder in (*SPLITS, CHECKPOINTS, "metadata/documents", REJECTED_FOLDER):
-        storage.delete_folder(folder)
+        storage.delete_folder(folder, check)
     for name in TOKENIZER_FILES.values():
-        storage.delete(name)
-    storage.delete(JOB_NAME)
+        storage.delete(name, check)
+    storage.delete(JOB_NAME, check)

@@ -52,6 +52,8 @@ def build(config: BuildConfig) -> Outcome:
     root = launch.checkpoints.storage.root
     if launch.manifest is not None and not launches_template(config):
         return _finished(launch.manifest, root, "already finished, nothing to do", "nothing to do")
+    if launch.replaces:
+        note(f"replaces a job in {root} that had finished nothing: {launch.replaces}")
     resumed = _left_by_an_earlier_run(launch)
     if resumed:
         note(f"resuming: {resumed}")

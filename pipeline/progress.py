@@ -24,6 +24,8 @@ _log = logging.getLogger("fineshards")
 _POLL_SECONDS = 0.5
 # Without a terminal, and so without a bar, a line says this often how far the job is.
 _LINE_SECONDS = 60
+# How long the end of a build waits for the last look at the output folder.
+_LAST_LOOK_SECONDS = 2.0
 _STAGES = {
     "discovering": "reading files",
     "tokenizing": "tokenizing",
@@ -33,20 +35,7 @@ _STAGES = {
 
 @contextmanager
 def watch(storage: Storage, console: Console) -> Iterator[None]:
-    """Shows progress while the body runs."""
-    reader = StatusReader(storage)
-    start = reader.read()
-    stop = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(reader, start, console, stop), daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        watcher.join()
-
-
-def _watch(reader: StatusReader, start: Status, console: Console, stop: threading.Event) -> None:
+    """Shows progress while the body runs. Its end does not wait for a server that is stalled."""
     progress = Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
@@ -56,32 +45,72 @@ def _watch(reader: StatusReader, start: Status, console: Console, stop: threadin
         transient=True,
         disable=not console.is_terminal,
     )
-    clock = progress.get_time
-    began = clock()
-    logged: set[str] = set()
-    next_line = began + _LINE_SECONDS
+    watcher = _Watcher(StatusReader(storage), progress, console)
     with progress:
-        bar = progress.add_task(_STAGES["discovering"], total=None, detail="")
-        last, took = False, 0.0
-        while not last:
-            # Listing a million blocks takes long, so it is done less often then.
-            last = stop.wait(max(_POLL_SECONDS, 10 * took))
-            start_of_read = time.monotonic()
-            try:
-                status = reader.read()
-            except FineshardsError:
-                continue  # the folder is being changed; the job itself will report it
-            finally:
-                took = time.monotonic() - start_of_read
-            _log_stages(status, logged)
+        threading.Thread(target=watcher.run, daemon=True).start()
+        try:
+            yield
+        finally:
+            watcher.end()
+
+
+class _Watcher:
+    """Looks at the output folder again and again, in a thread of its own."""
+
+    def __init__(self, reader: StatusReader, progress: Progress, console: Console) -> None:
+        self._reader = reader
+        self._progress = progress
+        self._lines = not console.is_terminal
+        self._bar = progress.add_task(_STAGES["discovering"], total=None, detail="")
+        self._start = reader.read()
+        self._began = time.monotonic()
+        self._next_line = self._began + _LINE_SECONDS
+        self._logged: set[str] = set()
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._over = False
+
+    def run(self) -> None:
+        """Looks until the end."""
+        took = 0.0
+        # Listing a million blocks takes long, so it is done less often then.
+        while not self._stop.wait(max(_POLL_SECONDS, 10 * took)):
+            began = time.monotonic()
+            self._look()
+            took = time.monotonic() - began
+
+    def end(self) -> None:
+        """Looks for the last time, but not for long, and shows nothing from then on.
+
+        In another thread, because the first one may be in the middle of retries, which take
+        minutes. A look that is not done by now is left alone; the process may end without it.
+        """
+        self._stop.set()
+        last = threading.Thread(target=self._look, daemon=True)
+        last.start()
+        last.join(_LAST_LOOK_SECONDS)
+        with self._lock:
+            self._over = True
+
+    def _look(self) -> None:
+        try:
+            status = self._reader.read()
+        except FineshardsError:
+            return  # the folder is being changed; the job itself will report it
+        with self._lock:
+            if self._over:
+                return
+            _log_stages(status, self._logged)
             if status.stage == "finished":
-                continue
-            now = clock()
-            detail, total, done = _measure(start, status, now - began)
+                return
+            now = time.monotonic()
+            detail, total, done = _measure(self._start, status, now - self._began)
             stage = _STAGES[status.stage]
-            progress.update(bar, description=stage, total=total, completed=done, detail=detail)
-            if not console.is_terminal and now >= next_line:
-                next_line = now + _LINE_SECONDS
+            self._progress.update(
+                self._bar, description=stage, total=total, completed=done, detail=detail
+            )
+            if self._lines and now >= self._next_line:
+                self._next_line = now + _LINE_SECONDS
                 _log.info("%s: %s", stage, detail)
 
 

@@ -198,7 +198,7 @@ def _run_here(launch: Launch, work: Work, config: BuildConfig) -> None:
         if not config.keep_checkpoints:
             from fineshards.pipeline.launch import clear_checkpoints
 
-            clear_checkpoints(storage)
+            clear_checkpoints(launch.checkpoints)
 
 
 def _build_graph(pipeline: Pipeline, launch: Launch, work: Work, config: BuildConfig) -> None:

@@ -21,20 +21,18 @@ import hashlib
 import json
 import logging
 import re
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
 from airflow.providers.google.cloud.hooks.dataflow import DataflowHook, DataflowJobStatus
 from airflow.providers.google.cloud.hooks.gcs import GCSHook
 from airflow.providers.google.cloud.links.dataflow import DataflowJobLink
 from airflow.providers.google.cloud.operators.dataflow import DataflowStartFlexTemplateOperator
 from airflow.providers.google.cloud.sensors.dataflow import DataflowJobStatusSensor
-from airflow.sdk import DAG, Context, Param, task
+from airflow.sdk import DAG, BaseOperator, Context, Param, task
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
-from googleapiclient.errors import HttpError
-from kubernetes.client.models import V1ResourceRequirements
 
 # What a scheduled run builds. Change these five before you upload the file. A manual run can change
 # all of PARAMS.
@@ -83,6 +81,13 @@ PARAMS = {
         pattern=r"^[a-z][a-z0-9]*-[a-z0-9-]+$",
         description="Machine type of the workers: 4 GB of memory per vCPU, see docs/dataflow.md.",
     ),
+    "disk_size_gb": Param(
+        50,
+        type="integer",
+        minimum=30,
+        maximum=65536,
+        description="Disk of each worker in GB: image and files before their upload.",
+    ),
     "service_account": Param(
         None,
         type=["null", "string"],
@@ -116,6 +121,8 @@ PARAMS = {
 LONGEST_JOB = timedelta(days=3)
 LONGEST_VERIFY = timedelta(hours=12)
 POLL_SECONDS = 60
+# After a launch without a good answer, `launch` looks for the job after each of these waits.
+LOOKS = (0, 10, 50)
 # Composer's own cluster: the namespace for pods, and its kubeconfig file. See
 # https://cloud.google.com/composer/docs/composer-3/use-kubernetes-pod-operator
 NAMESPACE = "composer-user-workloads"
@@ -186,6 +193,7 @@ def launch_request(dag_id: str, run_id: str, output: str, params: Mapping[str, A
         "tempLocation": f"gs://{bucket}/temp",
         "machineType": params["machine_type"],
         "maxWorkers": params["max_workers"],
+        "diskSizeGb": params["disk_size_gb"],
         "serviceAccountEmail": params["service_account"],
     }
     return {
@@ -227,22 +235,36 @@ class LaunchOnce(DataflowStartFlexTemplateOperator):
     """
 
     def execute(self, context: Context) -> str:
-        """See BaseOperator; raises HttpError for what Dataflow refuses."""
-        self.job = self._find()
-        if self.job is None:
-            try:
-                self.job = self.hook.launch_job_with_flex_template(
-                    body=self.body, location=self.location, project_id=self.project_id
-                )
-            except HttpError as error:
-                self.job = self._find() if error.status_code == 409 else None
-                if self.job is None:
-                    raise
+        """See BaseOperator; raises AirflowException if no job runs because of an error."""
+        self.job = self._find() or self._launch()
         job_id = self.hook.extract_job_id(self.job)
         DataflowJobLink.persist(
             context=context, project_id=self.project_id, region=self.location, job_id=job_id
         )
         return job_id
+
+    def _launch(self) -> dict[str, Any]:
+        try:
+            launched: dict[str, Any] = self.hook.launch_job_with_flex_template(
+                body=self.body, location=self.location, project_id=self.project_id
+            )
+            return launched
+        except Exception as error:
+            # Whatever went wrong, the job may have been started. If it was, it is watched.
+            name = self.body["launchParameter"]["jobName"]
+            self.log.warning("The launch of %s failed: %s. Looking for the job.", name, error)
+            known = "it is not known whether a job of that name runs; look in Dataflow"
+            for seconds in LOOKS:
+                time.sleep(seconds)
+                try:
+                    found = self._find()
+                except Exception as unanswered:
+                    self.log.warning("Dataflow did not list its jobs: %s", unanswered)
+                    continue
+                if found is not None:
+                    return found
+                known = "Dataflow has no job of that name"
+            raise AirflowException(f"the launch of {name} failed, and {known}: {error}") from error
 
     def _find(self) -> dict[str, Any] | None:
         name = self.body["launchParameter"]["jobName"]
@@ -294,6 +316,51 @@ class WaitForJob(DataflowJobStatusSensor):
         return True
 
 
+class VerifyInPod(BaseOperator):
+    """Runs `fineshards verify` in a pod of Composer's own cluster, and shows its log.
+
+    The provider's pod operator is imported when the task runs. It imports two clients of
+    Kubernetes, which takes longer than all else in this file, and Airflow reads the file every half
+    a minute. (It warns in the task's log that it is called from another operator.)
+    """
+
+    template_fields = ("image", "folder", "sample")
+
+    def __init__(self, *, image: str, folder: str, sample: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.image = image
+        self.folder = folder
+        self.sample = sample
+        self.pod: Any = None
+
+    def execute(self, context: Context) -> None:
+        """See BaseOperator; raises AirflowException if the pod fails."""
+        from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
+        from kubernetes.client.models import V1ResourceRequirements
+
+        self.pod = KubernetesPodOperator(
+            task_id=self.task_id,
+            name="fineshards-verify",
+            namespace=NAMESPACE,
+            config_file=KUBE_CONFIG,
+            kubernetes_conn_id="kubernetes_default",
+            image=self.image,
+            cmds=["fineshards"],
+            arguments=["verify", self.folder, f"--sample={self.sample}"],
+            container_resources=V1ResourceRequirements(
+                requests={"cpu": "2", "memory": "8Gi", "ephemeral-storage": "10Gi"}
+            ),
+            # The image contains all of Beam; a node takes minutes to pull it.
+            startup_timeout_seconds=15 * 60,
+        )
+        self.pod.execute(context)
+
+    def on_kill(self) -> None:
+        """Deletes the pod."""
+        if self.pod is not None:
+            self.pod.on_kill()
+
+
 @task(retries=5)
 def cancel(job_id: str, **context: Any) -> None:
     """Cancels the job if it has not ended."""
@@ -342,24 +409,11 @@ with DAG(
         retries=5,
         execution_timeout=LONGEST_JOB,
     )
-    verify = KubernetesPodOperator(
+    verify = VerifyInPod(
         task_id="verify",
-        name="fineshards-verify",
-        namespace=NAMESPACE,
-        config_file=KUBE_CONFIG,
-        kubernetes_conn_id="kubernetes_default",
         image="{{ params.image }}",
-        cmds=["fineshards"],
-        arguments=[
-            "verify",
-            "{{ ti.xcom_pull('prepare')['launchParameter']['parameters']['output'] }}",
-            "--sample={{ params.verify_sample }}",
-        ],
-        container_resources=V1ResourceRequirements(
-            requests={"cpu": "2", "memory": "8Gi", "ephemeral-storage": "10Gi"}
-        ),
-        # The image contains all of Beam; a node takes minutes to pull it.
-        startup_timeout_seconds=15 * 60,
+        folder="{{ ti.xcom_pull('prepare')['launchParameter']['parameters']['output'] }}",
+        sample="{{ params.verify_sample }}",
         # Pods can be evicted, and verify can be repeated. A pod that outlives its Airflow worker is
         # found again and waited for.
         retries=1,

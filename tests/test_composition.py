@@ -11,7 +11,7 @@ import google_crc32c
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy
+from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, LeaveOut, Proxy
 
 from fineshards.errors import OutputError
 from fineshards.storage.base import TEMPORARY, Part
@@ -66,9 +66,13 @@ def test_a_composed_file_has_the_right_bytes_and_checksum_and_leaves_no_componen
     assert cloud.content("data", OBJECT) == expected
     assert checksum == google_crc32c.value(expected)
     assert other_objects(cloud) == [OBJECT]
-    # A second attempt finds the same object.
+    # A second attempt finds the same object, and looks at it once.
+    cloud.requests.clear()
     assert compose(storage, NAME, HEADER, parts_of(sizes, cut_front, cut_end)) == checksum
     assert other_objects(cloud) == [OBJECT]
+    assert cloud.count(f"^GET /storage/v1/b/data/o/{OBJECT}") == 1
+    # Each component is deleted in the generation that was made.
+    assert cloud.count("^DELETE") == cloud.count("^DELETE .*/unfinished/.*ifGenerationMatch=[1-9]")
 
 
 def test_hundreds_of_small_parts_are_joined_without_moving_their_bytes(
@@ -182,6 +186,16 @@ def test_every_request_of_a_composition_may_fail(
     rule = cloud.fail(pattern, fault, (1, 3))
     compose(storage, NAME, HEADER, parts_of(SIZES, 1, 1))
     assert rule.hits
+    assert cloud.content("data", OBJECT) == HEADER + b"".join(blocks)[1:-1]
+    assert other_objects(cloud) == [OBJECT]
+
+
+def test_answers_that_leave_out_sizes_and_checksums_are_asked_for(
+    cloud: Proxy, storage: GcsStorage
+) -> None:
+    blocks = write_blocks(storage, SIZES)
+    cloud.fail("^POST", LeaveOut(("size", "crc32c", "generation")), range(1, 100))
+    compose(storage, NAME, HEADER, parts_of(SIZES, 1, 1))
     assert cloud.content("data", OBJECT) == HEADER + b"".join(blocks)[1:-1]
     assert other_objects(cloud) == [OBJECT]
 

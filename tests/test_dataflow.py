@@ -229,6 +229,7 @@ def test_a_template_launch_writes_a_job_that_dataflow_can_start(
     assert harness.use_single_core_per_container
     assert pool.autoscaling_settings.max_num_workers == 4
     assert pool.machine_type == "n2-standard-4"
+    assert pool.disk_size_gb == 50
     assert not pool.num_threads_per_worker
     # The requirements are staged, and nothing of `__main__`.
     (package,) = pool.packages

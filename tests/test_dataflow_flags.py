@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from fineshards.pipeline.parser import Parser
 from fineshards.pipeline.runners.dataflow import dataflow_defaults, runs_on_dataflow
 
 ROOT = Path(__file__).parent.parent
+METADATA = json.loads((ROOT / "templates/metadata.json").read_text())
 
 
 @pytest.mark.parametrize(
@@ -88,6 +90,7 @@ def test_flags_of_the_user_take_precedence_over_defaults() -> None:
         GoogleCloudOptions,
         PipelineOptions,
         SetupOptions,
+        WorkerOptions,
     )
 
     parser = Parser()
@@ -102,7 +105,13 @@ def test_flags_of_the_user_take_precedence_over_defaults() -> None:
     assert plain.view_as(SetupOptions).sdk_location == "container"
     name = plain.view_as(GoogleCloudOptions).job_name
     assert name == options("--region=europe-west4").view_as(GoogleCloudOptions).job_name
-    own = options("--save_main_session", "--sdk_location=default", "--job_name=mine")
+    # The template's metadata names the same size, for people who launch it in the console.
+    (disk,) = (p for p in METADATA["parameters"] if p["name"] == "disk_size_gb")
+    assert plain.view_as(WorkerOptions).disk_size_gb == int(disk["defaultValue"])
+    own = options(
+        "--save_main_session", "--sdk_location=default", "--job_name=mine", "--disk_size_gb=80"
+    )
+    assert own.view_as(WorkerOptions).disk_size_gb == 80
     assert own.view_as(SetupOptions).save_main_session is True
     assert own.view_as(SetupOptions).sdk_location == "default"
     assert own.view_as(GoogleCloudOptions).job_name == "mine"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,10 +18,17 @@ import pytest
 from conftest import ROOT
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage as google_storage
+from rich.console import Console
 from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy, faulty_server
 from support.oracle import oracle, oracle_by_text, read_texts, shards_in
 
+from fineshards.config import BuildConfig
+from fineshards.errors import UsageError
 from fineshards.pipeline.cli import main
+from fineshards.pipeline.launch import Launch, prepare
+from fineshards.pipeline.progress import watch
+from fineshards.shards.job import Job
+from fineshards.storage.base import open_storage
 
 OUTPUT = "gs://data/deep/out"
 FLAGS = ["--shard_tokens=3000", "--test_fraction=0.3", "--block_bytes=1"]
@@ -177,6 +187,85 @@ def test_two_concurrent_builds_both_succeed(
     check(cloud, expected)
 
 
+def launched(small: Path, shard_tokens: int = 3000, overwrite: bool = False) -> Launch:
+    """A launch by itself, without the job's work."""
+    return prepare(
+        BuildConfig(
+            input=str(small),
+            output=OUTPUT,
+            shard_tokens=shard_tokens,
+            block_bytes=1,
+            overwrite=overwrite,
+        )
+    )
+
+
+def test_the_slower_of_two_different_launches_is_told_what_differs(
+    cloud: Proxy, small: Path
+) -> None:
+    # The fifth upload is the job record, after three folders and the vocabulary.
+    rule = cloud.fail("^POST /upload", lambda: launched(small, 4000), (5,))
+    with pytest.raises(UsageError) as caught:
+        launched(small)
+    assert rule.hits == 1
+    assert str(caught.value) == (
+        f"{OUTPUT} was taken by another job while this one was launched: --shard_tokens: was "
+        "4000, now 3000. Let one job finish before you start another with the same --output."
+    )
+    kept = Job.load(open_storage(OUTPUT))
+    assert kept is not None
+    assert kept.settings.shard_tokens == 4000
+
+
+@pytest.mark.parametrize(
+    "late",
+    ["^GET .*prefix=deep/out/train/&", "^GET .*prefix=deep/out/checkp", "^DELETE .*job.json"],
+)
+@pytest.mark.parametrize("same", [True, False])
+def test_a_late_overwrite_deletes_nothing_of_the_job_that_took_the_folder(
+    cloud: Proxy, small: Path, late: str, same: bool
+) -> None:
+    launched(small)
+    storage = open_storage(OUTPUT)
+    work = ["train/train_0000.npy", "checkpoints/unfinished/x", "metadata/rejected/00000.jsonl"]
+
+    def take_over() -> None:
+        launched(small, 4000, overwrite=True)
+        for name in work:
+            storage.write(name, b"new")
+
+    # The first listing only looks for files of others.
+    rule = cloud.fail(late, take_over, (2,) if "prefix" in late else (1,))
+    if same:
+        assert launched(small, 4000, overwrite=True).job.settings.shard_tokens == 4000
+    else:
+        with pytest.raises(UsageError, match="was taken by another job while this one was launch"):
+            launched(small, 5000, overwrite=True)
+    assert rule.hits == 1
+    assert [storage.read(name) for name in work] == [b"new"] * 3
+    kept = Job.load(storage)
+    assert kept is not None
+    assert kept.settings.shard_tokens == 4000
+    assert storage.size(kept.settings.tokenizer.file)
+
+
+def test_the_end_of_a_build_does_not_wait_for_a_stalled_server(cloud: Proxy, small: Path) -> None:
+    storage = launched(small).checkpoints.storage
+    released, answered = threading.Event(), []
+
+    def stall() -> None:
+        released.wait(60)
+        answered.append(True)
+
+    # The first one is asked before the work begins.
+    rule = cloud.fail("manifest.json", stall, range(2, 1000))
+    with watch(storage, Console(file=io.StringIO())):
+        while not rule.hits:
+            time.sleep(0.01)
+    assert answered == []
+    released.set()
+
+
 def test_the_reader_of_the_seed_script_finds_every_shard(
     cloud: Proxy, small: Path, expected: dict[str, bytes]
 ) -> None:
@@ -192,6 +281,21 @@ def test_the_reader_of_the_seed_script_finds_every_shard(
         assert found == shards
     # Also when the prefix ends with a slash.
     assert len(list(bucket.list_blobs(prefix="train/"))[1:]) == len(shards)
+    # What it drops is the folder's own object, which any listing of a flat bucket shows.
+    first = next(iter(bucket.list_blobs(prefix="train")))
+    assert (first.name, first.size) == ("train/", 0)
+
+
+def test_the_reader_of_the_seed_script_finds_nothing_below_a_folder(
+    cloud: Proxy, small: Path, expected: dict[str, bytes]
+) -> None:
+    """Its prefix is the split's name, so it only sees a dataset at the bucket's root."""
+    assert main(command(small)) == 0
+    client = google_storage.Client(project="test", credentials=AnonymousCredentials())
+    bucket = client.bucket("data")
+    assert list(bucket.list_blobs(prefix="train")) == []
+    found = [blob.name for blob in bucket.list_blobs(prefix="deep/out/train")][1:]
+    assert found == sorted(f"deep/out/{name}" for name in expected if name.startswith("train/"))
 
 
 def test_status_verify_and_inspect_take_few_requests(

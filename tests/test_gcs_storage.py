@@ -9,10 +9,11 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import quote
 
 import pytest
 from conftest import ROOT
-from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy
+from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, LeaveOut, Proxy
 
 from fineshards.errors import OutputError
 from fineshards.storage.base import Storage, open_storage
@@ -202,8 +203,57 @@ def test_many_objects_are_deleted_over_kept_connections(cloud: Proxy, storage: S
     before = cloud.connections
     storage.delete_folder("a")
     assert cloud.names("data") == ["out/ab"]
-    assert cloud.count("^DELETE") == 200
+    assert cloud.count("^DELETE .*ifGenerationMatch=[1-9]") == cloud.count("^DELETE") == 200
     assert cloud.connections - before <= 2 * 32 + 2
+
+
+@pytest.mark.parametrize("folder", [False, True])
+@pytest.mark.parametrize("answer", [None, LOSE_ANSWER])
+def test_a_late_delete_keeps_what_was_written_since(
+    cloud: Proxy, storage: Storage, folder: bool, answer: str | None
+) -> None:
+    """Also one that is sent again, because the answer to the first was lost."""
+    storage.write(NAME, b"old")
+
+    def replace() -> None:
+        path = f"/storage/v1/b/data/o/{quote(OBJECT, safe='')}"
+        assert cloud.ask("DELETE", path).status in (200, 204, 404)
+        open_storage("gs://data/out").write(NAME, b"new")
+
+    if answer:
+        cloud.fail("^DELETE", answer)
+    rule = cloud.fail("^DELETE", replace)
+    if folder:
+        storage.delete_folder("train")
+    else:
+        storage.delete(NAME)
+    assert rule.hits == 1
+    assert cloud.content("data", OBJECT) == b"new"
+
+
+@pytest.mark.parametrize("size", sorted(SIZES))
+def test_an_answer_that_leaves_out_what_was_written_is_asked_for(
+    cloud: Proxy, storage: Storage, size: str
+) -> None:
+    cloud.fail("^(POST|PUT) /upload", LeaveOut(("size",)), range(1, 100))
+    storage.write(NAME, content_of(size))
+    assert storage.size(NAME) == SIZES[size]
+
+
+def test_messages_say_what_is_known_of_an_object_without_a_size(
+    cloud: Proxy, storage: Storage
+) -> None:
+    storage.write(NAME, b"first")
+    crc32c = (cloud.metadata("data", OBJECT) or {})["crc32c"]
+    cloud.fail("^GET", LeaveOut(("size",)), range(1, 100))
+    with pytest.raises(OutputError) as caught:
+        storage.write(NAME, b"other")
+    assert f"an unknown number of bytes with crc32c {crc32c}, this job has 5 bytes" in str(
+        caught.value
+    )
+    for ask in (storage.size, storage.open, storage.delete):
+        with pytest.raises(OutputError, match=f"^gs://data/{OBJECT} cannot be used: the server le"):
+            ask(NAME)
 
 
 def test_seeking_reads_nothing(cloud: Proxy, storage: Storage) -> None:

@@ -19,12 +19,16 @@ from support.oracle import oracle, oracle_by_text, read_texts, shards_in
 from support.watched_encoder import watched_encode
 
 import fineshards
+from fineshards.config import BuildConfig
 from fineshards.encoders.exact import ExactEncoder
+from fineshards.encoders.loading import load_encoder
 from fineshards.errors import OutputError
 from fineshards.pipeline.graph import build_pipeline
+from fineshards.pipeline.launch import clear_checkpoints, prepare
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.job import Job
+from fineshards.shards.job import JOB_NAME, Job
 from fineshards.storage.base import open_storage
+from fineshards.transforms.blocks import discover_file, finish_block
 from fineshards.transforms.work import Work
 
 Build = Callable[..., int]
@@ -215,6 +219,49 @@ def test_a_first_try_that_failed_at_once_needs_no_overwrite(
     assert shards_in(output) == oracle(texts, 10_000, test_shards=1)
 
 
+TAKEN = (
+    "was taken over by another job, so this one stops. The other job differs: --shard_tokens: was "
+    "100000000, now 2000. Let one job finish"
+)
+
+
+@pytest.fixture(name="run_command")
+def _run_command(
+    fineshards: Callable[..., subprocess.CompletedProcess[str]],
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """The fixture `fineshards`, whose name the package has here."""
+    return fineshards
+
+
+def test_a_job_that_is_replaced_before_its_first_block_is_told_so_and_stops(
+    small: Path, tmp_path: Path, run_command: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    output = tmp_path / "out"
+    config = BuildConfig(input=str(small / "*.parquet"), output=str(output))
+    launch = prepare(config)
+    work = Work.of(launch.checkpoints, launch.job, config)
+    ((file, block), *_) = [(f, b) for f in launch.job.files for b in discover_file(f, work)]
+
+    flags = ["--shard_tokens=2000", "--keep_checkpoints"]
+    other = run_command("build", "--input", config.patterns[0], "--output", output, *flags)
+    assert other.returncode == 0, other.stderr
+    said = other.stdout.splitlines()[0]
+    assert said == (
+        f"replaces a job in {output} that had finished nothing: --shard_tokens: was 100000000, "
+        "now 2000"
+    )
+    before = files_in(output)
+    encoder = load_encoder(launch.job.settings.tokenizer, launch.checkpoints.storage, "auto")
+    # A worker that is about to begin a block, and the whole graph.
+    with pytest.raises(OutputError, match=TAKEN):
+        finish_block(file, block, encoder, work)
+    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
+    build_pipeline(pipeline, work)
+    with pytest.raises(OutputError, match=TAKEN):
+        pipeline.run()
+    assert files_in(output) == before
+
+
 def test_a_job_whose_output_was_taken_over_writes_nothing(
     build: Build, small: Path, tmp_path: Path
 ) -> None:
@@ -222,16 +269,20 @@ def test_a_job_whose_output_was_taken_over_writes_nothing(
     assert build(small / "a.parquet", output, "--keep_checkpoints") == 0
     storage = open_storage(str(output))
     job = Job.load(storage)
+    assert job is not None
     old = Checkpoints.of(storage, job)
-    assert build(small / "b.parquet", output, "--overwrite") == 0
+    assert build(small / "b.parquet", output, "--overwrite", "--keep_checkpoints") == 0
     before = files_in(output)
-    with pytest.raises(OutputError, match="was taken over by another job"):
+    taken = "was taken over by another job, .* differs: it has other input files"
+    with pytest.raises(OutputError, match=taken):
         old.job()
-    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
-    build_pipeline(pipeline, Work(old, job.settings, files=1))
-    with pytest.raises(OutputError, match="was taken over by another job"):
-        pipeline.run()
+    # What it would have deleted at its end is not its own any more.
+    with pytest.raises(OutputError, match=taken):
+        clear_checkpoints(old)
     assert files_in(output) == before
+    storage.delete(JOB_NAME)
+    with pytest.raises(OutputError, match="has no job record any more, so this job stops"):
+        old.job()
 
 
 def test_overwrite_starts_from_scratch(build: Build, small: Path, tmp_path: Path) -> None:

@@ -436,6 +436,29 @@ def test_delete_folder_removes_its_content_and_accepts_a_missing_one(storage: St
     assert list(storage.names("a")) == ["ab"]
 
 
+def test_a_check_that_fails_ends_a_deletion(storage: Storage) -> None:
+    def refuse() -> None:
+        raise OutputError("taken")
+
+    for name in ("a/b", "a/c"):
+        storage.write(name, b"")
+    with pytest.raises(OutputError, match="taken"):
+        storage.delete("a/b", check=refuse)
+    with pytest.raises(OutputError, match="taken"):
+        storage.delete_folder("a", check=refuse)
+    assert names(storage) == ["a/b", "a/c"]
+
+
+def test_a_file_that_is_written_again_has_another_version(storage: Storage) -> None:
+    assert storage.version("a") is None
+    storage.write("a", b"same")
+    first = storage.version("a")
+    assert first == storage.version("a") is not None
+    storage.delete("a")
+    storage.write("a", b"same")
+    assert storage.version("a") not in (first, None)
+
+
 def test_threads_may_delete_the_same_folder_at_once(storage: Storage) -> None:
     for number in range(100):
         storage.write(f"a/{number % 7}/{number}", b"")

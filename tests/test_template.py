@@ -265,6 +265,7 @@ def test_make_template_prints_valid_shell_commands(
         "sdk_container_image": image,
         "input": "gs://b-1/in/*.parquet",
         "output": "gs://b-1/datasets/fineshards",
+        "disk_size_gb": PARAMETERS["disk_size_gb"]["defaultValue"],
         "dtype": "auto",
         "test_shards": "3",
     }

@@ -36,6 +36,7 @@ def finish_block(
     finished = work.checkpoints.read_summary(block)
     if finished is not None:
         return finished, True
+    work.checkpoints.stop_if_replaced(file.index)
     # Added up once, at the end: a sum costs time for each label.
     counts: list[Counts] = []
     rejected = Rejected(file, work.max_bad_rows)

@@ -56,7 +56,10 @@ def commit(
     storage = work.checkpoints.storage
     manifest = Manifest.of(work.checkpoints.job(), plan.layout, records, reports)
     name = manifest.save(storage)
-    storage.delete_folder(TEMPORARY if work.keep_checkpoints else FOLDER)
+    # A worker that comes late must not delete the checkpoints of a job that took the folder over.
+    storage.delete_folder(
+        TEMPORARY if work.keep_checkpoints else FOLDER, check=work.checkpoints.job
+    )
     METRICS.count(shards_in=len(records), tokens_in=plan.layout.tokens)
     _log.info("commit: %s", storage.path(name))
     return name

@@ -40,7 +40,7 @@ from fineshards.shards.block_writer import (
     documents_writer,
 )
 from fineshards.shards.counts import Counts, Sums
-from fineshards.shards.job import Job
+from fineshards.shards.job import Job, Settings
 from fineshards.shards.layout import ONE_STREAM, Layout, SplitRule, shard_stem, table_name
 from fineshards.shards.records import Block, ShardRecord, from_fields
 from fineshards.shards.reports import BlockSummary
@@ -58,7 +58,8 @@ _NO_TEST = SplitRule(None, 0)
 class Checkpoints:
     """Names, readers and writers of one job's checkpoints.
 
-    dtype: of its tokens. rule: of its split, which decides the streams.
+    dtype: of its tokens. rule: of its split, which decides the streams. settings: the job's, to say
+    how a job that took its place differs.
     """
 
     def __init__(
@@ -67,10 +68,12 @@ class Checkpoints:
         fingerprint: str,
         dtype: np.dtype[np.unsignedinteger] = npy.TOKEN_DTYPE,
         rule: SplitRule = _NO_TEST,
+        settings: Settings | None = None,
     ) -> None:
         self.storage = storage
         self.dtype = dtype
         self._rule = rule
+        self._settings = settings
         self._mark_stream = rule.streams[-1]
         self.folder = f"{FOLDER}/{fingerprint}"
         self._fingerprint = fingerprint
@@ -79,7 +82,7 @@ class Checkpoints:
     def of(cls, storage: Storage, job: Job) -> Checkpoints:
         """The checkpoints of a job in its output folder."""
         settings = job.settings
-        return cls(storage, job.fingerprint(), settings.token_dtype, settings.split)
+        return cls(storage, job.fingerprint(), settings.token_dtype, settings.split, settings)
 
     def job(self) -> Job:
         """The job of these checkpoints, read from the output folder.
@@ -88,12 +91,29 @@ class Checkpoints:
         replaced must stop before they write among the new shards.
         """
         job = Job.load(self.storage)
-        if job is None or job.fingerprint() != self._fingerprint:
+        if job is None:
             raise OutputError(
-                f"{self.storage.root} was taken over by another job (--overwrite), so this one "
-                "stops. Let one job finish before you start another with the same output."
+                f"{self.storage.root} has no job record any more, so this job stops: another one "
+                "is taking its place, or someone deleted it. Let one job finish before you start "
+                "another with the same output."
+            )
+        if job.fingerprint() != self._fingerprint:
+            differences = self._settings.differences(job.settings) if self._settings else []
+            raise OutputError(
+                f"{self.storage.root} was taken over by another job, so this one stops. The other "
+                f"job differs: {'; '.join(differences) or 'it has other input files'}. Let one job "
+                "finish before you start another with the same output."
             )
         return job
+
+    def stop_if_replaced(self, file: int) -> None:
+        """Raises OutputError if another job has taken over the folder since a file was discovered.
+
+        Cheap enough for every block: it looks for the file's blocks, which a replacing launch
+        deletes, and not into the job record, which may hold 50,000 files.
+        """
+        if self.storage.size(self._blocks_name(file)) is None:
+            self.job()
 
     # -- discovered files
 

@@ -115,6 +115,14 @@ class Settings:
         """NumPy dtype of the tokens in the shards: `<u4` or `<u2`."""
         return DTYPES[self.dtype]
 
+    def differences(self, other: Settings) -> list[str]:
+        """How other settings differ from these, by flag; empty if they do not."""
+        return [
+            f"{name}: was {old!r}, now {new!r}"
+            for (name, old), (_, new) in zip(_by_flag(self), _by_flag(other), strict=True)
+            if old != new
+        ]
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -141,13 +149,7 @@ class Job:
 
     def differences(self, other: Job) -> list[str]:
         """How another job differs from this one, for an error message; empty if it does not."""
-        found = [
-            f"{name}: was {old!r}, now {new!r}"
-            for (name, old), (_, new) in zip(
-                _by_flag(self.settings), _by_flag(other.settings), strict=True
-            )
-            if old != new
-        ]
+        found = self.settings.differences(other.settings)
         if len(self.files) != len(other.files):
             found.append(f"number of input files: was {len(self.files)}, now {len(other.files)}")
         for old_file, new_file in zip(self.files, other.files, strict=False):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import mmap
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -43,6 +43,10 @@ class Part:
     stop: int
 
 
+def always() -> None:
+    """The check of a deletion that no one else can get in the way of."""
+
+
 class Storage(ABC):
     """An output folder. Cheap to create and to pickle; opens nothing until it is used.
 
@@ -69,6 +73,10 @@ class Storage(ABC):
     @abstractmethod
     def size(self, name: str) -> int | None:
         """Size in bytes, or None if there is no such file."""
+
+    @abstractmethod
+    def version(self, name: str) -> str | None:
+        """What changes whenever a file is written again; None if there is no such file."""
 
     @abstractmethod
     def entries(self, folder: str) -> Iterator[Entry]:
@@ -101,12 +109,20 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    def delete(self, name: str) -> None:
-        """Deletes a file; a missing file is not an error."""
+    def delete(self, name: str, check: Callable[[], object] = always) -> None:
+        """Deletes a file; a missing file is not an error.
+
+        check: called after the file was found and before it is deleted. What it raises ends the
+        deletion. On gs:// only the version that was found is deleted, so a file that another job
+        wrote after a check that passed is kept.
+        """
 
     @abstractmethod
-    def delete_folder(self, name: str) -> None:
-        """Deletes a folder and everything in it; a missing folder is not an error."""
+    def delete_folder(self, name: str, check: Callable[[], object] = always) -> None:
+        """Deletes a folder and everything in it; a missing folder is not an error.
+
+        check: as in `delete`; called for every few thousand files.
+        """
 
     def open_mapped(self, name: str) -> mmap.mmap | bytes:
         """A whole file, mapped into memory for reading; only where `supports_mmap` is true."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import io
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fineshards.errors import OutputError, UsageError
-from fineshards.storage.base import Entry, Part, Storage
+from fineshards.storage.base import Entry, Part, Storage, always
 from fineshards.storage.checksums import checksum_to_base64, file_checksum
 from fineshards.storage.gcs_folders import has_folders, make_folder, remove_folders
 from fineshards.storage.gcs_objects import (
@@ -77,6 +77,11 @@ class GcsStorage(Storage):
         blob = self.find(name)
         return None if blob is None else blob.size
 
+    def version(self, name: str) -> str | None:
+        """See Storage."""
+        blob = self.find(name)
+        return None if blob is None else str(blob.generation)
+
     def entries(self, folder: str) -> Iterator[Entry]:
         """See Storage."""
         with explained("listed", self.path(folder)):
@@ -133,20 +138,24 @@ class GcsStorage(Storage):
             yield content  # type: ignore[misc]
             self.upload(name, content)
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, check: Callable[[], object] = always) -> None:
         """See Storage."""
-        self.remove(name, retry())
+        found = self.find(name)
+        check()
+        if found is not None:
+            self.remove(found, retry())
 
-    def delete_folder(self, name: str) -> None:
+    def delete_folder(self, name: str, check: Callable[[], object] = always) -> None:
         """See Storage."""
         with (
             explained("deleted", self.path(name)),
             ThreadPoolExecutor(_DELETE_THREADS) as pool,
         ):
-            names = map(self.name_of, self._list(f"{name}/"))
-            # There may be millions of names, and the pool would queue them all.
-            while chunk := list(islice(names, _DELETE_QUEUE)):
-                list(pool.map(self.delete, chunk))
+            found = self._list(f"{name}/")
+            # There may be millions of objects, and the pool would queue them all.
+            while chunk := list(islice(found, _DELETE_QUEUE)):
+                check()
+                list(pool.map(lambda blob: self.remove(blob, retry()), chunk))
             if has_folders(self.root):
                 remove_folders(self.path(name))
 
@@ -160,16 +169,23 @@ class GcsStorage(Storage):
 
     def find(self, name: str) -> Blob | None:
         """An object with its metadata, or None if there is none."""
-        from google.api_core.exceptions import NotFound
+        blob = self._look_up(name)
+        return None if blob is None else self.described(blob)
 
-        with explained("read", self.path(name)):
-            blob = bucket_of(self.root).blob(self._prefix + name)
-            try:
-                blob.reload(retry=retry())
-            except NotFound as error:
-                if bucket_is_missing(error):
-                    raise
-                return None
+    def described(self, blob: Blob) -> Blob:
+        """The object with size, checksum and generation, asked for again if one was left out.
+
+        Raises OutputError if the server does not say them.
+        """
+        if not _is_described(blob):
+            name = self.name_of(blob)
+            found = self._look_up(name)
+            if found is None or not _is_described(found):
+                raise OutputError(
+                    f"{self.path(name)} cannot be used: the server left out its size, checksum or "
+                    "generation, which Cloud Storage always gives. Check what answers in its place."
+                )
+            blob = found
         return blob
 
     def reader(self, blob: Blob, read_ahead: int) -> BinaryIO:
@@ -202,18 +218,22 @@ class GcsStorage(Storage):
 
         with explained("written", self.path(name)):
             try:
-                return transfer(attempt)
+                return self.described(transfer(attempt))
             except PreconditionFailed:
                 return self.already_there(name, size, checksum)
 
-    def already_there(self, name: str, size: int, checksum: str) -> Blob:
+    def already_there(
+        self, name: str, size: int, checksum: str, if_missing: Callable[[], object] = always
+    ) -> Blob:
         """The existing object because of which a request to create it failed with status 412.
 
         Another attempt created it, or this one did and the response was lost. In both cases it has
-        the same bytes. Raises OutputError if it has other bytes, or was deleted meanwhile.
+        the same bytes. Raises OutputError if it has other bytes, or if there is none; then it calls
+        `if_missing` first, which may know a better reason.
         """
-        found = self.find(name)
+        found = self._look_up(name)
         if found is None:
+            if_missing()
             raise OutputError(
                 f"{self.path(name)} was deleted while it was written. Run again when no one else "
                 "changes the output folder."
@@ -241,29 +261,53 @@ class GcsStorage(Storage):
             )
         except (PreconditionFailed, NotFound):
             return None
-        return blob
+        return self.described(blob)
 
-    def remove(self, name: str, policy: Any) -> None:
-        """Deletes an object; a missing one is not an error."""
-        from google.api_core.exceptions import NotFound
+    def remove(self, found: Blob, policy: Any) -> None:
+        """Deletes an object in the generation that was found or written.
 
-        with explained("deleted", self.path(name)), suppress(NotFound):
-            bucket_of(self.root).blob(self._prefix + name).delete(retry=policy)
+        It is no error if that generation is gone, deleted (404) or replaced (412). The request is
+        for the live object under a precondition, because one that names the generation itself
+        would delete it for good in a bucket that keeps old versions.
+        https://cloud.google.com/storage/docs/deleting-objects
+        """
+        from google.api_core.exceptions import NotFound, PreconditionFailed
+
+        with (
+            explained("deleted", self.path(self.name_of(found))),
+            suppress(NotFound, PreconditionFailed),
+        ):
+            bucket_of(self.root).blob(found.name).delete(
+                if_generation_match=found.generation, retry=policy
+            )
 
     def check_same(self, found: Blob, size: int, checksum: str) -> None:
-        """Raises OutputError unless an existing object has this size and checksum."""
+        """Raises OutputError unless an object that was created or found has this content."""
         if (found.size, found.crc32c) != (size, checksum):
             raise OutputError(
                 f"{self.path(self.name_of(found))} already exists with other content: it has "
-                f"{found.size} bytes with crc32c {found.crc32c}, this job has {size} bytes with "
-                f"crc32c {checksum}. If another job writes to this folder, choose another "
-                "--output; otherwise start again with --overwrite."
+                f"{_content(found.size, found.crc32c)}, this job has {_content(size, checksum)}. "
+                "If another job writes to this folder, choose another --output; otherwise start "
+                "again with --overwrite."
             )
 
     def name_of(self, blob: Blob) -> str:
         """The name of an object, relative to the output folder."""
         name: str = blob.name.removeprefix(self._prefix)
         return name
+
+    def _look_up(self, name: str) -> Blob | None:
+        from google.api_core.exceptions import NotFound
+
+        with explained("read", self.path(name)):
+            blob = bucket_of(self.root).blob(self._prefix + name)
+            try:
+                blob.reload(retry=retry())
+            except NotFound as error:
+                if bucket_is_missing(error):
+                    raise
+                return None
+        return blob
 
     def _list(self, prefix: str) -> Iterator[Blob]:
         yield from bucket_of(self.root).list_blobs(prefix=self._prefix + prefix, retry=retry())
@@ -273,3 +317,13 @@ class GcsStorage(Storage):
             f"{self.path(name)} cannot be read: there is no such object. Check the name, or build "
             "the dataset again."
         )
+
+
+def _is_described(blob: Blob) -> bool:
+    return None not in (blob.size, blob.crc32c, blob.generation)
+
+
+def _content(size: int | None, checksum: str | None) -> str:
+    """Size and checksum in words, as far as the server has said them."""
+    length = "an unknown number of bytes" if size is None else f"{size} bytes"
+    return f"{length} with {'unknown crc32c' if checksum is None else f'crc32c {checksum}'}"

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fineshards.errors import OutputError
 from fineshards.storage.base import TEMPORARY, Part
@@ -66,7 +66,8 @@ class _Composition:
         self._name = name
         stem = name.rpartition("/")[2]
         self._temporary = f"{TEMPORARY}/{stem}.{uuid.uuid4().hex}"
-        self._component_names: list[str] = []
+        # By name; None until it is known that the component exists.
+        self._made: dict[str, Blob | None] = {}
 
     def run(self, header: bytes, parts: Sequence[Part]) -> int:
         found = [self._find(part) for part in parts]
@@ -82,7 +83,7 @@ class _Composition:
                     for at in range(0, len(components), _MAX_COMPONENTS)
                 ]
                 components = [
-                    self._join(self._next_name(), group) if len(group) > 1 else group[0]
+                    self._component(self._join, group) if len(group) > 1 else group[0]
                     for group in groups
                 ]
             return checksum_from_base64(self._join(self._name, components).crc32c)
@@ -108,15 +109,17 @@ class _Composition:
                 cut = [] if whole else run
                 with tempfile.SpooledTemporaryFile(_READ_BYTES) as content:
                     _write(self._storage, header, cut, content)  # type: ignore[arg-type]
-                    yield self._storage.upload(self._next_name(), content)
+                    yield self._component(self._storage.upload, content)
                 header = b""
             if whole:
                 yield from (one.blob for one in run)
 
-    def _next_name(self) -> str:
-        name = f"{self._temporary}.{len(self._component_names)}"
-        self._component_names.append(name)
-        return name
+    def _component(self, make: Callable[[str, Any], Blob], content: Any) -> Blob:
+        """Makes a component under a name of its own."""
+        name = f"{self._temporary}.{len(self._made)}"
+        self._made[name] = None
+        component = self._made[name] = make(name, content)
+        return component
 
     def _join(self, name: str, sources: list[Blob]) -> Blob:
         """Joins objects into a new one, and compares its checksum with the expected one."""
@@ -138,10 +141,12 @@ class _Composition:
                 ) from error
         if joined is None:
             # The object exists already, or a source has changed.
-            if self._storage.find(name) is None:
-                for source in sources:
-                    self._check_unchanged(source)
-            return self._storage.already_there(name, size, checksum_to_base64(checksum))
+            return self._storage.already_there(
+                name,
+                size,
+                checksum_to_base64(checksum),
+                if_missing=lambda: self._check_unchanged(sources),
+            )
         self._storage.check_same(joined, size, checksum_to_base64(checksum))
         return joined
 
@@ -154,21 +159,25 @@ class _Composition:
                 return f" from {path}, whose storage class is {source.storage_class}, not {first}"
         return ""
 
-    def _check_unchanged(self, source: Blob) -> None:
-        name = self._storage.name_of(source)
-        now = self._storage.find(name)
-        if now is None or now.generation != source.generation:
-            state = "it is deleted" if now is None else f"it is generation {now.generation}"
-            raise OutputError(
-                f"{self._storage.path(name)} changed while {self._name} was composed from it: it "
-                f"was generation {source.generation}, now {state}. Run again when no one else "
-                "writes there."
-            )
+    def _check_unchanged(self, sources: list[Blob]) -> None:
+        for source in sources:
+            name = self._storage.name_of(source)
+            now = self._storage.find(name)
+            if now is None or now.generation != source.generation:
+                state = "it is deleted" if now is None else f"it is generation {now.generation}"
+                raise OutputError(
+                    f"{self._storage.path(name)} changed while {self._name} was composed from it: "
+                    f"it was generation {source.generation}, now {state}. Run again when no one "
+                    "else writes there."
+                )
 
     def _delete_components(self) -> None:
-        for name in self._component_names:
+        # The name is this attempt's alone, so whatever is found there is the component.
+        for name, made in self._made.items():
             try:
-                self._storage.remove(name, retry(_CLEANUP_SECONDS))
+                component = made or self._storage.find(name)
+                if component is not None:
+                    self._storage.remove(component, retry(_CLEANUP_SECONDS))
             except OutputError:
                 # The job's final step deletes what is left.
                 return

@@ -12,13 +12,13 @@ import mmap
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from fineshards.errors import OutputError
-from fineshards.storage.base import TEMPORARY, Entry, Storage
+from fineshards.storage.base import TEMPORARY, Entry, Storage, always
 
 # Unwritten bytes at which the disk starts to write.
 _WRITE_BEHIND_BYTES = 16 << 20
@@ -43,12 +43,13 @@ class LocalStorage(Storage):
 
     def size(self, name: str) -> int | None:
         """See Storage."""
-        try:
-            return os.stat(self.path(name)).st_size
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise self._error("read", name, error) from error
+        state = self._state(name)
+        return None if state is None else state.st_size
+
+    def version(self, name: str) -> str | None:
+        """See Storage."""
+        state = self._state(name)
+        return None if state is None else f"{state.st_ino}-{state.st_mtime_ns}"
 
     def entries(self, folder: str) -> Iterator[Entry]:
         """See Storage."""
@@ -119,8 +120,9 @@ class LocalStorage(Storage):
             if temporary:
                 Path(temporary).unlink(missing_ok=True)
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, check: Callable[[], object] = always) -> None:
         """See Storage."""
+        check()
         try:
             os.unlink(self.path(name))
         except (FileNotFoundError, NotADirectoryError):
@@ -128,8 +130,9 @@ class LocalStorage(Storage):
         except OSError as error:
             raise self._error("deleted", name, error) from error
 
-    def delete_folder(self, name: str) -> None:
-        """See Storage."""
+    def delete_folder(self, name: str, check: Callable[[], object] = always) -> None:
+        """See Storage. The check is called once."""
+        check()
 
         def ignore_missing(_function: object, _path: str, info: Any) -> None:
             if not isinstance(info[1], FileNotFoundError | NotADirectoryError):
@@ -139,6 +142,14 @@ class LocalStorage(Storage):
             shutil.rmtree(self.path(name), onerror=ignore_missing)
         except OSError as error:
             raise self._error("deleted", name, error) from error
+
+    def _state(self, name: str) -> os.stat_result | None:
+        try:
+            return os.stat(self.path(name))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise self._error("read", name, error) from error
 
     def _error(self, action: str, name: str, error: OSError) -> OutputError:
         advice = {

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from apache_beam import Pipeline
     from apache_beam.options.pipeline_options import PipelineOptions
 
+_DISK_SIZE_GB = 50
+
 
 def runs_on_dataflow(config: BuildConfig) -> bool:
     """Whether the job is for Dataflow. Does not import Beam."""
@@ -58,9 +60,15 @@ def dataflow_defaults(config: BuildConfig) -> tuple[str, ...]:
     - Workers need nothing of `__main__`, so it is not pickled and staged, which is Dataflow's
       default (pipeline_options.py of Beam 2.77, _handle_load_main_session).
     - Beam is in the image, so workers must not download and install it when they start.
+    - The disk holds the image and what waits for its upload (docs/dataflow.md). Dataflow's own
+      default may be too small, and a template's launch does not apply the defaults in its metadata.
     """
     digest = hashlib.sha256(config.folder.rstrip("/").encode()).hexdigest()
-    defaults = [f"--job_name=fineshards-{digest[:12]}", "--no_save_main_session"]
+    defaults = [
+        f"--job_name=fineshards-{digest[:12]}",
+        "--no_save_main_session",
+        f"--disk_size_gb={_DISK_SIZE_GB}",
+    ]
     if config.workers is not None:
         defaults.append(f"--num_workers={config.workers}")
     if any(arg.split("=")[0] == "--sdk_container_image" for arg in config.beam_args):

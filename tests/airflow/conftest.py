@@ -192,4 +192,5 @@ def _connect(
     monkeypatch.setattr(AsyncDataflowHook, "initialize_client", initialize_client)
     monkeypatch.setattr(module, "POLL_SECONDS", 1)
     dag.get_task("wait").poll_interval = 1
-    dag.get_task("verify").config_file = str(kube)
+    monkeypatch.setattr(module, "KUBE_CONFIG", str(kube))
+    monkeypatch.setattr(module, "LOOKS", (0, 0.1))

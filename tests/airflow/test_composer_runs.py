@@ -50,6 +50,7 @@ def test_a_run_builds_and_verifies_a_dataset(cloud: Cloud, module: ModuleType) -
         "tempLocation": "gs://my-bucket/temp",
         "machineType": "n2-standard-4",
         "maxWorkers": 10,
+        "diskSizeGb": 50,
     }
     (pod,) = cloud.cluster.created
     assert pod.image == PARAMS["image"]
@@ -178,28 +179,44 @@ def test_the_job_of_an_earlier_attempt_is_adopted(cloud: Cloud, module: ModuleTy
     assert cloud.dataflow.jobs == [earlier]
 
 
-@pytest.mark.parametrize("status", [503, 403], ids=["retried by the client", "retried by Airflow"])
-def test_a_launch_without_an_answer_starts_one_job(
-    cloud: Cloud, monkeypatch: Any, status: int
+@pytest.mark.parametrize("status", [503, 403], ids=["retried by the client", "not retried"])
+@pytest.mark.parametrize("listed", ["at once", "late"])
+def test_the_job_of_a_launch_without_an_answer_is_watched(
+    cloud: Cloud, monkeypatch: Any, status: int, listed: str
 ) -> None:
+    """Also if it is the last try: there is no other to find the job."""
     create = cloud.dataflow.create
+    cloud.dag.get_task("launch").retries = 0
 
     def create_and_fail(*arguments: Any, **options: Any) -> Job:
         monkeypatch.setattr(cloud.dataflow, "create", create)
-        job = create(*arguments, **options)
-        if status == 403:
-            # Done before the next attempt; the client retries at once only for 5xx.
-            job.thread.join()
-            job.states[:] = ["DONE"]
+        create(*arguments, **options)
+        if listed == "late":
+            # Not in the next list.
+            cloud.dataflow.hidden = 1
         raise ServiceError(status, "UNAVAILABLE", "the answer was lost")
 
     monkeypatch.setattr(cloud.dataflow, "create", create_and_fail)
     run = cloud.run()
     assert states(run) == ALL_DONE
     assert len(cloud.dataflow.jobs) == 1
-    assert tries(run, "launch") == (1 if status == 503 else 2)
+    assert tries(run, "launch") == 1
     # The second request, if any, was refused because of the job of that name.
     assert len(cloud.launches) == (2 if status == 503 else 1)
+
+
+def test_a_launch_that_is_refused_fails_with_the_reason(
+    cloud: Cloud, monkeypatch: Any, capfd: Any
+) -> None:
+    def refuse(*_: Any, **__: Any) -> Job:
+        raise ServiceError(403, "PERMISSION_DENIED", "the role is missing")
+
+    monkeypatch.setattr(cloud.dataflow, "create", refuse)
+    run = cloud.run()
+    assert states(run)["launch"] == "failed"
+    assert tries(run, "launch") == 3
+    assert "Dataflow has no job of that name" in (said := "".join(capfd.readouterr()))
+    assert "the role is missing" in said
 
 
 def test_a_run_that_is_cleared_starts_again(cloud: Cloud) -> None:

@@ -116,6 +116,8 @@ class DataflowServer:
         self.jobs: list[Job] = []
         self.requests: list[Request] = []
         self.lock = threading.Lock()
+        # How many of the next lists leave out all jobs, as if they were not listed yet.
+        self.hidden = 0
         self.expect()
         self._http = ThreadingHTTPServer(
             ("localhost", 0), type("Bound", (_Handler,), {"service": self})
@@ -255,6 +257,9 @@ class _Handler(BaseHTTPRequestHandler):
         )
 
     def _list(self, where: dict[str, str], query: dict[str, str], body: Any) -> dict[str, Any]:
+        if self.service.hidden:
+            self.service.hidden -= 1
+            return {"jobs": []}
         jobs = [
             job
             for job in self.service.jobs

@@ -28,6 +28,16 @@ CUT_DOWNLOAD = "cut in the middle of the response"
 LOSE_ANSWER = "done by the server, but the response is lost"
 
 
+@dataclass(frozen=True)
+class LeaveOut:
+    """A fault: the response, which is JSON, lacks these fields."""
+
+    fields: tuple[str, ...]
+
+
+Fault = int | str | LeaveOut | Callable[[], object]
+
+
 @dataclass
 class Rule:
     """A fault for some of the requests that match a pattern.
@@ -38,7 +48,7 @@ class Rule:
     """
 
     pattern: re.Pattern[str]
-    fault: int | str | Callable[[], object]
+    fault: Fault
     numbers: Any
     seen: int = 0
     hits: int = 0
@@ -68,9 +78,7 @@ class Proxy:
     connections: int = 0
     storage_classes: dict[str, str] = field(default_factory=dict)
 
-    def fail(
-        self, pattern: str, fault: int | str | Callable[[], object], numbers: Any = (1,)
-    ) -> Rule:
+    def fail(self, pattern: str, fault: Fault, numbers: Any = (1,)) -> Rule:
         """Adds a rule; `numbers` is any container of numbers."""
         rule = Rule(re.compile(pattern), fault, numbers)
         self.rules.append(rule)
@@ -162,6 +170,10 @@ class _Handler(BaseHTTPRequestHandler):
         answer = self._serve(line, body)
         if answer.status == 404 and self._missing_bucket(self.path):
             answer = _problem(404, "The specified bucket does not exist.")
+        if isinstance(fault, LeaveOut):
+            content = json.loads(answer.body)
+            kept = {key: value for key, value in content.items() if key not in fault.fields}
+            answer.body = json.dumps(kept).encode()
         self.proxy.requests.append(Request(line, length, answer.status, len(answer.body)))
         if fault == LOSE_ANSWER:
             self._hang_up()
