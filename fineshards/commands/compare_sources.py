@@ -14,7 +14,7 @@ from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import FineshardsError
 from fineshards.shards.dataset import Dataset
-from fineshards.shards.hash_sample import sampled
+from fineshards.shards.hash_sample import sampled, splitmix64
 from fineshards.shards.job import Settings
 from fineshards.shards.records import SourceFile
 from fineshards.sources.reading import discover_blocks, read_block
@@ -22,7 +22,7 @@ from fineshards.sources.rows import Rows
 
 
 def compare_with_sources(dataset: Dataset, percent: float) -> tuple[int, list[str]]:
-    """Tokenizes about `percent` percent of the documents again.
+    """Tokenizes about `percent` percent of the documents again, and at least one.
 
     Returns how many were compared, and one sentence per difference: a source that has changed or
     cannot be read, a document whose tokens, row or number differ.
@@ -30,6 +30,9 @@ def compare_with_sources(dataset: Dataset, percent: float) -> tuple[int, list[st
     settings = dataset.manifest.settings
     encoder = load_reference(settings.tokenizer, dataset.storage)
     compared, problems = 0, []
+    documents_in_all = dataset.manifest.totals()["documents"]
+    # A small share of few documents may be none of them.
+    always = int(splitmix64(np.array([documents_in_all], np.uint64))[0]) % documents_in_all
     first_of_file = 0
     for file, report in zip(dataset.manifest.files, dataset.manifest.reports, strict=True):
         try:
@@ -38,7 +41,8 @@ def compare_with_sources(dataset: Dataset, percent: float) -> tuple[int, list[st
             for rows in _read(file, settings):
                 documents = rows.with_text()
                 count = len(documents.numbers)
-                chosen = sampled(np.arange(number, number + count), percent / 100)
+                numbers = np.arange(number, number + count)
+                chosen = sampled(numbers, percent / 100) | (numbers == always)
                 problems += _compare(dataset, file, documents, number, chosen, encoder)
                 compared += int(chosen.sum())
                 number += count

@@ -54,15 +54,8 @@ class Dataset:
 
     @classmethod
     def open(cls, storage: Storage) -> Dataset:
-        """Opens a dataset by its manifest; raises OutputError if it is not finished."""
-        manifest = Manifest.load(storage)
-        if manifest is None:
-            raise OutputError(
-                f"{storage.root} holds no finished dataset: metadata/manifest.json is missing. "
-                "Check the path. If a build was interrupted, run it again to finish it; "
-                "fineshards status shows its progress."
-            )
-        return cls(storage, manifest)
+        """Opens a dataset by its manifest; raises OutputError if that is missing or damaged."""
+        return cls(storage, Manifest.load_finished(storage))
 
     def tokens(self, shard: ShardRecord, start: int, stop: int) -> npt.NDArray[np.uint32]:
         """Tokens `[start, stop)` of a shard; raises OutputError if the file is too short."""
@@ -117,9 +110,13 @@ class Dataset:
     def _read_table(self, position: int) -> DocumentTable:
         """The document table of the shard at a position in the manifest."""
         name = table_name(self.manifest.shards[position].name)
+        # The whole table, some megabytes, in one request.
+        return self.parse_table(name, self.storage.read(name))
+
+    def parse_table(self, name: str, content: bytes) -> DocumentTable:
+        """A document table from the content of its file; raises OutputError for other content."""
         try:
-            # The whole table, some megabytes, in one request.
-            return DocumentTable.read(BytesIO(self.storage.read(name)))
+            return DocumentTable.read(BytesIO(content))
         except (pa.ArrowException, OSError, ValueError) as error:
             raise OutputError(
                 f"{self.storage.path(name)} cannot be read as a document table: {error}. "

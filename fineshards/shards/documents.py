@@ -69,6 +69,9 @@ class DocumentTable:
         if not table.schema.equals(SCHEMA):
             raise ValueError(f"has the columns {table.schema.names}, expected {SCHEMA.names}")
         table.validate(full=True)
+        for field in SCHEMA:
+            if not field.nullable and table[field.name].null_count:
+                raise ValueError(f"has no {field.name!r} in some rows")
         return cls(table)
 
     @staticmethod

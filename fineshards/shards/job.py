@@ -17,7 +17,7 @@ import numpy as np
 from fineshards.errors import OutputError
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.npy import DTYPES
-from fineshards.shards.records import SourceFile, from_fields
+from fineshards.shards.records import JSON_ERRORS, SourceFile, as_text, from_fields
 from fineshards.storage.base import Storage
 
 JOB_NAME = "metadata/job.json"
@@ -168,25 +168,27 @@ class Job:
     def load(cls, storage: Storage) -> Job | None:
         """The job of an output folder, or None; raises OutputError if its record is unreadable."""
         stored = storage.read_if_there(JOB_NAME)
-        if stored is None:
-            return None
+        return None if stored is None else cls.parse(stored, storage.path(JOB_NAME))
+
+    @classmethod
+    def parse(cls, stored: bytes, path: str) -> Job:
+        """The job of a record; raises OutputError, with the path, if it is unreadable."""
         try:
             content = json.loads(stored)
             if content["format_version"] != FORMAT_VERSION:
                 raise OutputError(
-                    f"{storage.path(JOB_NAME)} has format version {content['format_version']}, "
+                    f"{path} has format version {content['format_version']}, "
                     f"expected {FORMAT_VERSION}. Finish the job with the version of fineshards "
                     "that started it, or start again with --overwrite."
                 )
             return cls(
                 settings=settings_from_json(content["settings"]),
                 files=tuple(from_fields(SourceFile, file) for file in content["files"]),
-                origin=tuple((name, value) for name, value in content["origin"]),
+                origin=tuple((as_text(name), as_text(value)) for name, value in content["origin"]),
             )
-        except (AttributeError, ValueError, KeyError, TypeError) as error:
+        except JSON_ERRORS as error:
             raise OutputError(
-                f"{storage.path(JOB_NAME)} is not a readable job record ({error!r}). "
-                "Start again with --overwrite."
+                f"{path} is not a readable job record ({error!r}). Start again with --overwrite."
             ) from error
 
 
@@ -209,7 +211,7 @@ def settings_from_json(fields: dict[str, Any]) -> Settings:
             fields["tokenizer"],
             special_tokens=tuple((text, token) for text, token in specials),
         ),
-        split=SplitRule(**fields["split"]),
+        split=from_fields(SplitRule, fields["split"]),
     )
 
 

@@ -12,20 +12,39 @@ from typing import Any, TypeVar
 
 _Record = TypeVar("_Record")
 
+# Numbers are counts, sizes and positions. Larger ones would overflow in numpy.
+_LIMIT = 1 << 63
+_PLAIN = {"int", "str", "bool", "None"}
+
+# What reading JSON of unknown content may raise; RecursionError where it is nested too deep.
+JSON_ERRORS = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
+
 
 def from_fields(kind: type[_Record], content: Mapping[str, Any], **more: Any) -> _Record:
     """A dataclass from the fields of a JSON object and from `more`; ignores other fields.
 
-    Raises KeyError for a missing field, and TypeError for a value that is not the int or str it
-    should be, so that bad content fails here and not later in a sum.
+    Raises KeyError for a missing field, TypeError for a value of another type than the field's,
+    and ValueError for a number below 0 or beyond 63 bits, so that bad content fails here and not
+    later in a sum.
     """
     values = {}
     for field in fields(kind):  # type: ignore[arg-type]
         if field.name not in more:
             value = values[field.name] = content[field.name]
-            if field.type in ("int", "str") and type(value).__name__ != field.type:
-                raise TypeError(f"{field.name} is {value!r}, expected {field.type}")
+            allowed = set(str(field.type).split(" | "))
+            found = "None" if value is None else type(value).__name__
+            if allowed <= _PLAIN and found not in allowed:
+                raise TypeError(f"{field.name} is a {found}, expected {field.type}")
+            if found == "int" and not 0 <= value < _LIMIT:
+                raise ValueError(f"{field.name} is a number out of range")
     return kind(**values, **more)
+
+
+def as_text(value: object) -> str:
+    """A value that must be text; raises TypeError for any other."""
+    if not isinstance(value, str):
+        raise TypeError(f"found a {type(value).__name__}, expected text")
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +135,8 @@ class ShardRecord:
         pieces: Rows of the document table, one per document with tokens in the shard.
         documents: Documents that begin in the shard; equals its number of EOT tokens.
         first_document: Number in the stream of the document of the first token.
+        table_bytes: Size of the document table in bytes; None in a manifest of version 1.
+        table_crc32c: CRC-32C of the document table; None in a manifest of version 1.
 
     Example:
         >>> from fineshards.shards.manifest import Manifest
@@ -134,3 +155,26 @@ class ShardRecord:
     pieces: int
     documents: int
     first_document: int
+    table_bytes: int | None
+    table_crc32c: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataFile:
+    """A file in `metadata/` other than the document tables and the manifest.
+
+    Args:
+        name: Path below the output folder.
+        bytes: Size of the file in bytes.
+        crc32c: CRC-32C of the file, as Cloud Storage writes it: base64 of big-endian bytes.
+
+    Example:
+        >>> from fineshards.shards.manifest import Manifest
+        >>> from fineshards.storage.base import open_storage
+        >>> [file.name for file in Manifest.load(open_storage(dataset_folder)).metadata]
+        ['metadata/job.json', 'metadata/vocabulary.tiktoken']
+    """
+
+    name: str
+    bytes: int
+    crc32c: str
