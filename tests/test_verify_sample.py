@@ -64,6 +64,8 @@ def check(capsys: pytest.CaptureFixture[str], folder: Path, *flags: str) -> tupl
         "metadata/notes.txt",
         "metadata/documents/train_9999.parquet",
         "training.txt",
+        "README.md",
+        "notes/deep/file.txt",
         "test_old/test_0000.npy",
         "checkpoints/model.pt",
         f"checkpoints/{'0' * 64}/plan.json",
@@ -97,7 +99,6 @@ def test_what_the_job_itself_leaves_is_not_a_problem(
     assert any((dataset / "checkpoints").iterdir())
     (dataset / "checkpoints/unfinished").mkdir()
     (dataset / "checkpoints/unfinished/x.tokens.1").touch()
-    (dataset / "README.md").write_text("a note")
     assert check(capsys, dataset) == (0, [])
 
 

@@ -163,10 +163,10 @@ class Storage(ABC):
 
     def write(self, name: str, content: bytes, durable: bool = True) -> int:
         """Writes a small file; returns its CRC-32C. For durable see `create`."""
-        from fineshards.storage.checksums import crc32c
-
         with self.create(name, durable) as file:
             file.write(content)
+        from fineshards.storage.checksums import crc32c  # imported late, as in `assemble`
+
         return crc32c(content)
 
 
