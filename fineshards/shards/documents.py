@@ -76,7 +76,7 @@ class DocumentTable:
 
     @staticmethod
     def write(table: pa.Table, opened: BinaryIO) -> None:
-        """Writes a table of SCHEMA with checksums, so that `read` detects every changed byte."""
+        """Writes a table of SCHEMA, with a checksum per page for readers that know no manifest."""
         # Numbers grow in small steps, and ids are unique, so a dictionary would not help them.
         pq.write_table(
             table,
