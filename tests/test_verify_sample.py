@@ -143,6 +143,15 @@ def test_a_sample_is_about_as_large_as_asked_and_repeatable(
     assert more > set(problems)
 
 
+@pytest.mark.parametrize("percent", ["0.01", "1e-300"])
+def test_the_smallest_sample_is_one_document_and_the_share_is_told(
+    dataset: Path, capsys: pytest.CaptureFixture[str], percent: str
+) -> None:
+    assert check(capsys, dataset, f"--sample={percent}") == (1, [])
+    assert main(["verify", str(dataset), f"--sample={percent}"]) == 0
+    assert capsys.readouterr().out.endswith("; 1 of 400 documents (0.25 %) tokenized again\n")
+
+
 def test_other_valid_tokens_are_found_only_by_sampling(
     dataset: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
