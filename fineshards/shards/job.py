@@ -17,7 +17,7 @@ import numpy as np
 from fineshards.errors import OutputError
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.npy import DTYPES
-from fineshards.shards.records import JSON_ERRORS, SourceFile, as_text, from_fields
+from fineshards.shards.records import JSON_ERRORS, SourceFile, as_text, from_fields, to_fields
 from fineshards.storage.base import Storage
 
 JOB_NAME = "metadata/job.json"
@@ -128,7 +128,7 @@ class Job:
         deciding = {
             "format_version": FORMAT_VERSION,
             "settings": asdict(self.settings),
-            "files": [asdict(file) for file in self.files],
+            "files": [to_fields(file) for file in self.files],
         }
         canonical = json.dumps(deciding, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()

@@ -27,6 +27,7 @@ from fineshards.shards.records import (
     SourceFile,
     as_text,
     from_fields,
+    to_fields,
 )
 from fineshards.shards.rejected import REJECTED_FOLDER
 from fineshards.shards.reports import FileReport
@@ -254,10 +255,10 @@ class Manifest:
                 for file, report in zip(self.files, self.reports, strict=True)
             ],
             "shards": [
-                _without_none(asdict(shard)) | {"document_table": table_name(shard.name)}
+                _without_none(to_fields(shard)) | {"document_table": table_name(shard.name)}
                 for shard in self.shards
             ],
-        } | ({} if self.version == 1 else {"metadata": [asdict(file) for file in self.metadata]})
+        } | ({} if self.version == 1 else {"metadata": [to_fields(file) for file in self.metadata]})
 
     def to_bytes(self) -> bytes:
         """The content of the file: the JSON, closed by the checksum of all that is before it.
@@ -419,7 +420,7 @@ def _installed(packages: Iterable[str]) -> dict[str, str]:
 def _file_json(file: SourceFile, report: FileReport) -> dict[str, Any]:
     counts = report.counts
     return (
-        asdict(file)
+        to_fields(file)
         | {"blocks": report.blocks}
         | counts.numbers()
         | {"labels": counts.labels_json()}

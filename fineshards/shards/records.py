@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, TypeVar
 
 _Record = TypeVar("_Record")
@@ -28,16 +29,27 @@ def from_fields(kind: type[_Record], content: Mapping[str, Any], **more: Any) ->
     later in a sum.
     """
     values = {}
-    for field in fields(kind):  # type: ignore[arg-type]
-        if field.name not in more:
-            value = values[field.name] = content[field.name]
-            allowed = set(str(field.type).split(" | "))
+    for name, allowed in _types(kind).items():  # type: ignore[arg-type]
+        if name not in more:
+            value = values[name] = content[name]
             found = "None" if value is None else type(value).__name__
-            if allowed <= _PLAIN and found not in allowed:
-                raise TypeError(f"{field.name} is a {found}, expected {field.type}")
+            if allowed and found not in allowed:
+                raise TypeError(f"{name} is a {found}, expected {' or '.join(allowed)}")
             if found == "int" and not 0 <= value < _LIMIT:
-                raise ValueError(f"{field.name} is a number out of range")
+                raise ValueError(f"{name} is a number out of range")
     return kind(**values, **more)
+
+
+def to_fields(record: Any) -> dict[str, Any]:
+    """A dataclass of plain values as a JSON object; several times as fast as `asdict`."""
+    return {name: getattr(record, name) for name in _types(type(record))}  # type: ignore[arg-type]
+
+
+@cache
+def _types(kind: type) -> dict[str, tuple[str, ...]]:
+    """The types that each field of a dataclass may have; none for a field of another kind."""
+    types = {field.name: tuple(str(field.type).split(" | ")) for field in fields(kind)}
+    return {name: found if set(found) <= _PLAIN else () for name, found in types.items()}
 
 
 def as_text(value: object) -> str:
