@@ -354,6 +354,12 @@ def _add(what: str, by: int) -> Damage:
         ),
         pytest.param(_set(lambda c: entry_of(c, SHARD).update(pieces=1)), "rows", id="pieces"),
         pytest.param(
+            _set(lambda c: entry_of(c, SHARD).update(index=7)), "recorded as train 7", id="index"
+        ),
+        pytest.param(
+            _set(lambda c: c["metadata"].pop(0)), "no checksum of the job record", id="no job"
+        ),
+        pytest.param(
             _set(lambda c: entry_of(c, SHARD).update(first_document=1)), "begins with", id="first"
         ),
         pytest.param(_set(lambda c: c["layout"].update(tokens=10**15)), "expected 16", id="layout"),
@@ -394,6 +400,12 @@ def test_an_edited_manifest_is_found(
         pytest.param(_set(lambda c: c["files"][0].update(labels=[])), id="labels are a list"),
         pytest.param(_set(lambda c: entry_of(c, SHARD).update(tokens="9")), id="text for number"),
         pytest.param(_set(lambda c: c["layout"].update(shard_tokens=0)), id="shards of nothing"),
+        pytest.param(
+            _set(lambda c: entry_of(c, SHARD).update(name="../train_0003.npy")), id="shard outside"
+        ),
+        pytest.param(
+            _set(lambda c: c["metadata"][0].update(name="/etc/passwd")), id="file outside"
+        ),
     ],
 )
 def test_an_unreadable_manifest_is_named(

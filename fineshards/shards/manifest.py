@@ -40,7 +40,8 @@ _READABLE_VERSIONS = (1, MANIFEST_VERSION)
 # What a manifest may name. Its names are opened, so no other name may lead out of the folder.
 _SHARD_NAME = re.compile(r"(test|train)/\1_[0-9]{4,}\.npy")
 _METADATA_NAME = re.compile(
-    rf"{JOB_NAME}|{'|'.join(TOKENIZER_FILES.values())}|{REJECTED_FOLDER}/[0-9]+-[0-9]+\.jsonl"
+    "|".join(map(re.escape, (JOB_NAME, *TOKENIZER_FILES.values())))
+    + rf"|{REJECTED_FOLDER}/[0-9]+-[0-9]+\.jsonl"
 )
 
 # The libraries that can change the bytes of a dataset.

@@ -86,6 +86,8 @@ class LocalStorage(Storage):
             found = os.listdir(self.path(folder))
         except (FileNotFoundError, NotADirectoryError):
             return
+        except OSError as error:
+            raise self._error("read", folder, error) from error
         for name in found:
             if name.startswith(beginning):
                 full = f"{folder}{separator}{name}"
