@@ -1,7 +1,8 @@
 """Verify: proof that a dataset is complete, undamaged, and what its manifest says.
 
-None of the job's own bookkeeping is trusted: every file is read, and every total is recomputed from
-the shards and document tables. Optionally, documents are tokenized again from their sources.
+None of the job's own bookkeeping is trusted: every file is read once and compared with its size and
+checksum in the manifest, and every total is recomputed from the shards and document tables.
+Optionally, documents are tokenized again from their sources.
 """
 
 from __future__ import annotations
