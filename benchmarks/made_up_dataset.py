@@ -10,10 +10,10 @@ import numpy.typing as npt
 from benchmarks.made_up import DOCUMENT_TOKENS
 from fineshards.shards import npy
 from fineshards.shards.counts import Counts, LabelCount
-from fineshards.shards.job import Columns, Job, Settings, Tokenizer
+from fineshards.shards.job import JOB_NAME, Columns, Job, Settings, Tokenizer
 from fineshards.shards.layout import Layout, SplitRule
 from fineshards.shards.manifest import Manifest
-from fineshards.shards.records import ShardRecord, SourceFile
+from fineshards.shards.records import MetadataFile, ShardRecord, SourceFile
 from fineshards.shards.reports import FileReport
 from fineshards.storage.base import Storage
 
@@ -63,11 +63,15 @@ def make_dataset(
                 pieces=starts,
                 documents=starts,
                 first_document=documents,
+                table_bytes=0,
+                table_crc32c="",
             )
         )
         documents += starts
     job = Job(settings, sources, ())
-    Manifest.of(job, layout, records, _reports(files, documents, tokens)).save(storage)
+    metadata = [MetadataFile(name, 0, "") for name in (JOB_NAME, tokenizer.file)]
+    reports = _reports(files, documents, tokens)
+    Manifest.of(job, layout, records, reports, metadata).save(storage)
 
 
 def stream(start: int, stop: int) -> npt.NDArray[np.uint32]:

@@ -315,7 +315,9 @@ def test_shuffled_elements_are_small() -> None:
         Piece(big, big, "train", big, big, big, big),
         Block(big, big, big, big, big, big, big),
         BlockSummary(big, big, big, Counts(*[big] * 8, (label,)), Sums(big, big)),
-        ShardRecord("train/train_0000.npy", "train", big, big, big, "AAAAAA==", big, big, big),
+        ShardRecord(
+            "train/train_0000.npy", "train", *[big] * 3, "AAAAAA==", *[big] * 4, "AAAAAA=="
+        ),
     ]
     for element in elements:
         assert len(pickle.dumps(element)) < 300, element

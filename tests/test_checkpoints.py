@@ -27,7 +27,9 @@ from fineshards.storage.base import open_storage
 
 ROOT = Path(__file__).parent.parent
 BLOCK = Block(file=3, index=12, blocks=13, first_group=5, stop_group=7, first_row=100, bytes=999)
-RECORD = ShardRecord("train/train_0000.npy", "train", 0, 5, file_bytes(5), "AAAAAA==", 2, 1, 7)
+RECORD = ShardRecord(
+    "train/train_0000.npy", "train", 0, 5, file_bytes(5), "AAAAAA==", 2, 1, 7, 3, "AAAAAA=="
+)
 
 
 @pytest.fixture
@@ -114,7 +116,7 @@ def test_a_block_with_another_byte_among_its_tokens_is_not_finished(
     name = checkpoints.tokens_name(3, 12)
     content = bytearray(checkpoints.storage.read(name))
     content[place] ^= 0x40
-    checkpoints.storage.write(name, content)
+    checkpoints.storage.write(name, bytes(content))
     assert checkpoints.read_summary(BLOCK) is None
 
 
@@ -144,7 +146,7 @@ def test_a_block_with_another_byte_among_its_documents_is_not_finished(
         place = column.data_page_offset + column.total_compressed_size - 3
         changed = bytearray(content)
         changed[place] ^= 0x40
-        checkpoints.storage.write(name, changed)
+        checkpoints.storage.write(name, bytes(changed))
         assert checkpoints.read_summary(BLOCK) is None, column.path_in_schema
 
 
@@ -275,7 +277,7 @@ def test_a_shard_is_finished_once_its_record_file_and_document_table_exist(
 ) -> None:
     storage = checkpoints.storage
     storage.write(RECORD.name, b"x" * RECORD.bytes)
-    storage.write(table_name(RECORD.name), b"x")
+    storage.write(table_name(RECORD.name), b"xxx")
     assert checkpoints.read_shard_record(RECORD.name) is None
     checkpoints.write_shard_record(RECORD)
     assert checkpoints.read_shard_record(RECORD.name) == RECORD
@@ -284,6 +286,8 @@ def test_a_shard_is_finished_once_its_record_file_and_document_table_exist(
         storage.write(RECORD.name, b"x" * size)
         assert checkpoints.read_shard_record(RECORD.name) is None
     storage.write(RECORD.name, b"x" * RECORD.bytes)
+    storage.write(table_name(RECORD.name), b"xx")
+    assert checkpoints.read_shard_record(RECORD.name) is None
     storage.delete(table_name(RECORD.name))
     assert checkpoints.read_shard_record(RECORD.name) is None
     assert len(checkpoints.finished_shards()) == 1

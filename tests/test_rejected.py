@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fineshards.errors import InputError
-from fineshards.shards.records import BadRow, Block, SourceFile
+from fineshards.shards.records import JSON_ERRORS, BadRow, Block, SourceFile
 from fineshards.shards.rejected import Rejected, check_total, rejected_paths
 from fineshards.storage.base import Storage, open_storage
 
@@ -69,7 +69,7 @@ def test_rows_are_listed_one_json_object_per_line_in_a_file_per_block(storage: S
         }
         for row in (101, 107)
     ]
-    assert list(rejected_paths(storage, LIST)) == ["/in/a.parquet"] * 2
+    assert list(rejected_paths(storage.read(LIST))) == ["/in/a.parquet"] * 2
 
 
 def test_a_block_without_rejected_rows_has_no_list(storage: Storage) -> None:
@@ -80,7 +80,6 @@ def test_a_block_without_rejected_rows_has_no_list(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("content", [b"not json\n", b'{"row": 1}\n', b"[1]\n", b"\xff\n"])
-def test_a_list_with_other_content_is_an_error(storage: Storage, content: bytes) -> None:
-    storage.write(LIST, content)
-    with pytest.raises((ValueError, KeyError, TypeError)):
-        list(rejected_paths(storage, LIST))
+def test_a_list_with_other_content_is_an_error(content: bytes) -> None:
+    with pytest.raises(JSON_ERRORS):
+        list(rejected_paths(content))

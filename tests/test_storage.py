@@ -18,10 +18,12 @@ from tempfile import TemporaryDirectory
 
 import google_crc32c
 import pytest
+from support.damage import checksum
 from support.faulty_proxy import Proxy
 
 from fineshards.errors import OutputError, UsageError
 from fineshards.storage.base import TEMPORARY, Part, Storage, open_storage
+from fineshards.storage.checksums import checksum_to_base64
 
 ROOT = Path(__file__).parent.parent
 
@@ -383,12 +385,40 @@ def test_names_start_with_a_prefix_and_end_at_the_next_folder(storage: Storage) 
     assert list(storage.names("none/")) == list(storage.names("none")) == []
 
 
+@on_a_disk
+def test_what_is_not_a_file_is_listed_as_what_it_is_and_never_opened(storage: Storage) -> None:
+    """Opening a named pipe would wait for a writer."""
+    storage.write("train/file", b"x")
+    folder = Path(storage.path("train"))
+    os.mkfifo(folder / "pipe")
+    (folder / "deep").mkdir()
+    (folder / "deep/link").symlink_to("link")
+    (folder / "dangling").symlink_to("nowhere")
+    (folder / "linked").symlink_to("file")
+    assert dict(storage.others("train")) == {
+        "train/pipe": "a named pipe",
+        "train/deep": "a folder",
+        "train/deep/link": "a link that leads nowhere",
+        "train/dangling": "a link that leads nowhere",
+    }
+    assert {entry.name for entry in storage.entries("train")} == {"train/file", "train/linked"}
+    assert storage.read("train/linked") == b"x"
+    for name, kind in storage.others("train"):
+        for read in (storage.open, storage.open_mapped, storage.read):
+            with pytest.raises(OutputError, match=f"{name} cannot be read: it is {kind}, not a f"):
+                read(name)
+
+
 def test_folders_are_not_listed_as_files(storage: Storage) -> None:
     storage.make_folders(("train", "test"))
     storage.make_folders(("train", "test"))
     storage.write("train/a", b"")
     assert names(storage) == ["train/a"]
     assert list(storage.names("train/")) == ["train/a"]
+
+
+def test_a_written_file_has_the_checksum_that_is_returned(storage: Storage) -> None:
+    assert checksum_to_base64(storage.write("file", b"content")) == checksum(b"content")
 
 
 def test_an_empty_file_exists(storage: Storage) -> None:

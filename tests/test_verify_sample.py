@@ -64,6 +64,8 @@ def check(capsys: pytest.CaptureFixture[str], folder: Path, *flags: str) -> tupl
         "metadata/notes.txt",
         "metadata/documents/train_9999.parquet",
         "training.txt",
+        "README.md",
+        "notes/deep/file.txt",
         "test_old/test_0000.npy",
         "checkpoints/model.pt",
         f"checkpoints/{'0' * 64}/plan.json",
@@ -97,7 +99,6 @@ def test_what_the_job_itself_leaves_is_not_a_problem(
     assert any((dataset / "checkpoints").iterdir())
     (dataset / "checkpoints/unfinished").mkdir()
     (dataset / "checkpoints/unfinished/x.tokens.1").touch()
-    (dataset / "README.md").write_text("a note")
     assert check(capsys, dataset) == (0, [])
 
 
@@ -140,6 +141,15 @@ def test_a_sample_is_about_as_large_as_asked_and_repeatable(
     assert abs(sampled - 120) < 7 * (400 * 0.3 * 0.7) ** 0.5
     more = set(check(capsys, dataset, "--sample=60")[1])
     assert more > set(problems)
+
+
+@pytest.mark.parametrize("percent", ["0.01", "1e-300"])
+def test_the_smallest_sample_is_one_document_and_the_share_is_told(
+    dataset: Path, capsys: pytest.CaptureFixture[str], percent: str
+) -> None:
+    assert check(capsys, dataset, f"--sample={percent}") == (1, [])
+    assert main(["verify", str(dataset), f"--sample={percent}"]) == 0
+    assert capsys.readouterr().out.endswith("; 1 of 400 documents (0.25 %) tokenized again\n")
 
 
 def test_other_valid_tokens_are_found_only_by_sampling(

@@ -10,6 +10,7 @@ import apache_beam as beam
 
 from fineshards.shards.checkpoints import FOLDER
 from fineshards.shards.manifest import Manifest
+from fineshards.shards.metadata import metadata_files
 from fineshards.shards.plan import StreamPlan
 from fineshards.shards.records import ShardRecord
 from fineshards.shards.reports import FileReport
@@ -51,10 +52,13 @@ def commit(
 ) -> str:
     """Writes the manifest and clears the checkpoints; returns the manifest's name.
 
-    Raises FineshardsError, and writes nothing, if the records do not add up.
+    Raises FineshardsError, and writes nothing, if the records do not add up, or a file in
+    `metadata/` is not that of the job.
     """
     storage = work.checkpoints.storage
-    manifest = Manifest.of(work.checkpoints.job(), plan.layout, records, reports)
+    job = work.checkpoints.job()
+    metadata = metadata_files(storage, job, reports)
+    manifest = Manifest.of(job, plan.layout, records, reports, metadata)
     name = manifest.save(storage)
     # A worker that comes late must not delete the checkpoints of a job that took the folder over.
     storage.delete_folder(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import google_crc32c
 import numpy as np
 
+from fineshards.commands.check_metadata import content_problems
 from fineshards.commands.check_sides import check_sides
 from fineshards.commands.wording import counted
 from fineshards.errors import FineshardsError
@@ -19,7 +20,7 @@ from fineshards.shards.documents import DocumentPiece, DocumentTable
 from fineshards.shards.layout import ONE_STREAM, table_name
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import ShardRecord
-from fineshards.storage.checksums import checksum_to_base64
+from fineshards.storage.checksums import crc32c
 
 # Tokens in memory at once, per shard.
 _READ_TOKENS = 1 << 20
@@ -43,21 +44,49 @@ class ShardContents:
     last: DocumentPiece | None = None
 
 
-def check_shard(dataset: Dataset, position: int, file_numbers: dict[str, int]) -> ShardContents:
-    """Reads the shard at a position of the manifest, and its table.
+def check_shard(
+    dataset: Dataset, shard: ShardRecord, files: set[str], file_numbers: dict[str, int]
+) -> ShardContents:
+    """Reads a shard and its table, each once.
 
-    file_numbers: the position of each source path in the input.
+    files: the names of the files that are there. file_numbers: the position of each source path in
+    the input.
     """
-    shard, contents = dataset.manifest.shards[position], ShardContents()
-    try:
-        table = dataset.table(position)
-        _check_table(shard, table, contents, file_numbers)
-        rule = dataset.manifest.settings.split
-        contents.problems += check_sides(shard, table, rule, file_numbers)
-        _check_tokens(dataset, shard, table, contents)
-    except FineshardsError as error:
-        contents.problems.append(str(error))
+    contents, table = ShardContents(), None
+    if table_name(shard.name) in files:
+        try:
+            table = _read_table(dataset, shard, contents)
+            if table is not None:
+                _check_table(shard, table, contents, file_numbers)
+                rule = dataset.manifest.settings.split
+                contents.problems += check_sides(shard, table, rule, file_numbers)
+        except FineshardsError as error:
+            contents.problems.append(str(error))
+    if shard.name in files:
+        try:
+            _check_tokens(dataset, shard, table, contents)
+        except FineshardsError as error:
+            contents.problems.append(str(error))
     return contents
+
+
+def _read_table(
+    dataset: Dataset, shard: ShardRecord, contents: ShardContents
+) -> DocumentTable | None:
+    """A shard's table; None if it has another size or checksum than the manifest says."""
+    name = table_name(shard.name)
+    content = dataset.storage.read(name)
+    if shard.table_bytes is not None and shard.table_crc32c is not None:
+        found = list(
+            content_problems(
+                name, len(content), crc32c(content), shard.table_bytes, shard.table_crc32c
+            )
+        )
+        if found:
+            # What a damaged table says is not worth reading.
+            contents.problems += found
+            return None
+    return dataset.parse_table(name, content)
 
 
 def _check_table(
@@ -91,7 +120,7 @@ def _check_table(
 
 
 def _check_tokens(
-    dataset: Dataset, shard: ShardRecord, table: DocumentTable, contents: ShardContents
+    dataset: Dataset, shard: ShardRecord, table: DocumentTable | None, contents: ShardContents
 ) -> None:
     """Size, header, checksum and ids are right; an EOT is where a document begins, nowhere else."""
     tokenizer = dataset.manifest.settings.tokenizer
@@ -102,10 +131,6 @@ def _check_tokens(
     position = 0
     with dataset.storage.open(shard.name, _READ_AHEAD) as opened:
         size = opened.seek(0, os.SEEK_END)
-        if size != shard.bytes:
-            problems.append(
-                f"{shard.name} has {counted(size, 'byte')}; the manifest says {shard.bytes:,}"
-            )
         opened.seek(0)
         header = opened.read(npy.HEADER_BYTES)
         try:
@@ -129,8 +154,7 @@ def _check_tokens(
                 )
             eot_parts.append(np.flatnonzero(chunk == tokenizer.eot) + position)
             position += len(chunk)
-    if (crc32c := checksum_to_base64(checksum)) != shard.crc32c:
-        problems.append(f"{shard.name} has crc32c {crc32c}; the manifest says {shard.crc32c}")
+    problems += content_problems(shard.name, size, checksum, shard.bytes, shard.crc32c)
     if tokens != shard.tokens:
         problems.append(
             f"{shard.name}: its header says {counted(tokens, 'token')}; the manifest says "
@@ -140,14 +164,13 @@ def _check_tokens(
         return
     problems += bad_ids
     eots = np.concatenate(eot_parts)
-    begins = table.offset[table.start == 0]
     contents.tokens, contents.documents = tokens, len(eots)
     if len(eots) != shard.documents:
         problems.append(
             f"{shard.name} has {counted(len(eots), 'EOT token')}; the manifest says "
             f"{counted(shard.documents, 'document')}"
         )
-    if not np.array_equal(eots, begins):
+    if table is not None and not np.array_equal(eots, table.offset[table.start == 0]):
         problems.append(f"{shard.name}: its EOT tokens are not where its documents begin")
 
 
@@ -157,13 +180,16 @@ def check_borders(
     """Each shard continues where the previous one ended, in the stream and in the sources."""
     previous: DocumentPiece | None = None
     split = None
-    for shard, contents in zip(manifest.shards, found, strict=True):
-        if contents.first is None or contents.last is None:
-            return
-        name, first = table_name(shard.name), contents.first
-        place = (first.document, first.start)
+    for number, (shard, contents) in enumerate(zip(manifest.shards, found, strict=True)):
+        first = contents.first
         # Where the split is by document, each split is a stream of its own.
         new_stream = manifest.settings.split.by_document and shard.split != split
+        split = shard.split
+        if first is None or (previous is None and number > 0):
+            # This shard's table, or that of the one before, cannot be read.
+            previous = contents.last
+            continue
+        name, place = table_name(shard.name), (first.document, first.start)
         if previous is None:
             if place != (0, 0):
                 yield (
@@ -183,7 +209,7 @@ def check_borders(
                     f"{name} begins with row {first.row} of {first.file}, but the previous shard "
                     f"ended in row {previous.row} of {previous.file}"
                 )
-        previous, split = contents.last, shard.split
+        previous = contents.last
 
 
 def _continues(previous: DocumentPiece, first: DocumentPiece, file_numbers: dict[str, int]) -> bool:
@@ -195,7 +221,9 @@ def _continues(previous: DocumentPiece, first: DocumentPiece, file_numbers: dict
 
 
 def check_totals(manifest: Manifest, found: list[ShardContents]) -> Iterator[str]:
-    """The document tables add up to the manifest's counts, file by file and stream by stream."""
+    """The tables add up to the manifest's counts, per file and stream; if all can be read."""
+    if any(contents.first is None for contents in found):
+        return
     rule = manifest.settings.split
     sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     for shard, contents in zip(manifest.shards, found, strict=True):

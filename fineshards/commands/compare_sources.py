@@ -14,7 +14,7 @@ from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import FineshardsError
 from fineshards.shards.dataset import Dataset
-from fineshards.shards.hash_sample import sampled
+from fineshards.shards.hash_sample import sampled, splitmix64
 from fineshards.shards.job import Settings
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.manifest import Manifest
@@ -25,7 +25,7 @@ from fineshards.sources.rows import Rows
 
 
 def compare_with_sources(dataset: Dataset, percent: float) -> tuple[int, list[str]]:
-    """Tokenizes about `percent` percent of the documents again.
+    """Tokenizes about `percent` percent of the documents again, and at least one.
 
     Returns how many were compared, and one sentence per difference: a source that has changed or
     cannot be read, a document whose tokens, row or number differ.
@@ -33,6 +33,9 @@ def compare_with_sources(dataset: Dataset, percent: float) -> tuple[int, list[st
     settings = dataset.manifest.settings
     encoder = load_reference(settings.tokenizer, dataset.storage)
     compared, problems = 0, []
+    documents_in_all = dataset.manifest.totals()["documents"]
+    # A small share of few documents may be none of them.
+    always = int(splitmix64(np.array([documents_in_all], np.uint64))[0]) % documents_in_all
     firsts = _first_numbers(dataset.manifest)
     for file, report, first in zip(
         dataset.manifest.files, dataset.manifest.reports, firsts, strict=True
@@ -44,7 +47,7 @@ def compare_with_sources(dataset: Dataset, percent: float) -> tuple[int, list[st
                 documents = rows.with_text()
                 hashes = _split_hashes(documents, settings.split, file)
                 numbers = numbering.next(len(documents.numbers), hashes)
-                chosen = sampled(numbers, percent / 100)
+                chosen = sampled(numbers, percent / 100) | (numbers == always)
                 problems += _compare(dataset, file, documents, numbers, hashes, chosen, encoder)
                 compared += int(chosen.sum())
                 counts["documents"] += len(numbers)

@@ -1,7 +1,8 @@
 """Verify: proof that a dataset is complete, undamaged, and what its manifest says.
 
-None of the job's own bookkeeping is trusted: every file is read, and every total is recomputed from
-the shards and document tables. Optionally, documents are tokenized again from their sources.
+None of the job's own bookkeeping is trusted: every file is read once and compared with its size and
+checksum in the manifest, and every total is recomputed from the shards and document tables.
+Optionally, documents are tokenized again from their sources.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from fineshards.commands.check_folders import check_folders, check_records
+from fineshards.commands.check_folders import Folders
+from fineshards.commands.check_metadata import check_manifest, check_metadata
 from fineshards.commands.check_shards import check_borders, check_shard, check_totals
 from fineshards.commands.compare_sources import compare_with_sources
 from fineshards.commands.wording import counted
 from fineshards.cores import usable_cores
-from fineshards.errors import UsageError
+from fineshards.errors import OutputError, UsageError
 from fineshards.shards.dataset import Dataset
+from fineshards.shards.manifest import MANIFEST_NAME, Manifest, unfinished
 from fineshards.storage.base import open_storage
 
 
@@ -53,7 +56,8 @@ def verify(folder: str | os.PathLike[str], *, sample: float = 0.0) -> Verdict:
     Args:
         folder: The dataset's folder, local or `gs://`.
         sample: Percentage of the documents, 0 to 100, to tokenize again from their sources and
-            compare. The sources must be where the job read them. Default: 0, none.
+            compare; at least one document, unless it is 0. The sources must be where the job read
+            them. Default: 0, none.
 
     Returns:
         A Verdict. `ok` is True if there are no problems; `problems` has one sentence per problem.
@@ -70,17 +74,22 @@ def verify(folder: str | os.PathLike[str], *, sample: float = 0.0) -> Verdict:
     """
     if not 0 <= sample <= 100:
         raise UsageError(f"--sample is a percentage from 0 to 100, got {sample}.")
-    dataset = Dataset.open(open_storage(os.fspath(folder)))
-    manifest = dataset.manifest
-    problems = list(check_folders(dataset.storage, manifest))
-    problems += check_records(dataset.storage, manifest)
-    problems += manifest.contradictions()
+    storage = open_storage(os.fspath(folder))
+    stored = storage.read_if_there(MANIFEST_NAME)
+    if stored is None:
+        raise OutputError(unfinished(storage))
+    manifest = Manifest.parse(stored, storage.path(MANIFEST_NAME))
+    dataset = Dataset(storage, manifest)
+    folders = Folders(storage, manifest)
+    problems = list(folders.problems())
+    problems += check_manifest(manifest, stored)
+    problems += check_metadata(storage, manifest, folders)
     file_numbers = {file.path: number for number, file in enumerate(manifest.files)}
     with ThreadPoolExecutor(usable_cores()) as pool:
         found = list(
             pool.map(
-                lambda position: check_shard(dataset, position, file_numbers),
-                range(len(manifest.shards)),
+                lambda shard: check_shard(dataset, shard, folders.files, file_numbers),
+                manifest.shards,
             )
         )
     for contents in found:
@@ -111,7 +120,11 @@ def describe_verdict(verdict: Verdict) -> list[str]:
         ]
     )
     if verdict.sampled:
-        counts += f", {verdict.sampled:,} of them tokenized again"
+        share = 100 * verdict.sampled / max(verdict.documents, 1)
+        counts += (
+            f"; {verdict.sampled:,} of {counted(verdict.documents, 'document')} ({share:.3g} %) "
+            "tokenized again"
+        )
     if verdict.ok:
         return [f"verified: {counts}"]
     return [

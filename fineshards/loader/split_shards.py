@@ -9,7 +9,7 @@ import numpy as np
 from fineshards.errors import OutputError, UsageError
 from fineshards.shards import npy
 from fineshards.shards.layout import SPLITS, Layout, ShardKey
-from fineshards.shards.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.manifest import Manifest
 from fineshards.storage.base import Storage
 
 # Names that other libraries use.
@@ -46,16 +46,7 @@ class SplitShards:
         if name not in SPLITS:
             known = " or ".join(SPLITS)
             raise UsageError(f"{storage.root} has no split {name!r}; choose {known}.")
-        manifest = Manifest.load(storage)
-        if manifest is None:
-            raise OutputError(
-                f"{storage.root} holds no finished dataset: {MANIFEST_NAME} is missing. "
-                "Check the path, or run the build again to finish it."
-            )
-        for problem in manifest.contradictions():
-            raise OutputError(
-                f"{storage.path(MANIFEST_NAME)} is damaged: {problem}. Copy the dataset again."
-            )
+        manifest = Manifest.load_finished(storage)
         tokens = sum(shard.tokens for shard in manifest.shards if shard.split == name)
         if tokens == 0:
             raise UsageError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 
 import pyarrow as pa
 
@@ -56,12 +57,12 @@ def write_shard(
     if storage.composes and assembly != "stream":
         # In this thread alone: another one would need connections of its own for each shard.
         checksum = storage.compose(name, header, parts)
-        table = _write_table(name, ordered, checkpoints, paths)
+        table, table_bytes, table_checksum = _write_table(name, ordered, checkpoints, paths)
     else:
         with ThreadPoolExecutor(1) as pool:
             pending = pool.submit(_write_table, name, ordered, checkpoints, paths)
             checksum = storage.assemble(name, header, parts)
-            table = pending.result()
+            table, table_bytes, table_checksum = pending.result()
     record = ShardRecord(
         name=name,
         split=key.split,
@@ -72,6 +73,8 @@ def write_shard(
         pieces=table.num_rows,
         documents=table["start"].to_numpy().tolist().count(0),
         first_document=table["document"][0].as_py(),
+        table_bytes=table_bytes,
+        table_crc32c=checksum_to_base64(table_checksum),
     )
     checkpoints.write_shard_record(record)
     return record
@@ -79,8 +82,8 @@ def write_shard(
 
 def _write_table(
     name: str, ordered: list[Piece], checkpoints: Checkpoints, paths: Sequence[str]
-) -> pa.Table:
-    """Writes a shard's document table and returns it."""
+) -> tuple[pa.Table, int, int]:
+    """Writes a shard's document table; returns it, the size of its file and its CRC-32C."""
     table = join_documents(
         cut_documents(
             checkpoints.read_documents(
@@ -94,9 +97,10 @@ def _write_table(
         )
         for piece in ordered
     )
-    with checkpoints.storage.create(table_name(name)) as opened:
-        DocumentTable.write(table, opened)
-    return table
+    file = BytesIO()
+    DocumentTable.write(table, file)
+    content = file.getvalue()
+    return table, len(content), checkpoints.storage.write(table_name(name), content)
 
 
 def _check_cover(name: str, ordered: list[Piece], tokens: int) -> None:

@@ -269,13 +269,19 @@ class Checkpoints:
         self.storage.write(self._shard_name(record.name), content, durable=False)
 
     def read_shard_record(self, shard_name: str) -> ShardRecord | None:
-        """The record of a finished shard; None if the shard is missing or incomplete."""
+        """The record of a finished shard; None if the shard or its table is not complete.
+
+        Also None for a record of version 0.1.0, which lacks the numbers of the table.
+        """
         fields = self._read_json(self._shard_name(shard_name))
         if fields is None:
             return None
-        record = ShardRecord(**fields)
-        complete = self.storage.size(shard_name) == record.bytes
-        return record if complete and self.storage.size(table_name(shard_name)) else None
+        try:
+            record = from_fields(ShardRecord, fields)
+        except (KeyError, TypeError, ValueError):
+            return None
+        sizes = (self.storage.size(shard_name), self.storage.size(table_name(shard_name)))
+        return record if sizes == (record.bytes, record.table_bytes) else None
 
     def _read_json(self, name: str) -> Any:
         """The content of a file; None if it is missing, or damaged by a power cut."""

@@ -63,15 +63,8 @@ class Dataset:
 
     @classmethod
     def open(cls, storage: Storage) -> Dataset:
-        """Opens a dataset by its manifest; raises OutputError if it is not finished."""
-        manifest = Manifest.load(storage)
-        if manifest is None:
-            raise OutputError(
-                f"{storage.root} holds no finished dataset: metadata/manifest.json is missing. "
-                "Check the path. If a build was interrupted, run it again to finish it; "
-                "fineshards status shows its progress."
-            )
-        return cls(storage, manifest)
+        """Opens a dataset by its manifest; raises OutputError if that is missing or damaged."""
+        return cls(storage, Manifest.load_finished(storage))
 
     def tokens(self, shard: ShardRecord, start: int, stop: int) -> npt.NDArray[np.uint32]:
         """Tokens `[start, stop)` of a shard; raises OutputError if the file is too short."""
@@ -132,25 +125,27 @@ class Dataset:
 
     def ids(self, position: int) -> pa.ChunkedArray:
         """The ids in the document table of a shard; only they are read, and not cached."""
-        with (
-            self._readable_table(position) as name,
-            self.storage.open(name) as opened,
-        ):
+        name = table_name(self.manifest.shards[position].name)
+        with self._explained(name), self.storage.open(name) as opened:
             return DocumentTable.read_ids(opened)
+
+    def parse_table(self, name: str, content: bytes) -> DocumentTable:
+        """A document table from the content of its file; raises OutputError for other content."""
+        schema = SCHEMA_WITH_HASH if self.manifest.settings.split.by_document else SCHEMA
+        with self._explained(name):
+            return DocumentTable.read(BytesIO(content), schema)
 
     def _read_table(self, position: int) -> DocumentTable:
         """The document table of the shard at a position in the manifest."""
-        schema = SCHEMA_WITH_HASH if self.manifest.settings.split.by_document else SCHEMA
-        with self._readable_table(position) as name:
-            # The whole table, some megabytes, in one request.
-            return DocumentTable.read(BytesIO(self.storage.read(name)), schema)
+        name = table_name(self.manifest.shards[position].name)
+        # The whole table, some megabytes, in one request.
+        return self.parse_table(name, self.storage.read(name))
 
     @contextmanager
-    def _readable_table(self, position: int) -> Iterator[str]:
-        """Yields a table's name; turns what is raised for a damaged table into OutputError."""
-        name = table_name(self.manifest.shards[position].name)
+    def _explained(self, name: str) -> Iterator[None]:
+        """Turns what is raised for a damaged table into OutputError."""
         try:
-            yield name
+            yield
         except (pa.ArrowException, OSError, ValueError) as error:
             raise OutputError(
                 f"{self.storage.path(name)} cannot be read as a document table: {error}. "

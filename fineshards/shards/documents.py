@@ -77,6 +77,9 @@ class DocumentTable:
         if not table.schema.equals(schema):
             raise ValueError(f"has the columns {table.schema.names}, expected {schema.names}")
         table.validate(full=True)
+        for field in SCHEMA:
+            if not field.nullable and table[field.name].null_count:
+                raise ValueError(f"has no {field.name!r} in some rows")
         return cls(table)
 
     @staticmethod
@@ -89,7 +92,7 @@ class DocumentTable:
 
     @staticmethod
     def write(table: pa.Table, opened: BinaryIO) -> None:
-        """Writes a table with checksums, so that `read` detects every changed byte."""
+        """Writes a table, with a checksum per page for readers that know no manifest."""
         # Numbers grow in small steps, and ids are unique, so a dictionary would not help them.
         pq.write_table(
             table,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 from fineshards.errors import OutputError
 from fineshards.shards.layout import HASH_VERSION, SplitRule
 from fineshards.shards.npy import DTYPES
-from fineshards.shards.records import SourceFile, from_fields
+from fineshards.shards.records import JSON_ERRORS, SourceFile, as_text, from_fields, to_fields
 from fineshards.storage.base import Storage
 
 JOB_NAME = "metadata/job.json"
@@ -32,6 +33,8 @@ TOKENIZER_FILES = {TIKTOKEN: VOCABULARY_NAME, HUGGINGFACE: TOKENIZER_JSON_NAME}
 # Increment when the same input and options would give other bytes, blocks or checkpoints.
 # Records of all versions are read, and only jobs of this version are continued.
 FORMAT_VERSION = 2
+# A fraction in lowest terms, as BuildConfig makes it.
+_FRACTION = re.compile(r"[0-9]{1,40}(/[1-9][0-9]{0,39})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +145,7 @@ class Job:
         deciding = {
             "format_version": self.format_version,
             "settings": settings_to_json(self.settings, self.format_version),
-            "files": [asdict(file) for file in self.files],
+            "files": [to_fields(file) for file in self.files],
         }
         canonical = json.dumps(deciding, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
@@ -176,27 +179,29 @@ class Job:
     def load(cls, storage: Storage) -> Job | None:
         """The job of an output folder, or None; raises OutputError if its record is unreadable."""
         stored = storage.read_if_there(JOB_NAME)
-        if stored is None:
-            return None
+        return None if stored is None else cls.parse(stored, storage.path(JOB_NAME))
+
+    @classmethod
+    def parse(cls, stored: bytes, path: str) -> Job:
+        """The job of a record; raises OutputError, with the path, if it is unreadable."""
         try:
             content = json.loads(stored)
             version = content["format_version"]
             if version not in range(1, FORMAT_VERSION + 1):
                 raise OutputError(
-                    f"{storage.path(JOB_NAME)} has format version {version}, and this fineshards "
-                    f"knows versions up to {FORMAT_VERSION}. Use the version that started the job, "
-                    "or start again with --overwrite."
+                    f"{path} has format version {version}, and this fineshards knows versions up "
+                    f"to {FORMAT_VERSION}. Use the version that started the job, or start again "
+                    "with --overwrite."
                 )
             return cls(
                 settings=settings_from_json(content["settings"]),
                 files=tuple(from_fields(SourceFile, file) for file in content["files"]),
-                origin=tuple((name, value) for name, value in content["origin"]),
-                format_version=version,
+                origin=tuple((as_text(name), as_text(value)) for name, value in content["origin"]),
+                format_version=int(version),  # not 1.0 or true
             )
-        except (AttributeError, ValueError, KeyError, TypeError) as error:
+        except JSON_ERRORS as error:
             raise OutputError(
-                f"{storage.path(JOB_NAME)} is not a readable job record ({error!r}). "
-                "Start again with --overwrite."
+                f"{path} is not a readable job record ({error!r}). Start again with --overwrite."
             ) from error
 
 
@@ -232,13 +237,10 @@ def settings_from_json(fields: dict[str, Any]) -> Settings:
 
 
 def _rule_from_json(fields: dict[str, Any]) -> SplitRule:
-    rule = SplitRule(**fields)
+    rule = from_fields(SplitRule, {"key": None, "hash_version": None} | fields)
     if rule.by_document:
-        try:
-            valid = 0 <= rule.threshold <= 1 << 32 and rule.hash_version == HASH_VERSION
-        except ArithmeticError:
-            valid = False
-        if not valid:
+        valid = _FRACTION.fullmatch(rule.test_fraction or "") and rule.hash_version == HASH_VERSION
+        if not valid or rule.threshold > 1 << 32:
             raise ValueError(f"unknown split {fields}")
     return rule
 

@@ -8,23 +8,46 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, TypeVar
 
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards import npy, version_1
 from fineshards.shards.counts import Counts, Sums
-from fineshards.shards.job import Job, Settings, settings_from_json, settings_to_json
+from fineshards.shards.job import (
+    JOB_NAME,
+    TOKENIZER_FILES,
+    Job,
+    Settings,
+    settings_from_json,
+    settings_to_json,
+)
 from fineshards.shards.layout import SPLITS, Layout, table_name
-from fineshards.shards.records import ShardRecord, SourceFile, from_fields
+from fineshards.shards.records import (
+    JSON_ERRORS,
+    MetadataFile,
+    ShardRecord,
+    SourceFile,
+    as_text,
+    from_fields,
+    to_fields,
+)
+from fineshards.shards.rejected import REJECTED_FOLDER
 from fineshards.shards.reports import FileReport
 from fineshards.storage.base import Storage
 
 MANIFEST_NAME = "metadata/manifest.json"
 MANIFEST_VERSION = 2
+# What a manifest may name. Its names are opened, so no other name may lead out of the folder.
+_SHARD_NAME = re.compile(r"(test|train)/\1_[0-9]{4,}\.npy")
+_METADATA_NAME = re.compile(
+    "|".join(map(re.escape, (JOB_NAME, *TOKENIZER_FILES.values())))
+    + rf"|{REJECTED_FOLDER}/[0-9]+-[0-9]+\.jsonl"
+)
 
 # The libraries that can change the bytes of a dataset.
 _LIBRARIES = (
@@ -42,6 +65,8 @@ _LIBRARIES = (
     "xxhash",
 )
 
+_NamedRecord = TypeVar("_NamedRecord", ShardRecord, MetadataFile)
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
@@ -55,8 +80,9 @@ class Manifest:
         reports: Counts per source file, in the order of `files`.
         layout: How the splits are cut into shards.
         shards: The shards in global order: the test split, then the train split.
+        metadata: The other files in `metadata/` but the document tables, by name.
         versions: Versions of Python and of the libraries that can change the bytes, by name.
-        version: Version of the manifest's form.
+        version: Version of the manifest's format.
 
     Example:
         >>> from fineshards.shards.manifest import Manifest
@@ -75,6 +101,7 @@ class Manifest:
     reports: tuple[FileReport, ...]
     layout: Layout
     shards: tuple[ShardRecord, ...]
+    metadata: tuple[MetadataFile, ...]
     versions: dict[str, str]
     version: int = MANIFEST_VERSION
 
@@ -85,6 +112,7 @@ class Manifest:
         layout: Layout,
         records: Iterable[ShardRecord],
         reports: Iterable[FileReport],
+        metadata: Iterable[MetadataFile],
     ) -> Manifest:
         """The manifest of a job from all its records.
 
@@ -93,6 +121,7 @@ class Manifest:
             layout: How the splits are cut into shards.
             records: The records of all shards, in any order.
             reports: The reports of the source files that have blocks, in any order.
+            metadata: The files in `metadata/`, without document tables, in any order.
 
         Returns:
             The manifest.
@@ -113,6 +142,7 @@ class Manifest:
             ),
             layout=layout,
             shards=tuple(sorted(records, key=lambda record: (record.split, record.index))),
+            metadata=tuple(sorted(metadata, key=lambda file: file.name)),
             versions={"python": platform.python_version()} | _installed(_LIBRARIES),
         )
         for problem in manifest.contradictions():
@@ -135,6 +165,12 @@ class Manifest:
             []
         """
         found = []
+        fingerprint = Job(self.settings, self.files, self.origin).fingerprint()
+        if fingerprint != self.fingerprint:
+            found.append(
+                f"its fingerprint is {self.fingerprint}, but its settings and files give "
+                f"{fingerprint}"
+            )
         names = [shard.name for shard in self.shards]
         # Counted first, because a damaged layout may ask for more names than fit into memory.
         if len(names) != self.layout.windows:
@@ -145,10 +181,15 @@ class Manifest:
         else:
             for key, shard in zip(self.layout.shard_keys(), self.shards, strict=True):
                 length = self.layout.shard_length(key)
+                if (shard.split, shard.index) != (key.split, key.index):
+                    found.append(f"{shard.name} is recorded as {shard.split} {shard.index}")
                 if shard.tokens != length:
                     found.append(f"{shard.name} has {shard.tokens} tokens, expected {length}")
                 if shard.bytes != npy.file_bytes(shard.tokens, self.settings.token_dtype):
                     found.append(f"{shard.name} has {shard.bytes} bytes for {shard.tokens} tokens")
+        listed = {file.name for file in self.metadata}
+        if self.version != 1 and not listed >= {JOB_NAME, self.settings.tokenizer.file}:
+            found.append("it has no checksum of the job record, or of the tokenizer's file")
         for report, file in zip(self.reports, self.files, strict=True):
             if not report.counts.balances():
                 found.append(f"{file.path} does not balance: {report.counts.imbalance()}")
@@ -254,10 +295,29 @@ class Manifest:
                 for file, report in zip(self.files, self.reports, strict=True)
             ],
             "shards": [
-                asdict(shard) | {"document_table": table_name(shard.name)} for shard in self.shards
+                _without_none(to_fields(shard)) | {"document_table": table_name(shard.name)}
+                for shard in self.shards
             ],
+            "metadata": [to_fields(file) for file in self.metadata],
         }
         return version_1.manifest_json(content) if self.version == 1 else content
+
+    def to_bytes(self) -> bytes:
+        """The content of the file: the JSON, closed by the checksum of all that is before it.
+
+        Returns:
+            What `save` writes. The last line but one is `"crc32c"`: the CRC-32C of the bytes
+            before that line, as Cloud Storage writes it. Version 1 has none.
+        """
+        content = json.dumps(self.to_json(), indent=1).encode()
+        if self.version == 1:
+            return content
+        # Imported here because it needs google_crc32c, which a read-only install may lack.
+        from fineshards.storage.checksums import checksum_to_base64, crc32c
+
+        checked = content.removesuffix(b"\n}") + b",\n"
+        seal = {"crc32c": checksum_to_base64(crc32c(checked))}
+        return checked + json.dumps(seal, indent=1).encode().removeprefix(b"{\n")
 
     def save(self, storage: Storage) -> str:
         """Writes the manifest to an output folder.
@@ -271,7 +331,7 @@ class Manifest:
         Raises:
             OutputError: If the file cannot be written.
         """
-        storage.write(MANIFEST_NAME, json.dumps(self.to_json(), indent=1).encode())
+        storage.write(MANIFEST_NAME, self.to_bytes())
         return MANIFEST_NAME
 
     @classmethod
@@ -288,24 +348,63 @@ class Manifest:
             OutputError: If the file cannot be read, or is not a manifest of a known version.
         """
         stored = storage.read_if_there(MANIFEST_NAME)
-        if stored is None:
-            return None
+        return None if stored is None else cls.parse(stored, storage.path(MANIFEST_NAME))
+
+    @classmethod
+    def load_finished(cls, storage: Storage) -> Manifest:
+        """Reads the manifest of a finished dataset, and checks its numbers against each other.
+
+        Args:
+            storage: The output folder.
+
+        Returns:
+            The manifest.
+
+        Raises:
+            OutputError: If the dataset is not finished, or its manifest is damaged.
+        """
+        manifest = cls.load(storage)
+        if manifest is None:
+            raise OutputError(unfinished(storage))
+        for problem in manifest.contradictions():
+            raise OutputError(
+                f"{storage.path(MANIFEST_NAME)} is damaged: {problem}. Copy the dataset again."
+            )
+        return manifest
+
+    @classmethod
+    def parse(cls, stored: bytes, path: str) -> Manifest:
+        """Reads the content of `metadata/manifest.json`; whether it adds up is not checked.
+
+        Args:
+            stored: The content.
+            path: Where it was read, for the message.
+
+        Returns:
+            The manifest.
+
+        Raises:
+            OutputError: If the content is not a manifest of a known version.
+        """
         try:
             content = json.loads(stored)
             known = range(1, MANIFEST_VERSION + 1)
             if content["format"] != "fineshards" or content["version"] not in known:
                 raise ValueError(f"format {content['format']} version {content['version']}")
             return cls._from_json(content)
-        except (AttributeError, ValueError, KeyError, TypeError) as error:
+        except JSON_ERRORS as error:
             raise OutputError(
-                f"{storage.path(MANIFEST_NAME)} is not a manifest of version 1 to "
-                f"{MANIFEST_VERSION} ({error!r}). Use the version of fineshards that wrote it, or "
-                "build the dataset again with --overwrite."
+                f"{path} is not a manifest of version 1 to {MANIFEST_VERSION} ({error!r}). Use the "
+                "version of fineshards that wrote it, or build the dataset again with --overwrite."
             ) from error
 
     @classmethod
     def _from_json(cls, content: dict[str, Any]) -> Manifest:
-        read_layout = version_1.layout if content["version"] == 1 else _layout
+        version = content["version"]
+        read_layout = version_1.layout if version == 1 else _layout
+        # What version 1 does not have.
+        missing = {"table_bytes": None, "table_crc32c": None} if version == 1 else {}
+        metadata = () if version == 1 else content["metadata"]
         layout = read_layout(content["layout"])
         if min(layout.tokens, layout.shard_tokens) < 1 or not content["shards"]:
             raise ValueError("it has no tokens")
@@ -316,8 +415,8 @@ class Manifest:
             if (fields.get("test") is not None) != settings.split.by_document:
                 raise ValueError(f"{fields['path']} is not split as the settings say")
         return cls(
-            fingerprint=content["fingerprint"],
-            origin=tuple(content["origin"].items()),
+            fingerprint=as_text(content["fingerprint"]),
+            origin=tuple((name, as_text(value)) for name, value in content["origin"].items()),
             settings=settings,
             files=tuple(from_fields(SourceFile, fields) for fields in content["files"]),
             reports=tuple(
@@ -331,10 +430,35 @@ class Manifest:
                 for fields in content["files"]
             ),
             layout=layout,
-            shards=tuple(from_fields(ShardRecord, fields) for fields in content["shards"]),
-            versions=content["versions"],
-            version=content["version"],
+            shards=tuple(
+                _named(_SHARD_NAME, from_fields(ShardRecord, fields, **missing))
+                for fields in content["shards"]
+            ),
+            metadata=tuple(
+                _named(_METADATA_NAME, from_fields(MetadataFile, fields)) for fields in metadata
+            ),
+            versions={name: as_text(value) for name, value in content["versions"].items()},
+            version=int(version),  # not 1.0 or true
         )
+
+
+def _named(pattern: re.Pattern[str], record: _NamedRecord) -> _NamedRecord:
+    """The record, if it has the name of such a file; raises ValueError otherwise."""
+    if not pattern.fullmatch(record.name):
+        raise ValueError(f"it names the file {record.name!r}")
+    return record
+
+
+def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def unfinished(storage: Storage) -> str:
+    """The message for an output folder without a manifest."""
+    return (
+        f"{storage.root} holds no finished dataset: {MANIFEST_NAME} is missing. Check the path. If "
+        "a build was interrupted, run it again to finish it; fineshards status shows its progress."
+    )
 
 
 def _installed(packages: Iterable[str]) -> dict[str, str]:
@@ -357,7 +481,7 @@ def _sums(fields: dict[str, Any] | None) -> Sums | None:
 def _file_json(file: SourceFile, report: FileReport) -> dict[str, Any]:
     counts = report.counts
     return (
-        asdict(file)
+        to_fields(file)
         | {"blocks": report.blocks}
         | counts.numbers()
         | {"test": report.test and asdict(report.test), "labels": counts.labels_json()}

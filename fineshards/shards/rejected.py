@@ -50,11 +50,11 @@ def check_total(rejected: int, limit: int) -> None:
         )
 
 
-def rejected_paths(storage: Storage, name: str) -> Iterator[str]:
+def rejected_paths(content: bytes) -> Iterator[str]:
     """The source file of each row listed in a file of `metadata/rejected/`.
 
-    Raises ValueError, KeyError or TypeError for other content.
+    Raises one of JSON_ERRORS for other content.
     """
-    for line in storage.read(name).splitlines():
+    for line in content.splitlines():
         path: str = json.loads(line)["file"]
         yield path

@@ -28,5 +28,5 @@ def manifest_json(content: dict[str, Any]) -> dict[str, Any]:
     files = [
         {name: value for name, value in file.items() if name != "test"} for file in content["files"]
     ]
-    others = {name: value for name, value in content.items() if name != "splits"}
+    others = {name: value for name, value in content.items() if name not in ("splits", "metadata")}
     return others | {"layout": in_version_1, "files": files}

@@ -86,6 +86,14 @@ class Storage(ABC):
         the listing are left out.
         """
 
+    def others(self, folder: str) -> Iterator[tuple[str, str]]:
+        """What else lies below a folder, at any depth: (name, what it is).
+
+        Folders, and on a disk named pipes, sockets, devices and links that lead nowhere. Object
+        storage has only files.
+        """
+        yield from ()
+
     @abstractmethod
     def names(self, prefix: str) -> Iterator[str]:
         """The names that start with a prefix, down to the next `/`; folders end with `/`.
@@ -97,6 +105,8 @@ class Storage(ABC):
     @abstractmethod
     def open(self, name: str, read_ahead: int = 1 << 16) -> BinaryIO:
         """Opens a seekable file for reading; raises OutputError if there is none.
+
+        Never waits: whatever is not a file (a named pipe, a socket) is an OutputError too.
 
         read_ahead: the least bytes to fetch per request; large for sequential reads.
         """
@@ -168,10 +178,13 @@ class Storage(ABC):
         """The content of a small file, or None if there is none."""
         return None if self.size(name) is None else self.read(name)
 
-    def write(self, name: str, content: bytes, durable: bool = True) -> None:
-        """Writes a small file; for durable see `create`."""
+    def write(self, name: str, content: bytes, durable: bool = True) -> int:
+        """Writes a small file; returns its CRC-32C. For durable see `create`."""
         with self.create(name, durable) as file:
             file.write(content)
+        from fineshards.storage.checksums import crc32c  # imported late, as in `assemble`
+
+        return crc32c(content)
 
 
 def open_storage(root: str) -> Storage:

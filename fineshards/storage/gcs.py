@@ -18,7 +18,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fineshards.errors import OutputError, UsageError
 from fineshards.storage.base import Entry, Part, Storage, always
-from fineshards.storage.checksums import checksum_to_base64, file_checksum
+from fineshards.storage.checksums import (
+    checksum_from_base64,
+    checksum_to_base64,
+    file_checksum,
+)
 from fineshards.storage.gcs_folders import has_folders, make_folder, remove_folders
 from fineshards.storage.gcs_objects import (
     ObjectReader,
@@ -137,6 +141,10 @@ class GcsStorage(Storage):
         with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as content:
             yield content  # type: ignore[misc]
             self.upload(name, content)
+
+    def write(self, name: str, content: bytes, durable: bool = True) -> int:
+        """See Storage. The checksum is the one that the server has confirmed."""
+        return checksum_from_base64(self.upload(name, io.BytesIO(content)).crc32c)
 
     def delete(self, name: str, check: Callable[[], object] = always) -> None:
         """See Storage."""

@@ -7,10 +7,12 @@ not durable are not flushed, so a power cut may damage them.
 
 from __future__ import annotations
 
+import errno
 import io
 import mmap
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -53,15 +55,30 @@ class LocalStorage(Storage):
 
     def entries(self, folder: str) -> Iterator[Entry]:
         """See Storage."""
-        for parent, _, files in os.walk(self.path(folder)):
-            for file in files:
-                path = os.path.join(parent, file)
-                try:
-                    state = os.stat(path)
-                except FileNotFoundError:
-                    continue
-                name = os.path.relpath(path, self.root).replace(os.sep, "/")
+        for name, is_folder in self._walk(folder):
+            state = None if is_folder else self._state(name)
+            if state is not None and stat.S_ISREG(state.st_mode):
                 yield Entry(name, state.st_size, state.st_mtime)
+
+    def others(self, folder: str) -> Iterator[tuple[str, str]]:
+        """See Storage."""
+        for name, is_folder in self._walk(folder):
+            kind = "a folder" if is_folder else self._kind(name)
+            if kind is not None:
+                yield name, kind
+
+    def _walk(self, folder: str) -> Iterator[tuple[str, bool]]:
+        """The names of everything below a folder, and whether each is a folder."""
+
+        def refuse(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError | NotADirectoryError):
+                raise self._error("read", os.path.relpath(error.filename, self.root), error)
+
+        for parent, folders, files in os.walk(self.path(folder), onerror=refuse):
+            place = os.path.relpath(parent, self.root).replace(os.sep, "/")
+            prefix = "" if place == "." else f"{place}/"
+            yield from ((prefix + name, True) for name in folders)
+            yield from ((prefix + name, False) for name in files)
 
     def names(self, prefix: str) -> Iterator[str]:
         """See Storage."""
@@ -70,6 +87,8 @@ class LocalStorage(Storage):
             found = os.listdir(self.path(folder))
         except (FileNotFoundError, NotADirectoryError):
             return
+        except OSError as error:
+            raise self._error("read", folder, error) from error
         for name in found:
             if name.startswith(beginning):
                 full = f"{folder}{separator}{name}"
@@ -77,6 +96,13 @@ class LocalStorage(Storage):
 
     def open(self, name: str, read_ahead: int = 0) -> BinaryIO:
         """See Storage."""
+        # Looked at first, because opening a named pipe waits for a writer.
+        kind = self._kind(name)
+        if kind is not None:
+            raise OutputError(
+                f"{self.path(name)} cannot be read: it is {kind}, not a file. Put the file back, "
+                "or build the dataset again."
+            )
         try:
             return open(self.path(name), "rb")
         except OSError as error:
@@ -143,12 +169,25 @@ class LocalStorage(Storage):
         except OSError as error:
             raise self._error("deleted", name, error) from error
 
+    def _kind(self, name: str) -> str | None:
+        """What has this name, if it is not a file; None for a file, and if there is nothing."""
+        state = self._state(name)
+        if state is None:
+            return "a link that leads nowhere" if os.path.islink(self.path(name)) else None
+        if stat.S_ISREG(state.st_mode):
+            return None
+        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
+        return kinds.get(stat.S_IFMT(state.st_mode), "a device")
+
     def _state(self, name: str) -> os.stat_result | None:
+        """The state of a file; None if there is none, also where a link leads nowhere."""
         try:
             return os.stat(self.path(name))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
+            if error.errno == errno.ELOOP:
+                return None
             raise self._error("read", name, error) from error
 
     def _error(self, action: str, name: str, error: OSError) -> OutputError:

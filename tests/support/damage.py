@@ -17,9 +17,16 @@ MANIFEST = "metadata/manifest.json"
 
 
 def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Changes the manifest's content, and its own checksum with it."""
     content = json.loads((folder / MANIFEST).read_text())
+    del content["crc32c"]
     change(content)
-    (folder / MANIFEST).write_text(json.dumps(content, indent=1))
+    checked = json.dumps(content, indent=1).encode()[: -len("\n}")] + b",\n"
+    (folder / MANIFEST).write_bytes(checked + f' "crc32c": "{checksum(checked)}"\n}}'.encode())
+
+
+def checksum(content: bytes) -> str:
+    return base64.b64encode(google_crc32c.Checksum(content).digest()).decode()
 
 
 def entry_of(content: dict[str, Any], shard: str) -> dict[str, Any]:
@@ -40,8 +47,7 @@ def load(folder: Path, shard: str) -> np.ndarray:
 def save_consistently(folder: Path, shard: str, tokens: np.ndarray) -> None:
     """Writes a shard and its checksum, so that only the tokens are wrong."""
     np.save(folder / shard, tokens.astype("<u4"))
-    checksum = google_crc32c.Checksum((folder / shard).read_bytes()).digest()
-    crc32c = base64.b64encode(checksum).decode()
+    crc32c = checksum((folder / shard).read_bytes())
     edit_manifest(folder, lambda content: entry_of(content, shard).update(crc32c=crc32c))
 
 
@@ -51,11 +57,22 @@ def table_of(folder: Path, shard: str) -> Path:
 
 def edit_table(folder: Path, shard: str, change: Callable[[dict[str, list[Any]]], object]) -> None:
     """Changes the columns of a document table, given as lists; keeps its schema."""
+
+    def changed(table: pa.Table) -> pa.Table:
+        columns = table.to_pydict()
+        change(columns)
+        return pa.table(columns, schema=table.schema)
+
+    rewrite_table(folder, shard, changed)
+
+
+def rewrite_table(folder: Path, shard: str, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Changes a document table, and its size and checksum in the manifest."""
     path = table_of(folder, shard)
-    table = pq.read_table(path)
-    columns = table.to_pydict()
-    change(columns)
-    pq.write_table(pa.table(columns, schema=table.schema), path)
+    pq.write_table(change(pq.read_table(path)), path)
+    content = path.read_bytes()
+    numbers = {"table_bytes": len(content), "table_crc32c": checksum(content)}
+    edit_manifest(folder, lambda manifest: entry_of(manifest, shard).update(numbers))
 
 
 def change_total(content: dict[str, Any], what: str, by: int) -> None:

@@ -1,0 +1,82 @@
+"""Checks of the manifest and of the small files in `metadata/`, as part of verify."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from fineshards.commands.check_folders import Folders
+from fineshards.commands.wording import counted
+from fineshards.errors import OutputError
+from fineshards.shards.job import JOB_NAME, Job
+from fineshards.shards.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.metadata import contradictions
+from fineshards.shards.rejected import REJECTED_FOLDER
+from fineshards.storage.base import Storage
+from fineshards.storage.checksums import checksum_to_base64, crc32c
+
+
+def check_manifest(manifest: Manifest, stored: bytes) -> Iterator[str]:
+    """The manifest is exactly what its content is written as, so no bit of it has changed.
+
+    stored: the bytes that the manifest was read from.
+    """
+    written = manifest.to_bytes()
+    if stored != written:
+        found, derived = json.loads(stored), json.loads(written)
+        different = [
+            key for key in found.keys() | derived.keys() if found.get(key) != derived.get(key)
+        ]
+        if not different:
+            yield f"{MANIFEST_NAME} is not written as fineshards writes it; someone changed it"
+        for key in sorted(different):
+            if key == "crc32c":
+                yield (
+                    f"{MANIFEST_NAME} has changed: its content has crc32c {derived.get(key)}; its "
+                    f"last line says {found.get(key)}"
+                )
+            else:
+                yield f"{MANIFEST_NAME}: {key!r} does not match the numbers it is derived from"
+    for problem in manifest.contradictions():
+        yield f"{MANIFEST_NAME}: {problem}"
+
+
+def check_metadata(storage: Storage, manifest: Manifest, folders: Folders) -> list[str]:
+    """The small files in `metadata/` are those that the manifest names, and agree with it."""
+    problems: list[str] = []
+    contents: dict[str, bytes] = {}
+    recorded = {file.name: file for file in manifest.metadata}
+    for name in sorted(folders.files & folders.expected):
+        if not _is_small(name, manifest):
+            continue
+        try:
+            content = contents[name] = storage.read(name)
+        except OutputError as error:
+            problems.append(str(error))
+            continue
+        if name in recorded:
+            file = recorded[name]
+            problems += content_problems(
+                name, len(content), crc32c(content), file.bytes, file.crc32c
+            )
+    # A damaged file would be named again, for each thing that is wrong in it.
+    if not problems and folders.expected <= folders.files:
+        # The versions of job record and manifest have gone up together.
+        job = Job(manifest.settings, manifest.files, manifest.origin, manifest.version)
+        problems += contradictions(contents, job, manifest.reports)
+    return problems
+
+
+def _is_small(name: str, manifest: Manifest) -> bool:
+    return name in (JOB_NAME, manifest.settings.tokenizer.file) or name.startswith(REJECTED_FOLDER)
+
+
+def content_problems(
+    name: str, size: int, checksum: int, bytes_expected: int, crc32c_expected: str
+) -> Iterator[str]:
+    """Whether a file has the size and the checksum that the manifest says."""
+    found = checksum_to_base64(checksum)
+    if size != bytes_expected:
+        yield f"{name} has {counted(size, 'byte')}; the manifest says {bytes_expected:,}"
+    elif found != crc32c_expected:
+        yield f"{name} has crc32c {found}; the manifest says {crc32c_expected}"

@@ -1,0 +1,72 @@
+"""The small files in `metadata/`: the job record, the tokenizer's file and lists of rejected rows.
+
+They exist before the manifest does. Commit reads them once, checks them against the job, and
+records their sizes and checksums in the manifest. verify reads and checks them in the same way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+
+from fineshards.errors import OutputError
+from fineshards.shards.job import JOB_NAME, Job
+from fineshards.shards.records import JSON_ERRORS, MetadataFile
+from fineshards.shards.rejected import REJECTED_FOLDER, rejected_paths
+from fineshards.shards.reports import FileReport
+from fineshards.storage.base import Storage
+from fineshards.storage.checksums import checksum_to_base64, crc32c
+
+
+def metadata_files(
+    storage: Storage, job: Job, reports: Iterable[FileReport]
+) -> Iterator[MetadataFile]:
+    """The record of each file of an output folder; raises OutputError for one of another job."""
+    rejected = [entry.name for entry in storage.entries(REJECTED_FOLDER)]
+    names = [JOB_NAME, job.settings.tokenizer.file, *sorted(rejected)]
+    contents = {name: storage.read(name) for name in names}
+    for problem in contradictions(contents, job, reports):
+        raise OutputError(
+            f"{storage.root}: {problem}. Someone changed the folder while the job ran; start again "
+            "with --overwrite."
+        )
+    for name, content in contents.items():
+        yield MetadataFile(name, len(content), checksum_to_base64(crc32c(content)))
+
+
+def contradictions(
+    contents: Mapping[str, bytes], job: Job, reports: Iterable[FileReport]
+) -> Iterator[str]:
+    """One sentence per file that is not what the job says; files that are missing are skipped.
+
+    contents: by name. reports: those of source files without rejected rows may be missing.
+    """
+    if JOB_NAME in contents:
+        try:
+            if Job.parse(contents[JOB_NAME], JOB_NAME) != job:
+                yield f"{JOB_NAME} describes another job than the manifest"
+        except OutputError as error:
+            yield str(error)
+    tokenizer = job.settings.tokenizer
+    if tokenizer.file in contents:
+        found = hashlib.sha256(contents[tokenizer.file]).hexdigest()
+        if found != tokenizer.vocabulary_sha256:
+            yield (
+                f"{tokenizer.file} has sha256 {found}, expected that of the job, "
+                f"{tokenizer.vocabulary_sha256}"
+            )
+    listed = dict.fromkeys((file.path for file in job.files), 0)
+    for name in contents:
+        if name.startswith(f"{REJECTED_FOLDER}/"):
+            try:
+                for path in rejected_paths(contents[name]):
+                    listed[path] += 1
+            except JSON_ERRORS as error:
+                yield f"{name} is not a list of rejected rows of this dataset's files ({error!r})"
+    counted = {job.files[report.file].path: report.counts.rejected for report in reports}
+    for path, rows in listed.items():
+        if rows != counted.get(path, 0):
+            yield (
+                f"rejected rows of {path}: {REJECTED_FOLDER}/ lists {rows:,}, expected "
+                f"{counted.get(path, 0):,}"
+            )

@@ -1,0 +1,84 @@
+"""The small files in `metadata/`: recorded at Commit, if they are those of the job."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.damage import checksum
+
+from fineshards.errors import OutputError
+from fineshards.shards.counts import Counts
+from fineshards.shards.job import JOB_NAME, VOCABULARY_NAME, Columns, Job, Settings, Tokenizer
+from fineshards.shards.layout import SplitRule
+from fineshards.shards.metadata import metadata_files
+from fineshards.shards.records import MetadataFile, SourceFile
+from fineshards.shards.reports import FileReport
+from fineshards.storage.base import Storage, open_storage
+
+RANKS = b"IQ== 0\n"
+TOKENIZER = Tokenizer(
+    "tiktoken", "tiny", hashlib.sha256(RANKS).hexdigest(), "", (("<|eot|>", 1),), 1, 2, ""
+)
+SETTINGS = Settings(Columns("text", "id", False), TOKENIZER, 10, SplitRule(None, 1), 1)
+FILES = tuple(SourceFile(n, f"/in/{n}", 1, "mtime:0", "jsonl", "none") for n in range(3))
+JOB = Job(SETTINGS, FILES, ())
+LISTS = {
+    "metadata/rejected/00000-00000.jsonl": ["/in/0"],
+    "metadata/rejected/00002-00000.jsonl": ["/in/2", "/in/2"],
+}
+# File 1 has no blocks, so it has no report.
+REPORTS = [FileReport(0, 1, Counts(rejected=1)), FileReport(2, 1, Counts(rejected=2))]
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    """The folder of a job before its manifest."""
+    storage = open_storage(str(tmp_path))
+    JOB.save(storage)
+    storage.write(VOCABULARY_NAME, RANKS)
+    for name, paths in LISTS.items():
+        storage.write(name, b"".join(json.dumps({"file": path}).encode() + b"\n" for path in paths))
+    return storage
+
+
+def test_every_file_is_recorded_with_its_size_and_checksum(storage: Storage) -> None:
+    names = [JOB_NAME, VOCABULARY_NAME, *LISTS]
+    contents = {name: Path(storage.path(name)).read_bytes() for name in names}
+    assert list(metadata_files(storage, JOB, REPORTS)) == [
+        MetadataFile(name, len(content), checksum(content)) for name, content in contents.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        (VOCABULARY_NAME, RANKS + b"\n", "metadata/vocabulary.tiktoken has sha256 "),
+        (JOB_NAME, b"{}", "metadata/job.json is not a readable job record"),
+        (next(iter(LISTS)), b"", "of /in/0: metadata/rejected/ lists 0, expected 1"),
+        ("metadata/rejected/9-9.jsonl", b'{"file": "/in/1"}', "of /in/1: .* lists 1, expected 0"),
+        ("metadata/rejected/9-9.jsonl", b'{"file": "x"}', "9-9.jsonl is not a list of rejected"),
+        ("metadata/rejected/9-9.jsonl", b"[" * 99_999, "9-9.jsonl is not a list of rejected"),
+    ],
+)
+def test_a_file_that_is_not_the_jobs_is_an_error(
+    storage: Storage, name: str, content: bytes, expected: str
+) -> None:
+    storage.write(name, content)
+    with pytest.raises(OutputError, match=f"{storage.root}: .*{expected}"):
+        list(metadata_files(storage, JOB, REPORTS))
+
+
+def test_the_record_of_another_job_is_an_error(storage: Storage) -> None:
+    other = replace(JOB, settings=replace(SETTINGS, shard_tokens=11))
+    with pytest.raises(OutputError, match=r"metadata/job\.json describes another job"):
+        list(metadata_files(storage, other, REPORTS))
+
+
+def test_a_missing_file_is_an_error(storage: Storage) -> None:
+    storage.delete(VOCABULARY_NAME)
+    with pytest.raises(OutputError, match=r"vocabulary\.tiktoken cannot be read"):
+        list(metadata_files(storage, JOB, REPORTS))
