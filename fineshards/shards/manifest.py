@@ -165,7 +165,8 @@ class Manifest:
             []
         """
         found = []
-        fingerprint = Job(self.settings, self.files, self.origin).fingerprint()
+        # The versions of job record and manifest have gone up together.
+        fingerprint = Job(self.settings, self.files, self.origin, self.version).fingerprint()
         if fingerprint != self.fingerprint:
             found.append(
                 f"its fingerprint is {self.fingerprint}, but its settings and files give "

@@ -17,12 +17,13 @@ def layout(fields: dict[str, Any]) -> Layout:
 
 
 def manifest_json(content: dict[str, Any]) -> dict[str, Any]:
-    """The content of a manifest in the form of version 1, so that verify can compare the two."""
+    """The content of a manifest in the form of version 1, as its file has it."""
     fields, splits = content["layout"], content["splits"]
-    shared = ("shard_tokens", "dtype", "header_bytes", "index_width")
-    in_version_1 = {name: fields[name] for name in shared} | {
+    in_version_1 = {
         "tokens": fields["test_tokens"] + fields["train_tokens"],
+        "shard_tokens": fields["shard_tokens"],
         "test_windows": splits["test"]["shards"],
+        **{name: fields[name] for name in ("dtype", "header_bytes", "index_width")},
         "splits": {split: sums["shards"] for split, sums in splits.items()},
     }
     files = [
