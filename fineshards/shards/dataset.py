@@ -58,6 +58,7 @@ class Dataset:
         self.manifest = manifest
         self._documents = manifest.totals()["documents"]
         self._first_documents = [shard.first_document for shard in manifest.shards]
+        self._schema = SCHEMA_WITH_HASH if manifest.settings.split.by_document else SCHEMA
         self.table = lru_cache(maxsize=4)(self._read_table)
         self._chunk = lru_cache(maxsize=2)(self._read_chunk)
 
@@ -127,13 +128,12 @@ class Dataset:
         """The ids in the document table of a shard; only they are read, and not cached."""
         name = table_name(self.manifest.shards[position].name)
         with self._explained(name), self.storage.open(name) as opened:
-            return DocumentTable.read_ids(opened)
+            return DocumentTable.read_ids(opened, self._schema)
 
     def parse_table(self, name: str, content: bytes) -> DocumentTable:
         """A document table from the content of its file; raises OutputError for other content."""
-        schema = SCHEMA_WITH_HASH if self.manifest.settings.split.by_document else SCHEMA
         with self._explained(name):
-            return DocumentTable.read(BytesIO(content), schema)
+            return DocumentTable.read(BytesIO(content), self._schema)
 
     def _read_table(self, position: int) -> DocumentTable:
         """The document table of the shard at a position in the manifest."""

@@ -83,11 +83,12 @@ class DocumentTable:
         return cls(table)
 
     @staticmethod
-    def read_ids(opened: BinaryIO) -> pa.ChunkedArray:
+    def read_ids(opened: BinaryIO, schema: pa.Schema = SCHEMA) -> pa.ChunkedArray:
         """The ids of a table, and nothing else of it; raises as `read` does."""
         parquet = open_parquet(opened)
-        if not parquet.schema_arrow.equals(SCHEMA):
-            raise ValueError(f"has the columns {parquet.schema_arrow.names}, not {SCHEMA.names}")
+        found = parquet.schema_arrow
+        if not found.equals(schema):
+            raise ValueError(f"has the columns {found.names}, expected {schema.names}")
         return parquet.read(columns=["id"], use_threads=False)["id"]
 
     @staticmethod
