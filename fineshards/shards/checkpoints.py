@@ -69,6 +69,7 @@ class BlockWriter:
         self._dtype = dtype
         self._documents_file = documents
         self._pending: list[pa.Table] = []
+        self._pending_documents = 0
         self._checksum = 0
         self.tokens = 0
         self.documents = 0
@@ -100,7 +101,8 @@ class BlockWriter:
         self._pending.append(pa.table(columns, schema=DOCUMENTS_SCHEMA))
         self.tokens += len(tokens)
         self.documents += len(rows)
-        if sum(map(len, self._pending)) >= _ROW_GROUP_DOCUMENTS:
+        self._pending_documents += len(rows)
+        if self._pending_documents >= _ROW_GROUP_DOCUMENTS:
             self.write_documents()
 
     def finish(self, block: Block, counts: Counts) -> BlockSummary:
@@ -130,6 +132,7 @@ class BlockWriter:
             table = pa.concat_tables(self._pending)
             self._documents_file.write_table(table, row_group_size=_ROW_GROUP_DOCUMENTS)
             self._pending = []
+            self._pending_documents = 0
 
 
 class Checkpoints:

@@ -24,6 +24,7 @@ from fineshards.shards.job import Columns
 from fineshards.shards.records import BadRow, Block, SourceFile
 from fineshards.shards.rejected import Rejected
 from fineshards.sources.files import COMPRESSIONS, open_file
+from fineshards.sources.footers import column_chunks, open_source
 from fineshards.sources.jsonl import lines, parse_row
 from fineshards.sources.reading import discover_blocks, explain_failures, read_block
 from fineshards.sources.rows import Rows
@@ -266,11 +267,11 @@ def _with_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
 def _compression(file: SourceFile, columns: Columns) -> str:
     """The compression of a parquet file's text, so that reading the probe costs the same."""
     with explain_failures(file), open_file(file) as opened:
-        metadata = pq.read_metadata(opened)
-        for index in range(metadata.num_columns):
-            if metadata.num_row_groups and metadata.schema.column(index).path == columns.text:
-                name: str = metadata.row_group(0).column(index).compression
-                return "none" if name == "UNCOMPRESSED" else name.lower()
+        footer = open_source(file, opened).metadata
+    for chunk in column_chunks(file, footer, columns.text):
+        if chunk is not None:
+            name: str = chunk.compression
+            return "none" if name == "UNCOMPRESSED" else name.lower()
     return "snappy"
 
 
