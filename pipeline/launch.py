@@ -22,7 +22,7 @@ from fineshards.shards.layout import SPLITS, SplitRule
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.records import SourceFile
 from fineshards.shards.rejected import REJECTED_FOLDER
-from fineshards.sources.files import find_files
+from fineshards.sources.finding import find_files
 from fineshards.storage.base import TEMPORARY, Storage, open_storage
 
 _SHARD_NAME = re.compile(r"(test|train)/\1_\d{4,}\.npy")

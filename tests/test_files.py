@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from fineshards.errors import InputError, UsageError
-from fineshards.sources.files import check_unchanged, describe_files, find_files, format_of
+from fineshards.sources.files import check_unchanged, describe_files, format_of
+from fineshards.sources.finding import find_files
 
 
 @pytest.fixture(autouse=True)

@@ -29,7 +29,8 @@ from support.source_files import COLUMNS, Read, add
 from fineshards.errors import InputError, UsageError
 from fineshards.pipeline.cli import main
 from fineshards.shards.records import SourceFile
-from fineshards.sources.files import READ_AHEAD, find_files, open_file
+from fineshards.sources.files import READ_AHEAD, open_file
+from fineshards.sources.finding import find_files
 from fineshards.sources.reading import discover_blocks, read_block
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -317,7 +318,7 @@ import re, sys
 from pathlib import Path
 sys.path.insert(0, "tests")
 from support.source_files import COLUMNS
-from fineshards.sources.files import find_files
+from fineshards.sources.finding import find_files
 from fineshards.sources.reading import discover_blocks, read_block
 (file,) = find_files(sys.argv[1:])
 total = 0

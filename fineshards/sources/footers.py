@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
@@ -77,36 +77,25 @@ def open_source(file: SourceFile, opened: BinaryIO, buffer_size: int = 0) -> pq.
 
 
 def column_chunks(
-    file: SourceFile, footer: pq.FileMetaData, column: str, others: Iterable[str] = ()
+    file: SourceFile, footer: pq.FileMetaData, column: str
 ) -> Iterator[pq.ColumnChunkMetaData | None]:
     """Yields what the footer says of a column in each row group; None for one without rows.
 
-    column, others: columns at the top level. Raises InputError if the footer is damaged, or one of
-    the columns encrypted.
+    column: a column at the top level. Raises InputError if the footer is damaged, or the column
+    encrypted.
     """
-    position = _position(footer, column)
+    paths: list[str] = [footer.schema.column(index).path for index in range(footer.num_columns)]
+    position = paths.index(column)
     unreadable = open_parquet(cast(BinaryIO, _Unreadable(file.size)), footer=footer)
     for group in range(footer.num_row_groups):
-        # One by one: reading several columns begins with the first of them.
-        known = [_is_described(file, unreadable, group, name) for name in (*others, column)]
-        yield footer.row_group(group).column(position) if known[-1] else None
-
-
-def _is_described(file: SourceFile, unreadable: pq.ParquetFile, group: int, column: str) -> bool:
-    """Whether a column chunk can be described; False if there are no rows to read."""
-    try:
-        for _ in unreadable.iter_batches(1, [group], [column], use_threads=False):
-            break
-    except _ReadError:
-        return True
-    except (pa.ArrowException, OSError) as error:
-        raise cannot_decode(file, group, group + 1, error) from error
-    return False
-
-
-def _position(footer: pq.FileMetaData, column: str) -> int:
-    paths: list[str] = [footer.schema.column(index).path for index in range(footer.num_columns)]
-    return paths.index(column)
+        try:
+            for _ in unreadable.iter_batches(1, [group], [column], use_threads=False):
+                break
+            yield None
+        except _ReadError:
+            yield footer.row_group(group).column(position)
+        except (pa.ArrowException, OSError) as error:
+            raise cannot_decode(file, group, group + 1, error) from error
 
 
 def cannot_decode(file: SourceFile, first: int, stop: int, error: Exception) -> InputError:

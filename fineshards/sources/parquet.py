@@ -39,8 +39,10 @@ def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: 
     footer = parquet.metadata
     runs: list[list[int]] = []  # first group, stop group, first row, bytes
     row = 0
-    others = [name for name in _names(parquet.schema_arrow, columns) if name != columns.text]
-    for group, chunk in enumerate(column_chunks(file, footer, columns.text, others)):
+    for name in _names(parquet.schema_arrow, columns):
+        # A column that is encrypted is so in the first row group, too.
+        next(column_chunks(file, footer, name), None)
+    for group, chunk in enumerate(column_chunks(file, footer, columns.text)):
         if not runs or runs[-1][3] >= block_bytes:
             runs.append([group, group, row, 0])
         runs[-1][1] = group + 1
