@@ -10,7 +10,7 @@ from fractions import Fraction
 from types import NoneType
 from typing import Any, Literal, get_args, get_type_hints
 
-from fineshards.errors import UsageError
+from fineshards.errors import UsageError, printable
 
 # The seed's shard size.
 DEFAULT_SHARD_TOKENS = 100_000_000
@@ -166,6 +166,8 @@ class BuildConfig:
             raise UsageError(f"--{flag.name} must be True or False, got {value!r}.")
         if set(kinds(flag)) <= {str, NoneType} and not isinstance(value, kinds(flag)):
             raise UsageError(f"--{flag.name} must be text, got {value!r}.")
+        if isinstance(value, str):
+            _utf8(flag.name, value)
         if int not in kinds(flag) or (value is None and NoneType in kinds(flag)):
             return
         # Integers of numpy count too; a bool does not.
@@ -202,6 +204,13 @@ def _text(name: str, value: str | os.PathLike[str]) -> str:
     text = value if isinstance(value, str) else getattr(value, "__fspath__", lambda: None)()
     if not isinstance(text, str):
         raise UsageError(f"--{name} must be text or a path, got {value!r}.")
+    return _utf8(name, text)
+
+
+def _utf8(name: str, text: str) -> str:
+    """A text; raises UsageError if it is not UTF-8, which JSON and Arrow cannot hold."""
+    if (shown := printable(text)) != text:
+        raise UsageError(f"--{name} {shown}: is not valid UTF-8. Rename it, or give another.")
     return text
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from fineshards.config import BuildConfig
 from fineshards.encoders.loading import describe_tokenizer
 from fineshards.errors import UsageError
+from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job import JOB_NAME, TOKENIZER_FILES, Columns, Job, Settings, Tokenizer
@@ -45,6 +46,7 @@ def prepare(config: BuildConfig) -> Launch:
     """
     storage = open_storage(config.folder)
     files, origin = find_input(config)
+    refuse_overlap(storage, files, (config.dataset,) if config.dataset else config.patterns)
     tokenizer, vocabulary = describe_tokenizer(
         os.fspath(config.tokenizer), config.tokenizer_engine, config.eot_token
     )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from fineshards.pipeline.explain import explain
 from fineshards.pipeline.fast_start import without_garbage_collection
+from fineshards.storage.temporary import temporary_room
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -88,7 +89,7 @@ def hold_back_stderr() -> Iterator[Console]:
     """
     from rich.console import Console
 
-    with tempfile.TemporaryFile("w+", buffering=1, errors="replace") as held:
+    with temporary_room(), tempfile.TemporaryFile("w+", buffering=1, errors="replace") as held:
         saved = os.dup(2)
         shown = sys.stderr
         if _is_descriptor(shown, 2):

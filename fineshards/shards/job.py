@@ -183,7 +183,7 @@ class Job:
                 files=tuple(from_fields(SourceFile, file) for file in content["files"]),
                 origin=tuple((name, value) for name, value in content["origin"]),
             )
-        except (AttributeError, ValueError, KeyError, TypeError) as error:
+        except (AttributeError, RecursionError, ValueError, KeyError, TypeError) as error:
             raise OutputError(
                 f"{storage.path(JOB_NAME)} is not a readable job record ({error!r}). "
                 "Start again with --overwrite."

@@ -258,7 +258,7 @@ class Manifest:
             if (content["format"], content["version"]) != ("fineshards", MANIFEST_VERSION):
                 raise ValueError(f"format {content['format']} version {content['version']}")
             return cls._from_json(content)
-        except (AttributeError, ValueError, KeyError, TypeError) as error:
+        except (AttributeError, RecursionError, ValueError, KeyError, TypeError) as error:
             raise OutputError(
                 f"{storage.path(MANIFEST_NAME)} is not a manifest of version {MANIFEST_VERSION} "
                 f"({error!r}). Use the version of fineshards that wrote it, or build the dataset "

@@ -60,7 +60,7 @@ def open_source(file: SourceFile, opened: BinaryIO, buffer_size: int = 0) -> pq.
     footer = _footers.get(file)
     try:
         parquet = open_parquet(opened, buffer_size, footer)
-        parquet.schema_arrow.names  # noqa: B018 (decodes the names)
+        _paths(parquet.metadata)
     except UnicodeDecodeError as error:
         raise InputError(
             f"{file.path}: the name of a column is not valid UTF-8: {error.object!r}. Rename the "
@@ -84,8 +84,7 @@ def column_chunks(
     column: a column at the top level. Raises InputError if the footer is damaged, or the column
     encrypted.
     """
-    paths: list[str] = [footer.schema.column(index).path for index in range(footer.num_columns)]
-    position = paths.index(column)
+    position = _paths(footer).index(column)
     unreadable = open_parquet(cast(BinaryIO, _Unreadable(file.size)), footer=footer)
     for group in range(footer.num_row_groups):
         try:
@@ -96,6 +95,11 @@ def column_chunks(
             yield footer.row_group(group).column(position)
         except (pa.ArrowException, OSError) as error:
             raise cannot_decode(file, group, group + 1, error) from error
+
+
+def _paths(footer: pq.FileMetaData) -> list[str]:
+    """The names of all columns, those in structs with dots; raises UnicodeDecodeError."""
+    return [footer.schema.column(index).path for index in range(footer.num_columns)]
 
 
 def cannot_decode(file: SourceFile, first: int, stop: int, error: Exception) -> InputError:

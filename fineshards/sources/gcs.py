@@ -51,7 +51,7 @@ def find_objects(pattern: str) -> tuple[list[FoundObject], list[FoundObject]]:
     delimiter = None if "/" in rest or "**" in rest else "/"
     parts = wanted.split("/")
     listed, folders = _list(pattern, prefix, delimiter)
-    matching = [blob for blob in listed if _matches(blob.name.split("/"), parts)]
+    matching = [blob for blob in listed if matches(blob.name.split("/"), parts)]
     # A name may contain brackets, which are special in a pattern.
     matching = matching or [blob for blob in listed if blob.name == wanted]
     names = {blob.name for blob in matching}
@@ -61,7 +61,7 @@ def find_objects(pattern: str) -> tuple[list[FoundObject], list[FoundObject]]:
         if folder is not None:
             below.append(_found(bucket, folder, blob))
     for folder in sorted(folders) if rest else ():
-        if _matches(folder.rstrip("/").split("/"), parts):
+        if matches(folder.rstrip("/").split("/"), parts):
             below += find_below(f"gs://{bucket}/{folder}")
     return [_found(bucket, "", blob) for blob in matching], below
 
@@ -70,7 +70,7 @@ def _matching_folder(name: str, pattern: list[str]) -> str | None:
     """The first of the folders that hold an object which matches a pattern, with a slash."""
     parts = name.split("/")[:-1]
     for depth in range(1, len(parts) + 1):
-        if _matches(parts[:depth], pattern):
+        if matches(parts[:depth], pattern):
             return "/".join(parts[:depth]) + "/"
     return None
 
@@ -113,7 +113,7 @@ def _found(bucket: str, prefix: str, blob: Any) -> FoundObject:
     )
 
 
-def _matches(name: list[str], pattern: list[str]) -> bool:
+def matches(name: list[str], pattern: list[str]) -> bool:
     """Whether a name matches, as a path does in `glob.glob(pattern, recursive=True)`.
 
     Both are split at slashes. A part that begins with a dot only matches a pattern with that dot.
@@ -122,13 +122,13 @@ def _matches(name: list[str], pattern: list[str]) -> bool:
         return bool(name) and not any(part.startswith(".") for part in name)
     if not name or not pattern:
         return not name and not pattern
-    if pattern[0] == "**" and _matches(name, pattern[1:]):
+    if pattern[0] == "**" and matches(name, pattern[1:]):
         return True
     if name[0].startswith(".") and not pattern[0].startswith("."):
         return False
     if pattern[0] == "**":
-        return _matches(name[1:], pattern)
-    return fnmatch.fnmatchcase(name[0], pattern[0]) and _matches(name[1:], pattern[1:])
+        return matches(name[1:], pattern)
+    return fnmatch.fnmatchcase(name[0], pattern[0]) and matches(name[1:], pattern[1:])
 
 
 def check_generation(file: SourceFile) -> None:

@@ -24,6 +24,7 @@ _MAGIC = {
     "gzip": (b"\x1f\x8b",),
     "zstd": (b"\x28\xb5\x2f\xfd", *(bytes([n, 0x2A, 0x4D, 0x18]) for n in range(0x50, 0x60))),
 }
+_KINDS = {str: "a string", bool: "a boolean", dict: "an object", list: "an array"}
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -146,9 +147,10 @@ def _kind(value: object) -> str:
     """What JSON calls a value, with its article."""
     if value is None:
         return "null"
-    if isinstance(value, bool):
-        return "a boolean"
-    return {dict: "an object", list: "an array", str: "a string"}.get(type(value), "a number")
+    for kind, name in _KINDS.items():
+        if isinstance(value, kind):
+            return name
+    return "a number"
 
 
 def _named(columns: Columns) -> dict[str, str]:

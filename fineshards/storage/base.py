@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from fineshards.errors import OutputError, UsageError
+from fineshards.errors import OutputError, UsageError, printable
 from fineshards.extras import require
 
 TEMPORARY = "checkpoints/unfinished"
@@ -162,6 +162,8 @@ def open_storage(root: str) -> Storage:
 
     Raises UsageError for other schemes, and for gs:// without the libraries that it needs.
     """
+    if (shown := printable(root)) != root:
+        raise UsageError(f"{shown}: the name of the folder is not valid UTF-8. Rename it.")
     scheme, separator, _ = root.partition("://")
     if root.startswith("gs:") and not separator:
         raise UsageError(f"{root}: give gs://bucket/folder as text. A Path drops one slash.")
