@@ -132,7 +132,7 @@ def test_a_limit_beyond_the_input_copies_all_lines(lines: list[Path], tmp_path: 
 def test_bad_rows_are_skipped_up_to_the_limit(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_text('{"text": "a"}\n{\n{"text": null}\n{"text": 1}\n{"text": "b"}\n')
-    with pytest.raises(InputError, match=r"line 4, row 3: its 'text' is a int"):
+    with pytest.raises(InputError, match=r"line 4, row 3: its 'text' is a number"):
         copy([path], tmp_path / "one", limits(1 << 20, max_bad_rows=1))
     probe = copy([path], tmp_path / "two", limits(1 << 20, max_bad_rows=2))
     assert [text for text, _ in rows([Path(probe.parts[0].path)])] == ["a", None, "b"]

@@ -25,6 +25,10 @@ from fineshards.storage.parquet import open_parquet
 _KEPT_BYTES = 32 << 20
 
 
+class EncryptedError(InputError):
+    """A column is encrypted."""
+
+
 class _Footers:
     """The footers used last. A footer of 20,000 row groups takes a third of a second to parse."""
 
@@ -97,6 +101,15 @@ def column_chunks(
             raise cannot_decode(file, group, group + 1, error) from error
 
 
+def is_encrypted(file: SourceFile, footer: pq.FileMetaData, column: str) -> bool:
+    """Whether a column is encrypted, by its first row group."""
+    try:
+        next(column_chunks(file, footer, column), None)
+    except EncryptedError:
+        return True
+    return False
+
+
 def _paths(footer: pq.FileMetaData) -> list[str]:
     """The names of all columns, those in structs with dots; raises UnicodeDecodeError."""
     return [footer.schema.column(index).path for index in range(footer.num_columns)]
@@ -105,7 +118,7 @@ def _paths(footer: pq.FileMetaData) -> list[str]:
 def cannot_decode(file: SourceFile, first: int, stop: int, error: Exception) -> InputError:
     """The error for row groups `[first, stop)` that cannot be read."""
     if "decrypt" in str(error).lower():
-        return InputError(
+        return EncryptedError(
             f"{file.path}, {place(first, stop)}: a column that is needed is encrypted. Decrypt the "
             "file, or exclude it."
         )

@@ -19,7 +19,13 @@ import pyarrow.parquet as pq
 from fineshards.errors import InputError
 from fineshards.shards.job import Columns
 from fineshards.shards.records import BadRow, Block, SourceFile
-from fineshards.sources.footers import cannot_decode, column_chunks, open_source, place
+from fineshards.sources.footers import (
+    cannot_decode,
+    column_chunks,
+    is_encrypted,
+    open_source,
+    place,
+)
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, LABEL_COLUMNS, Rows
 
 # Without a buffer, pyarrow reads a whole column chunk at once, which may be all text of the file.
@@ -39,9 +45,8 @@ def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: 
     footer = parquet.metadata
     runs: list[list[int]] = []  # first group, stop group, first row, bytes
     row = 0
-    for name in _names(parquet.schema_arrow, columns):
-        # A column that is encrypted is so in the first row group, too.
-        next(column_chunks(file, footer, name), None)
+    if columns.id_required:
+        next(column_chunks(file, footer, columns.id), None)
     for group, chunk in enumerate(column_chunks(file, footer, columns.text)):
         if not runs or runs[-1][3] >= block_bytes:
             runs.append([group, group, row, 0])
@@ -65,7 +70,7 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
     parquet = open_source(file, opened, _READ_BUFFER)
     schema = parquet.schema_arrow
     _check_columns(file, schema, columns)
-    names = _names(schema, columns)
+    names = _names(file, parquet, columns)
     labels = [name for name in LABEL_COLUMNS if name in names]
     row = block.first_row
     for run in _runs(parquet.metadata, block):
@@ -158,11 +163,18 @@ def _check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> Non
         )
 
 
-def _names(schema: pa.Schema, columns: Columns) -> list[str]:
-    """The columns to read: the text, and those of ids and labels that the file has."""
-    labels = {name for name in LABEL_COLUMNS if _has(schema, name, _is_text)}
-    ids = {columns.id} if _has(schema, columns.id, _has_text_form) else set()
-    return sorted({columns.text} | ids | labels)
+def _names(file: SourceFile, parquet: pq.ParquetFile, columns: Columns) -> list[str]:
+    """The columns to read: those that the user named, and the others that can be read."""
+    named = {columns.text, columns.id} if columns.id_required else {columns.text}
+    kinds = {columns.id: _has_text_form} | dict.fromkeys(LABEL_COLUMNS, _is_text)
+    others = {
+        name
+        for name, is_kind in kinds.items()
+        if _has(parquet.schema_arrow, name, is_kind)
+        and name not in named
+        and not is_encrypted(file, parquet.metadata, name)
+    }
+    return sorted(named | others)
 
 
 def _has(schema: pa.Schema, name: str, is_kind: Callable[[pa.DataType], bool]) -> bool:

@@ -6,6 +6,7 @@ the probe costs the same per byte as a build of the input.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import os
@@ -19,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fineshards.errors import InputError
+from fineshards.errors import InputError, OutputError
 from fineshards.shards.job import Columns
 from fineshards.shards.records import BadRow, Block, SourceFile
 from fineshards.shards.rejected import Rejected
@@ -165,7 +166,16 @@ def copy_probe(survey: Survey, columns: Columns, folder: str, limits: ProbeLimit
         if name in formats:
             share = survey.total(name) / total
             deadline = time.monotonic() + limits.seconds * share
-            copy(probe, survey, columns, folder, limits, round(limits.size * share), deadline)
+            size = round(limits.size * share)
+            try:
+                copy(probe, survey, columns, folder, limits, size, deadline)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                raise OutputError(
+                    f"{folder} has no space left for a probe of the input. Free some, or choose "
+                    "another disk."
+                ) from error
     probe.seconds = time.monotonic() - began
     if probe.documents == 0:
         raise InputError(
