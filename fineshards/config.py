@@ -32,9 +32,10 @@ class BuildConfig:
     """What to build, and how. Each field is the flag of `fineshards build` of that name.
 
     Args:
-        input: Files to read, such as 'data/*.parquet' or 'gs://bucket/data/*.parquet'. May be
-            repeated; files come in the order given, each pattern's matches sorted. Formats:
-            .parquet; .jsonl plain, .gz or .zst.
+        input: Files to read, such as 'data/*.parquet' or 'gs://bucket/data/*.parquet', or a folder:
+            all data files below it, except for names that begin with . or _, README, LICENSE and
+            *.md. May be repeated; files come in the order given, each pattern's matches sorted.
+            Formats: .parquet; .jsonl plain, .gz or .zst.
         dataset: Instead of --input, a dataset on the Hugging Face hub, or a local folder laid out
             like one.
         dataset_config: The dataset's configuration, such as sample-350BT.
@@ -42,7 +43,7 @@ class BuildConfig:
         dataset_revision: The dataset's branch, tag or commit.
         text_column: The column that holds the text. Default: text.
         id_column: The column that names documents in the document tables. Default: id, where a
-            file has it.
+            file has it, and null where its value is not text or a number.
         output: Folder for the dataset, local or gs://bucket/folder.
         tokenizer: A tiktoken encoding, or a tokenizer.json of Hugging Face's tokenizers library.
             Default: cl100k_base.

@@ -131,14 +131,14 @@ def test_a_column_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
         blocks_of(path)
 
 
-def test_rows_that_the_footer_counts_twice_are_noticed(tmp_path: Path) -> None:
+def test_a_footer_that_contradicts_itself_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(TABLE, path, row_group_size=1_000)
     content = path.read_bytes()
-    # The number of rows of the file, a zigzag varint that follows the schema, is 30.
+    # The row group's number of rows, 30 as a zigzag varint, follows its last column.
     at = content.index(b"\x16\x3c", content.rindex(b"element"))
     path.write_bytes(content[:at] + b"\x16\x3e" + content[at + 2 :])
-    with pytest.raises(InputError, match=r"its footer says 31 rows, but its row groups have 30"):
+    with pytest.raises(InputError, match=r"its footer says 30 rows, but its row groups have 31"):
         blocks_of(path)
 
 

@@ -22,8 +22,8 @@ from typing import Any
 
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.records import SourceFile
-from fineshards.sources.files import describe_files, format_of
-from fineshards.sources.finding import some, walk
+from fineshards.sources.files import describe_files, format_of, has_known_format
+from fineshards.sources.finding import is_beside_data, some, walk
 from fineshards.sources.hub_errors import (
     access_refused,
     brief,
@@ -32,6 +32,8 @@ from fineshards.sources.hub_errors import (
     quiet_http_client,
 )
 from fineshards.storage.temporary import temporary_room
+
+_log = logging.getLogger("fineshards")
 
 # The hub refuses to describe more than 1,000 paths in one request.
 PATHS_PER_REQUEST = 500
@@ -104,25 +106,30 @@ def _resolve_repository(request: DatasetRequest) -> ResolvedDataset:
             f"but {found}."
         )
     with hub_failures(_flags_of(request)):
-        repository, commit = _pin(request)
-        config, urls, _ = _list_files(request, repository, commit)
+        info = _pin(request)
+        repository, commit = info.id, info.sha
+        config, urls, all_urls = _list_files(request, repository, commit)
         for url in urls:
             format_of(url)  # fails before the hub is queried about thousands of unusable files
+        _warn_of_left_out(request, info, all_urls)
         return ResolvedDataset(_describe_urls(urls, repository, commit), config, commit)
 
 
-def _pin(request: DatasetRequest) -> tuple[str, str]:
-    """The repository's current name (the hub redirects old ones) and the full commit hash."""
+def _pin(request: DatasetRequest) -> Any:
+    """The repository's commit, current name (the hub redirects old ones), files and README.md."""
     from huggingface_hub import HfApi
 
     info = HfApi().dataset_info(
-        request.name, revision=request.revision, timeout=TIMEOUT_SECONDS, expand=["sha"]
+        request.name,
+        revision=request.revision,
+        timeout=TIMEOUT_SECONDS,
+        expand=["sha", "siblings", "cardData"],
     )
     if info.sha is None:
         raise InputError(
             f"{_flags_of(request)}: the hub's answer does not contain the commit. Try again later."
         )
-    return info.id, info.sha
+    return info
 
 
 def _list_files(
@@ -164,6 +171,30 @@ def _refuse_left_out(request: DatasetRequest, paths: list[str], all_paths: list[
             f"--dataset {request.name}: its layout takes {_kinds(paths)} and leaves out "
             f"{_kinds(left_out)}: {some(left_out)}. Give the folder, or a pattern for one kind of "
             f"file, with --input; or list the files under configs in its README.md."
+        )
+
+
+def _warn_of_left_out(request: DatasetRequest, info: Any, all_urls: list[str]) -> None:
+    """Logs a warning if the library leaves out data files of a repository on the hub.
+
+    It is not refused, because on the hub a dataset is what the library makes of it.
+    """
+    if (info.card_data or {}).get("configs"):
+        return
+    prefix = f"hf://datasets/{info.id}@{info.sha}/"
+    known = {url.removeprefix(prefix) for url in all_urls}
+    names = [file.rfilename for file in info.siblings or []]
+    left_out = sorted(
+        name
+        for name in names
+        if name not in known and has_known_format(name) and not is_beside_data(name)
+    )
+    if left_out:
+        _log.warning(
+            "%s: the datasets library leaves out %s, and so does the job: %s",
+            _flags_of(request),
+            _kinds(left_out),
+            some(left_out),
         )
 
 
