@@ -10,7 +10,7 @@ from fractions import Fraction
 from types import NoneType
 from typing import Any, Literal, get_args, get_type_hints
 
-from fineshards.errors import UsageError
+from fineshards.errors import UsageError, with_escaped_bytes
 
 # The seed's shard size.
 DEFAULT_SHARD_TOKENS = 100_000_000
@@ -37,9 +37,10 @@ class BuildConfig:
     """What to build, and how. Each field is the flag of `fineshards build` of that name.
 
     Args:
-        input: Files to read, one or more: data/*.parquet, or 'gs://bucket/data/*.parquet'. May be
-            repeated. Files come in the order given, each pattern's matches sorted. Formats:
-            .parquet; .jsonl plain, .gz or .zst.
+        input: Files to read, one or more: data/*.parquet, or 'gs://bucket/data/*.parquet', or a
+            folder: all data files below it, except for names that begin with . or _, README,
+            LICENSE and *.md. May be repeated. Files come in the order given, each pattern's
+            matches sorted. Formats: .parquet; .jsonl plain, .gz or .zst.
         dataset: Instead of --input, a dataset on the Hugging Face hub, or a local folder laid out
             like one.
         dataset_config: The dataset's configuration, such as sample-350BT.
@@ -47,7 +48,7 @@ class BuildConfig:
         dataset_revision: The dataset's branch, tag or commit.
         text_column: The column that holds the text. Default: text.
         id_column: The column that names documents in the document tables. Default: id, where a
-            file has it.
+            file has it, and null where its value is not text or a number.
         output: Folder for the dataset, local or gs://bucket/folder.
         tokenizer: A tiktoken encoding, or a tokenizer.json of Hugging Face's tokenizers library:
             the file, a folder that holds one, or a repository on the hub as OWNER/NAME or
@@ -202,6 +203,8 @@ class BuildConfig:
             raise UsageError(f"--{flag.name} must be True or False, got {value!r}.")
         if set(kinds(flag)) <= {str, NoneType} and not isinstance(value, kinds(flag)):
             raise UsageError(f"--{flag.name} must be text, got {value!r}.")
+        if isinstance(value, str):
+            _utf8(flag.name, value)
         if int not in kinds(flag) or (value is None and NoneType in kinds(flag)):
             return
         # Integers of numpy count too; a bool does not.
@@ -241,7 +244,14 @@ def _place(name: str, value: str | os.PathLike[str]) -> str:
     text = value if isinstance(value, str) else getattr(value, "__fspath__", lambda: None)()
     if not isinstance(text, str):
         raise UsageError(f"--{name} must be text or a path, got {value!r}.")
-    return os.path.expanduser(text)
+    return os.path.expanduser(_utf8(name, text))
+
+
+def _utf8(name: str, text: str) -> str:
+    """A text; raises UsageError if it is not UTF-8, which JSON and Arrow cannot hold."""
+    if (shown := with_escaped_bytes(text)) != text:
+        raise UsageError(f"--{name} {shown}: is not valid UTF-8. Rename it, or give another.")
+    return text
 
 
 def _simplest(value: str | float | Fraction) -> str:

@@ -63,3 +63,8 @@ class OutputError(FineshardsError):
         >>> issubclass(OutputError, FineshardsError), OutputError.exit_code
         (True, 1)
     """
+
+
+def with_escaped_bytes(text: str) -> str:
+    """A text or path with bytes that are not UTF-8 escaped; otherwise as it is."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -25,6 +25,7 @@ from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import SourceFile
 from fineshards.sources.probe import Part, Probe, take_probe
 from fineshards.storage.base import open_storage
+from fineshards.storage.temporary import temporary_room
 
 # Input of this size on disk is built as it is.
 _SMALL_BYTES = 32 << 20
@@ -44,7 +45,7 @@ def estimate(config: BuildConfig, workers: int | None, say: Callable[[str], None
     """
     files, _ = find_input(config)
     small = sum(file.size for file in files) <= _SMALL_BYTES
-    with tempfile.TemporaryDirectory(prefix="fineshards-estimate-") as folder:
+    with temporary_room(), tempfile.TemporaryDirectory(prefix="fineshards-estimate-") as folder:
         # Rows that cannot be encoded are counted, not refused.
         output = f"{folder}/out"
         build = replace(config, output=output, keep_checkpoints=True, max_bad_rows=sys.maxsize)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from fineshards.config import BuildConfig
 from fineshards.encoders.loading import describe_tokenizer
 from fineshards.errors import OutputError, UsageError
+from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job import (
@@ -32,7 +33,7 @@ from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.records import SourceFile
 from fineshards.shards.rejected import REJECTED_FOLDER
 from fineshards.shards.split_hash import split_column
-from fineshards.sources.files import find_files
+from fineshards.sources.finding import find_files
 from fineshards.storage.base import TEMPORARY, Storage, open_storage
 
 _SHARD_NAME = re.compile(r"(test|train)/\1_\d{4,}\.npy")
@@ -60,6 +61,7 @@ def prepare(config: BuildConfig) -> Launch:
     """
     storage = open_storage(config.folder)
     files, origin = find_input(config)
+    refuse_overlap(storage, files, (config.dataset,) if config.dataset else config.patterns)
     tokenizer, vocabulary = describe_tokenizer(
         _tokenizer_place(os.fspath(config.tokenizer)), config.tokenizer_engine, config.eot_token
     )

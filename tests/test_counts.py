@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fineshards.shards.counts import Counts, LabelCount
+from fineshards.shards.counts import MANY_VALUES, Counts, LabelCount
 
 NUMBERS = (
     *("rows", "documents", "nulls", "rejected", "tokens"),
@@ -51,6 +51,39 @@ def test_order_and_grouping_do_not_change_a_total(parts: list[Counts], random: o
     assert Counts.total(shuffled) == reduce(add, parts) == total
     assert Counts.total(parts[:cut]) + Counts.total(parts[cut:]) == total
     assert total + Counts() == Counts() + total == total
+
+
+@given(
+    st.lists(st.dictionaries(st.integers(0, 12), st.tuples(amounts, amounts)), max_size=6),
+    st.randoms(use_true_random=False),
+)
+def test_a_column_with_many_values_is_one_label_in_any_order_and_grouping(
+    columns: list[dict[int, tuple[int, int]]], random: object
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fineshards.shards.counts.MAX_VALUES", 5)
+        parts = [
+            Counts(
+                labels=tuple(
+                    LabelCount("dump", str(value), *numbers)
+                    for value, numbers in sorted(column.items())
+                )
+            )
+            for column in columns
+        ]
+        total = Counts.total(parts)
+        random.shuffle(parts)  # type: ignore[attr-defined]
+        cut = len(parts) // 2
+        assert Counts.total(parts[:cut]) + Counts.total(parts[cut:]) == total
+    values = set().union(*columns) if columns else set()
+    assert {label.value for label in total.labels} == (
+        {str(value) for value in values} if len(values) <= 5 else {MANY_VALUES}
+    )
+    sums = [sum(numbers[n] for column in columns for numbers in column.values()) for n in (0, 1)]
+    assert [
+        sum(label.documents for label in total.labels),
+        sum(label.tokens for label in total.labels),
+    ] == sums
 
 
 def test_the_total_of_nothing_is_zero() -> None:

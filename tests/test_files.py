@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from fineshards.errors import InputError, UsageError
-from fineshards.sources.files import check_unchanged, describe_files, find_files, format_of
+from fineshards.sources.files import check_unchanged, describe_files, format_of
+from fineshards.sources.finding import find_files
 
 
 @pytest.fixture(autouse=True)
@@ -57,9 +58,7 @@ def test_a_double_star_matches_at_any_depth(tree: Path) -> None:
     assert found(tree, "in/**/f.parquet") == ["d/e/f.parquet"]
 
 
-@pytest.mark.parametrize(
-    "pattern", ["in/*.jsonl", "in/nothing.parquet", "in/folder.parquet", "in/d"]
-)
+@pytest.mark.parametrize("pattern", ["in/*.jsonl", "in/nothing.parquet", "in/nothing/"])
 def test_a_pattern_without_a_match_is_an_error(pattern: str) -> None:
     with pytest.raises(UsageError, match=rf"--input {pattern.replace('*', '.')}: no file matches"):
         find_files(["in/a.parquet", pattern])
@@ -97,10 +96,62 @@ def test_a_link_keeps_its_own_name(tree: Path) -> None:
     assert (os.path.basename(file.path), file.format, file.size) == ("x.parquet", "parquet", 7)
 
 
-def test_a_broken_link_does_not_match(tree: Path) -> None:
+@pytest.mark.parametrize("pattern", ["in/broken.parquet", "in/*.parquet", "in"])
+def test_a_broken_link_is_refused(tree: Path, pattern: str) -> None:
     (tree / "broken.parquet").symlink_to(tree / "nowhere")
-    with pytest.raises(UsageError, match=r"no file matches"):
-        find_files(["in/broken.parquet"])
+    with pytest.raises(InputError, match=r"broken\.parquet cannot be read.*a link to .*/nowhere"):
+        find_files([pattern])
+
+
+def test_what_is_not_a_file_is_refused(tree: Path) -> None:
+    os.mkfifo(tree / "pipe.jsonl")
+    with pytest.raises(InputError, match=r"pipe\.jsonl is not a file"):
+        find_files(["in/*.jsonl"])
+
+
+def test_a_folder_means_all_data_files_below_it(tree: Path) -> None:
+    for name in ("_SUCCESS", ".hidden.parquet", "README.md", "LICENSE", "dataset_infos.json"):
+        (tree / name).write_text("")
+    for name in ("_delta_log/0.json", ".git/a.json", "d/notes.md"):
+        (tree / name).parent.mkdir(exist_ok=True)
+        (tree / name).write_text("")
+    names = ["10.parquet", "9.parquet", "A.parquet", "a.parquet", "b.parquet"]
+    names += ["d/c.parquet", "d/e/f.parquet", "d/g.jsonl"]
+    assert found(tree, "in") == found(tree, "in/") == found(tree, str(tree)) == names
+    # Also through links, even if they lead round in a circle.
+    (tree / "d/up").symlink_to(tree)
+    (tree.parent / "link").symlink_to(tree)
+    assert found(tree, "in") == names
+    assert len(find_files(["link"])) == len(names)
+
+
+def test_a_folder_with_other_files_is_refused(tree: Path) -> None:
+    for name in ("w.csv", "x.txt", "y.PARQUET", "z.parquet.gz"):
+        (tree / "d" / name).write_text("")
+    words = r"cannot read .*/w\.csv, .*/x\.txt, .*/y\.PARQUET and 1 more; expected \.parquet"
+    with pytest.raises(UsageError, match=words):
+        find_files(["in"])
+
+
+def test_a_folder_without_data_is_refused(tree: Path) -> None:
+    (tree / "folder.parquet/README").write_text("")
+    with pytest.raises(UsageError, match=r"the folder holds no data files"):
+        find_files(["in/folder.parquet"])
+
+
+def test_a_pattern_does_not_leave_out_the_files_of_a_folder_that_matches(tree: Path) -> None:
+    with pytest.raises(UsageError, match=r"matches a folder, but not .*/c\.parquet, .*/f\.parquet"):
+        find_files(["in/*"])
+    assert len(find_files(["in/**"])) == 8
+
+
+def test_a_name_that_is_not_utf8_is_refused(tree: Path) -> None:
+    path = os.fsencode(tree / "d") + b"/\xff.jsonl"
+    with open(path, "w"):
+        pass
+    for pattern in ("in", "in/d/*.jsonl"):
+        with pytest.raises(InputError, match=r"d/\\xff\.jsonl: the name is not valid UTF-8"):
+            find_files([pattern])
 
 
 def test_other_urls_are_refused() -> None:

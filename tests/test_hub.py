@@ -401,3 +401,40 @@ def test_importing_the_module_imports_no_hub_library() -> None:
         "print({'datasets', 'huggingface_hub'} & set(sys.modules))"
     )
     assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr
+
+
+def test_a_folder_whose_layout_leaves_files_out_is_refused(
+    hub: HubServer, folder: Path, tmp_path: Path
+) -> None:
+    content = (folder / "sample/a.parquet").read_bytes()
+    lines = gzip.compress(b'{"text": "a"}\n')
+    layouts = {
+        "kinds": ["a.parquet", "b.parquet", "more/c.jsonl.gz"],
+        "splits": ["train.parquet", "more.parquet"],
+    }
+    for name, paths in layouts.items():
+        for path in [*paths, "README.md", ".gitattributes"]:
+            (tmp_path / name / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / path).write_bytes(
+                b"" if "." in path[:1] or "README" in path else lines if "gz" in path else content
+            )
+    steps = [resolve(name) for name in layouts]
+    kinds, splits = run(hub.url, tmp_path, *steps)
+    assert kinds["error"] == splits["error"] == "UsageError"
+    assert "takes 2 .parquet files and leaves out 1 .jsonl.gz file: " in kinds["message"]
+    assert "kinds/more/c.jsonl.gz. " in kinds["message"]
+    assert "takes 1 .parquet file and leaves out 1 .parquet file: " in splits["message"]
+    # On the hub the dataset is what the library makes of it. The command says what that is not.
+    hub.push("acme/kinds", tmp_path / "kinds")
+    done = fineshards(hub.url, tmp_path, "build", "--dataset=acme/kinds", "--output=out")
+    assert done.returncode == 0, done.stderr
+    words = (
+        "--dataset acme/kinds: the datasets library leaves out 1 .jsonl.gz file, and so does the"
+    )
+    assert words in done.stderr
+    # What README.md lists is what the dataset is.
+    for name, path in [("kinds", "*.parquet"), ("splits", "more*")]:
+        readme = f"---\nconfigs:\n- config_name: default\n  data_files: '{path}'\n---\n"
+        (tmp_path / name / "README.md").write_text(readme)
+    kinds, splits = run(hub.url, tmp_path, *steps)
+    assert (len(kinds["files"]), len(splits["files"])) == (2, 1)

@@ -152,12 +152,19 @@ def test_only_line_feeds_end_a_line(tmp_path: Path, separator: str) -> None:
         (b'{"text":NaN}', "is not valid JSON"),
         (b'{"text":"a\tb"}', "is not valid JSON"),
         (b"\x00", "is not valid JSON"),
-        (b'["text"]', "holds a JSON list, not an object"),
-        (b'"text"', "holds a JSON str, not an object"),
-        (b"null", "holds a JSON NoneType, not an object"),
+        (b'["text"]', "holds an array, expected an object"),
+        (b'"text"', "holds a string, expected an object"),
+        (b"null", "holds null, expected an object"),
         (b'{"content":"a","id":1}', "has no field 'text'; its fields are content, id"),
-        (b'{"text":5}', "its 'text' is a int, not a string"),
-        (b'{"text":["a"]}', "its 'text' is a list, not a string"),
+        (b'{"text":5}', "its 'text' is a number, expected a string"),
+        (b'{"text":["a"]}', "its 'text' is an array, expected a string"),
+        (b'{"text":{}}', "its 'text' is an object, expected a string"),
+        (b'{"text":true}', "its 'text' is a boolean, expected a string"),
+        (b'{"text":' + b"[" * 5_000 + b"]" * 5_000 + b"}", "is not valid JSON (depth limit"),
+        (
+            b'{"text":"a","id":1e30,"x":' + b"[" * 1_020 + b"]" * 1_020 + b"}",
+            "is nested too deep",
+        ),
     ],
 )
 def test_a_bad_line_is_a_bad_row_and_keeps_its_number(
@@ -193,6 +200,28 @@ def test_ids_and_labels_become_text(tmp_path: Path) -> None:
     read = read_all(path)
     assert read.rows == [(0, "a", "12345678901234567890"), (1, "b", "z")]
     assert read.labels == {"language": ["en", None], "dump": ["CC-1", None]}
+
+
+def test_integers_beyond_64_bits_are_kept_exactly(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    numbers = [2**63 - 1, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1, 10**200 + 1]
+    rows = [{"text": "a", "id": number, "dump": number} for number in numbers]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    read = read_all(path)
+    assert [id_ for _, _, id_ in read.rows] == [*map(str, numbers)]
+    assert read.labels["dump"] == [*map(str, numbers)]
+
+
+def test_an_id_that_is_not_a_value_is_null_unless_its_column_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    deep = b"[" * 1_000 + b"]" * 1_000
+    path.write_bytes(b'{"text":"a","id":{"b":1},"dump":[]}\n{"text":"b","id":' + deep + b"}\n")
+    assert read_all(path).rows == [(0, "a", None), (1, "b", None)]
+    read = read_all(path, columns=Columns("text", "id", id_required=True))
+    assert [bad.reason for bad in read.bad] == [
+        "its 'id' is an object, expected a string or a number",
+        "its 'id' is an array, expected a string or a number",
+    ]
 
 
 @pytest.mark.parametrize("where", ["id", "language"])

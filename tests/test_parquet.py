@@ -279,14 +279,23 @@ def test_one_bad_value_of_a_dictionary_makes_only_its_rows_bad(tmp_path: Path) -
     assert [bad.row for bad in read.bad] == [1, 4]
 
 
-@pytest.mark.parametrize("name", ["id", "dump"])
-def test_ids_and_labels_that_are_not_utf8_make_a_row_bad(tmp_path: Path, name: str) -> None:
+def test_a_named_id_that_is_not_utf8_makes_a_row_bad(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": ["a", "b", "c"], name: not_utf8([b"x", b"\xff", None])}), path)
-    read = read_all(path)
-    assert [(number, text) for number, text, _ in read.rows] == [(0, "a"), (2, "c")]
+    pq.write_table(pa.table({"text": ["a", "b", "c"], "id": not_utf8([b"x", b"\xff", None])}), path)
+    read = read_all(path, columns=Columns("text", "id", id_required=True))
+    assert read.rows == [(0, "a", "x"), (2, "c", None)]
     (bad,) = read.bad
-    assert (bad.row, bad.reason) == (1, f"its {name!r} is not valid UTF-8")
+    assert (bad.row, bad.reason) == (1, "its 'id' is not valid UTF-8")
+
+
+def test_a_column_that_was_not_asked_for_makes_no_row_bad(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    values = [b"x", b"\xff", None]
+    columns = {"id": pa.array(values), "dump": not_utf8(values)}
+    pq.write_table(pa.table({"text": ["a", "b", "c"]} | columns), path)
+    read = read_all(path)
+    assert read.rows == [(0, "a", "x"), (1, "b", None), (2, "c", None)]
+    assert (read.bad, read.labels) == ([], {"dump": ["x", None, None]})
 
 
 @pytest.mark.parametrize("ids", [pa.array([["x"]]), pa.array([{"a": 1}])], ids=str)

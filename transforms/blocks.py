@@ -11,6 +11,9 @@ from fineshards.shards.reports import BlockSummary
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.transforms.work import Work
 
+# Counts of record batches that are kept before they are added up.
+_ADDENDS = 64
+
 
 def discover_file(file: SourceFile, work: Work) -> list[Block]:
     """Returns the blocks of a file, as an earlier run found them or from its metadata."""
@@ -37,7 +40,7 @@ def finish_block(
     if finished is not None:
         return finished, True
     work.checkpoints.stop_if_replaced(file.index)
-    # Added up once, at the end: a sum costs time for each label.
+    # Added up now and then: a sum costs time for each label, and its parts cost memory.
     counts: list[Counts] = []
     rejected = Rejected(file, work.max_bad_rows)
     with work.checkpoints.create_block(block) as writer:
@@ -56,5 +59,7 @@ def finish_block(
             counts.append(rows.counts())
             counts.append(documents.document_counts(np.diff(encoded.offsets)))
             counts.append(Counts(by_reference=encoded.by_reference, compared=compared))
+            if len(counts) > _ADDENDS:
+                counts = [Counts.total(counts)]
         rejected.save(work.checkpoints.storage, block)
         return writer.finish(block, Counts.total(counts)), False

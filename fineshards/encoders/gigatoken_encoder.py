@@ -24,6 +24,7 @@ import pyarrow as pa
 from fineshards.cores import usable_cores
 from fineshards.encoders.differences import string_buffers
 from fineshards.encoders.encoder import TokenBatch
+from fineshards.storage.temporary import temporary_room
 
 # gigatoken 0.10 caches every pretoken that it has seen (its issue 36). So after REBUILD_SECONDS of
 # work a tokenizer is rebuilt, if the process has grown large. Unseen text costs both memory and
@@ -39,7 +40,11 @@ def from_ranks(ranks: bytes, scheme: str) -> gigatoken.Tokenizer:
 
     scheme: gigatoken's name for the way of splitting. Raises RuntimeError if it rejects the ranks.
     """
-    with _no_panic(), tempfile.NamedTemporaryFile(suffix=".tiktoken") as file:
+    with (
+        temporary_room(),
+        _no_panic(),
+        tempfile.NamedTemporaryFile(suffix=".tiktoken") as file,
+    ):
         file.write(ranks)
         file.flush()
         # No special tokens, because gigatoken would match them in text.

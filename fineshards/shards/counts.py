@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from fineshards.shards.records import from_fields
+
+# Values of a label column that are counted one by one. FineWeb has about a hundred dumps, FineWeb-2
+# fewer than two thousand languages; a column with more values holds something else.
+MAX_VALUES = 2_000
+MANY_VALUES = f"(more than {MAX_VALUES:,} values)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,7 @@ class LabelCount:
 
     Args:
         column: Name of the label column, `dump` or `language`.
-        value: The value.
+        value: The value, or `(more than 2,000 values)` for all of a column with so many.
         documents: Documents with that value.
         tokens: Their tokens.
     """
@@ -83,17 +87,22 @@ class Counts:
             parts: The counts to add; none give zeros.
 
         Returns:
-            The sum of each number, and of the labels with the same column and value.
+            The sum of each number, and of the labels with the same column and value. A column
+            with more than `MAX_VALUES` values has one label instead, `MANY_VALUES`.
         """
-        parts = list(parts)
-        labels: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+        numbers = dict.fromkeys(_NUMBERS, 0)
+        labels: dict[str, dict[str, list[int]]] = {}
         for part in parts:
+            for name in _NUMBERS:
+                numbers[name] += getattr(part, name)
             for label in part.labels:
-                entry = labels[label.column, label.value]
-                entry[0] += label.documents
-                entry[1] += label.tokens
-        ordered = tuple(LabelCount(*key, *labels[key]) for key in sorted(labels))
-        return cls(**cls.sum_numbers(parts), labels=ordered)
+                _add_label(labels.setdefault(label.column, {}), label)
+        ordered = tuple(
+            LabelCount(column, value, *labels[column][value])
+            for column in sorted(labels)
+            for value in sorted(labels[column])
+        )
+        return cls(**numbers, labels=ordered)
 
     @classmethod
     def sum_numbers(cls, parts: Iterable[Counts]) -> dict[str, int]:
@@ -150,3 +159,19 @@ class Counts:
 
 
 _NUMBERS = tuple(each.name for each in fields(Counts) if each.name != "labels")
+
+
+def _add_label(values: dict[str, list[int]], label: LabelCount) -> None:
+    """Adds a label to the sums of its column, by value.
+
+    Whether a column is one label depends on its values alone: an addend with more than MAX_VALUES
+    makes the sum have more. So order and grouping do not matter.
+    """
+    value = MANY_VALUES if MANY_VALUES in values else label.value
+    entry = values.setdefault(value, [0, 0])
+    entry[0] += label.documents
+    entry[1] += label.tokens
+    if value == MANY_VALUES or len(values) > MAX_VALUES:
+        sums = [sum(column) for column in zip(*values.values(), strict=True)]
+        values.clear()
+        values[MANY_VALUES] = sums

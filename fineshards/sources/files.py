@@ -1,18 +1,17 @@
-"""Finds, describes and opens input files, and checks that they have not changed."""
+"""Describes and opens input files, and checks that they have not changed."""
 
 from __future__ import annotations
 
-import glob
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+import stat
+from collections.abc import Iterable
 from typing import BinaryIO
 
 import fsspec
 
-from fineshards.errors import InputError, UsageError
+from fineshards.errors import InputError, UsageError, with_escaped_bytes
 from fineshards.shards.records import SourceFile
-from fineshards.sources.gcs import check_generation, find_objects, open_object
+from fineshards.sources.gcs import check_generation, open_object
 from fineshards.sources.hub_errors import http_error, quiet_http_client
 from fineshards.storage.gcs_objects import SCHEME
 
@@ -25,87 +24,44 @@ READ_AHEAD = 16 << 20
 READABLE = ".parquet, or .jsonl/.ndjson/.json plain or with .gz or .zst"
 
 
+def has_known_format(path: str) -> bool:
+    """Whether a file's extension is one that can be read."""
+    return _format(path) is not None
+
+
 def format_of(path: str) -> tuple[str, str]:
     """Returns (format, compression) for a file name; raises UsageError for an unknown extension."""
-    stem, compression = path, "none"
-    for ending, name in COMPRESSIONS.items():
-        if path.endswith(ending):
-            stem, compression = path.removesuffix(ending), name
-    ending = os.path.splitext(stem)[1]
-    found = FORMATS.get(ending)
-    if found is None or (found == "parquet" and compression != "none"):
+    found = _format(path)
+    if found is None:
         name = os.path.basename(path)
         raise UsageError(
             f"{path}: cannot read a file named {name!r}; expected {READABLE}. "
             "Convert the file, or narrow the pattern to exclude it."
         )
+    return found
+
+
+def _format(path: str) -> tuple[str, str] | None:
+    stem, compression = path, "none"
+    for ending, name in COMPRESSIONS.items():
+        if path.endswith(ending):
+            stem, compression = path.removesuffix(ending), name
+    found = FORMATS.get(os.path.splitext(stem)[1])
+    if found is None or (found == "parquet" and compression != "none"):
+        return None
     return found, compression
 
 
-def find_files(patterns: Sequence[str]) -> list[SourceFile]:
-    """Returns the matching files, numbered, in the order of the patterns and sorted within each.
-
-    Raises UsageError for a pattern without a match, a file matched twice or a name of unknown
-    format, and InputError for a file or bucket that cannot be inspected.
-    """
-    seen: dict[str, str] = {}
-    files: list[SourceFile] = []
-    for pattern in patterns:
-        matches = _find_stored(pattern) if pattern.startswith(SCHEME) else _find_local(pattern)
-        if not matches:
-            raise UsageError(
-                f"--input {pattern}: no file matches. Check the path, "
-                "and quote the pattern so that the shell does not expand it."
-            )
-        for match in matches:
-            # Links are resolved only to find duplicates: a link's target may have no extension.
-            remote = match.path.startswith(SCHEME)
-            target = match.path if remote else os.path.realpath(match.path)
-            if target in seen:
-                raise UsageError(
-                    f"{match.path} is matched twice, by --input {seen[target]} and --input "
-                    f"{pattern}; its documents would be in the dataset twice. Match it only once."
-                )
-            seen[target] = pattern
-            files.append(replace(match, index=len(files)))
-    return files
-
-
-def _find_local(pattern: str) -> list[SourceFile]:
-    if "://" in pattern:
-        raise UsageError(
-            f"--input {pattern}: only local paths and gs:// can be read by pattern. "
-            "For a dataset on the Hugging Face Hub, use --dataset."
-        )
-    # A name may contain brackets, which are special in a pattern. A pattern with several ** yields
-    # some files more than once.
-    named = set(glob.glob(pattern, recursive=True)) or {pattern}
-    return describe_files(os.path.abspath(path) for path in sorted(named) if os.path.isfile(path))
-
-
-def _find_stored(pattern: str) -> list[SourceFile]:
-    files = []
-    for found in find_objects(pattern):
-        format_name, compression = format_of(found.path)
-        if found.encoding not in ("", "identity"):
-            # As `gcloud storage cp --gzip-local` uploads: the name describes the content, and the
-            # encoding how it is stored. The object is read as stored.
-            if (format_name, found.encoding) != ("jsonl", "gzip") or compression == "zstd":
-                raise InputError(
-                    f"{found.path} is stored with Content-Encoding {found.encoding}; only JSON "
-                    "lines with gzip are supported. Upload it again without Content-Encoding."
-                )
-            compression = "gzip"
-        files.append(
-            SourceFile(0, found.path, found.size, found.identity, format_name, compression)
-        )
-    return files
-
-
 def describe_files(paths: Iterable[str]) -> list[SourceFile]:
-    """Returns local files with size and identity, numbered in the order given."""
+    """Returns local files with size and identity, numbered in the order given.
+
+    Raises UsageError for a name of unknown format, and InputError for anything that is not a file
+    with a name in UTF-8.
+    """
     files = []
     for index, path in enumerate(paths):
+        if (shown := with_escaped_bytes(path)) != path:
+            raise InputError(f"{shown}: the name is not valid UTF-8. Rename the file or folder.")
         format_name, compression = format_of(path)
         size, identity = _local_state(path)
         files.append(SourceFile(index, path, size, identity, format_name, compression))
@@ -166,5 +122,8 @@ def _local_state(path: str) -> tuple[int, str]:
     try:
         state = os.stat(path)
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+        target = f" (it is a link to {os.readlink(path)})" if os.path.islink(path) else ""
+        raise InputError(f"{path} cannot be read: {error.strerror}{target}.") from error
+    if not stat.S_ISREG(state.st_mode):
+        raise InputError(f"{path} is not a file. Exclude it.")
     return state.st_size, f"mtime:{state.st_mtime_ns}"

@@ -22,7 +22,8 @@ from typing import Any
 
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.records import SourceFile
-from fineshards.sources.files import describe_files, format_of
+from fineshards.sources.files import describe_files, format_of, has_known_format
+from fineshards.sources.finding import is_beside_data, some, walk
 from fineshards.sources.hub_errors import (
     access_refused,
     brief,
@@ -30,6 +31,9 @@ from fineshards.sources.hub_errors import (
     hub_failures,
     quiet_hub,
 )
+from fineshards.storage.temporary import temporary_room
+
+_log = logging.getLogger("fineshards")
 
 # The hub refuses to describe more than 1,000 paths in one request.
 PATHS_PER_REQUEST = 500
@@ -88,7 +92,8 @@ def _resolve_folder(request: DatasetRequest) -> ResolvedDataset:
             f"--dataset_revision {request.revision}."
         )
     # An absolute path, because the library treats a bare `json` or `parquet` as a file format.
-    config, paths = _list_files(request, os.path.abspath(request.name), commit=None)
+    config, paths, all_paths = _list_files(request, os.path.abspath(request.name), commit=None)
+    _refuse_left_out(request, paths, all_paths)
     return ResolvedDataset(describe_files(map(os.path.abspath, paths)), config, commit=None)
 
 
@@ -101,29 +106,36 @@ def _resolve_repository(request: DatasetRequest) -> ResolvedDataset:
             f"but {found}."
         )
     with hub_failures(_flags_of(request)):
-        repository, commit = _pin(request)
-        config, urls = _list_files(request, repository, commit)
+        info = _pin(request)
+        repository, commit = info.id, info.sha
+        config, urls, all_urls = _list_files(request, repository, commit)
         for url in urls:
             format_of(url)  # fails before the hub is queried about thousands of unusable files
+        _warn_of_left_out(request, info, all_urls)
         return ResolvedDataset(_describe_urls(urls, repository, commit), config, commit)
 
 
-def _pin(request: DatasetRequest) -> tuple[str, str]:
-    """The repository's current name (the hub redirects old ones) and the full commit hash."""
+def _pin(request: DatasetRequest) -> Any:
+    """The repository's commit, current name (the hub redirects old ones), files and README.md."""
     from huggingface_hub import HfApi
 
     info = HfApi().dataset_info(
-        request.name, revision=request.revision, timeout=TIMEOUT_SECONDS, expand=["sha"]
+        request.name,
+        revision=request.revision,
+        timeout=TIMEOUT_SECONDS,
+        expand=["sha", "siblings", "cardData"],
     )
     if info.sha is None:
         raise InputError(
             f"{_flags_of(request)}: the hub's answer does not contain the commit. Try again later."
         )
-    return info.id, info.sha
+    return info
 
 
-def _list_files(request: DatasetRequest, path: str, commit: str | None) -> tuple[str, list[str]]:
-    """The name of the config and the URLs of its split's files, in the library's order."""
+def _list_files(
+    request: DatasetRequest, path: str, commit: str | None
+) -> tuple[str, list[str], list[str]]:
+    """The config's name, its split's URLs in the library's order, and those of all its splits."""
     builder = _load_builder(request, path, commit)
     config = str(builder.config.name)
     splits = builder.config.data_files or {}
@@ -141,7 +153,70 @@ def _list_files(request: DatasetRequest, path: str, commit: str | None) -> tuple
             "documents would be in the dataset twice. Choose another config with "
             "--dataset_config."
         )
-    return config, urls
+    return config, urls, [str(url) for files in splits.values() for url in files]
+
+
+def _refuse_left_out(request: DatasetRequest, paths: list[str], all_paths: list[str]) -> None:
+    """Raises UsageError if the library leaves out data files of a folder.
+
+    It reads the format that most files have, and where names tell splits, no other names. A folder
+    whose README.md lists its configs says itself which files they are.
+    """
+    if _lists_configs(request.name):
+        return
+    known = {os.path.realpath(path) for path in all_paths}
+    left_out = sorted(path for path in walk(request.name) if os.path.realpath(path) not in known)
+    if left_out:
+        raise UsageError(
+            f"--dataset {request.name}: its layout takes {_kinds(paths)} and leaves out "
+            f"{_kinds(left_out)}: {some(left_out)}. Give the folder, or a pattern for one kind of "
+            f"file, with --input; or list the files under configs in its README.md."
+        )
+
+
+def _warn_of_left_out(request: DatasetRequest, info: Any, all_urls: list[str]) -> None:
+    """Logs a warning if the library leaves out data files of a repository on the hub.
+
+    It is not refused, because on the hub a dataset is what the library makes of it.
+    """
+    if (info.card_data or {}).get("configs"):
+        return
+    prefix = f"hf://datasets/{info.id}@{info.sha}/"
+    known = {url.removeprefix(prefix) for url in all_urls}
+    names = [file.rfilename for file in info.siblings or []]
+    left_out = sorted(
+        name
+        for name in names
+        if name not in known and has_known_format(name) and not is_beside_data(name)
+    )
+    if left_out:
+        _log.warning(
+            "%s: the datasets library leaves out %s, and so does the job: %s",
+            _flags_of(request),
+            _kinds(left_out),
+            some(left_out),
+        )
+
+
+def _lists_configs(folder: str) -> bool:
+    """Whether a folder's README.md lists configs; the library has read it already."""
+    from huggingface_hub import DatasetCard
+
+    readme = os.path.join(folder, "README.md")
+    standalone = os.path.join(folder, ".huggingface.yaml")
+    return os.path.exists(standalone) or (
+        os.path.isfile(readme) and bool(DatasetCard.load(readme).data.to_dict().get("configs"))
+    )
+
+
+def _kinds(paths: list[str]) -> str:
+    """How many files of which extensions, such as `3 .parquet files and 1 .jsonl.gz file`."""
+    names = [os.path.basename(path) for path in paths]
+    counts = Counter("." + ".".join(name.split(".")[1:][-2:]) for name in names)
+    return " and ".join(
+        f"{count:,} {ending if ending != '.' else ''} file{'s' if count != 1 else ''}"
+        for ending, count in counts.most_common()
+    )
 
 
 def _load_builder(request: DatasetRequest, path: str, commit: str | None) -> Any:
@@ -151,7 +226,7 @@ def _load_builder(request: DatasetRequest, path: str, commit: str | None) -> Any
 
     # If the library cannot list a dataset, it falls back to one that it prepared earlier, whatever
     # its revision. An empty cache prevents that.
-    with tempfile.TemporaryDirectory() as cache:
+    with temporary_room(), tempfile.TemporaryDirectory() as cache:
         try:
             return datasets.load_dataset_builder(
                 path, request.config, revision=commit, cache_dir=cache

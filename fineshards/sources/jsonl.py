@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO
@@ -23,6 +24,7 @@ _MAGIC = {
     "gzip": (b"\x1f\x8b",),
     "zstd": (b"\x28\xb5\x2f\xfd", *(bytes([n, 0x2A, 0x4D, 0x18]) for n in range(0x50, 0x60))),
 }
+_KINDS = {str: "a string", bool: "a boolean", dict: "an object", list: "an array"}
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -33,17 +35,12 @@ def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: 
     only be found by reading from the start, so the file is not split and `block_bytes` has no
     effect.
     """
-    wanted = [("--text_column", columns.text)]
-    if columns.id_required:
-        wanted.append(("--id_column", columns.id))
-    if columns.split is not None:
-        wanted.append(("--split_key", columns.split))
     for line_number, line in lines(file, opened):
         try:
             record = _parse(line)
         except ValueError:
             break
-        for flag, name in wanted:
+        for flag, name in _named(columns).items():
             if name not in record:
                 raise InputError(
                     f"{file.path}, line {line_number}: has no field {name!r}; its fields are "
@@ -103,16 +100,29 @@ class _Batch:
     def _column(self, name: str | None, kind: pa.DataType) -> pa.Array:
         if name is None:
             return pa.nulls(len(self._records), kind)
-        values = [record.get(name) for record in self._records]
-        texts = [
-            value if value is None or isinstance(value, str) else str(value) for value in values
-        ]
-        return pa.array(texts, kind)
+        return pa.array([_as_text(record.get(name)) for record in self._records], kind)
 
 
 def parse_row(line: bytes, columns: Columns) -> dict[str, Any]:
-    """The object of a line; raises ValueError with the reason if its text cannot be encoded."""
-    return _check_text(_parse(line), columns)
+    """The object of a line; raises ValueError with the reason if it cannot be a row."""
+    record = _parse(line)
+    if columns.text not in record:
+        raise ValueError(f"has no field {columns.text!r}; its fields are {', '.join(record)}")
+    text = record[columns.text]
+    if text is not None and not isinstance(text, str):
+        raise ValueError(f"its {columns.text!r} is {_kind(text)}, expected a string")
+    if columns.id_required and isinstance(id_ := record.get(columns.id), dict | list):
+        raise ValueError(f"its {columns.id!r} is {_kind(id_)}, expected a string or a number")
+    # Integers beyond 64 bits have become floats, which would make different ids equal.
+    as_text = [columns.id, *LABEL_COLUMNS, *([columns.split] if columns.split else [])]
+    inexact = [name for name in as_text if _is_inexact(record.get(name))]
+    if inexact:
+        try:
+            exact = json.loads(line, parse_int=str, parse_float=str)
+        except RecursionError:
+            raise ValueError("is nested too deep to read its numbers exactly") from None
+        record |= {name: exact[name] for name in inexact}
+    return record
 
 
 def _parse(line: bytes) -> dict[str, Any]:
@@ -122,18 +132,39 @@ def _parse(line: bytes) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         raise ValueError(f"is not valid JSON ({error.msg} at column {error.colno})") from None
     if not isinstance(record, dict):
-        raise ValueError(f"holds a JSON {type(record).__name__}, not an object")
+        raise ValueError(f"holds {_kind(record)}, expected an object")
     return record
 
 
-def _check_text(record: dict[str, Any], columns: Columns) -> dict[str, Any]:
-    """Returns the object; raises ValueError with the reason if its text cannot be encoded."""
-    if columns.text not in record:
-        raise ValueError(f"has no field {columns.text!r}; its fields are {', '.join(record)}")
-    text = record[columns.text]
-    if text is not None and not isinstance(text, str):
-        raise ValueError(f"its {columns.text!r} is a {type(text).__name__}, not a string")
-    return record
+def _is_inexact(value: object) -> bool:
+    return isinstance(value, float) and abs(value) >= 1 << 63
+
+
+def _as_text(value: object) -> str | None:
+    """A string as it is, a number as text; null for objects and arrays."""
+    if value is None or isinstance(value, str):
+        return value
+    return None if isinstance(value, dict | list) else str(value)
+
+
+def _kind(value: object) -> str:
+    """What JSON calls a value, with its article."""
+    if value is None:
+        return "null"
+    for kind, name in _KINDS.items():
+        if isinstance(value, kind):
+            return name
+    return "a number"
+
+
+def _named(columns: Columns) -> dict[str, str]:
+    """The fields that every object must have, by the flag that names them."""
+    named = {"--text_column": columns.text}
+    if columns.id_required:
+        named["--id_column"] = columns.id
+    if columns.split is not None:
+        named["--split_key"] = columns.split
+    return named
 
 
 def lines(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -46,6 +47,8 @@ def explain_failures(file: SourceFile) -> Iterator[None]:
     except Exception as error:
         if "://" not in file.path and not isinstance(error, OSError):
             raise
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            raise  # from what is written meanwhile
         raise InputError(
             f"{file.path} cannot be read: {type(error).__name__}: {error}. "
             "Check the disk or the network; run the same command again to resume the job."

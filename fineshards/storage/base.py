@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from fineshards.errors import OutputError, UsageError
+from fineshards.errors import OutputError, UsageError, with_escaped_bytes
 from fineshards.extras import require
 
 TEMPORARY = "checkpoints/unfinished"
@@ -192,6 +192,8 @@ def open_storage(root: str) -> Storage:
 
     Raises UsageError for other schemes, and for gs:// without the libraries that it needs.
     """
+    if (shown := with_escaped_bytes(root)) != root:
+        raise UsageError(f"{shown}: the name of the folder is not valid UTF-8. Rename it.")
     scheme, separator, _ = root.partition("://")
     if root.startswith("gs:") and not separator:
         raise UsageError(f"{root}: give gs://bucket/folder as text. A Path drops one slash.")

@@ -33,6 +33,7 @@ from fineshards.storage.gcs_objects import (
     split_url,
     transfer,
 )
+from fineshards.storage.temporary import temporary_room
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob
@@ -138,7 +139,7 @@ class GcsStorage(Storage):
     @contextmanager
     def create(self, name: str, durable: bool = True) -> Iterator[BinaryIO]:
         """See Storage. Every object is durable."""
-        with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as content:
+        with temporary_room(), tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as content:
             yield content  # type: ignore[misc]
             self.upload(name, content)
 

@@ -22,6 +22,7 @@ from fineshards.storage.checksums import (
     crc32c_combine,
 )
 from fineshards.storage.gcs_objects import explained, reason, retry
+from fineshards.storage.temporary import temporary_room
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob
@@ -107,7 +108,7 @@ class _Composition:
             run = list(group)
             if not whole or header:
                 cut = [] if whole else run
-                with tempfile.SpooledTemporaryFile(_READ_BYTES) as content:
+                with temporary_room(), tempfile.SpooledTemporaryFile(_READ_BYTES) as content:
                     _write(self._storage, header, cut, content)  # type: ignore[arg-type]
                     yield self._component(self._storage.upload, content)
                 header = b""

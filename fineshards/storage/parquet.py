@@ -7,15 +7,22 @@ from typing import BinaryIO
 import pyarrow.parquet as pq
 
 
-def open_parquet(opened: BinaryIO, buffer_size: int = 0) -> pq.ParquetFile:
+def open_parquet(
+    opened: BinaryIO, buffer_size: int = 0, footer: pq.FileMetaData | None = None
+) -> pq.ParquetFile:
     """Opens a Parquet file with checksums verified; read it with `use_threads=False`.
 
     All reading then happens in the calling thread. Arrow's own threads may release `opened` long
     after they have returned its data. A process that is ending by then may abort or hang
     (https://github.com/apache/arrow/issues/33975, 34314, 50482).
 
-    buffer_size: bytes per read of a column; 0 reads it whole. Raises pyarrow's errors.
+    buffer_size: bytes per read of a column; 0 reads it whole. footer: the file's footer, if it is
+    known. Raises pyarrow's errors.
     """
     return pq.ParquetFile(
-        opened, buffer_size=buffer_size, page_checksum_verification=True, pre_buffer=False
+        opened,
+        metadata=footer,
+        buffer_size=buffer_size,
+        page_checksum_verification=True,
+        pre_buffer=False,
     )

@@ -11,10 +11,13 @@ import hashlib
 import json
 import re
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
+
+import yaml
 
 LFS_ENDINGS = (".parquet", ".gz", ".zst")
 API = re.compile(r"/api/datasets/([^/]+/[^/]+?)(?:/(revision|tree|paths-info)/([^/]+)(?:/(.*))?)?")
@@ -158,7 +161,8 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             files = sorted(path for path in root.rglob("*") if path.is_file())
             siblings = [{"rfilename": path.relative_to(root).as_posix()} for path in files]
-            self._send_json({"id": name, "sha": commit, "siblings": siblings})
+            card = _card_data(root / "README.md")
+            self._send_json({"id": name, "sha": commit, "siblings": siblings, "cardData": card})
 
     def _tree(self, root: Path, path: str, query: dict[str, str]) -> None:
         if not (root / path).is_dir():
@@ -233,3 +237,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Requests are recorded, not printed."""
+
+
+def _card_data(readme: Path) -> object:
+    """What the YAML at the beginning of a README.md says, if it can be parsed."""
+    parts = readme.read_text().split("---\n") if readme.is_file() else []
+    with suppress(yaml.YAMLError):
+        return yaml.safe_load(parts[1]) if len(parts) > 2 else None
+    return None

@@ -1,0 +1,160 @@
+"""Finds the input files that patterns and folders name, on a disk or on Cloud Storage.
+
+No file is left out without a word. A pattern means the files that it matches. A folder means all
+data files below it, at any depth. What lies beside data is left out: see `is_beside_data`.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from fineshards.errors import InputError, UsageError
+from fineshards.shards.records import SourceFile
+from fineshards.sources.files import READABLE, describe_files, format_of, has_known_format
+from fineshards.sources.gcs import FoundObject, find_below, find_objects
+from fineshards.storage.gcs_objects import SCHEME
+
+# Beside data files: descriptions for people, and those that the Hugging Face hub writes.
+_DESCRIPTION = re.compile(
+    r"(readme|licen[cs]e|notice|changelog|citation)(\..*)?|.*\.md", re.IGNORECASE
+)
+_HUB_DESCRIPTIONS = {"config.json", "dataset_dict.json", "dataset_info.json", "dataset_infos.json"}
+
+
+def find_files(patterns: Sequence[str]) -> list[SourceFile]:
+    """Returns the files, numbered, in the order of the patterns and sorted by name within each.
+
+    Raises UsageError for a pattern without a match, a file matched twice or a name of unknown
+    format, and InputError for a file, folder or bucket that cannot be inspected.
+    """
+    seen: dict[str, str] = {}
+    files: list[SourceFile] = []
+    for pattern in patterns:
+        matches = _find_stored(pattern) if pattern.startswith(SCHEME) else _find_local(pattern)
+        if not matches:
+            raise UsageError(
+                f"--input {pattern}: no file matches. Check the path, "
+                "and quote the pattern so that the shell does not expand it."
+            )
+        for match in matches:
+            # Links are resolved only to find duplicates: a link's target may have no extension.
+            remote = match.path.startswith(SCHEME)
+            target = match.path if remote else os.path.realpath(match.path)
+            if target in seen:
+                raise UsageError(
+                    f"{match.path} is matched twice, by --input {seen[target]} and --input "
+                    f"{pattern}; its documents would be in the dataset twice. Match it only once."
+                )
+            seen[target] = pattern
+            files.append(replace(match, index=len(files)))
+    return files
+
+
+def is_beside_data(name: str) -> bool:
+    """Whether a file is not data: name is its path below the folder, with `/`.
+
+    These are files and folders whose names begin with a dot or an underscore, as in Spark and
+    Arrow; README, LICENSE, NOTICE, CHANGELOG and CITATION; *.md; the hub's descriptions.
+    """
+    parts = name.split("/")
+    if any(part.startswith((".", "_")) for part in parts) or parts[-1] in _HUB_DESCRIPTIONS:
+        return True
+    return not has_known_format(name) and bool(_DESCRIPTION.fullmatch(parts[-1]))
+
+
+def walk(folder: str) -> Iterator[str]:
+    """Yields the paths of all data files below a local folder, in any order. Follows links.
+
+    Raises InputError for a folder that cannot be listed.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise InputError(f"{error.filename} cannot be listed: {error.strerror}.") from error
+
+    seen = set()
+    for parent, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+        real = os.path.realpath(parent)
+        if real in seen:  # a link to a folder that is above it, or that is listed as well
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = [name for name in folders if not is_beside_data(name)]
+        yield from (os.path.join(parent, name) for name in names if not is_beside_data(name))
+
+
+def _find_local(pattern: str) -> list[SourceFile]:
+    if "://" in pattern:
+        raise UsageError(
+            f"--input {pattern}: only local paths and gs:// can be read by pattern. "
+            "For a dataset on the Hugging Face Hub, use --dataset."
+        )
+    matching = {os.path.abspath(path) for path in glob.glob(pattern, recursive=True)}
+    # A name may contain brackets, which are special in a pattern.
+    if os.path.isdir(pattern) and not (matching and glob.has_magic(pattern)):
+        found = sorted(os.path.abspath(path) for path in walk(pattern))
+        _check_folder(pattern, found)
+        return describe_files(found)
+    if not matching and os.path.lexists(pattern):
+        matching = {os.path.abspath(pattern)}
+    folders = {path for path in matching if os.path.isdir(path)}
+    below = {path for folder in folders for path in walk(folder)}
+    _check_covered(pattern, below - matching)
+    return describe_files(sorted(matching - folders))
+
+
+def _find_stored(pattern: str) -> list[SourceFile]:
+    found, below = find_objects(pattern)
+    _check_covered(pattern, {each.path for each in below if not is_beside_data(each.name)})
+    if not found and (inside := find_below(pattern)):
+        found = [each for each in inside if not is_beside_data(each.name)]
+        _check_folder(pattern, [each.path for each in found])
+    return [_describe(each) for each in found]
+
+
+def _check_folder(folder: str, paths: Sequence[str]) -> None:
+    """Raises UsageError for a folder without data files, or with files of unknown format."""
+    if not paths:
+        raise UsageError(
+            f"--input {folder}: the folder holds no data files; expected {READABLE}. Names that "
+            "begin with . or _ are left out."
+        )
+    unknown = [path for path in paths if not has_known_format(path)]
+    if unknown:
+        raise UsageError(
+            f"--input {folder}: cannot read {some(unknown)}; expected {READABLE}. Move such files "
+            "away, or give a pattern that leaves them out."
+        )
+
+
+def _check_covered(pattern: str, missed: set[str]) -> None:
+    """Raises UsageError if data files lie in a folder that matches, but do not match themselves."""
+    if missed:
+        raise UsageError(
+            f"--input {pattern} matches a folder, but not the files in it: {some(sorted(missed))}. "
+            "Give the folder itself to read all files below it, or narrow the pattern to files, "
+            "such as 'folder/*.parquet'."
+        )
+
+
+def some(paths: Sequence[str]) -> str:
+    """Up to three paths, and how many more there are."""
+    more = f" and {len(paths) - 3:,} more" if len(paths) > 3 else ""
+    return ", ".join(paths[:3]) + more
+
+
+def _describe(found: FoundObject) -> SourceFile:
+    format_name, compression = format_of(found.path)
+    if found.encoding not in ("", "identity"):
+        # As `gcloud storage cp --gzip-local` uploads: the name describes the content, and the
+        # encoding how it is stored. The object is read as stored.
+        if (format_name, found.encoding) != ("jsonl", "gzip") or compression == "zstd":
+            raise InputError(
+                f"{found.path} is stored with Content-Encoding {found.encoding}; only JSON "
+                "lines with gzip are supported. Upload it again without Content-Encoding."
+            )
+        compression = "gzip"
+    return SourceFile(0, found.path, found.size, found.identity, format_name, compression)

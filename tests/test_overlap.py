@@ -1,0 +1,102 @@
+"""An input and an output that overlap are refused before anything is written or deleted."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fineshards.config import BuildConfig
+from fineshards.errors import UsageError
+from fineshards.pipeline.launch import prepare
+from fineshards.pipeline.overlap import refuse_overlap
+from fineshards.shards.records import SourceFile
+from fineshards.storage.base import open_storage
+
+
+@pytest.fixture
+def data(tmp_path: Path, sample: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with an input file, reached as `data`, as `link` and by an absolute path."""
+    folder = tmp_path / "data"
+    for name in ("a.parquet", "metadata/a.parquet"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(sample, folder / name)
+    (tmp_path / "link").symlink_to(folder)
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def everything(folder: Path) -> list[str]:
+    return sorted(str(path) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize("output", ["data", "link", "data/metadata", "."])
+@pytest.mark.parametrize("given", ["data/metadata/a.parquet", "data/*/*", "link/metadata"])
+def test_input_in_the_output_folder_is_refused_and_kept(
+    data: Path, tmp_path: Path, output: str, given: str
+) -> None:
+    before = everything(tmp_path)
+    with pytest.raises(UsageError, match=r"metadata/a\.parquet is input and lies in --output /"):
+        prepare(BuildConfig(input=given, output=output, overwrite=True))
+    assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("given", "output"),
+    [
+        ("data", "data/out"),
+        ("data", "link/out"),
+        ("link", "data/out"),
+        ("data/**", "data/out"),
+        ("link/**/*.parquet", "data/deep/out"),
+        ("data/*/*/*/*.parquet", "data/out"),
+        ("data/**/*.json*", "data/out"),
+    ],
+)
+def test_an_output_that_would_match_its_own_input_is_refused(
+    data: Path, tmp_path: Path, given: str, output: str
+) -> None:
+    (data / "a/b/c").mkdir(parents=True)
+    shutil.copy(data / "a.parquet", data / "a/b/c/d.parquet")
+    (data / "e.jsonl").write_text('{"text": "a"}\n')
+    before = everything(tmp_path)
+    with pytest.raises(UsageError, match=r"/out lies where --input or --dataset .* would find its"):
+        prepare(BuildConfig(input=given, output=output))
+    assert everything(tmp_path) == before
+
+
+def test_a_dataset_folder_does_not_hold_its_output(data: Path) -> None:
+    with pytest.raises(UsageError, match=r"/data/out lies where .* data would find its files"):
+        prepare(BuildConfig(dataset="data", output="data/out"))
+
+
+@pytest.mark.parametrize(
+    ("given", "output"),
+    [("data/*.parquet", "data/out"), ("data/a.parquet", "data/.out"), ("data", "data2")],
+)
+def test_neighbours_do_not_overlap(data: Path, given: str, output: str) -> None:
+    launch = prepare(BuildConfig(input=given, output=output))
+    assert launch.job.files
+
+
+@pytest.mark.parametrize(
+    ("given", "output", "words"),
+    [
+        ("gs://b/in/**", "gs://b/in/out", "lies where"),
+        ("gs://b/in/", "gs://b/in/out", "lies where"),
+        ("gs://b/in", "gs://b/in/out/", "lies where"),
+        ("gs://b", "gs://b/out", "lies where"),
+        ("gs://b/in/*", "gs://b/in", "gs://b/in/a.parquet is input and lies in --output gs://b/in"),
+        ("gs://b/in/*", "gs://b/in/out", None),
+        ("gs://b/in/", "gs://b/in2", None),
+        ("gs://b/in/*", "gs://c/in", None),
+    ],
+)
+def test_buckets_overlap_as_folders_do(given: str, output: str, words: str | None) -> None:
+    files = [SourceFile(0, "gs://b/in/a.parquet", 1, "generation:1", "parquet", "none")]
+    if words is None:
+        refuse_overlap(open_storage(output), files, [given])
+    else:
+        with pytest.raises(UsageError, match=words):
+            refuse_overlap(open_storage(output), files, [given])
