@@ -92,17 +92,18 @@ def _find_local(pattern: str) -> list[SourceFile]:
             f"--input {pattern}: only local paths and gs:// can be read by pattern. "
             "For a dataset on the Hugging Face Hub, use --dataset."
         )
-    matching = {os.path.abspath(path) for path in glob.glob(pattern, recursive=True)}
+    found = glob.glob(pattern, recursive=True)
+    # `glob` takes a folder that ** may stand for on trust.
+    matching = {os.path.abspath(path) for path in found if os.path.lexists(path)}
     # A name may contain brackets, which are special in a pattern.
     if os.path.isdir(pattern) and not (matching and glob.has_magic(pattern)):
-        found = sorted(os.path.abspath(path) for path in walk(pattern))
-        _check_folder(pattern, found)
-        return describe_files(found)
+        below = sorted(os.path.abspath(path) for path in walk(pattern))
+        _check_folder(pattern, below)
+        return describe_files(below)
     if not matching and os.path.lexists(pattern):
         matching = {os.path.abspath(pattern)}
     folders = {path for path in matching if os.path.isdir(path)}
-    below = {path for folder in folders for path in walk(folder)}
-    _check_covered(pattern, below - matching)
+    _check_covered(pattern, {path for folder in folders for path in walk(folder)} - matching)
     return describe_files(sorted(matching - folders))
 
 
