@@ -87,6 +87,8 @@ def scaled(
     amount = variance = 0.0
     for group, places in groups.items():
         size, found = (sum(numbers) for numbers in zip(*places.values(), strict=True))
+        if not size:  # nothing but empty row groups
+            continue
         amount += found / size * totals[group]
         unseen = max(0.0, 1 - size / totals[group])
         squares = sum((each - found / size * part) ** 2 for part, each in places.values())
@@ -147,7 +149,8 @@ def describe_estimate(estimate: Estimate) -> list[str]:
             between = f"likely {approximately(likely[0])} to {approximately(likely[1])}"
         lines.append(f"  {noun:<10} {approximately(amount)}, {between}")
     lines += [
-        f"  time       {duration(found.seconds)} on this machine ({counted(found.cores, 'core')})",
+        f"  time       {duration(found.seconds)} on this machine ({counted(found.cores, 'core')}), "
+        "as busy as it is now",
         f"  memory     up to {found.memory_bytes / 1e9:,.1f} GB",
         f"  disk       {_size(found.output_bytes)} when finished, {_size(found.peak_bytes)} before",
         f"  Dataflow   {duration(cloud.seconds)} with {counted(cloud.workers, 'worker')} "

@@ -89,7 +89,7 @@ def take_probe(
         left, until = size * share, time.monotonic() + seconds * share
         seen = [file for file in members if file.index in blocks]
         for file, place, content, taken in _contents(seen, blocks, columns, left):
-            if not taken:
+            if not len(content):
                 continue
             path = os.path.join(folder, f"{len(parts):06d}.{kind}")
             _write(path, content, file.compression)
