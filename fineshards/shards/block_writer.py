@@ -51,6 +51,7 @@ class Part:
         self._tokens_file = tokens
         self._documents_file = documents
         self._pending: list[pa.Table] = []
+        self._pending_documents = 0
         self._end = 0
         self.checksum = 0
         self.tokens = 0
@@ -73,7 +74,8 @@ class Part:
         self._pending.append(table)
         self._end += int(lengths.sum())
         self.documents += len(lengths)
-        if sum(map(len, self._pending)) >= _ROW_GROUP_DOCUMENTS:
+        self._pending_documents += len(lengths)
+        if self._pending_documents >= _ROW_GROUP_DOCUMENTS:
             self.write_documents()
 
     def write_documents(self) -> None:
@@ -82,6 +84,7 @@ class Part:
             table = pa.concat_tables(self._pending)
             self._documents_file.write_table(table, row_group_size=_ROW_GROUP_DOCUMENTS)
             self._pending = []
+            self._pending_documents = 0
 
 
 class BlockWriter:
