@@ -66,5 +66,8 @@ class OutputError(FineshardsError):
 
 
 def with_escaped_bytes(text: str) -> str:
-    """A text or path with bytes that are not UTF-8 escaped; otherwise as it is."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    """A text or path with what is not UTF-8 escaped; otherwise as it is."""
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # a surrogate that stands for no byte
+        return text.encode("utf-8", "backslashreplace").decode()

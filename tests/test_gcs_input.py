@@ -1,32 +1,26 @@
-"""Input on gs://: finding objects, reading one generation of each, and whole jobs."""
+"""Input on gs://: reading one generation of each object, and whole jobs."""
 
 from __future__ import annotations
 
-import glob
 import gzip
 import json
 import os
 import re
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from conftest import ROOT
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from support.faulty_proxy import CUT_DOWNLOAD, Proxy
+from support.faulty_proxy import CUT_DOWNLOAD
 from support.fresh_interpreter import run_program
 from support.gcs_input import Stored
-from support.gcs_server import free_port
 from support.oracle import oracle, read_texts, shards_in
 from support.source_files import COLUMNS, Read, add
 
-from fineshards.errors import InputError, UsageError
+from fineshards.errors import InputError
 from fineshards.pipeline.cli import main
 from fineshards.shards.records import SourceFile
 from fineshards.sources.files import READ_AHEAD, open_file
@@ -41,19 +35,6 @@ LINES = b"".join(
 )
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retries end after a tenth of a second, not after minutes."""
-    monkeypatch.setattr("fineshards.storage.gcs_objects._RETRY_SECONDS", 0.1)
-
-
-ALWAYS = range(1, 1 << 30)
-
-
-def find(*patterns: str) -> list[str]:
-    return [file.path for file in find_files(patterns)]
-
-
 def read(file: SourceFile, block_bytes: int = 1) -> Read:
     found = Read([], [], {})
     for block in discover_blocks(file, COLUMNS, block_bytes):
@@ -63,186 +44,6 @@ def read(file: SourceFile, block_bytes: int = 1) -> Read:
 
 def texts_of(file: SourceFile) -> list[str | None]:
     return [text for _, text, _ in read(file).rows]
-
-
-# ---- finding objects
-
-NAMES = [
-    f"{folder}{name}"
-    for folder in ("", "a/", "a/b/", "ab/", ".h/", "a/.h/b/", "[a]/", "a/b/ab/", "*/")
-    for name in ("a.jsonl", "b.jsonl", "ab.jsonl", "a[1].jsonl", ".h.jsonl", "!.jsonl", "*.jsonl")
-]
-PARTS = ["*", "?", "**", "a", "b", "ab", "a*", "?b", "[ab]", "[!a]", "[[]a]", "[a]", ".*", ".h"]
-ENDS = ["*", "**", "*.jsonl", "a.jsonl", "?.jsonl", "a[1].jsonl", "a[[]1].jsonl", "[!b]*", ".h*"]
-
-
-@pytest.fixture(scope="module")
-def same(gcs_proxy: Proxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
-    """The same file names in a local folder and in a bucket."""
-    folder, stored = tmp_path_factory.mktemp("same"), Stored(gcs_proxy)
-    for name in NAMES:
-        (folder / "in" / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "in" / name).touch()
-        stored.put(f"in/{name}", b"")
-    stored.put("in/a/", b"")  # a folder as created by the Cloud console
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("STORAGE_EMULATOR_HOST", gcs_proxy.address)
-        yield folder, stored.url
-
-
-@settings(max_examples=300)
-@given(parts=st.lists(st.sampled_from(PARTS), max_size=3), end=st.sampled_from(ENDS))
-def test_a_pattern_matches_as_for_local_files(
-    same: tuple[Path, str], parts: list[str], end: str
-) -> None:
-    folder, bucket = same
-    pattern = "/".join(["in", *parts, end])
-
-    def names(root: str) -> list[str] | str:
-        try:
-            return [path.partition("/in/")[2] for path in find(f"{root}/{pattern}")]
-        except UsageError as error:
-            return str(error).replace(root, "")
-
-    assert names(bucket) == names(glob.escape(str(folder)))
-
-
-def test_only_objects_that_may_match_are_listed(stored: Stored) -> None:
-    for name in ("in/a.jsonl", "in/deep/b.jsonl", "in/c.parquet", "other/d.jsonl"):
-        stored.put(name, b"")
-    assert find(f"{stored.url}/in/*.jsonl") == [f"{stored.url}/in/a.jsonl"]
-    (listing,) = stored.requests()
-    assert "prefix=in/&" in listing.line
-    assert "delimiter=/&" in listing.line
-
-
-def test_one_listing_describes_all_files(stored: Stored) -> None:
-    urls = [stored.put(f"in/{number}.jsonl.gz", b"x" * number) for number in range(1, 4)]
-    files = find_files([f"{stored.url}/in/*"])
-    assert len(stored.requests()) == 1
-    assert files == [
-        SourceFile(
-            number,
-            url,
-            number + 1,
-            f"generation:{stored.generation(f'in/{number + 1}.jsonl.gz')}",
-            "jsonl",
-            "gzip",
-        )
-        for number, url in enumerate(urls)
-    ]
-
-
-def test_local_and_gs_patterns_keep_their_order(stored: Stored, sample: Path) -> None:
-    first, second = stored.put("b.parquet", sample), stored.put("a.parquet", sample)
-    assert find(first, str(sample), f"{stored.url}/a*") == [first, str(sample), second]
-
-
-@pytest.mark.parametrize(
-    ("patterns", "words"),
-    [
-        (["{}/in/*.parquet"], r"--input gs://data-\d+/in/\*\.parquet: no file matches"),
-        (["{}/no"], "no file matches"),
-        (["{}/in"], r"cannot read gs://data-\d+/in/b\.txt; expected \.parquet"),
-        (["{}"], r"cannot read gs://data-\d+/in/b\.txt; expected \.parquet"),
-        (
-            ["{}/in/*.jsonl", "{}/in/a*"],
-            r"in/a\.jsonl is matched twice, by --input .*/in/\*\.jsonl",
-        ),
-        (["{}/in/*"], r"/in/b\.txt: cannot read a file named 'b\.txt'; expected \.parquet"),
-        (["gs:///in/*"], "does not name a bucket"),
-        (["gs://data-*/in/a.jsonl"], "does not name a bucket"),
-    ],
-)
-def test_unusable_patterns_are_explained(stored: Stored, patterns: list[str], words: str) -> None:
-    for name in ("in/a.jsonl", "in/b.txt"):
-        stored.put(name, b"{}")
-    with pytest.raises(UsageError, match=words):
-        find(*(pattern.format(stored.url) for pattern in patterns))
-
-
-def test_a_missing_bucket_is_named(stored: Stored) -> None:
-    with pytest.raises(InputError, match=r"^gs://no-such/a\* cannot be listed: there is no bucket"):
-        find("gs://no-such/a*")
-
-
-def test_missing_permission_is_one_sentence(stored: Stored) -> None:
-    url = stored.put("a.jsonl", LINES)
-    (file,) = find_files([url])
-    stored.proxy.fail("GET", 403, ALWAYS)
-    with pytest.raises(InputError, match=rf"^{url} cannot be listed: no permission \(403\)"):
-        find(url)
-    with pytest.raises(InputError, match=rf"^{url} cannot be read: no permission \(403\)"):
-        read(file)
-    # Metadata may be read, content may not.
-    stored.forget()
-    stored.proxy.fail("alt=media", 403, ALWAYS)
-    with pytest.raises(InputError, match=rf"^{url} cannot be read: no permission \(403\)"):
-        read(file)
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_persistent_server_failure_is_one_sentence(stored: Stored) -> None:
-    url = stored.put("a.jsonl", LINES)
-    (file,) = find_files([url])
-    stored.proxy.fail("alt=media", CUT_DOWNLOAD, ALWAYS)
-    with pytest.raises(InputError, match=rf"^{url} cannot be read: .*\. Run again") as failure:
-        read(file)
-    assert "\n" not in str(failure.value)
-    stored.proxy.fail("GET", 503, ALWAYS)
-    with pytest.raises(InputError, match=rf"^{url} cannot be listed: .*\. Run again"):
-        find(url)
-
-
-def test_missing_credentials_are_one_sentence(tmp_path: Path) -> None:
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path),
-        "CLOUDSDK_CONFIG": str(tmp_path),
-        "NO_GCE_CHECK": "true",
-        "PYTHONPATH": str(ROOT / "tests"),
-    }
-    command = [sys.executable, "-m", "fineshards", "build", "--input=gs://data-1/*.parquet"]
-    done = subprocess.run(
-        [*command, f"--output={tmp_path / 'out'}"],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("fineshards: gs://data-1/*.parquet cannot be listed: no ")
-    assert "Google credentials were found" in line
-
-
-def test_an_unreachable_server_is_one_sentence(tmp_path: Path) -> None:
-    program = (
-        "import sys, fineshards.storage.gcs_objects as objects; objects._RETRY_SECONDS = 0.1; "
-        "from fineshards.pipeline.cli import main; sys.exit(main(sys.argv[1:]))"
-    )
-    command = [sys.executable, "-c", program, "build", "--input=gs://data-1/*.parquet"]
-    done = subprocess.run(
-        [*command, f"--output={tmp_path / 'out'}"],
-        env=os.environ
-        | {
-            "PYTHONPATH": str(ROOT / "tests"),
-            "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{free_port()}",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("fineshards: gs://data-1/*.parquet cannot be listed: ")
-    assert line.endswith("Run again when Cloud Storage is reachable.")
-
-
-def test_a_gs_url_as_dataset_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["build", "--dataset=gs://bucket/folder", "--output=out"]) == 2
-    assert "use --input, such as --input 'gs://" in capsys.readouterr().err
 
 
 # ---- reading
@@ -311,7 +112,7 @@ def test_lines_that_are_stored_compressed_are_read_as_stored(stored: Stored, nam
 def test_other_stored_encodings_are_refused(stored: Stored, name: str, encoding: str) -> None:
     url = stored.put(name, b"whatever", encoding)
     with pytest.raises(InputError, match=rf"^{url} is stored with Content-Encoding {encoding}"):
-        find(url)
+        find_files([url])
 
 
 _PEAK = """

@@ -82,7 +82,8 @@ def walk(folder: str) -> Iterator[str]:
             folders.clear()
             continue
         seen.add(real)
-        folders[:] = [name for name in folders if not is_beside_data(name)]
+        # In order, so that a folder with two names always has the same one.
+        folders[:] = sorted(name for name in folders if not is_beside_data(name))
         yield from (os.path.join(parent, name) for name in names if not is_beside_data(name))
 
 

@@ -71,7 +71,7 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
     schema = parquet.schema_arrow
     _check_columns(file, schema, columns)
     names = _names(file, parquet, columns)
-    labels = [name for name in LABEL_COLUMNS if name in names]
+    labels = [name for name in LABEL_COLUMNS if name in names and _has(schema, name, _is_text)]
     row = block.first_row
     for run in _runs(parquet.metadata, block):
         starts = np.cumsum([row, *run.rows])
@@ -116,7 +116,7 @@ def _runs(footer: pq.FileMetaData, block: Block) -> list[_Run]:
         # The size of all columns is more than that of the text, and so is the block's.
         size = min(row_group.total_byte_size, block.bytes)
         last = runs[-1] if runs else None
-        if last is None or sum(last.rows) + rows > BATCH_ROWS or last.bytes + size > BATCH_BYTES:
+        if last is None or last.total_rows + rows > BATCH_ROWS or last.bytes + size > BATCH_BYTES:
             runs.append(_Run(group, [rows], rows, size))
         else:
             last.rows.append(rows)
