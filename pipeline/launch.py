@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from fineshards.config import BuildConfig
@@ -217,10 +216,8 @@ def _take_folder(storage: Storage, job: Job, vocabulary: bytes, overwrite: bool)
     """
     try:
         return _take_as_found(storage, job, vocabulary, overwrite)
-    except (_TakenError, OutputError) as error:
-        now = None
-        with suppress(OutputError):
-            now = Job.load(storage)
+    except _TakenError as error:
+        now = Job.load(storage)
         if now is None:
             raise
         if now.fingerprint() == job.fingerprint():
@@ -258,9 +255,13 @@ def _take_as_found(
         _clear(storage, check)
         check(None)
     _refuse_shards_without_job(storage)
-    storage.make_folders((*SPLITS, CHECKPOINTS))
-    storage.write(job.settings.tokenizer.file, vocabulary)
-    job.save(storage)
+    try:
+        storage.make_folders((*SPLITS, CHECKPOINTS))
+        storage.write(job.settings.tokenizer.file, vocabulary)
+        job.save(storage)
+    except OutputError:
+        check(None)  # On gs:// a record that is there by now is the reason.
+        raise
     return job, replaces
 
 
@@ -284,9 +285,9 @@ def _refuse_shards_without_job(storage: Storage) -> None:
 def _clear(storage: Storage, check: Callable[[], object]) -> None:
     """Deletes a dataset: first the manifest, last the job record.
 
-    check: raises if the job record is no longer the one that was found. A job that takes the
-    folder writes its record before anything that `_clear` might list, so a late launch deletes
-    nothing of it.
+    check: raises if the job record is no longer the one that was found. On gs:// a late launch
+    deletes nothing of a job that has taken the folder (Deletes of a late process in
+    docs/design.md).
     """
     storage.delete(MANIFEST_NAME, check)
     for folder in (*SPLITS, CHECKPOINTS, "metadata/documents", REJECTED_FOLDER):

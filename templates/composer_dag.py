@@ -263,7 +263,7 @@ class LaunchOnce(DataflowStartFlexTemplateOperator):
                     continue
                 if found is not None:
                     return found
-                known = "Dataflow has no job of that name"
+                known = "Dataflow has no running job of that name"
             raise AirflowException(f"the launch of {name} failed, and {known}: {error}") from error
 
     def _find(self) -> dict[str, Any] | None:

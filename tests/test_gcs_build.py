@@ -23,7 +23,7 @@ from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy, f
 from support.oracle import oracle, oracle_by_text, read_texts, shards_in
 
 from fineshards.config import BuildConfig
-from fineshards.errors import UsageError
+from fineshards.errors import OutputError, UsageError
 from fineshards.pipeline.cli import main
 from fineshards.pipeline.launch import Launch, prepare
 from fineshards.pipeline.progress import watch
@@ -247,6 +247,13 @@ def test_a_late_overwrite_deletes_nothing_of_the_job_that_took_the_folder(
     assert kept is not None
     assert kept.settings.shard_tokens == 4000
     assert storage.size(kept.settings.tokenizer.file)
+
+
+def test_an_overwrite_that_may_not_delete_fails(cloud: Proxy, small: Path) -> None:
+    launched(small)
+    cloud.fail("^DELETE", 403, range(1, 100))
+    with pytest.raises(OutputError, match=r"cannot be deleted: no permission \(403\)"):
+        launched(small, overwrite=True)
 
 
 def test_the_end_of_a_build_does_not_wait_for_a_stalled_server(cloud: Proxy, small: Path) -> None:

@@ -215,7 +215,7 @@ def test_a_launch_that_is_refused_fails_with_the_reason(
     run = cloud.run()
     assert states(run)["launch"] == "failed"
     assert tries(run, "launch") == 3
-    assert "Dataflow has no job of that name" in (said := "".join(capfd.readouterr()))
+    assert "Dataflow has no running job of that name" in (said := "".join(capfd.readouterr()))
     assert "the role is missing" in said
 
 
