@@ -30,7 +30,7 @@ from fineshards.storage.temporary import temporary_room
 # Input of this size on disk is built as it is.
 _SMALL_BYTES = 32 << 20
 # The size of a probe per core, and at most: an encoder is slow until it has seen the common words.
-_CORE_BYTES, _MOST_BYTES = 64 << 20, 1 << 30
+_CORE_BYTES, _MOST_BYTES = 96 << 20, 4 << 30
 # Reading a remote input may be slow: copying ends after so many seconds.
 _COPY_SECONDS = 30.0
 # A probe has several shards for each core, as a large input has.
@@ -50,7 +50,7 @@ def estimate(config: BuildConfig, workers: int | None, say: Callable[[str], None
         output = f"{folder}/out"
         build = replace(config, output=output, keep_checkpoints=True, max_bad_rows=sys.maxsize)
         if small:
-            probe = Probe([Part("", 0, "all", 0, 1)], {"all": 1}, 1, 0.0)
+            probe = Probe([Part("", "all", 1)], {"all": 1}, 1, True, 0.0)
         else:
             say("reading a probe of the input …")
             os.mkdir(f"{folder}/in")
@@ -89,7 +89,7 @@ def _estimate(
     found = {
         what: scaled(
             (
-                (part.group, part.place, part.bytes, getattr(count, what))
+                (part.kind, part.bytes, getattr(count, what))
                 for part, count in zip(probe.parts, counts, strict=True)
             ),
             probe.totals,
@@ -111,9 +111,9 @@ def _estimate(
     return Estimate(
         exact=small,
         tokens=tokens,
-        tokens_range=found["tokens"][1],
+        tokens_range=found["tokens"][1] if probe.even else None,
         documents=found["documents"][0],
-        documents_range=found["documents"][1],
+        documents_range=found["documents"][1] if probe.even else None,
         text_bytes=text_bytes,
         rejected=sums["rejected"],
         seconds=seconds + (tokens - sums["tokens"]) * work,

@@ -72,30 +72,28 @@ class Estimate:
 
 
 def scaled(
-    parts: Iterable[tuple[str, int, int, int]], totals: Mapping[str, int]
+    parts: Iterable[tuple[str, int, int]], totals: Mapping[str, int]
 ) -> tuple[int, tuple[int, int] | None]:
     """The amount in the whole input, and its range of two standard errors.
 
-    parts: (group, place, bytes, amount) of each part of a probe. totals: bytes of each group. The
-    range is None if a group was read at a single place.
+    parts: (kind, bytes, amount) of each part of a probe. totals: bytes of each kind. The range is
+    None if there is a single part of a kind, and more of the input.
     """
-    groups: dict[str, dict[int, tuple[int, int]]] = {}
-    for group, place, size, found in parts:
-        places = groups.setdefault(group, {})
-        before = places.get(place, (0, 0))
-        places[place] = (before[0] + size, before[1] + found)
+    kinds: dict[str, list[tuple[int, int]]] = {}
+    for kind, size, found in parts:
+        kinds.setdefault(kind, []).append((size, found))
     amount = variance = 0.0
-    for group, places in groups.items():
-        size, found = (sum(numbers) for numbers in zip(*places.values(), strict=True))
-        if not size:  # nothing but empty row groups
+    for kind, of_kind in kinds.items():
+        size, found = (sum(numbers) for numbers in zip(*of_kind, strict=True))
+        if not size:  # nothing but empty files
             continue
-        amount += found / size * totals[group]
-        unseen = max(0.0, 1 - size / totals[group])
-        squares = sum((each - found / size * part) ** 2 for part, each in places.values())
-        count = len(places)
+        amount += found / size * totals[kind]
+        unseen = max(0.0, 1 - size / totals[kind])
+        squares = sum((each - found / size * part) ** 2 for part, each in of_kind)
+        count = len(of_kind)
         if unseen:
             spread = squares * count / (count - 1) if count > 1 else inf
-            variance += (totals[group] / size) ** 2 * spread * unseen
+            variance += (totals[kind] / size) ** 2 * spread * unseen
     if variance == inf:
         return round(amount), None
     error = 2 * sqrt(variance)
@@ -144,7 +142,7 @@ def describe_estimate(estimate: Estimate) -> list[str]:
         if found.exact:
             lines.append(f"  {noun:<10} {amount:,}")
             continue
-        between = "from too few places to say how precisely"
+        between = "from too few places to tell how precisely"
         if likely:
             between = f"likely {approximately(likely[0])} to {approximately(likely[1])}"
         lines.append(f"  {noun:<10} {approximately(amount)}, {between}")

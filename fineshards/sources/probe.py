@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,36 +27,33 @@ from fineshards.sources.reading import discover_blocks, explain_failures, read_b
 # Files of each kind that are looked at, by so many threads. Compressed JSON Lines can be read from
 # the beginning only: so many files are.
 _FILES, _THREADS, _HEADS = 128, 16, 32
-# Text per part of JSON Lines, and where a row group is cut. One of FineWeb has about 3 MB.
-_PART_BYTES, _GROUP_BYTES = 4 << 20, 16 << 20
+# Text of a part: as a block of a build, because each block takes some milliseconds of its own. And
+# of JSON Lines at one place. A row group of FineWeb has about 3 MB.
+_PART_BYTES, _PLACE_BYTES = 16 << 20, 4 << 20
 _GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file of a probe, copied from `bytes` of source file `file`, which is in `group`.
-
-    place: parts that were copied from one place of the input have the same number.
-    """
+    """A file of a probe, copied from `bytes` of the input's files of a kind."""
 
     path: str
-    file: int
-    group: str
-    place: int
+    kind: str
     bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What was copied: each part stands for its group, a source file or all files of a kind.
+    """What was copied. A kind is a format and compression.
 
-    totals: bytes of the input by group. largest: bytes of the largest piece of work that cannot be
-    divided. seconds: time that copying took.
+    totals: bytes of the input by kind. largest: bytes of the largest piece of work that cannot be
+    divided. even: whether the parts are each from all over the input. seconds: of copying.
     """
 
     parts: list[Part]
     totals: dict[str, int]
     largest: int
+    even: bool
     seconds: float
 
 
@@ -83,29 +79,28 @@ def take_probe(
     totals = {kind: _total(members, sizes) for kind, members in kinds.items()}
     parts: list[Part] = []
     began = time.monotonic()
-    read_at: set[tuple[int, int]] = set()  # file and place
     for kind, members in kinds.items():
         share = totals[kind] / max(sum(totals.values()), 1)
         left, until = size * share, time.monotonic() + seconds * share
         seen = [file for file in members if file.index in blocks]
-        for file, place, content, taken in _contents(seen, blocks, columns, left):
-            if not len(content):
-                continue
-            path = os.path.join(folder, f"{len(parts):06d}.{kind}")
-            _write(path, content, file.compression)
-            parts.append(Part(path, file.index, kind, place, taken))
-            read_at.add((file.index, place))
+        contents: list[pa.Table | bytes] = []
+        copied = 0
+        for content, taken in _contents(seen, blocks, columns, left):
+            contents.append(content)
+            copied += taken
             left -= taken
-            if left <= 0 or time.monotonic() > until:
+            is_last = left <= 0 or time.monotonic() > until
+            if is_last or sum(map(_length, contents)) >= _PART_BYTES:
+                parts.append(_write(contents, folder, len(parts), kind, copied))
+                contents, copied = [], 0
+            if is_last:
                 break
+        if contents:
+            parts.append(_write(contents, folder, len(parts), kind, copied))
     took = time.monotonic() - began
-    # Files often differ more than the places in a file do.
-    places = Counter(index for index, _ in read_at)
-    if all(places[file.index] > 1 for file in files):
-        parts = [replace(part, group=str(part.file)) for part in parts]
-        totals = {str(index): found for index, found in sizes.items()}
     largest = max(block.bytes for found in blocks.values() for block in found)
-    return Probe(parts, totals, largest, took)
+    even = not any(file.format == "jsonl" and file.compression != "none" for file in files)
+    return Probe(parts, totals, largest, even, took)
 
 
 def _look(files: Sequence[SourceFile], columns: Columns) -> dict[int, list[Block]]:
@@ -129,23 +124,20 @@ def _kind(file: SourceFile) -> str:
 
 
 def _contents(
-    files: Sequence[SourceFile], blocks: dict[int, list[Block]], columns: Columns, size: float
-) -> Iterator[tuple[SourceFile, int, pa.Table | bytes, int]]:
-    """Yields each part's file, place, content, and how many bytes of the file that is."""
+    files: Sequence[SourceFile], blocks: Mapping[int, list[Block]], columns: Columns, size: float
+) -> Iterator[tuple[pa.Table | bytes, int]]:
+    """Yields contents from places in files of one kind, and how many bytes of a file each is."""
     places = [(file, block, 0) for file in files for block in blocks[file.index]]
     if files[0].format == "jsonl" and files[0].compression == "none":
-        places = [(f, b, start) for f, b, _ in places for start in range(0, f.size, _PART_BYTES)]
+        places = [(f, b, start) for f, b, _ in places for start in range(0, f.size, _PLACE_BYTES)]
     places = [places[number] for number in spread(len(places))]
-    limit = float(_PART_BYTES)
     if files[0].compression != "none":
         places = places[:_HEADS]
-        limit = size / len(places)
-    for place, (file, block, start) in enumerate(places):
+    for file, block, start in places:
         if file.format == "parquet":
-            yield file, place, *_copy_group(file, block, columns)
+            yield _copy_group(file, block, columns)
         else:
-            for content, taken in _copy_lines(file, start, limit):
-                yield file, place, content, taken
+            yield from _copy_lines(file, start, size / len(places))
 
 
 def _copy_group(file: SourceFile, block: Block, columns: Columns) -> tuple[pa.Table, int]:
@@ -158,25 +150,25 @@ def _copy_group(file: SourceFile, block: Block, columns: Columns) -> tuple[pa.Ta
         table = pa.table(found)
         tables.append(table)
         size += 4 * len(table) + (pc.sum(pc.binary_length(rows.texts)).as_py() or 0)
-        if size >= _GROUP_BYTES:
+        if size >= _PART_BYTES:
             return pa.concat_tables(tables), min(size, block.bytes)
     return pa.concat_tables(tables), block.bytes
 
 
 def _copy_lines(file: SourceFile, start: int, limit: float) -> Iterator[tuple[bytes, int]]:
-    """The lines that begin in the part at `start`; of a compressed file the first `limit` bytes."""
+    """The lines that begin in a place; of a compressed file those in its first `limit` bytes."""
     rest, taken = b"", 0
     try:
-        with explain_failures(file), open_file(file, _PART_BYTES) as opened:
+        with explain_failures(file), open_file(file, _PLACE_BYTES) as opened:
             if file.compression == "none":
                 opened.seek(start)
-                text = opened.read(_PART_BYTES) + opened.readline()
+                text = opened.read(_PLACE_BYTES) + opened.readline()
                 first = text.find(b"\n") + 1 if start else 0
                 yield text[first:], len(text) - first
                 return
             stream = decompress(file.compression, opened)
-            while taken < limit and (text := stream.read(_PART_BYTES)):
-                is_last, text = len(text) < _PART_BYTES, rest + text
+            while taken < limit and (text := stream.read(_PLACE_BYTES)):
+                is_last, text = len(text) < _PLACE_BYTES, rest + text
                 end = len(text) if is_last else text.rfind(b"\n") + 1
                 rest, at = text[end:], opened.tell()
                 if end:
@@ -188,12 +180,24 @@ def _copy_lines(file: SourceFile, start: int, limit: float) -> Iterator[tuple[by
         ) from error
 
 
-def _write(path: str, content: pa.Table | bytes, compression: str) -> None:
-    """Writes a part, compressed as its source is, so that reading it costs the same."""
-    if isinstance(content, pa.Table):
-        pq.write_table(content, path, compression="zstd", row_group_size=max(len(content), 1))
-        return
-    if compression != "none":
-        content = pa.Codec(compression, compression_level=1).compress(content, asbytes=True)
+def _length(content: pa.Table | bytes) -> int:
+    return len(content) if isinstance(content, bytes) else int(content.nbytes)
+
+
+def _write(
+    contents: list[pa.Table | bytes], folder: str, number: int, kind: str, copied: int
+) -> Part:
+    """Writes a part, compressed as its sources are, so that reading it costs the same."""
+    path = os.path.join(folder, f"{number:06d}.{kind}")
+    if kind == "parquet":
+        # Files may lack ids or labels that others have.
+        table = pa.concat_tables(contents, promote_options="default")
+        pq.write_table(table, path, compression="zstd")
+        return Part(path, kind, copied)
+    text = b"".join(each if each.endswith(b"\n") else each + b"\n" for each in contents)
+    compression = {"jsonl.gz": "gzip", "jsonl.zst": "zstd"}.get(kind)
+    if compression:
+        text = pa.Codec(compression, compression_level=1).compress(text, asbytes=True)
     with open(path, "wb") as out:
-        out.write(content)
+        out.write(text)
+    return Part(path, kind, copied)
