@@ -5,7 +5,7 @@ BIN := .venv/bin
 UV := $(BIN)/uv
 SAMPLE := samples/debian_text.parquet
 
-.PHONY: help api demo test quick test-airflow test-engines encoders lint types
+.PHONY: help api demo test quick test-kills test-airflow test-engines encoders lint types
 .PHONY: bench bench-loader bench-scale template clean
 
 help: ## list the targets
@@ -24,7 +24,7 @@ demo: .venv/installed ## build a dataset from the sample, verify it, and show a 
 	$(BIN)/fineshards build --input $(SAMPLE) --output demo --shard_tokens 100k --overwrite
 	$(BIN)/fineshards verify demo --sample 100
 	$(BIN)/fineshards inspect demo
-	$(BIN)/fineshards inspect demo --shard train/2 --document 158
+	$(BIN)/fineshards inspect demo --shard train/1 --document 164
 	@echo
 	@echo "The dataset is in demo/, the command line in $(BIN)/. What to do next:"
 	@echo "    $(BIN)/fineshards build --input 'data/*.parquet' --output out   # your own files"
@@ -32,7 +32,7 @@ demo: .venv/installed ## build a dataset from the sample, verify it, and show a 
 	@echo "    make quick                                                     # the quick tests"
 
 test: .venv/installed ## run all tests but those of the targets below
-	@echo "all tests, in three processes: about a quarter of an hour on two cores"
+	@echo "all tests but those of the targets below, in three processes: about ten minutes on two cores"
 	@echo "(make quick runs a part of them in a minute)"
 	$(BIN)/pytest
 
@@ -43,6 +43,9 @@ QUICK := $(addprefix tests/test_,apportionment.py checksums.py counts.py documen
 
 quick: .venv/installed ## run a part of the tests that takes about a minute
 	$(BIN)/pytest $(QUICK)
+
+test-kills: .venv/installed ## kill builds again and again, and break the network
+	$(BIN)/pytest -m kills -rs --durations=0 --durations-min=10
 
 # Supported beside the Python of .venv.
 PYTHONS := 3.12 3.13

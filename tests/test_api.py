@@ -89,7 +89,7 @@ before = state()
 try:
     fineshards.build(input=source, output=output)
 except fineshards.FineshardsError as error:
-    assert "row 1: its 'text' is a int" in str(error), error
+    assert "row 1: its 'text' is a number" in str(error), error
     assert "while running" not in str(error), error
 else:
     raise AssertionError("the build did not fail")
@@ -141,7 +141,7 @@ def test_arguments_and_flags_describe_the_same_job(sample: Path, tmp_path: Path)
         ({"input": "a", "output": "out", "tokenizer": None}, "--tokenizer must be text or a path"),
         ({"input": "a", "output": "out", "text_column": None}, "--text_column must be text"),
         ({"input": "a", "output": "out", "beam_args": "--x=1"}, "must be a list such as ['--x=1']"),
-        ({"input": "a", "output": "out", "beam_args": ["--test_shard=1"]}, "--test_shard=1"),
+        ({"input": "a", "output": "out", "beam_args": ["--test_shard=1"]}, "--test_shard"),
         ({"input": "a", "output": Path("gs://b/x")}, "A Path drops one slash"),
         ({"input": "a", "output": "out", "max_bad_rows": -1}, "at least 0, got -1"),
         ({"input": "a", "output": "out", "test_fraction": 1.5}, "between 0 and 1"),

@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -260,16 +261,17 @@ def test_made_up_counts_have_the_given_totals() -> None:
 
 def test_the_simulated_plan_equals_one_counted_token_by_token() -> None:
     report = simulate(SMALL)
-    borders = block_borders(SMALL).tolist()
-    touched = {
-        (block, token // SMALL.shard_tokens)
-        for block, (start, stop) in enumerate(pairwise(borders))
-        for token in range(start, stop)
-    }
-    per_shard = sorted(Counter(shard for _, shard in touched).values())
+    lengths = np.diff(block_borders(SMALL))
+    touched = set()
+    for split, tokens in (("test", lengths // 100), ("train", lengths - lengths // 100)):
+        at = 0
+        for block, count in enumerate(tokens.tolist()):
+            touched |= {(block, split, token // 300) for token in range(at, at + count)}
+            at += count
+    per_shard = sorted(Counter((split, shard) for _, split, shard in touched).values())
     assert report.pieces == len(touched)
     assert report.shards == len(per_shard) == 34
-    assert report.test_shards == 3
+    assert report.test_shards == 1
     assert report.pieces_per_shard == (per_shard[0], sum(per_shard[16:18]) / 2, per_shard[-1])
     assert [crossing.elements for crossing in report.crossings] == [37, 5, 1, len(touched)]
     assert all(crossing.bytes > 0 for crossing in report.crossings)

@@ -232,7 +232,9 @@ def test_a_local_folder_laid_out_like_a_hub_repository(sample: Path, tmp_path: P
 
 
 def test_steps_count_their_inputs_and_outputs(sample: Path, tmp_path: Path) -> None:
-    config = BuildConfig(input=sample, output=tmp_path, shard_tokens=50_000, block_bytes=1)
+    config = BuildConfig(
+        input=sample, output=tmp_path, shard_tokens=50_000, block_bytes=1, test_shards=1
+    )
     launch = prepare(config)
     pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
     build_pipeline(pipeline, Work.of(launch.checkpoints, launch.job, config))
@@ -320,7 +322,7 @@ def test_shuffled_elements_are_small() -> None:
         ),
     ]
     for element in elements:
-        assert len(pickle.dumps(element)) < 300, element
+        assert len(pickle.dumps(element)) < 350, element
 
 
 def test_a_layout_prints_as_what_it_is() -> None:

@@ -114,6 +114,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.kills
 @pytest.mark.parametrize("assembly", ["compose", "stream"])
 def test_a_build_over_a_failing_network_gives_the_same_bytes(
     cloud: Proxy, small: Path, expected: dict[str, bytes], assembly: str
@@ -147,6 +148,7 @@ def start(small: Path, *flags: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.kills
 def test_a_build_that_is_killed_repeatedly_ends_with_the_same_bytes(
     cloud: Proxy, small: Path, expected: dict[str, bytes]
 ) -> None:

@@ -322,11 +322,10 @@ def test_a_document_on_the_other_side_is_found(
 
     with monkeypatch.context() as patch:
         patch.setattr(SplitRule, "in_test", wrong)
-        fineshards.build(
-            input=tmp_path / "in.parquet",
-            output=tmp_path / "out",
-            test_fraction=0.1,
-            shard_tokens=10**6,
+        flags = ["--test_fraction=0.1", "--shard_tokens=1000000"]
+        assert (
+            main(["build", f"--input={tmp_path}/in.parquet", f"--output={tmp_path}/out", *flags])
+            == 0
         )
     (problem,) = fineshards.verify(tmp_path / "out").problems
     assert "metadata/documents/test_0000.parquet: 1 document, " in problem

@@ -127,7 +127,7 @@ def test_token_numbers_beyond_32_bits_are_found(tmp_path: Path) -> None:
 
     def enlarge(content: dict[str, object]) -> None:
         (shard,) = content["shards"]  # type: ignore[misc]
-        content["layout"] |= {"tokens": tokens, "shard_tokens": shard_tokens}  # type: ignore[operator]
+        content["layout"] |= {"train_tokens": tokens, "shard_tokens": shard_tokens}  # type: ignore[operator]
         content["files"][0]["tokens"] = content["totals"]["tokens"] = tokens  # type: ignore[index]
         content["shards"] = [
             shard
@@ -194,7 +194,7 @@ def test_a_read_only_dataset_is_read_and_nothing_is_written(copy: Path) -> None:
         ("train", 0, "sequence_length is 0"),
         ("train", -1, "sequence_length is -1"),
         ("train", 1.5, "sequence_length is 1.5"),
-        ("validation", 10, "no split 'validation'; choose test or train"),
+        ("dev", 10, "no split 'dev'; choose test or train"),
     ],
 )
 def test_impossible_arguments_are_refused(whole: Path, split: str, length: int, said: str) -> None:

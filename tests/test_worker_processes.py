@@ -87,6 +87,7 @@ def test_workers_end_with_a_launching_process_that_is_killed(
     wait_until(lambda: not any(map(alive, workers)))
 
 
+@pytest.mark.kills
 @pytest.mark.parametrize("victim", ["launcher", "worker"])
 def test_a_build_that_is_killed_again_and_again_ends_with_the_same_bytes(
     fineshards: Run, long_input: Path, expected: dict[str, bytes], tmp_path: Path, victim: str
@@ -110,6 +111,7 @@ def test_a_build_that_is_killed_again_and_again_ends_with_the_same_bytes(
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.kills
 @pytest.mark.parametrize(
     ("number", "code", "word"),
     [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
@@ -167,6 +169,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.kills
 def test_build_in_a_users_program_works_beside_it_and_stops_with_it(
     long_input: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
