@@ -5,7 +5,7 @@ BIN := .venv/bin
 UV := $(BIN)/uv
 SAMPLE := samples/debian_text.parquet
 
-.PHONY: help api demo test quick test-kills test-airflow test-engines encoders lint types
+.PHONY: help api demo test quick test-cloud test-kills test-airflow test-engines encoders lint types
 .PHONY: bench bench-loader bench-scale template clean
 
 help: ## list the targets
@@ -44,7 +44,10 @@ QUICK := $(addprefix tests/test_,apportionment.py checksums.py counts.py documen
 quick: .venv/installed ## run a part of the tests that takes about a minute
 	$(BIN)/pytest $(QUICK)
 
-test-kills: .venv/installed ## kill builds again and again, and break the network
+test-cloud: .venv/installed ## test jobs on gs:// and Dataflow, on servers of the tests' own
+	$(BIN)/pytest -m cloud
+
+test-kills: .venv/installed ## kill builds again and again
 	$(BIN)/pytest -m kills -rs --durations=0 --durations-min=10
 
 # Supported beside the Python of .venv.

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any, ParamSpec, TypeVar
 
 from fineshards.errors import FineshardsError
+from fineshards.parent import end_with
 from fineshards.pipeline import own_process
 
 _Arguments = ParamSpec("_Arguments")
@@ -86,8 +87,6 @@ def answer(launcher: Connection, process: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     own_process.claim()
     own_process.prepare()
-    from fineshards.transforms.pool import end_with
-
     end_with(process)
     function, arguments, keywords = launcher.recv()
     result: Any = None

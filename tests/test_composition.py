@@ -18,6 +18,8 @@ from fineshards.storage.base import TEMPORARY, Part
 from fineshards.storage.gcs import GcsStorage
 from fineshards.storage.gcs_compose import compose
 
+pytestmark = pytest.mark.cloud
+
 NAME = "train/train_0000.npy"
 OBJECT = f"out/{NAME}"
 HEADER = b"h" * 128

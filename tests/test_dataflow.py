@@ -26,6 +26,8 @@ from support.hub_server import HubServer
 from support.oracle import oracle_by_text, read_texts
 from support.tokenizer_files import save, train
 
+pytestmark = pytest.mark.cloud
+
 ROOT = Path(__file__).parent.parent
 STEPS = {"Discover", "Tokenize", "Plan", "Write", "Commit"}
 

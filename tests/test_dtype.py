@@ -159,7 +159,7 @@ def test_cl100k_base_does_not_fit(
     assert build(sample, tmp_path / "out", "--dtype=uint16") == 2
     assert "cl100k_base go up to 100,276" in capsys.readouterr().err
     assert build(sample, tmp_path / "out", "--dtype=int64") == 2
-    assert "--dtype: invalid choice" in capsys.readouterr().err
+    assert "--dtype: must be auto or uint16 or uint32" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("tokens", [0, 1, 9, 10, 99, 1024, 10**9, 2**40])

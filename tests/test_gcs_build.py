@@ -30,6 +30,8 @@ from fineshards.pipeline.progress import watch
 from fineshards.shards.job import Job
 from fineshards.storage.base import open_storage
 
+pytestmark = pytest.mark.cloud
+
 OUTPUT = "gs://data/deep/out"
 FLAGS = ["--shard_tokens=3000", "--test_fraction=0.3", "--block_bytes=1"]
 
@@ -114,7 +116,6 @@ FAULTS = [
 ]
 
 
-@pytest.mark.kills
 @pytest.mark.parametrize("assembly", ["compose", "stream"])
 def test_a_build_over_a_failing_network_gives_the_same_bytes(
     cloud: Proxy, small: Path, expected: dict[str, bytes], assembly: str
@@ -148,7 +149,6 @@ def start(small: Path, *flags: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.kills
 def test_a_build_that_is_killed_repeatedly_ends_with_the_same_bytes(
     cloud: Proxy, small: Path, expected: dict[str, bytes]
 ) -> None:

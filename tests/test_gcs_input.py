@@ -243,11 +243,6 @@ def test_an_object_that_changes_while_it_is_read(
 
 # ---- whole jobs
 
-MODES = [
-    [],
-    ["--workers=3"],
-]
-
 
 @pytest.fixture
 def source(stored: Stored, sample: Path, tmp_path: Path) -> str:
@@ -275,7 +270,6 @@ def build(source: str, output: Path | str, *flags: str) -> int:
     return main(["build", *arguments])
 
 
-@pytest.mark.parametrize("flags", MODES, ids=lambda flags: flags[0])
 @pytest.mark.parametrize("to", ["local", "gs"])
 def test_a_build_from_a_bucket_equals_the_oracle(
     stored: Stored,
@@ -283,10 +277,9 @@ def test_a_build_from_a_bucket_equals_the_oracle(
     expected: dict[str, bytes],
     tmp_path: Path,
     to: str,
-    flags: list[str],
 ) -> None:
     output = tmp_path / "out" if to == "local" else f"{stored.url}/out"
-    assert build(source, output, "--block_bytes=100000", *flags) == 0
+    assert build(source, output, "--block_bytes=100000") == 0
     assert (shards_in(tmp_path / "out") if to == "local" else stored.shards("out")) == expected
     assert main(["verify", str(output), "--sample=100"]) == 0
 
@@ -294,8 +287,8 @@ def test_a_build_from_a_bucket_equals_the_oracle(
 def test_the_command_line_reads_from_a_bucket(
     fineshards: Run, source: str, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
-    """In a separate process, which has not yet imported the Cloud Storage modules."""
-    flags = ["--shard_tokens", "50000"]
+    """By worker processes, and in a process that has not yet imported Cloud Storage's modules."""
+    flags = ["--shard_tokens", "50000", "--test_shards", "1", "--block_bytes", "100000"]
     done = fineshards("build", "--input", source, "--output", tmp_path / "out", *flags)
     assert done.returncode == 0, done.stderr
     assert shards_in(tmp_path / "out") == expected

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 # three lines: its public names and its command.
 ROOMS = [
     *("benchmarks", "fineshards", "pipeline", "transforms", "commands", "loader", "encoders"),
-    *("sources", "shards", "storage", "config", "extras", "cores", "errors", "printable"),
+    *("sources", "shards", "storage", "config", "extras", "cores", "parent", "errors", "printable"),
 ]
 # Folders of the checkout that are installed inside the package.
 MAPPED = ("pipeline", "transforms")

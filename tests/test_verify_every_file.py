@@ -20,7 +20,7 @@ from support.damage import MANIFEST, edit_manifest
 
 import fineshards
 from fineshards.commands.check_metadata import check_manifest
-from fineshards.commands.inspect import describe_dataset, describe_document
+from fineshards.commands.inspect import show_document, summarize
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.pipeline.cli import main
 from fineshards.shards.dataset import Dataset
@@ -45,6 +45,7 @@ def undamaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [json.dumps({"text": f"The {n}th text.", "id": f"n{n}"}) for n in range(40)]
     (folder / "in.jsonl").write_text("\n".join([*rows[:20], "no JSON", *rows[20:]]))
     given_ = [f"--input={folder / 'in.jsonl'}", f"--output={folder / 'out'}", "--shard_tokens=250"]
+    given_.append("--test_shards=1")
     tokenizer = ROOT / "tests/fixtures/version-0.1.0/tokenizer.json"
     assert main(["build", *given_, f"--tokenizer={tokenizer}", "--max_bad_rows=1"]) == 0
     verdict = fineshards.verify(folder / "out")
@@ -179,10 +180,8 @@ def read_with_every_command(folder: Path) -> None:
     for read in (
         fineshards.verify,
         fineshards.status,
-        lambda path: describe_dataset(Dataset.open(open_storage(str(path)))),
-        lambda path: describe_document(
-            Dataset.open(open_storage(str(path))), "train/0", None, None
-        ),
+        lambda path: summarize(Dataset.open(open_storage(str(path)))),
+        lambda path: show_document(Dataset.open(open_storage(str(path))), "train/0", None, None),
         lambda path: fineshards.TokenDataset(path, sequence_length=8)[0],
         lambda path: fineshards.TokenDataset(path, sequence_length=8).documents(0),
     ):

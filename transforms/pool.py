@@ -7,7 +7,6 @@ tasks and takes results; it does none of the work.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import multiprocessing
 import os
@@ -26,6 +25,7 @@ from types import TracebackType
 from typing import Any
 
 from fineshards.errors import FineshardsError
+from fineshards.parent import end_with
 from fineshards.shards.records import Block, SourceFile
 from fineshards.transforms.tasks import DiscoverFile, Done, FinishBlock, Task, Worker
 from fineshards.transforms.work import Work
@@ -246,8 +246,8 @@ def _serve(connection: Connection, inherited: list[Connection], work: Work, laun
     while True:
         try:
             task: Task = connection.recv()
-        except EOFError:
-            return
+        except (EOFError, OSError):
+            return  # the launching process has ended
         began = time.monotonic()
         result: Done | BaseException
         try:
@@ -256,16 +256,5 @@ def _serve(connection: Connection, inherited: list[Connection], work: Work, laun
             result = error
         except BaseException:
             result = RuntimeError(f"a worker failed while {task}:\n{traceback.format_exc()}")
-        connection.send(result)
-
-
-def end_with(launcher: int) -> None:
-    """Makes the kernel kill this process when its parent, the launching one, ends in any way.
-
-    Only Linux can. Elsewhere a worker ends after its task, when it finds its connection closed.
-    """
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
-        if os.getppid() != launcher:  # it ended before the call
-            os._exit(1)
+        with suppress(OSError):
+            connection.send(result)
