@@ -45,6 +45,13 @@ def prepare() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
+def collect_garbage_again() -> None:
+    """Turns garbage collection on, but not for the objects that are there by now."""
+    if _alone:
+        gc.freeze()
+        gc.enable()
+
+
 def end_at_once() -> None:
     """Ends this process on the first Ctrl-C or SIGTERM, with exit code 130 or 143."""
     for number in _SENTENCES:

@@ -187,6 +187,7 @@ def _run_here(launch: Launch, work: Work, config: BuildConfig) -> None:
 
     pipeline = beam.Pipeline(options=CachedOptions(local_args(config)))
     _build_graph(pipeline, launch, work, config)
+    own_process.collect_garbage_again()
     try:
         pipeline.run().wait_until_finish()
     except Exception:
