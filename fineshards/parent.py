@@ -13,7 +13,7 @@ def end_with(parent: int) -> None:
     Only Linux can. Elsewhere a process ends when it next finds its connection closed.
     """
     if sys.platform == "linux":
-        import ctypes  # 10 ms, which other processes do without
+        import ctypes  # only workers pay for it
 
         pr_set_pdeathsig = 1
         ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)

@@ -9,7 +9,7 @@ from fineshards.errors import UsageError
 from fineshards.pipeline.command_table import COMMANDS, Command
 from fineshards.pipeline.suggestions import did_you_mean
 
-# What is no command of the table, with its line on the help page.
+# Commands that the table does not have, with their lines on the help page.
 _OTHERS = {
     "help": "show the help page of a command",
     "completion": "print a script that completes commands and flags, for bash, zsh or fish",

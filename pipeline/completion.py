@@ -13,7 +13,7 @@ from fineshards.pipeline.suggestions import did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """What can follow a command: its flags, and words that are no flags."""
+    """What can follow a command: its flags, and other words."""
 
     name: str
     summary: str

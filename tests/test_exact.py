@@ -202,12 +202,12 @@ def test_tokenizers_are_rebuilt_after_enough_work(
     clock = count()
     monkeypatch.setattr(gigatoken_encoder.time, "thread_time", lambda: float(next(clock)))
     monkeypatch.setattr(gigatoken_encoder, "REBUILD_SECONDS", 4.0)
-    monkeypatch.setattr(gigatoken_encoder, "REBUILD_BYTES_PER_CORE", 1 << 50)
+    monkeypatch.setattr(gigatoken_encoder, "REBUILD_BYTES", 1 << 50)
     encoder = revealing.__wrapped__("cl100k_base")
     for seed in range(9):
         must_be_exact(encoder, hostile.documents(seed, 50, scheme()))
     assert len(built) == 1, "there is room for its cache"
-    monkeypatch.setattr(gigatoken_encoder, "REBUILD_BYTES_PER_CORE", 0)
+    monkeypatch.setattr(gigatoken_encoder, "REBUILD_BYTES", 0)
     encoder = revealing.__wrapped__("cl100k_base")
     built.clear()
     built += encoder._fast._idle
@@ -225,7 +225,7 @@ def test_many_threads_get_the_same_tokens_as_one(
     monkeypatch: pytest.MonkeyPatch, bound: float
 ) -> None:
     monkeypatch.setattr(gigatoken_encoder, "REBUILD_SECONDS", bound)
-    monkeypatch.setattr(gigatoken_encoder, "REBUILD_BYTES_PER_CORE", 0)
+    monkeypatch.setattr(gigatoken_encoder, "REBUILD_BYTES", 0)
     encoder = revealing.__wrapped__("cl100k_base")
     threads, rounds = 8, 4
     inputs = [hostile.documents(seed, 300, scheme()) for seed in range(threads * rounds)]

@@ -207,7 +207,7 @@ def resident():
     return pages * 4096
 
 gigatoken_encoder.REBUILD_SECONDS = float(sys.argv[1])
-gigatoken_encoder.REBUILD_BYTES_PER_CORE = 0
+gigatoken_encoder.REBUILD_BYTES = 0
 encoder = _encoder(resolve_vocabulary("cl100k_base"), "gigatoken")
 rng = np.random.default_rng(0)
 sizes = []

@@ -220,7 +220,7 @@ def _rewrite_table(change: Callable[[pa.Table], pa.Table]) -> Damage:
 
 
 def _no_table(folder: Path) -> None:
-    """The manifest has the size and checksum of a file that is no table."""
+    """The manifest has the size and checksum of a file that is not a table."""
     (folder / TABLE).write_text("{}" * 99)
     numbers = {"table_bytes": 198, "table_crc32c": checksum(b"{}" * 99)}
     edit_manifest(folder, lambda content: entry_of(content, SHARD).update(numbers))

@@ -1,4 +1,4 @@
-"""What a build of an input will give, take and cost: the arithmetic, and how it is told.
+"""What a build of an input will give, take and cost: the arithmetic, and the words for it.
 
 `pipeline/estimate.py` measures. The formula for Dataflow is in docs/dataflow.md, with the sources
 of its prices.

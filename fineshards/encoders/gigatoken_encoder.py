@@ -32,7 +32,7 @@ from fineshards.storage.temporary import temporary_room
 # case found, cost 0.7 GB. Web text costs 0.2 GB and then hardly more, and its cache is worth
 # keeping.
 REBUILD_SECONDS = 4.0
-REBUILD_BYTES_PER_CORE = 512 << 20
+REBUILD_BYTES = 512 << 20  # of the process, per tokenizer in it
 
 
 def from_ranks(ranks: bytes, scheme: str) -> gigatoken.Tokenizer:
@@ -68,13 +68,13 @@ def _no_panic() -> Iterator[None]:
         raise RuntimeError(str(error)) from error
 
 
-def _is_large() -> bool:
-    """Whether this process uses much memory per core; True where that is unknown."""
+def _is_large(tokenizers: int) -> bool:
+    """Whether this process uses much memory per tokenizer; True where that is unknown."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
         return True
-    return pages * os.sysconf("SC_PAGE_SIZE") >= REBUILD_BYTES_PER_CORE * (os.cpu_count() or 1)
+    return pages * os.sysconf("SC_PAGE_SIZE") >= REBUILD_BYTES * tokenizers
 
 
 def without_holes(ranks: bytes) -> bytes:
@@ -110,6 +110,7 @@ class GigatokenTokenizer:
         self._eot = np.uint32(eot)
         self.name = f"gigatoken {version('gigatoken')}"
         self._idle = [_Tokenizer(make())]
+        self._all = set(self._idle)
         self._free = threading.BoundedSemaphore(usable_cores())
 
     def encode(self, texts: pa.Array) -> TokenBatch:
@@ -130,9 +131,12 @@ class GigatokenTokenizer:
     def _tokenizer(self) -> Iterator[_Tokenizer]:
         with self._free:
             tokenizer = self._idle.pop() if self._idle else _Tokenizer(self._make())
+            self._all.add(tokenizer)
             yield tokenizer
-            if tokenizer.seconds < REBUILD_SECONDS or not _is_large():
+            if tokenizer.seconds < REBUILD_SECONDS or not _is_large(len(self._all)):
                 self._idle.append(tokenizer)
+            else:
+                self._all.discard(tokenizer)
 
 
 class _Tokenizer:

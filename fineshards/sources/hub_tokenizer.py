@@ -27,7 +27,7 @@ def is_on_hub(name: str) -> bool:
 def fetch_tokenizer(name: str) -> str:
     """The path of a repository's tokenizer.json in huggingface_hub's cache.
 
-    It is downloaded unless the cache has it. Raises UsageError or InputError if it cannot be had.
+    It is downloaded unless the cache has it. Raises UsageError or InputError if it cannot be.
     """
     quiet_hub()
     from huggingface_hub import constants, errors, hf_hub_download

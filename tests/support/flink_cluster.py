@@ -66,11 +66,12 @@ class Flink:
     pool: subprocess.Popen[bytes]
 
     def worker_processes(self) -> list[int]:
-        """The Python processes that run steps at this moment."""
+        """The Python processes that run steps at this moment, the busiest one so far first."""
         command = ["ps", "-o", "pid=,stat=", "--ppid", str(self.pool.pid)]
         listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
         found = [line.split() for line in listed.splitlines()]
-        return [int(pid) for pid, state in found if not state.startswith("Z")]
+        running = [int(pid) for pid, state in found if not state.startswith("Z")]
+        return sorted(running, key=_processor_time, reverse=True)
 
     def jobs(self) -> list[dict[str, Any]]:
         """All jobs of the cluster in the order of their start, as its REST API describes them."""
@@ -81,6 +82,13 @@ class Flink:
         """The failures of a job's tasks, including those after which it was restarted."""
         found = _get(f"http://{self.master}/jobs/{job['jid']}/exceptions")
         return found["exceptionHistory"]["entries"]
+
+
+def _processor_time(pid: int) -> int:
+    """Clock ticks that a process has worked."""
+    # The name in parentheses may contain spaces.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
 
 
 @contextmanager
