@@ -3,6 +3,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 # pip takes minutes for what uv does in seconds.
 UV := $(BIN)/uv
+# uv compiles only when asked to; without, each process of the tests would compile Beam again, for seconds.
+INSTALL := $(UV) pip install --quiet --compile-bytecode
+unexport PYTHONDONTWRITEBYTECODE
 SAMPLE := samples/debian_text.parquet
 
 .PHONY: help api demo test quick test-cloud test-kills test-airflow test-engines encoders lint types
@@ -17,7 +20,7 @@ help: ## list the targets
 	@echo "downloaded once; about a minute"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/pip install --quiet --disable-pip-version-check uv==0.13.9
-	@$(UV) pip install --quiet --python $(BIN)/python -e '.[dev]' -c requirements.txt
+	@$(INSTALL) --python $(BIN)/python -e '.[dev]' -c requirements.txt
 	@touch $@
 
 demo: .venv/installed ## build a dataset from the sample, verify it, and show a document
@@ -80,14 +83,14 @@ $(PYTHONS:%=.py%-venv/installed): .py%-venv/installed: .venv/installed
 	@echo "preparing .py$*-venv: less than a minute"
 	@$(UV) venv --quiet --clear .py$*-venv \
 	    --python "$$(PYENV_VERSION=$* python$* -c 'import sys; print(sys.executable)')"
-	@$(UV) pip install --quiet --python .py$*-venv/bin/python -e '.[build,gcs,test]' -c requirements.txt
+	@$(INSTALL) --python .py$*-venv/bin/python -e '.[build,gcs,test]' -c requirements.txt
 	@touch $@
 
 # Airflow has an environment of its own, for its hundreds of packages.
 .airflow-venv/installed: tests/airflow/requirements.txt tests/airflow/constraints.txt | .venv/installed
 	@echo "preparing .airflow-venv: 1.6 GB, less than a minute"
 	@$(PYTHON) -m venv .airflow-venv
-	@$(UV) pip install --quiet --python .airflow-venv/bin/python \
+	@$(INSTALL) --python .airflow-venv/bin/python \
 	    -r tests/airflow/requirements.txt -c tests/airflow/constraints.txt
 	@touch $@
 
@@ -117,16 +120,16 @@ types: .venv/installed ## check the types with mypy
 	@ln -s $(CURDIR)/fineshards/* $(CURDIR)/pipeline $(CURDIR)/transforms .types/fineshards/
 	$(BIN)/mypy
 
-# The peers have an environment of their own, so that .venv has only what the job needs.
-.bench-venv/installed: benchmarks/requirements.txt
-	@echo "preparing .bench-venv, for the peers: a minute or two"
+# What users install for local builds, and the peers. In .venv, Beam also imports Google's libraries.
+.bench-venv/installed: requirements.txt benchmarks/requirements.txt pyproject.toml | .venv/installed
+	@echo "preparing .bench-venv, for the job and its peers: a minute"
 	@$(PYTHON) -m venv .bench-venv
-	@.bench-venv/bin/pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
+	@$(INSTALL) --python .bench-venv/bin/python -e '.[build]' -r benchmarks/requirements.txt -c requirements.txt
 	@touch $@
 
 # INPUT='a*.parquet b.parquet' ROUNDS=5 REPEAT=10 NAME=large; python -m benchmarks.run --help has more.
 bench: .venv/installed .bench-venv/installed ## compare the job with its peers: many minutes
-	$(BIN)/python -m benchmarks.run $(foreach pattern,$(INPUT),--input '$(pattern)') \
+	.bench-venv/bin/python -m benchmarks.run $(foreach pattern,$(INPUT),--input '$(pattern)') \
 	    $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(REPEAT),--repeat $(REPEAT)) $(if $(NAME),--name $(NAME))
 	@$(MAKE) --no-print-directory bench-loader NAME=$(if $(NAME),$(NAME)-loader)
 

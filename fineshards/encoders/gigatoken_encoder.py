@@ -83,10 +83,11 @@ def without_holes(ranks: bytes) -> bytes:
     p50k_base lacks the rank of its EOT. The tokens filled in are pairs of bytes that never occur in
     UTF-8, so no text can contain them.
     """
-    by_rank = {int(rank): token for token, rank in map(bytes.split, ranks.splitlines())}
-    holes = [rank for rank in range(max(by_rank)) if rank not in by_rank]
-    if not holes:
+    lines = ranks.splitlines()
+    if int(lines[-1].split()[1]) == len(lines) - 1:  # ranks are in order, each once
         return ranks
+    by_rank = {int(rank): token for token, rank in map(bytes.split, lines)}
+    holes = [rank for rank in range(max(by_rank)) if rank not in by_rank]
     never = range(0xF5, 0x100)
     fillers = (base64.b64encode(bytes(pair)) for pair in product(never, never))
     taken = set(by_rank.values())

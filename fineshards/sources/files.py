@@ -7,8 +7,6 @@ import stat
 from collections.abc import Iterable
 from typing import BinaryIO
 
-import fsspec
-
 from fineshards.errors import InputError, UsageError, with_escaped_bytes
 from fineshards.shards.records import SourceFile
 from fineshards.sources.gcs import check_generation, open_object
@@ -110,6 +108,8 @@ def _open_on_hub(file: SourceFile, read_ahead: int) -> BinaryIO:
     quiet_http_client()
     cache = "readahead" if read_ahead else "none"
     try:
+        import fsspec  # slow, and only for files on the hub
+
         opened: BinaryIO = fsspec.filesystem("hf").open(
             file.path, "rb", size=file.size, cache_type=cache, block_size=read_ahead or READ_AHEAD
         )
