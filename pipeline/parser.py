@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -28,7 +29,8 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """See argparse."""
-        self._given = [_with_underscores(arg) if self._hyphens else arg for arg in args or ()]
+        given = sys.argv[1:] if args is None else args
+        self._given = [_with_underscores(arg) if self._hyphens else arg for arg in given]
         return super().parse_known_args(self._given, namespace)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:

@@ -37,6 +37,26 @@ def read_block(file: SourceFile, columns: Columns, block: Block) -> Iterator[Row
     check_unchanged(file)
 
 
+def read_head(
+    file: SourceFile, columns: Columns, block: Block, limit: int
+) -> Iterator[tuple[Rows, float]]:
+    """Yields the first rows of a block, with about `limit` bytes of text.
+
+    With each the share of the block's bytes that was read so far, from 0 to 1.
+    """
+    text = 0
+    with explain_failures(file), open_file(file) as opened:
+        for rows in _FORMATS[file.format].read(file, opened, columns, block):
+            text += pc.sum(pc.binary_length(rows.texts)).as_py() or 0
+            # The position in a compressed file tells how much of it was read; in parquet nothing.
+            read = text if file.format == "parquet" else opened.tell()
+            is_last = text >= limit
+            yield rows, min(read / max(block.bytes, 1), 1.0)
+            if is_last:
+                return
+    yield Rows.none(columns), 1.0
+
+
 @contextmanager
 def explain_failures(file: SourceFile) -> Iterator[None]:
     """Turns errors of a disk, a connection or a library while reading `file` into InputError."""
