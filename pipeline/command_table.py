@@ -164,7 +164,8 @@ def _estimate(parser: Parser, arguments: Sequence[str]) -> int:
     from fineshards.commands.estimate import describe_estimate
     from fineshards.pipeline.estimate import estimate
 
-    found = estimate(config, workers, say=note)
+    note("reading a probe of the input …")
+    found = estimate(config, workers)
     return show(Outcome(asdict(found), describe_estimate(found)), as_json)
 
 

@@ -1,173 +1,176 @@
-"""What `fineshards estimate` measures: one build of a probe of the input, on this machine."""
+"""What `fineshards estimate` measures: Tokenize, on blocks from all over the input."""
 
 from __future__ import annotations
 
-import os
-import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from glob import escape
-from math import inf
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
 
-from fineshards.commands.estimate import Estimate, on_dataflow, remember, scaled
+from fineshards.commands.dataflow_cost import on_dataflow
+from fineshards.commands.estimate import Estimate, remember, scaled
 from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
-from fineshards.pipeline.launch import columns_of, default_block_bytes, find_input
-from fineshards.pipeline.run import run
-from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
-from fineshards.shards.checkpoints import Checkpoints
+from fineshards.errors import InputError
+from fineshards.pipeline.fresh import call_in_fresh_interpreter
+from fineshards.pipeline.launch import default_block_bytes
+from fineshards.pipeline.run import prepare
+from fineshards.shards.counts import Counts
 from fineshards.shards.job import Job
-from fineshards.shards.manifest import Manifest
-from fineshards.shards.records import SourceFile
-from fineshards.sources.probe import Part, Probe, take_probe
-from fineshards.storage.base import open_storage
+from fineshards.shards.records import Block, SourceFile
 from fineshards.storage.temporary import temporary_room
+from fineshards.transforms.pool import Pool
+from fineshards.transforms.tasks import DiscoverFile, ProbeBlock
+from fineshards.transforms.work import Work
 
-# Input of this size on disk is built as it is.
-_SMALL_BYTES = 32 << 20
-# The size of a probe per core, and at most: an encoder is slow until it has seen the common words.
-_CORE_BYTES, _MOST_BYTES = 96 << 20, 4 << 30
-# Reading a remote input may be slow: copying ends after so many seconds.
-_COPY_SECONDS = 30.0
-# A probe has several shards for each core, as a large input has.
-_SHARD_TOKENS = 2_000_000
+# Text of a probe per core, because an encoder is slow until it has seen the common words; at most.
+_CORE_BYTES, _MOST_BYTES = 96 << 20, 2 << 30
+# Files of each kind that are looked at. A probe has many small parts, so that they are from many
+# places; where blocks are large, it has so many times as much of each.
+_FILES, _PARTS, _BLOCK_BYTES, _LARGER = 64, 48, 4 << 20, 4
+# Where reading is slow, a probe ends after so many seconds.
+_SECONDS = 30.0
+# Seconds of a build beside its work, and how much Write adds to Tokenize: docs/performance.md.
+_FIXED_SECONDS, _WRITE = 1.5, 1.1
+_GOLDEN_RATIO = (5**0.5 - 1) / 2
+
+Found = dict[SourceFile, list[Block]]
 
 
-def estimate(config: BuildConfig, workers: int | None, say: Callable[[str], None]) -> Estimate:
-    """Builds a probe of the input in a temporary folder; returns what the whole will take.
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a block gave. bytes: of it that were read. seconds: of one core."""
 
-    workers: on Dataflow; None for a sensible number. say: told what is being done. Raises
+    file: SourceFile
+    bytes: float
+    is_whole: bool
+    counts: Counts
+    seconds: float
+
+
+def estimate(config: BuildConfig, workers: int | None, size: int | None = None) -> Estimate:
+    """Tokenizes a probe of the input in a temporary folder; returns what the whole will take.
+
+    workers: on Dataflow; None for a sensible number. size: bytes of text to probe. Raises
     FineshardsError for an input or a tokenizer that `build` refuses too.
     """
-    files, _ = find_input(config)
-    small = sum(file.size for file in files) <= _SMALL_BYTES
     with temporary_room(), tempfile.TemporaryDirectory(prefix="fineshards-estimate-") as folder:
-        # Rows that cannot be encoded are counted, not refused.
-        output = f"{folder}/out"
-        build = replace(config, output=output, keep_checkpoints=True, max_bad_rows=sys.maxsize)
-        if small:
-            probe = Probe([Part("", "all", 1)], {"all": 1}, 1, True, 0.0)
-        else:
-            say("reading a probe of the input …")
-            os.mkdir(f"{folder}/in")
-            size = min(_CORE_BYTES * usable_cores(), _MOST_BYTES)
-            probe = take_probe(files, columns_of(config), f"{folder}/in", size, _COPY_SECONDS)
-            build = replace(
-                build,
-                input=f"{escape(folder)}/in/*",
-                dataset=None,
-                dataset_config=None,
-                dataset_revision=None,
-                shard_tokens=_SHARD_TOKENS,
-            )
-        say(f"building {'the input' if small else 'the probe'} …")
-        began = time.monotonic()
-        manifest = run(build)
-        seconds = time.monotonic() - began
-        found = _estimate(config, files, probe, manifest, output, seconds, workers)
-    remember(found, files, manifest.settings)
-    return found
+        probed = size or min(_CORE_BYTES * usable_cores(), _MOST_BYTES)
+        return call_in_fresh_interpreter(_measure, config, workers, probed, folder)
 
 
-def _estimate(
+def spread(count: int) -> list[int]:
+    """The numbers below `count`, in an order in which every prefix is spread evenly over them."""
+    return sorted(range(count), key=lambda number: number * _GOLDEN_RATIO % 1)
+
+
+def _measure(config: BuildConfig, workers: int | None, size: int, folder: str) -> Estimate:
+    block_bytes = min(size // _PARTS, _BLOCK_BYTES)
+    # Rows that cannot be encoded are counted, not refused.
+    trial = replace(config, output=folder, block_bytes=block_bytes, max_bad_rows=sys.maxsize)
+    launch = prepare(trial)
+    job, kinds = launch.job, defaultdict(list)
+    for file in job.files:
+        kinds[_kind(file)].append(file)
+    looked = [files[n] for files in kinds.values() for n in spread(len(files))[:_FILES]]
+    with Pool(Work.of(launch.checkpoints, job, trial), usable_cores(), ()) as pool:
+        looks = [pool.submit(DiscoverFile(file)) for file in looked]
+        found: Found = dict(look.result()[0] for look in looks)
+        totals = {kind: _total(files, found) for kind, files in kinds.items()}
+        parts = _read(pool, found, totals, size, _LARGER * block_bytes)
+    if not any(part.counts.documents for part in parts):
+        raise InputError("the input has no documents, as far as it was probed.")
+    largest = max(block.bytes for blocks in found.values() for block in blocks)
+    # A block is done by one core.
+    busy = min(usable_cores(), max(1.0, sum(totals.values()) / max(largest, 1)))
+    result = _conclude(config, workers, job, parts, totals, busy, Path(folder))
+    remember(result, job.files, job.settings)
+    return result
+
+
+def _total(files: Sequence[SourceFile], found: Found) -> int:
+    """Bytes of all files of a kind, in the measure of `Block.bytes`, from those of some."""
+    seen = [file for file in files if file in found]
+    size = sum(block.bytes for file in seen for block in found[file])
+    return size * sum(file.size for file in files) // max(sum(file.size for file in seen), 1)
+
+
+def _read(
+    pool: Pool, found: Found, totals: Mapping[str, int], size: int, part_bytes: int
+) -> list[_Part]:
+    """Parts of together about `size` bytes, each kind by its share."""
+    chosen: list[tuple[float, ProbeBlock]] = []
+    for kind, total in totals.items():
+        blocks = [(file, block) for file in found if _kind(file) == kind for block in found[file]]
+        share = size * total / max(sum(totals.values()), 1)
+        limit, taken = max(part_bytes, round(share / len(blocks))), 0
+        for file, block in (blocks[number] for number in spread(len(blocks))):
+            chosen.append((taken / max(share, 1), ProbeBlock(file, block, limit)))
+            taken += min(block.bytes, limit)
+            if taken >= share:
+                break
+    # Kinds in turn, so that all are read if time runs out.
+    tasks = [task for _, task in sorted(chosen, key=lambda each: each[0])]
+    until, parts = time.monotonic() + _SECONDS, []
+    for task, future in [(task, pool.submit(task)) for task in tasks]:
+        (summary, share), seconds = future.result()
+        size = share * task.block.bytes
+        parts.append(_Part(task.file, size, share == 1, summary.counts, seconds))
+        if time.monotonic() > until and len(parts) >= len(totals):
+            break
+    return parts
+
+
+def _conclude(
     config: BuildConfig,
-    files: Sequence[SourceFile],
-    probe: Probe,
-    manifest: Manifest,
-    output: str,
-    seconds: float,
     workers: int | None,
+    job: Job,
+    parts: list[_Part],
+    totals: Mapping[str, int],
+    busy: float,
+    folder: Path,
 ) -> Estimate:
-    """Concludes from the build of a probe to that of the input."""
-    sums, cores = manifest.totals(), usable_cores()
-    small = probe.parts[0].path == ""
-    counts = [manifest.counts()] if small else [report.counts for report in manifest.reports]
-    found = {
-        what: scaled(
-            (
-                (part.kind, part.bytes, getattr(count, what))
-                for part, count in zip(probe.parts, counts, strict=True)
-            ),
-            probe.totals,
-        )
-        for what in ("tokens", "documents", "text_bytes")
-    }
-    tokens, text_bytes = found["tokens"][0], found["text_bytes"][0]
-    share = sums["tokens"] / max(tokens, 1)
-    tokenizing, writing = _rates(output, cores)
-    rate = tokenizing or sums["tokens"] / seconds
-    # All of a row group, and of a file of JSON Lines, is done by one worker.
-    total = sum(probe.totals.values())
-    busy = min(cores, max(1.0, total / probe.largest))
-    work = cores / busy / rate + 1 / writing
-    if any("://" in file.path for file in files):
-        work += probe.seconds / sums["tokens"] / busy
-    checkpoints, whole = _size(Path(output, CHECKPOINTS)), _size(Path(output))
-    settings = manifest.settings
+    found = [(_kind(part.file), part.bytes, part.counts.tokens) for part in parts]
+    tokens, likely = scaled(found, totals)
+    # Lines are read from the beginning of a file, which may differ from the rest.
+    is_spread = all(part.is_whole or part.file.format == "parquet" for part in parts)
+    counts = Counts.total([part.counts for part in parts])
+    warm = parts[len(parts) // 3 :]
+    rate = sum(part.counts.tokens for part in warm) / sum(part.seconds for part in warm)
+    on_disk = {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+    in_blocks = {path: size for path, size in on_disk.items() if path.parent.name == "blocks"}
+    tables = sum(size for path, size in in_blocks.items() if path.suffix == ".parquet")
+    token_bytes, scale = job.settings.token_dtype.itemsize, tokens / counts.tokens
+    growing = tokens * token_bytes + round(scale * tables)
+    fixed = sum(on_disk.values()) - sum(in_blocks.values())
+    memory = getrusage(RUSAGE_CHILDREN).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    block_bytes = config.block_bytes or default_block_bytes(job.files)
     return Estimate(
-        exact=small,
+        exact=all(part.is_whole for part in parts) and scale == 1,
         tokens=tokens,
-        tokens_range=found["tokens"][1] if probe.even else None,
-        documents=found["documents"][0],
-        documents_range=found["documents"][1] if probe.even else None,
-        text_bytes=text_bytes,
-        rejected=sums["rejected"],
-        seconds=seconds + (tokens - sums["tokens"]) * work,
-        cores=cores,
-        memory_bytes=_peak_memory(cores),
-        output_bytes=round((whole - checkpoints) / share),
-        peak_bytes=round(whole / share),
-        probe_share=share,
-        probe_seconds=seconds,
+        tokens_range=likely if is_spread else None,
+        documents=round(scale * counts.documents),
+        rejected=counts.rejected,
+        seconds=_FIXED_SECONDS + _WRITE * tokens / (rate * busy),
+        cores=usable_cores(),
+        memory_bytes=(usable_cores() + 1) * memory,
+        output_bytes=fixed + growing,
+        peak_bytes=fixed + 2 * growing,
+        probe_share=1 / scale,
         dataflow=on_dataflow(
             tokens,
-            text_bytes,
-            settings.token_dtype.itemsize,
-            rate / cores,
+            token_bytes,
+            rate,
             workers,
-            config.block_bytes or default_block_bytes(files),
-            config.shard_tokens,
+            blocks=scale * counts.text_bytes / block_bytes,
+            shards=tokens / config.shard_tokens,
         ),
     )
 
 
-def _rates(output: str, cores: int) -> tuple[float | None, float]:
-    """Tokens per second of all cores while they tokenize, if it can be told, and while they write.
-
-    By the times of the files that a build leaves, so its start does not count.
-    """
-    storage = open_storage(output)
-    job = Job.load(storage)
-    assert job is not None
-    checkpoints = Checkpoints.of(storage, job)
-    blocks = [(moment, tokens) for tokens, moment in checkpoints.finished_blocks().values()]
-    shards = [(moment, _SHARD_TOKENS) for moment in checkpoints.finished_shards()]
-    return _rate(blocks, cores), _rate(shards, cores) or inf
-
-
-def _rate(finished: list[tuple[float, int]], cores: int) -> float | None:
-    """Tokens per second, from (time, tokens) of pieces of work; None if there are too few.
-
-    Without the first third, in which the encoders learn words, and the last ones, when some cores
-    have no work left.
-    """
-    finished = sorted(finished)[len(finished) // 3 : len(finished) - cores + 1]
-    if len(finished) < 2 or finished[-1][0] == finished[0][0]:
-        return None
-    return sum(tokens for _, tokens in finished[1:]) / (finished[-1][0] - finished[0][0])
-
-
-def _peak_memory(cores: int) -> int:
-    """Bytes of this process, or of as many as work at once if the build was done by others."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    here = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    others = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    return max(here, (cores + 1) * others) * unit
-
-
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+def _kind(file: SourceFile) -> str:
+    return f"{file.format} {file.compression}"

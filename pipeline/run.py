@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from apache_beam import Pipeline
 
     from fineshards.pipeline.launch import Launch
+    from fineshards.shards.job import Job
     from fineshards.transforms.work import Work
 
 _Arguments = ParamSpec("_Arguments")
@@ -142,7 +143,10 @@ def execute(
     storage = launch.checkpoints.storage
     work = Work.of(launch.checkpoints, launch.job, config)
     if runs_here(config):
-        with _pool(work, config) if own_process.is_alone() else nullcontext(), working(storage):
+        with (
+            _pool(work, config, launch.job) if own_process.is_alone() else nullcontext(),
+            working(storage),
+        ):
             _run_here(launch, work, config)
         return None
     # What Beam starts here for another runner, such as a job server, is ended by an exception only.
@@ -173,10 +177,10 @@ def finished(launch: Launch) -> Manifest:
     return manifest
 
 
-def _pool(work: Work, config: BuildConfig) -> AbstractContextManager[object]:
+def _pool(work: Work, config: BuildConfig, job: Job) -> AbstractContextManager[object]:
     from fineshards.transforms.pool import Pool
 
-    return Pool(work, config.workers or usable_cores())
+    return Pool(work, config.workers or usable_cores(), job.files)
 
 
 def _run_here(launch: Launch, work: Work, config: BuildConfig) -> None:

@@ -6,7 +6,6 @@ import gzip
 import itertools
 import json
 import subprocess
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -23,16 +22,15 @@ from support.fresh_interpreter import run_program
 from support.gcs_input import Stored
 from support.hub_server import HubServer
 from support.oracle import ENCODING
-from support.source_files import COLUMNS, read_all
+from support.source_files import read_all
 
-from fineshards.commands.estimate import Dataflow, Estimate, on_dataflow, recall, scaled
+from fineshards.commands.dataflow_cost import Dataflow, on_dataflow
+from fineshards.commands.estimate import Estimate, describe_estimate, recall, scaled
+from fineshards.config import BuildConfig
 from fineshards.errors import InputError
-from fineshards.pipeline import estimate as measuring
 from fineshards.pipeline.cli import main
+from fineshards.pipeline.estimate import estimate, spread
 from fineshards.shards.manifest import Manifest
-from fineshards.sources import probe as probing
-from fineshards.sources.files import describe_files
-from fineshards.sources.probe import Probe, spread, take_probe
 from fineshards.storage.base import open_storage
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -49,15 +47,6 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     return folder
-
-
-@pytest.fixture
-def small_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Takes probes of inputs of any size, in small parts."""
-    monkeypatch.setattr(measuring, "_SMALL_BYTES", 0)
-    monkeypatch.setattr(measuring, "_MOST_BYTES", 400_000)
-    monkeypatch.setattr(probing, "_PART_BYTES", 1 << 16)
-    monkeypatch.setattr(probing, "_PLACE_BYTES", 1 << 13)
 
 
 def write(folder: Path, kind: str, number: int, count: int = DOCUMENTS) -> Path:
@@ -99,11 +88,6 @@ def true_tokens(paths: list[Path]) -> int:
     return sum(map(len, ENCODING.encode_ordinary_batch(texts))) + len(texts)
 
 
-def estimated(capsys: pytest.CaptureFixture[str], *flags: str) -> Any:
-    assert main(["estimate", "--json", *flags]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
 # ---- the command
 
 
@@ -120,7 +104,7 @@ def test_a_small_input_is_built_whole_and_the_numbers_are_those_of_a_build(
     assert found["documents"] == 1063
     assert found["tokens_range"] == [665_971, 665_971]
     assert found["memory_bytes"] > 10 << 20
-    assert found["seconds"] == found["probe_seconds"] > 0
+    assert found["seconds"] > 0
     assert list(work.iterdir()) == []
 
     done = fineshards("build", "--input", sample, "--output", tmp_path / "out")
@@ -136,39 +120,37 @@ def test_a_small_input_is_built_whole_and_the_numbers_are_those_of_a_build(
     assert recall(manifest.files, replace(manifest.settings, tokenizer=other)) is None
 
 
-@pytest.mark.usefixtures("small_probes")
 @pytest.mark.parametrize("kinds", [["parquet"], KINDS])
-def test_a_probe_tells_of_files_that_differ(
-    kinds: list[str], tmp_path: Path, work: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_probe_tells_of_files_that_differ(kinds: list[str], tmp_path: Path, work: Path) -> None:
     folder = tmp_path / "in [1]"  # with special characters of patterns
     folder.mkdir()
     paths = [write(folder, kinds[number % len(kinds)], number) for number in range(4)]
-    found = estimated(capsys, f"--input={tmp_path}/in [[]1]/*")
+    found = estimate(config_of(f"{tmp_path}/in [[]1]/*"), None, size=400_000)
     assert list(work.iterdir()) == []
-    assert not found["exact"]
-    assert 0.05 < found["probe_share"] < 0.5
-    # Compressed lines are read from the beginning only, where these documents are short.
-    within = 0.03 if len(kinds) == 1 else 0.3
-    assert found["tokens"] == pytest.approx(true_tokens(paths), rel=within)
-    assert found["documents"] == pytest.approx(4 * DOCUMENTS, rel=10 * within)
-    if len(kinds) > 1:
-        assert found["tokens_range"] is None  # read from their beginning alone
-    else:
-        low, high = found["tokens_range"]
+    if len(kinds) == 1:
+        assert 0.05 < found.probe_share < 0.5
+        assert not found.exact
+        assert found.tokens_range is not None
+        low, high = found.tokens_range
         assert low <= true_tokens(paths) <= high
-        assert high - low < 0.1 * found["tokens"]
+        assert high - low < 0.2 * found.tokens
+    # Lines of these files fit into one record batch, so all of them are read.
+    assert found.tokens == pytest.approx(true_tokens(paths), rel=0.03)
+    assert found.documents == pytest.approx(4 * DOCUMENTS, rel=0.3)
 
 
-@pytest.mark.usefixtures("small_probes")
 def test_the_text_is_a_few_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, "parquet", 0)
     assert main(["estimate", f"--input={path}", "--workers=3"]) == 0
     printed = capsys.readouterr()
-    assert "building the probe" in printed.err
-    assert "tokens     " in printed.out
-    assert ", likely " in printed.out
+    assert "reading a probe of the input" in printed.err
+    assert printed.out.startswith("from a probe of 100.0% of the input\n")
+    assert f"  tokens     {true_tokens([path]):,}\n" in printed.out
     assert "with 3 workers (n2-standard-4)" in printed.out
+    partial = estimate(config_of(path), None, size=50_000)
+    assert any(", likely " in line for line in describe_estimate(partial))
+    unknown = replace(partial, tokens_range=None)
+    assert any("too few places" in line for line in describe_estimate(unknown))
 
 
 def test_rows_that_cannot_be_encoded_are_counted(
@@ -216,22 +198,17 @@ def test_mistakes_and_bad_input_end_in_a_sentence(
 # ---- remote input
 
 
-@pytest.mark.usefixtures("small_probes")
-def test_a_bucket_is_read_in_part(
-    stored: Stored, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    kinds = ["parquet", "jsonl", "jsonl.gz"]
-    paths = [write_random(tmp_path, kind, number) for number, kind in enumerate(kinds)]
+def test_a_bucket_is_read_in_part(stored: Stored, tmp_path: Path) -> None:
+    paths = [write_random(tmp_path, "parquet", number) for number in range(3)]
     for path in paths:
         stored.put(f"in/{path.name}", path)
     stored.forget()
-    remote = estimated(capsys, f"--input={stored.url}/in/*")
+    remote = estimate(config_of(f"{stored.url}/in/*"), None, size=400_000)
     received = sum(request.received for request in stored.downloads())
-    assert 0 < received < sum(path.stat().st_size for path in paths) / 2
-    local = estimated(capsys, *(f"--input={path}" for path in paths))
-    same = ("tokens", "documents", "tokens_range", "text_bytes")
-    assert {name: remote[name] for name in same} == {name: local[name] for name in same}
-    assert remote["seconds"] > remote["probe_seconds"]
+    assert 0 < received < sum(path.stat().st_size for path in paths)
+    local = estimate(config_of(*paths), None, size=400_000)
+    same = ("tokens", "documents", "tokens_range", "probe_share")
+    assert [getattr(remote, name) for name in same] == [getattr(local, name) for name in same]
 
 
 def test_a_dataset_of_the_hub_is_read_in_part(
@@ -248,91 +225,65 @@ def test_a_dataset_of_the_hub_is_read_in_part(
         for name, value in hub_client.environment(hub.url, home).items():
             monkeypatch.setenv(name, value)
         done = run_program(
-            "from fineshards.pipeline import cli, estimate\n"
-            "estimate._SMALL_BYTES, estimate._MOST_BYTES = 0, 1 << 20\n"
-            "assert cli.main(['estimate', '--dataset=owner/name', '--json']) == 0\n",
+            "from fineshards.config import BuildConfig\n"
+            "from fineshards.pipeline.estimate import estimate\n"
+            "config = BuildConfig(dataset='owner/name', output='unused')\n"
+            "found = estimate(config, None, size=1 << 20)\n"
+            "print(found.documents, found.exact)\n",
         )
         assert done.returncode == 0, done.stderr
         sent = sum(request.sent for request in hub.requests)
-    found = json.loads(done.stdout)
-    assert found["documents"] == pytest.approx(3 * 400, rel=0.05)
-    assert not found["exact"]
-    assert sent < size / 2
+    documents, exact = done.stdout.split()
+    assert int(documents) == pytest.approx(3 * 400, rel=0.05)
+    assert exact == "False"
+    assert sent < size
 
 
 # ---- the probe
 
 
-def copied(folder: Path, paths: list[Path], size: float) -> tuple[Probe, list[tuple[Any, Any]]]:
-    folder.mkdir()
-    probe = take_probe(describe_files(map(str, paths)), COLUMNS, str(folder), size, 60)
-    rows = [(text, id_) for part in probe.parts for _, text, id_ in read_all(Path(part.path)).rows]
-    return probe, rows
+def config_of(*paths: object, **more: Any) -> BuildConfig:
+    return BuildConfig(input=list(map(str, paths)), output="unused", **more)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("place_bytes", [1000, 1 << 14, 4 << 20])
-def test_a_probe_larger_than_the_input_is_all_of_it(
-    kind: str, place_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(probing, "_PART_BYTES", 1 << 15)
-    monkeypatch.setattr(probing, "_PLACE_BYTES", place_bytes)
+def test_a_probe_larger_than_the_input_is_all_of_it(kind: str, tmp_path: Path) -> None:
     paths = [write(tmp_path, kind, number, count=200) for number in range(3)]
-    probe, rows = copied(tmp_path / "probe", paths, size=float("inf"))
-    assert sorted(rows) == sorted(
-        (text, id_) for path in paths for _, text, id_ in read_all(path).rows
-    )
-    by_kind = Counter[str]()
-    for part in probe.parts:
-        by_kind[part.kind] += part.bytes
-    assert by_kind == probe.totals
+    found = estimate(config_of(*paths), None)
+    assert (found.exact, found.documents, found.tokens) == (True, 600, true_tokens(paths))
 
 
-@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
-def test_a_probe_is_spread_over_the_input(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(probing, "_PART_BYTES", 1 << 16)
-    monkeypatch.setattr(probing, "_PLACE_BYTES", 1 << 13)
-    paths = [write(tmp_path, kind, number) for number in range(4)]
-    size = 200_000
-    probe, rows = copied(tmp_path / "probe", paths, size)
-    assert size <= sum(part.bytes for part in probe.parts) < 2 * size
-    assert len(set(rows)) == len(rows)
-    for number in range(4):
-        found = [int(id_) for text, id_ in rows if text.split()[0] == str(number)]
-        assert len({id_ * 3 // DOCUMENTS for id_ in found}) > 1
-    again, _ = copied(tmp_path / "again", paths, size)
-    assert [part.bytes for part in again.parts] == [part.bytes for part in probe.parts]
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "jsonl.gz"])
+def test_the_beginning_of_a_large_block_stands_for_it(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"0.{kind}"
+    random = Random(5)
+    texts = [f"{number} {random.randbytes(1000).hex()}" for number in range(12_000)]
+    if kind == "parquet":
+        pq.write_table(pa.table({"text": texts}), path, row_group_size=len(texts))
+    else:
+        lines = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+        path.write_bytes(gzip.compress(lines, 1) if kind.endswith(".gz") else lines)
+    found = estimate(config_of(path), None, size=1 << 20)
+    # A record batch at the least, of 8 MiB.
+    assert 0.1 < found.probe_share < 0.6
+    assert found.documents == pytest.approx(len(texts), rel=0.05)
+    assert found.tokens_range is None
 
 
-def test_a_huge_row_group_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probing, "_PART_BYTES", 1)
-    path = tmp_path / "0.parquet"
-    texts = [f"{number} " * 100 for number in range(5000)]
-    pq.write_table(pa.table({"text": texts}), path, row_group_size=5000)
-    probe, rows = copied(tmp_path / "probe", [path], 1)
-    assert 0 < len(rows) < 5000
-    expected = probe.totals["parquet"] * len(rows) / 5000
-    assert probe.parts[0].bytes == pytest.approx(expected, rel=0.1)
-
-
-def test_files_may_have_different_columns(tmp_path: Path) -> None:
-    tables = [{"text": ["a"]}, {"text": ["b"], "id": [7], "dump": ["c"]}]
-    paths = []
-    for number, content in enumerate(tables):
-        paths.append(tmp_path / f"{number}.parquet")
-        pq.write_table(pa.table(content), paths[-1])
-    _, rows = copied(tmp_path / "probe", paths, 1 << 20)
-    assert sorted(rows) == [("a", None), ("b", "7")]
+def test_a_file_of_another_kind_is_probed_too(tmp_path: Path) -> None:
+    paths = [write(tmp_path, "parquet", number) for number in range(3)]
+    rare = tmp_path / "9.jsonl"
+    rare.write_text(json.dumps({"text": "rare " * 5000}) + "\n")
+    found = estimate(config_of(*paths, rare), None, size=400_000)
+    assert found.tokens == pytest.approx(true_tokens([*paths, rare]), rel=0.1)
 
 
 @pytest.mark.parametrize("kind", ["jsonl.gz", "jsonl.zst"])
 def test_a_damaged_file_is_named(kind: str, tmp_path: Path) -> None:
     path = write(tmp_path, kind, 0)
     path.write_bytes(path.read_bytes()[:-50])
-    with pytest.raises(InputError, match=rf"0\.{kind}.* cannot be read"):
-        copied(tmp_path / "probe", [path], float("inf"))
+    with pytest.raises(InputError, match=rf"0\.{kind}.* damaged"):
+        estimate(config_of(path), None)
 
 
 @given(st.integers(0, 2000))
@@ -391,9 +342,7 @@ def test_the_range_of_a_worked_example() -> None:
 def test_the_cost_is_that_of_the_documented_example(
     tokens: float, workers: int, machine_hours: float, minutes: float, dollars: float, month: float
 ) -> None:
-    cost = on_dataflow(
-        int(tokens), int(tokens * 4.04), 4, 14.1e6, workers, 64 << 20, shard_tokens=100_000_000
-    )
+    cost = on_dataflow(int(tokens), 4, 14.1e6, workers, tokens * 4.04 / (64 << 20), tokens / 1e8)
     assert cost.machine_hours == pytest.approx(machine_hours, rel=0.01)
     assert cost.seconds / 60 - 6 == pytest.approx(minutes, abs=1)
     assert cost.dollars == pytest.approx(dollars, rel=0.03)
@@ -402,7 +351,7 @@ def test_the_cost_is_that_of_the_documented_example(
 
 @given(st.integers(1, 10**14))
 def test_without_a_number_of_workers_a_job_takes_about_an_hour_or_less(tokens: int) -> None:
-    cost = on_dataflow(tokens, 4 * tokens, 4, 14.1e6, None, 64 << 20, 100_000_000)
+    cost = on_dataflow(tokens, 4, 14.1e6, None, 4 * tokens / (64 << 20), tokens / 1e8)
     assert 1 <= cost.workers <= 1000
     assert cost.seconds <= 1.1 * 3600 or cost.workers == 1000
     assert cost.workers == 1 or cost.seconds > 0.5 * 3600

@@ -1,5 +1,7 @@
 """What Discover does to a file and Tokenize to a block. No Beam."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from fineshards.encoders.compared import encode_compared
@@ -8,7 +10,8 @@ from fineshards.shards.counts import Counts
 from fineshards.shards.records import Block, SourceFile
 from fineshards.shards.rejected import Rejected
 from fineshards.shards.reports import BlockSummary
-from fineshards.sources.reading import discover_blocks, read_block
+from fineshards.sources.reading import Head, discover_blocks, read_block
+from fineshards.sources.rows import Rows
 from fineshards.transforms.work import Work
 
 # Counts of record batches that are kept before they are added up.
@@ -40,11 +43,30 @@ def finish_block(
     if finished is not None:
         return finished, True
     work.checkpoints.stop_if_replaced(file.index)
+    rows = read_block(file, work.settings.columns, block)
+    return _encode_rows(rows, file, block, encoder, work), False
+
+
+def probe_block(
+    file: SourceFile, block: Block, limit: int, encoder: Encoder, work: Work
+) -> tuple[BlockSummary, float]:
+    """Does as `finish_block`, but of a large block with the first `limit` bytes of text only.
+
+    Returns the summary, and the share of the block's bytes that was read, from 0 to 1.
+    """
+    head = Head(file, work.settings.columns, block, limit)
+    return _encode_rows(head, file, block, encoder, work), head.share
+
+
+def _encode_rows(
+    read: Iterable[Rows], file: SourceFile, block: Block, encoder: Encoder, work: Work
+) -> BlockSummary:
+    """Writes a token block from rows of a block."""
     # Added up now and then: a sum costs time for each label, and its parts cost memory.
     counts: list[Counts] = []
     rejected = Rejected(file, work.max_bad_rows)
     with work.checkpoints.create_block(block) as writer:
-        for rows in read_block(file, work.settings.columns, block):
+        for rows in read:
             rejected.add(rows.bad)
             documents = rows.with_text()
             encoded, compared = encode_compared(encoder, documents.texts, file, documents.numbers)
@@ -62,4 +84,4 @@ def finish_block(
             if len(counts) > _ADDENDS:
                 counts = [Counts.total(counts)]
         rejected.save(work.checkpoints.storage, block)
-        return writer.finish(block, Counts.total(counts)), False
+        return writer.finish(block, Counts.total(counts))

@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -62,18 +63,18 @@ class _Process:
 class Pool:
     """Does tasks in `workers` processes while its context lasts.
 
-    It begins by itself: it reads all footers, then finishes all blocks. A step that submits one of
-    these tasks gets the result that is there or on its way. After the first failure no other task
-    is begun, and every result that is asked for is that failure.
+    It begins by itself with `files`: it reads all footers, then finishes all blocks. Who submits
+    one of these tasks gets the result that is there or on its way. After the first failure no other
+    task is begun, and every result that is asked for is that failure.
     """
 
-    def __init__(self, work: Work, workers: int) -> None:
+    def __init__(self, work: Work, workers: int, files: Sequence[SourceFile]) -> None:
         self._lock = threading.Lock()
         self._waiting: deque[_Job] = deque()
         # Results that no step has asked for yet.
         self._unclaimed: dict[Task, Future[Done]] = {}
         self._failure: BaseException | None = None
-        self._files = work.checkpoints.job().files
+        self._files = files
         self._blocks: dict[SourceFile, list[Block]] = {}
         self._closing = False
         # A byte wakes the dispatcher, because it waits for connections only.

@@ -16,7 +16,7 @@ from fineshards.shards.assembly import write_shard
 from fineshards.shards.layout import Layout, ShardKey
 from fineshards.shards.records import Block, Piece, ShardRecord, SourceFile
 from fineshards.shards.reports import BlockSummary
-from fineshards.transforms.blocks import discover_file, finish_block
+from fineshards.transforms.blocks import discover_file, finish_block, probe_block
 from fineshards.transforms.work import Work
 
 
@@ -75,6 +75,22 @@ class FinishBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class ProbeBlock:
+    """Makes a token block from the beginning of a block, for an estimate."""
+
+    file: SourceFile
+    block: Block
+    limit: int
+
+    def run(self, worker: Worker) -> tuple[BlockSummary, float]:
+        """See `probe_block`."""
+        return probe_block(self.file, self.block, self.limit, worker.encoder, worker.work)
+
+    def __str__(self) -> str:
+        return f"probing {self.file.path} (from row {self.block.first_row})"
+
+
+@dataclass(frozen=True, slots=True)
 class WriteShard:
     """Writes a shard from its pieces."""
 
@@ -93,6 +109,6 @@ class WriteShard:
         return f"writing {self.layout.shard_name(self.key)}"
 
 
-Task = DiscoverFile | FinishBlock | WriteShard
+Task = DiscoverFile | FinishBlock | ProbeBlock | WriteShard
 # What a task returns, and the seconds that it took.
 Done = tuple[Any, float]

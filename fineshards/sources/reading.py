@@ -6,6 +6,9 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from typing import BinaryIO
+
+import pyarrow.compute as pc
 
 from fineshards.errors import FineshardsError, InputError
 from fineshards.shards.job import Columns
@@ -37,24 +40,33 @@ def read_block(file: SourceFile, columns: Columns, block: Block) -> Iterator[Row
     check_unchanged(file)
 
 
-def read_head(
-    file: SourceFile, columns: Columns, block: Block, limit: int
-) -> Iterator[tuple[Rows, float]]:
-    """Yields the first rows of a block, with about `limit` bytes of text.
+class Head:
+    """The first rows of a block, with about `limit` bytes of text.
 
-    With each the share of the block's bytes that was read so far, from 0 to 1.
+    share: how much of the block's bytes was read, from 0 to 1; known once the rows are read.
     """
-    text = 0
-    with explain_failures(file), open_file(file) as opened:
-        for rows in _FORMATS[file.format].read(file, opened, columns, block):
-            text += pc.sum(pc.binary_length(rows.texts)).as_py() or 0
-            # The position in a compressed file tells how much of it was read; in parquet nothing.
-            read = text if file.format == "parquet" else opened.tell()
-            is_last = text >= limit
-            yield rows, min(read / max(block.bytes, 1), 1.0)
-            if is_last:
-                return
-    yield Rows.none(columns), 1.0
+
+    def __init__(self, file: SourceFile, columns: Columns, block: Block, limit: int) -> None:
+        self._file, self._columns, self._block, self._limit = file, columns, block, limit
+        self.share = 0.0
+
+    def __iter__(self) -> Iterator[Rows]:
+        file, block, text = self._file, self._block, 0
+        with explain_failures(file), open_file(file) as opened:
+            for rows in _FORMATS[file.format].read(file, opened, self._columns, block):
+                yield rows
+                text += pc.sum(pc.binary_length(rows.texts)).as_py() or 0
+                if text >= self._limit:
+                    self.share = min(self._position(opened, text) / max(block.bytes, 1), 1.0)
+                    return
+        self.share = 1.0
+
+    def _position(self, opened: BinaryIO, text: int) -> int:
+        """How many of the block's bytes were read, with `text` bytes of text."""
+        if self._file.format == "parquet":
+            return text
+        # In a compressed file too. Some readers close it at its end.
+        return self._block.bytes if opened.closed else opened.tell()
 
 
 @contextmanager
