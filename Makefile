@@ -35,7 +35,7 @@ demo: .venv/installed ## build a dataset from the sample, verify it, and show a 
 	@echo "    make quick                                                     # the quick tests"
 
 test: .venv/installed ## run all tests but those of the targets below
-	@echo "all tests but those of the targets below, in three processes: about twelve minutes on two cores"
+	@echo "all tests but those of the targets below, in three processes: about ten minutes on two cores"
 	@echo "(make quick runs a part of them in a minute)"
 	$(BIN)/pytest
 

@@ -249,7 +249,7 @@ COMMANDS = (
         "estimate",
         "say what a build will give, take and cost",
         "--input FILE... [flags]",
-        "Builds a probe of the input, and says how many tokens the whole will give, how long it\n"
+        "Tokenizes a probe of the input, and says how many tokens the whole will give, how long it\n"
         "takes and what it needs on this machine, and what it would cost on Dataflow.",
         ("fineshards estimate --input data/*.parquet",),
         add_estimate_flags,

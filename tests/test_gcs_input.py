@@ -27,6 +27,8 @@ from fineshards.sources.files import READ_AHEAD, open_file
 from fineshards.sources.finding import find_files
 from fineshards.sources.reading import discover_blocks, read_block
 
+pytestmark = pytest.mark.cloud
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 TEXTS = [f"text number {number}, and some more words" for number in range(3000)]
@@ -310,9 +312,17 @@ def test_faults_while_a_job_reads_change_no_byte(
     assert shards_in(tmp_path / "out") == expected
 
 
-@pytest.mark.parametrize("how", ["replace", "delete"])
-@pytest.mark.parametrize("name", ["1.parquet", "2.jsonl.gz"])
-@pytest.mark.parametrize("moment", [1, 2, -1], ids=["discovery", "reading", "last"])
+@pytest.mark.parametrize(
+    ("how", "name", "moment"),  # the first request, of Discover; the first of Tokenize; the last
+    [
+        ("replace", "1.parquet", 1),
+        ("delete", "1.parquet", 2),
+        ("replace", "1.parquet", -1),
+        ("delete", "2.jsonl.gz", 1),
+        ("replace", "2.jsonl.gz", 2),
+        ("delete", "2.jsonl.gz", -1),
+    ],
+)
 def test_an_object_that_changes_during_a_job_stops_it_with_one_sentence(
     stored: Stored,
     source: str,

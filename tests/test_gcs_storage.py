@@ -19,6 +19,8 @@ from fineshards.errors import OutputError
 from fineshards.storage.base import Storage, open_storage
 from fineshards.storage.gcs_objects import ObjectReader
 
+pytestmark = pytest.mark.cloud
+
 # The small one is sent in one request, the large one (over 8 MiB) in a resumable upload.
 SIZES = {"small": 100_000, "large": 9 << 20}
 NAME = "train/train_0000.npy"

@@ -24,6 +24,8 @@ from fineshards.loader.dataset import TokenDataset
 from fineshards.loader.remote import RemoteShards
 from fineshards.storage.base import open_storage
 
+pytestmark = pytest.mark.cloud
+
 ADDRESS = "gs://data/sets/made-up"
 TOKENS = 20_011
 SHARD_TOKENS = 1000

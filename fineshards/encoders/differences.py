@@ -23,6 +23,8 @@ TABLE = Path(__file__).with_name("differences.json")
 
 # Bytes scanned at a time, so that the temporary arrays stay in a core's cache.
 _CHUNK = 1 << 18
+# A byte that is so frequent in a chunk is looked for by numpy, which is slower where it is rare.
+_FEW = 64
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,9 @@ class Scheme:
         offsets, data = string_buffers(texts)
         hits = []
         for start in range(int(offsets[0]), int(offsets[-1]), _CHUNK):
-            chunk = data[start : min(start + _CHUNK, int(offsets[-1]))]
-            # Two passes over all bytes for every lead byte; the rest concerns only a few bytes.
+            chunk = data[start : min(start + _CHUNK, int(offsets[-1]))].tobytes()
             for lead, seconds in self._beginnings.items():
-                places = np.flatnonzero(chunk == lead) + start
+                places = _places(chunk, lead) + start
                 if places.size:
                     places = places[seconds[data[np.minimum(places + 1, len(data) - 1)]]]
                     hits.append(places[self._holds(_code_points(data, places))])
@@ -65,13 +66,13 @@ class Scheme:
         return inside
 
     @cached_property
-    def _beginnings(self) -> dict[np.uint8, npt.NDArray[np.bool_]]:
+    def _beginnings(self) -> dict[int, npt.NDArray[np.bool_]]:
         """For each lead byte of the table's characters, which second bytes occur with it."""
-        beginnings: dict[np.uint8, npt.NDArray[np.bool_]] = {}
+        beginnings: dict[int, npt.NDArray[np.bool_]] = {}
         for first, last in self.ranges:
             for code_point in range(first, last + 1):
                 lead, second = chr(code_point).encode()[:2]
-                beginnings.setdefault(np.uint8(lead), np.zeros(256, np.bool_))[second] = True
+                beginnings.setdefault(lead, np.zeros(256, np.bool_))[second] = True
         return beginnings
 
     @cached_property
@@ -146,6 +147,18 @@ def string_buffers(texts: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[
         else np.zeros(1, np.int64),
         np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8),
     )
+
+
+def _places(chunk: bytes, byte: int) -> npt.NDArray[np.int64]:
+    """Where a byte is in a chunk, in order."""
+    found: list[int] = []
+    place = chunk.find(byte)
+    while place >= 0:
+        if len(found) == _FEW:
+            return np.flatnonzero(np.frombuffer(chunk, np.uint8) == byte)
+        found.append(place)
+        place = chunk.find(byte, place + 1)
+    return np.array(found, np.int64)
 
 
 def _code_points(
