@@ -15,6 +15,8 @@ from fineshards.errors import UsageError, with_escaped_bytes
 # The seed's shard size.
 DEFAULT_SHARD_TOKENS = 100_000_000
 # One document in a hundred, unless the seed's rule (`test_shards`) is asked for.
+# Numbers of a job record are counts and sizes in 63 bits.
+_LIMIT = 1 << 63
 _DEFAULT_TEST_FRACTION = "1/100"
 _DEFAULT_SPLIT_KEY = "text"
 _SPLIT_KEYS = ("text", "id", "host", "row")
@@ -212,6 +214,8 @@ class BuildConfig:
             raise UsageError(f"--{flag.name} must be a whole number, got {value!r}.")
         value = operator.index(value)
         self._settle(flag.name, value)
+        if value >= _LIMIT:
+            raise UsageError(f"--{flag.name} must be less than 2^63, got {value}.")
         if value < flag.metadata["least"]:
             raise UsageError(
                 f"--{flag.name} must be at least {flag.metadata['least']}, got {value}."

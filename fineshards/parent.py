@@ -1,4 +1,4 @@
-"""A process that ends with the one that started it."""
+"""Processes and those that start them: how they end together, and how one has ended."""
 
 from __future__ import annotations
 
@@ -19,3 +19,16 @@ def end_with(parent: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
         if os.getppid() != parent:  # it ended before the call
             os._exit(1)
+
+
+def how_it_ended(code: int) -> str:
+    """How a process ended, in words, by its exit code as Python has it.
+
+    Example:
+        >>> how_it_ended(3), how_it_ended(-9)
+        ('ended with exit code 3', 'was killed by SIGKILL')
+    """
+    if code >= 0:
+        return f"ended with exit code {code}"
+    known = {each.value: each.name for each in signal.Signals}
+    return f"was killed by {known.get(-code, f'signal {-code}')}"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from fineshards.errors import UsageError
 from fineshards.pipeline.command_table import COMMANDS, Command
+from fineshards.pipeline.outcome import Outcome, show
 from fineshards.pipeline.suggestions import did_you_mean
 
 # Commands that the table does not have, with their lines on the help page.
@@ -23,12 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     docs/commands.md has all exit codes.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments in ([], ["-h"], ["--help"], ["help"]):
-        print(help_page())
-        return 0
     from fineshards.pipeline.terminal import report_errors
 
-    return report_errors(lambda: _run(*arguments))
+    return report_errors(lambda: _run(*(arguments or ["help"])))
 
 
 def help_page() -> str:
@@ -50,18 +48,30 @@ def help_page() -> str:
 
 def _run(name: str, *arguments: str) -> int:
     if name in ("version", "--version", "-V"):
-        from importlib.metadata import version
-
-        print(f"fineshards {version('fineshards')}")
-        return 0
-    if name == "help":
-        _command(arguments[0]).parser().print_help()
-        return 0
+        return _version(arguments)
+    if name in ("help", "--help", "-h"):
+        return show(Outcome({}, _help(*arguments).splitlines()))
     if name == "completion":
-        print(_completion(*arguments))
-        return 0
+        return show(Outcome({}, _completion(*arguments).splitlines()))
     command = _command(name)
     return command.run(command.parser(), arguments)
+
+
+def _version(arguments: Sequence[str]) -> int:
+    from importlib.metadata import version
+
+    if arguments not in ((), ("--json",)):
+        raise UsageError("fineshards version takes nothing but --json.")
+    found = version("fineshards")
+    return show(Outcome({"version": found}, [f"fineshards {found}"]), bool(arguments))
+
+
+def _help(*names: str) -> str:
+    if len(names) > 1:
+        raise UsageError("give one command: fineshards help COMMAND.")
+    if not names or names[0] in _OTHERS:
+        return help_page()
+    return _command(names[0]).parser().format_help()
 
 
 def _completion(*arguments: str) -> str:

@@ -249,8 +249,8 @@ COMMANDS = (
         "estimate",
         "say what a build will give, take and cost",
         "--input FILE... [flags]",
-        "Tokenizes a probe of the input, and says how many tokens the whole will give, how long it\n"
-        "takes and what it needs on this machine, and what it would cost on Dataflow.",
+        "Tokenizes a probe of the input, and says how many tokens the whole will give, how long\n"
+        "it takes and what it needs on this machine, and what it would cost on Dataflow.",
         ("fineshards estimate --input data/*.parquet",),
         add_estimate_flags,
         _estimate,

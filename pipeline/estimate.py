@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
@@ -24,7 +24,7 @@ from fineshards.shards.job import Job
 from fineshards.shards.records import Block, SourceFile
 from fineshards.storage.temporary import temporary_room
 from fineshards.transforms.pool import Pool
-from fineshards.transforms.tasks import DiscoverFile, ProbeBlock
+from fineshards.transforms.tasks import DiscoverFile, Done, ProbeBlock, Task
 from fineshards.transforms.work import Work
 
 # Text of a probe per core, because an encoder is slow until it has seen the common words; at most.
@@ -78,8 +78,9 @@ def _measure(config: BuildConfig, workers: int | None, size: int, folder: str) -
         kinds[_kind(file)].append(file)
     looked = [files[n] for files in kinds.values() for n in spread(len(files))[:_FILES]]
     with Pool(Work.of(launch.checkpoints, job, trial), usable_cores(), ()) as pool:
-        looks = [pool.submit(DiscoverFile(file)) for file in looked]
-        found: Found = dict(look.result()[0] for look in looks)
+        found: Found = dict(
+            result for result, _ in _done(pool, [DiscoverFile(file) for file in looked])
+        )
         totals = {kind: _total(files, found) for kind, files in kinds.items()}
         parts = _read(pool, found, totals, size, _LARGER * block_bytes)
     if not any(part.counts.documents for part in parts):
@@ -116,13 +117,18 @@ def _read(
     # Kinds in turn, so that all are read if time runs out.
     tasks = [task for _, task in sorted(chosen, key=lambda each: each[0])]
     until, parts = time.monotonic() + _SECONDS, []
-    for task, future in [(task, pool.submit(task)) for task in tasks]:
-        (summary, share), seconds = future.result()
+    for task, ((summary, share), seconds) in zip(tasks, _done(pool, tasks), strict=False):
         size = share * task.block.bytes
         parts.append(_Part(task.file, size, share == 1, summary.counts, seconds))
         if time.monotonic() > until and len(parts) >= len(totals):
             break
     return parts
+
+
+def _done(pool: Pool, tasks: Sequence[Task]) -> Iterator[Done]:
+    for task in tasks:
+        pool.submit(task)
+    yield from map(pool.result, tasks)
 
 
 def _conclude(

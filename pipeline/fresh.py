@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any, ParamSpec, TypeVar
 
 from fineshards.errors import FineshardsError
-from fineshards.parent import end_with
+from fineshards.parent import end_with, how_it_ended
 from fineshards.pipeline import own_process
 
 _Arguments = ParamSpec("_Arguments")
@@ -49,12 +49,17 @@ def call_in_fresh_interpreter(
     program = _PROGRAM.format(descriptor=theirs.fileno(), process=os.getpid())
     with ours:
         with theirs:
-            # -P: a file in the current folder must not shadow a library.
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-c", program],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-            )
+            # Ctrl-C goes to all processes of a terminal; `answer` says what it means there.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+            try:
+                # -P: a file in the current folder must not shadow a library.
+                process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", program],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                )
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         try:
             ours.send(sys.path)
             ours.send((function, arguments, keywords))
@@ -72,19 +77,20 @@ def call_in_fresh_interpreter(
 
 
 def _end_of(code: int) -> str:
+    why = ""
     if code == -signal.SIGKILL:
-        return (
-            "the process of the build was killed by SIGKILL; most likely the machine ran out of "
-            "memory. Use fewer workers. Finished work is safe; build again to resume."
-        )
-    how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-    return f"the process of the build ended {how}. Finished work is safe; build again to resume."
+        why = "; most likely the machine ran out of memory: use fewer workers"
+    return (
+        f"the process that did the work {how_it_ended(code)}{why}. Finished work is safe; do the "
+        "same again to resume."
+    )
 
 
 def answer(launcher: Connection, process: int) -> None:
     """What the fresh interpreter does: one call."""
-    # Ctrl-C goes to all processes of a terminal; the launching one decides what it means.
+    # The launching process decides what Ctrl-C means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     own_process.claim()
     own_process.prepare()
     end_with(process)
@@ -96,5 +102,5 @@ def answer(launcher: Connection, process: int) -> None:
     except FineshardsError as expected:
         error = expected
     except BaseException:
-        error = RuntimeError(f"the build failed unexpectedly:\n{traceback.format_exc()}")
+        error = RuntimeError(f"failed unexpectedly:\n{traceback.format_exc()}")
     launcher.send((result, error))

@@ -7,14 +7,18 @@ from the record, so on any runner nothing depends on the launching machine after
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fineshards.config import BuildConfig
 from fineshards.encoders.loading import describe_tokenizer
 from fineshards.errors import OutputError, UsageError
+from fineshards.pipeline import own_process
+from fineshards.pipeline.fresh import call_in_fresh_interpreter
 from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
@@ -35,6 +39,10 @@ from fineshards.shards.split_hash import split_column
 from fineshards.sources.finding import find_files
 from fineshards.storage.base import TEMPORARY, Storage, open_storage
 
+if TYPE_CHECKING:
+    from fineshards.sources.hub import ResolvedDataset
+
+_log = logging.getLogger("fineshards")
 _SHARD_NAME = re.compile(r"(test|train)/\1_\d{4,}\.npy")
 _CHECKPOINT_FOLDER = re.compile(rf"{TEMPORARY}/|{CHECKPOINTS}/[0-9a-f]{{64}}/")
 
@@ -161,17 +169,11 @@ def find_input(config: BuildConfig) -> tuple[list[SourceFile], tuple[tuple[str, 
     """
     if config.dataset is None:
         return find_files(config.patterns), (("input", " ".join(config.patterns)),)
-    # huggingface_hub and datasets take seconds to import.
-    from fineshards.sources.hub import DatasetRequest, resolve_dataset
-
-    resolved = resolve_dataset(
-        DatasetRequest(
-            config.dataset,
-            config.dataset_config,
-            config.dataset_split,
-            config.dataset_revision,
-        )
-    )
+    # The libraries are large and start threads: no worker may be forked from a process with them.
+    alone = own_process.is_alone()
+    resolved = call_in_fresh_interpreter(_resolve, config) if alone else _resolve(config)
+    if resolved.warning:
+        _log.warning("%s", resolved.warning)
     origin = {
         "dataset": config.dataset,
         "config": resolved.config,
@@ -179,6 +181,20 @@ def find_input(config: BuildConfig) -> tuple[list[SourceFile], tuple[tuple[str, 
         "commit": resolved.commit or "",
     }
     return resolved.files, tuple(origin.items())
+
+
+def _resolve(config: BuildConfig) -> ResolvedDataset:
+    from fineshards.sources.hub import DatasetRequest, resolve_dataset
+
+    assert config.dataset is not None
+    return resolve_dataset(
+        DatasetRequest(
+            config.dataset,
+            config.dataset_config,
+            config.dataset_split,
+            config.dataset_revision,
+        )
+    )
 
 
 def _refuse_foreign_files(storage: Storage) -> None:

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from fineshards.errors import OutputError
@@ -43,4 +44,5 @@ def show(outcome: Outcome, as_json: bool = False) -> int:
 
 def note(line: str) -> None:
     """Prints a line on stderr, as the log lines that follow it look."""
-    print(time.strftime("%H:%M:%S"), printable(line), file=sys.stderr, flush=True)
+    with suppress(OSError):  # no one may read it any more
+        print(time.strftime("%H:%M:%S"), printable(line), file=sys.stderr, flush=True)

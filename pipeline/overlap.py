@@ -54,7 +54,10 @@ def _would_match(output: str, pattern: str) -> bool:
     wanted = _place(pattern)
     if os.path.isdir(pattern) or not glob.has_magic(pattern):
         return f"{output}/".startswith(f"{wanted}/")
-    return any(matches(f"{output}/{name}".split("/"), wanted.split("/")) for name in _WRITTEN)
+    # A folder that matches is input too, unless its files match: then the pattern is refused.
+    found = [f"{output}/{name}".split("/") for name in _WRITTEN]
+    prefixes = {tuple(parts[:length]) for parts in found for length in range(1, len(parts) + 1)}
+    return any(matches(list(parts), wanted.split("/")) for parts in prefixes)
 
 
 def _place(path: str) -> str:

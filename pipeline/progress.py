@@ -62,7 +62,8 @@ class _Watcher:
         self._progress = progress
         self._lines = not console.is_terminal
         self._bar = progress.add_task(_STAGES["discovering"], total=None, detail="")
-        self._start = reader.read()
+        # The first look: reading the state of a large job may take long.
+        self._start: Status | None = None
         self._began = time.monotonic()
         self._next_line = self._began + _LINE_SECONDS
         self._logged: set[str] = set()
@@ -104,6 +105,8 @@ class _Watcher:
             if status.stage == "finished":
                 return
             now = time.monotonic()
+            if self._start is None:
+                self._start, self._began = status, now
             detail, total, done = _measure(self._start, status, now - self._began)
             stage = _STAGES[status.stage]
             self._progress.update(

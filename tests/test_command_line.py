@@ -73,6 +73,8 @@ def test_help_in_every_way(fineshards: Run) -> None:
     assert fineshards("help", "verify").stdout == fineshards("verify", "--help").stdout != page
     versions = {fineshards(spelling).stdout for spelling in ("--version", "-V", "version")}
     assert versions == {"fineshards 0.1.0\n"}
+    assert json.loads(fineshards("version", "--json").stdout) == {"version": "0.1.0"}
+    assert fineshards("help", "completion").stdout == page
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=NAMES)
@@ -136,6 +138,12 @@ def test_stdout_need_not_have_every_letter_nor_room(data: Path) -> None:
     assert full.stderr.splitlines()[0] == (
         "fineshards: stdout cannot be written: No space left on device."
     )
+    for command in ("", "help", "version", "completion bash"):
+        full = in_shell(f"fineshards {command} > /dev/full", data.parent)
+        assert (full.returncode, full.stderr) == (
+            1,
+            "fineshards: stdout cannot be written: No space left on device.\n",
+        )
     closed = in_shell("fineshards inspect öut | head -n 0", data.parent)
     assert closed.stderr == ""
 
@@ -187,6 +195,9 @@ def test_python_takes_the_home_folder_too(monkeypatch: pytest.MonkeyPatch) -> No
     [
         ("bulid", "unknown command 'bulid'. Did you mean build?"),
         ("--input x", "--input: give a command first, such as fineshards build --input."),
+        ("version more", "fineshards version takes nothing but --json."),
+        ("help build verify", "give one command: fineshards help COMMAND."),
+        ("build --input x --output y --shard_tokens 1e20", "--shard_tokens must be less than 2^63"),
         ("help biuld", "unknown command 'biuld'. Did you mean build?"),
         ("completion bsh", "unknown shell 'bsh'. Did you mean bash?"),
         ("completion", "give a shell: fineshards completion bash|zsh|fish."),

@@ -15,7 +15,7 @@ from test_parquet_cost import CountingFile
 
 from fineshards.errors import InputError
 from fineshards.shards.job import Columns
-from fineshards.sources import parquet
+from fineshards.sources import footers, parquet
 
 TABLE = pa.table(
     {"text": [f"text {n}" for n in range(30)], "id": [*map(str, range(30))], "n": [[1, 2]] * 30}
@@ -89,7 +89,7 @@ sys.path.insert(0, "tests")
 from support.source_files import COLUMNS
 from fineshards.errors import InputError
 from fineshards.shards.records import SourceFile
-from fineshards.sources import parquet
+from fineshards.sources import footers, parquet
 content = Path(sys.argv[1]).read_bytes()
 size = int.from_bytes(content[-8:-4], "little")
 outcomes = {"read": 0, "sentence": 0}
@@ -161,6 +161,21 @@ def test_the_cost_of_many_row_groups_is_linear(tmp_path: Path) -> None:
         assert opened.bytes_read - of_footer < path.stat().st_size
     assert [text for batch in batches for text in batch.texts.to_pylist()] == texts
     assert len(batches) <= len(texts) // 2048 + len(blocks)
+
+
+def test_the_footers_used_last_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = []
+    for number in range(5):
+        pq.write_table(pa.table({"text": ["a"]}), tmp_path / f"{number}.parquet")
+        files.append(describe(tmp_path / f"{number}.parquet"))
+    footer = pq.read_metadata(files[0].path)
+    monkeypatch.setattr(footers, "_KEPT_BYTES", 3 * footer.serialized_size)
+    kept = footers._Footers()
+    for file in (*files[:3], files[2], files[0], files[3]):
+        if kept.get(file) is None:
+            kept.keep(file, footer)
+        kept.keep(file, footer)
+    assert [kept.get(file) is not None for file in files] == [True, False, True, True, False]
 
 
 def test_a_footer_is_of_one_version_of_a_file(tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ def test_files_of_a_config_keep_its_order_with_size_and_hash(
         "files": [describe(f"{at_commit}/{p}", folder / p, i) for i, p in enumerate(FULL)],
         "config": "full",
         "commit": commit,
+        "warning": "",
     }
     assert [file["path"] for file in held_out["files"]] == [f"{at_commit}/held_out/a.parquet"]
 

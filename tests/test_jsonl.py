@@ -215,12 +215,18 @@ def test_integers_beyond_64_bits_are_kept_exactly(tmp_path: Path) -> None:
 def test_an_id_that_is_not_a_value_is_null_unless_its_column_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     deep = b"[" * 1_000 + b"]" * 1_000
-    path.write_bytes(b'{"text":"a","id":{"b":1},"dump":[]}\n{"text":"b","id":' + deep + b"}\n")
-    assert read_all(path).rows == [(0, "a", None), (1, "b", None)]
+    path.write_bytes(
+        b'{"text":"a","id":{"b":1},"dump":[]}\n{"text":"b","id":' + deep + b"}\n"
+        b'{"text":"c","id":true,"language":false}\n'
+    )
+    read = read_all(path)
+    assert read.rows == [(0, "a", None), (1, "b", None), (2, "c", None)]
+    assert read.labels["language"] == [None, None, None]
     read = read_all(path, columns=Columns("text", "id", id_required=True))
     assert [bad.reason for bad in read.bad] == [
         "its 'id' is an object, expected a string or a number",
         "its 'id' is an array, expected a string or a number",
+        "its 'id' is a boolean, expected a string or a number",
     ]
 
 

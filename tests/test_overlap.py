@@ -66,6 +66,14 @@ def test_an_output_that_would_match_its_own_input_is_refused(
     assert everything(tmp_path) == before
 
 
+@pytest.mark.parametrize("given", ["flat/*", "fl*/*", "flat/o*"])
+def test_an_output_folder_that_would_match_is_refused(data: Path, given: str) -> None:
+    (data.parent / "flat").mkdir()
+    shutil.copy(data / "a.parquet", data.parent / "flat/o.parquet")
+    with pytest.raises(UsageError, match=r"/out lies where --input or --dataset .* would find its"):
+        prepare(BuildConfig(input=given, output="flat/out"))
+
+
 def test_a_dataset_folder_does_not_hold_its_output(data: Path) -> None:
     with pytest.raises(UsageError, match=r"/data/out lies where .* data would find its files"):
         prepare(BuildConfig(dataset="data", output="data/out"))
@@ -88,7 +96,8 @@ def test_neighbours_do_not_overlap(data: Path, given: str, output: str) -> None:
         ("gs://b/in", "gs://b/in/out/", "lies where"),
         ("gs://b", "gs://b/out", "lies where"),
         ("gs://b/in/*", "gs://b/in", "gs://b/in/a.parquet is input and lies in --output gs://b/in"),
-        ("gs://b/in/*", "gs://b/in/out", None),
+        ("gs://b/in/*", "gs://b/in/out", "lies where"),
+        ("gs://b/in/*.parquet", "gs://b/in/out", None),
         ("gs://b/in/", "gs://b/in2", None),
         ("gs://b/in/*", "gs://c/in", None),
     ],

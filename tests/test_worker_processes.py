@@ -87,6 +87,69 @@ def test_workers_end_with_a_launching_process_that_is_killed(
     wait_until(lambda: not any(map(alive, workers)))
 
 
+def test_a_worker_that_a_signal_without_a_name_ends_is_a_sentence(
+    long_input: Path, tmp_path: Path
+) -> None:
+    job = start(*build_flags(long_input, tmp_path), "--workers=1")
+    wait_until(lambda: children(job.pid), job)
+    os.kill(children(job.pid)[0], signal.SIGRTMIN + 6)
+    _, errors = job.communicate(timeout=120)
+    assert job.returncode == 1, errors
+    assert "Traceback" not in errors
+    assert f"a worker process was killed by signal {signal.SIGRTMIN + 6} while " in errors
+
+
+def test_too_many_workers_for_the_system_are_a_sentence(sample: Path, tmp_path: Path) -> None:
+    flags = f"--input {sample} --output {tmp_path}/out --workers 40"
+    command = f"ulimit -n 40; {sys.executable} -m fineshards build {flags}"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert re.fullmatch(
+        r"fineshards: only \d+ of 40 worker processes could be started: Too many open files\. Use "
+        r"fewer --workers, or raise the limit of processes or open files\.",
+        done.stderr.splitlines()[-1],
+    )
+    assert "Traceback" not in done.stderr
+
+
+def test_a_build_goes_on_when_no_one_reads_its_log(long_input: Path, tmp_path: Path) -> None:
+    """Even if the first thing that it says is that it resumes."""
+    job = start(*build_flags(long_input, tmp_path))
+    wait_until(lambda: begun(tmp_path), job)
+    job.kill()
+    job.communicate()
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "fineshards", *build_flags(long_input, tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=write, check=False)
+    os.close(write)
+    assert done.returncode == 0
+    assert (tmp_path / "metadata/manifest.json").exists()
+
+
+LAUNCH = """
+import sys, threading
+from fineshards.config import BuildConfig
+from fineshards.pipeline import own_process
+from fineshards.pipeline.run import prepare
+own_process.claim()
+prepare(BuildConfig(dataset=sys.argv[1], output=sys.argv[2]))
+print({"datasets", "apache_beam"} & set(sys.modules), threading.active_count())
+"""
+
+
+def test_workers_are_forked_from_a_process_without_threads_and_large_libraries(
+    sample: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "dataset"
+    folder.mkdir()
+    (folder / "train.parquet").symlink_to(sample)
+    done = run_program(LAUNCH, folder, tmp_path / "out")
+    assert done.stdout == "set() 1\n", done.stderr
+
+
 @pytest.mark.kills
 @pytest.mark.parametrize("victim", ["launcher", "worker"])
 def test_a_build_that_is_killed_again_and_again_ends_with_the_same_bytes(
@@ -123,7 +186,9 @@ def test_a_signal_ends_everything_with_one_sentence(
     """As early as Python lets a program handle signals, and then at many moments."""
     for attempt in range(12):
         output = tmp_path / str(attempt)
-        job = start(*build_flags(long_input, output))
+        # Beam's flags are checked in a fresh interpreter.
+        beam = ["--job_name=x"] * (attempt % 2)
+        job = start(*build_flags(long_input, output), *beam)
         wait_until(lambda job=job: handles(job.pid, number), job)
         time.sleep(attempt**2 / 50)
         workers = children(job.pid)
@@ -214,7 +279,7 @@ def test_the_process_that_builds_can_be_killed_too(long_input: Path, tmp_path: P
     os.kill(interpreter, signal.SIGKILL)
     _, errors = job.communicate(timeout=120)
     assert errors.splitlines()[-1].startswith(
-        "fineshards.errors.FineshardsError: the process of the build was killed by SIGKILL"
+        "fineshards.errors.FineshardsError: the process that did the work was killed by SIGKILL"
     )
 
 

@@ -10,15 +10,13 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
-import resource
 import signal
 import sys
 import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -26,7 +24,7 @@ from types import TracebackType
 from typing import Any
 
 from fineshards.errors import FineshardsError
-from fineshards.parent import end_with
+from fineshards.parent import end_with, how_it_ended
 from fineshards.shards.records import Block, SourceFile
 from fineshards.transforms.tasks import DiscoverFile, Done, FinishBlock, Task, Worker
 from fineshards.transforms.work import Work
@@ -43,21 +41,13 @@ def current_pool() -> Pool | None:
     return _current
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """A task whose result is asked for."""
-
-    task: Task
-    future: Future[Done]
-
-
 @dataclass(slots=True)
 class _Process:
-    """A worker process; job: what it is working on, if anything."""
+    """A worker process; task: what it is working on, if anything."""
 
     process: Any
     connection: Connection
-    job: _Job | None = None
+    task: Task | None = None
 
 
 class Pool:
@@ -69,10 +59,12 @@ class Pool:
     """
 
     def __init__(self, work: Work, workers: int, files: Sequence[SourceFile]) -> None:
-        self._lock = threading.Lock()
-        self._waiting: deque[_Job] = deque()
-        # Results that no step has asked for yet.
-        self._unclaimed: dict[Task, Future[Done]] = {}
+        """Raises FineshardsError if the system allows no more processes."""
+        # Guards what follows; notified when there is a result.
+        self._changed = threading.Condition()
+        # Each task from when it is known until its result is taken; None until it is finished.
+        self._results: dict[Task, Done | None] = {}
+        self._waiting: deque[Task] = deque()
         self._failure: BaseException | None = None
         self._files = files
         self._blocks: dict[SourceFile, list[Block]] = {}
@@ -82,16 +74,22 @@ class Pool:
         self._processes: list[_Process] = []
         # So that the collector does not copy what the processes share.
         gc.freeze()
-        for _ in range(workers):
-            self._processes.append(self._start(work))
+        try:
+            for _ in range(workers):
+                self._processes.append(self._start(work))
+        except OSError as error:
+            self._end_processes()
+            raise FineshardsError(
+                f"only {len(self._processes)} of {workers} worker processes could be started: "
+                f"{error.strerror or error}. Use fewer --workers, or raise the limit of processes "
+                "or open files."
+            ) from error
         self._dispatcher = threading.Thread(target=self._dispatch, name="dispatcher", daemon=True)
 
     def __enter__(self) -> Pool:
         global _current
         _current = self
-        for file in self._files:
-            task = DiscoverFile(file)
-            self._unclaimed[task] = self._add(task)
+        self._add(DiscoverFile(file) for file in self._files)
         self._dispatcher.start()
         return self
 
@@ -106,20 +104,32 @@ class Pool:
         self._closing = True
         self._waker.send_bytes(b"closing")
         self._dispatcher.join()
+        self._end_processes()
+
+    def submit(self, task: Task) -> None:
+        """Has a task done, unless it is done or under way."""
+        with self._changed:
+            is_new = self._failure is None and task not in self._results
+            if is_new:
+                self._add([task])
+        if is_new:
+            self._waker.send_bytes(b"task")
+
+    def result(self, task: Task) -> Done:
+        """Waits for the result of a submitted task. It can be taken once."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure or self._results[task] is not None)
+            if self._failure is not None:
+                raise self._failure
+            done = self._results.pop(task)
+        assert done is not None
+        return done
+
+    def _end_processes(self) -> None:
         for each in self._processes:
             # What a worker has not finished, a later run does again.
             each.process.kill()
             each.process.join()
-
-    def submit(self, task: Task) -> Future[Done]:
-        """Returns the result of a task, which may be there already."""
-        with self._lock:
-            future = self._unclaimed.pop(task, None)
-            if future is not None:
-                return future
-            future = self._add(task)
-        self._waker.send_bytes(b"task")
-        return future
 
     def _start(self, work: Work) -> _Process:
         ours, theirs = _CONTEXT.Pipe()
@@ -136,13 +146,10 @@ class Pool:
         theirs.close()
         return _Process(process, ours)
 
-    def _add(self, task: Task) -> Future[Done]:
-        future: Future[Done] = Future()
-        if self._failure is None:
-            self._waiting.append(_Job(task, future))
-        else:
-            future.set_exception(self._failure)
-        return future
+    def _add(self, tasks: Iterable[Task]) -> None:
+        for task in tasks:
+            self._results[task] = None
+            self._waiting.append(task)
 
     def _dispatch(self) -> None:
         """Hands out tasks and takes results until the pool is closed."""
@@ -160,76 +167,61 @@ class Pool:
             self._fail(error)
 
     def _hand_out(self) -> None:
-        with self._lock:
+        with self._changed:
             for each in self._processes:
-                if each.job is None and self._waiting:
-                    each.job = self._waiting.popleft()
+                if each.task is None and self._waiting:
+                    each.task = self._waiting.popleft()
                     with suppress(OSError):  # it has died, which `_receive` finds out
-                        each.connection.send(each.job.task)
+                        each.connection.send(each.task)
 
     def _receive(self, process: _Process) -> bool:
         """Takes a result of a process; returns False if the process has ended."""
         try:
             result = process.connection.recv()
         except (EOFError, OSError):
+            self._processes.remove(process)
             self._fail(_death(process))
             return False
-        job = process.job
-        assert job is not None
+        task, process.task = process.task, None
+        assert task is not None
         if isinstance(result, BaseException):
             self._fail(result)
         else:
-            self._take(job, result)
-        process.job = None
+            self._take(task, result)
         return True
 
-    def _take(self, job: _Job, result: Done) -> None:
-        if self._failure is not None:
-            return
-        job.future.set_result(result)
-        if isinstance(job.task, DiscoverFile):
-            file, blocks = result[0]
-            self._blocks[file] = blocks
-            # All footers first: a wrong flag then leaves no block behind.
-            if len(self._blocks) == len(self._files):
-                self._add_blocks()
-
-    def _add_blocks(self) -> None:
-        with self._lock:
-            for file in self._files:
-                for block in self._blocks[file]:
-                    task = FinishBlock(file, block)
-                    self._unclaimed[task] = self._add(task)
+    def _take(self, task: Task, result: Done) -> None:
+        with self._changed:
+            if isinstance(task, DiscoverFile):
+                file, blocks = result[0]
+                self._blocks[file] = blocks
+                # All footers first: a wrong flag then leaves no block behind.
+                if len(self._blocks) == len(self._files):
+                    self._add(FinishBlock(f, b) for f in self._files for b in self._blocks[f])
+            self._results[task] = result
+            self._changed.notify_all()
 
     def _fail(self, error: BaseException) -> None:
-        with self._lock:
-            if self._failure is not None:
-                return
-            self._failure = error
-            jobs = [each.job for each in self._processes if each.job is not None]
-            jobs += self._waiting
+        with self._changed:
+            self._failure = self._failure or error
             self._waiting.clear()
-        for job in jobs:
-            job.future.set_exception(error)
+            self._changed.notify_all()
 
 
 def _death(worker: _Process) -> FineshardsError:
     """What to say of a worker process that has ended."""
-    worker.process.join()
-    code = worker.process.exitcode
-    # The first child that is waited for; later ones are killed by us.
-    memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    memory *= 1 if sys.platform == "darwin" else 1024
-    doing = "waiting for work" if worker.job is None else str(worker.job.task)
-    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    _, status, used = os.wait4(worker.process.pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    memory = used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    doing = "waiting for work" if worker.task is None else str(worker.task)
     advice = (
         "Most likely the machine ran out of memory: use fewer --workers"
         if code == -signal.SIGKILL
         else "See the lines above, if there are any"
     )
     return FineshardsError(
-        f"a worker process was {how} while {doing}; it held {memory / 1e9:.2f} GB of memory at "
-        f"most. {advice}. Finished work is safe; run the same command again to resume."
+        f"a worker process {how_it_ended(code)} while {doing}; it held {memory / 1e9:.2f} GB of "
+        f"memory at most. {advice}. Finished work is safe; run the same command again to resume."
     )
 
 

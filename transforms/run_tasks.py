@@ -6,7 +6,6 @@ task when it gets the element.
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
 from typing import Any
 
 import apache_beam as beam
@@ -14,7 +13,7 @@ from apache_beam.transforms.window import GlobalWindows
 
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.pool import current_pool
-from fineshards.transforms.tasks import Done, Task, Worker
+from fineshards.transforms.tasks import Task, Worker
 from fineshards.transforms.work import Work
 
 
@@ -39,14 +38,15 @@ class RunTasks(beam.DoFn):
 
     def start_bundle(self) -> None:
         """Called by Beam."""
-        self._pending: list[tuple[Any, Future[Done]]] = []
+        self._pending: list[tuple[Any, Task]] = []
 
     def process(self, element: Any, *side: Any) -> Iterator[Any]:
         """Called by Beam for each element."""
         task, pool = self.task(element, *side), current_pool()
         if pool is not None:
             # Not waited for here, so that all processes have work.
-            self._pending.append((element, pool.submit(task)))
+            pool.submit(task)
+            self._pending.append((element, task))
             return
         began = time.monotonic()
         result = task.run(self._worker)
@@ -54,8 +54,10 @@ class RunTasks(beam.DoFn):
 
     def finish_bundle(self) -> Iterator[Any]:
         """Called by Beam; waits for the tasks of the bundle."""
-        for element, future in self._pending:
-            yield GlobalWindows.windowed_value(self._counted(element, *future.result()))
+        pool = current_pool()
+        for element, task in self._pending:
+            assert pool is not None
+            yield GlobalWindows.windowed_value(self._counted(element, *pool.result(task)))
 
     def _counted(self, element: Any, result: Any, seconds: float) -> Any:
         counts = self.counts(element, result)

@@ -412,7 +412,9 @@ class Manifest:
         if min(layout.test_tokens, layout.train_tokens) < 0:
             raise ValueError("a split has fewer than 0 tokens")
         settings = settings_from_json(content["settings"])
-        for fields in content["files"]:
+        for position, fields in enumerate(content["files"]):
+            if fields["index"] != position:
+                raise ValueError(f"file {position} has index {fields['index']}")
             if (fields.get("test") is not None) != settings.split.by_document:
                 raise ValueError(f"{fields['path']} is not split as the settings say")
         return cls(

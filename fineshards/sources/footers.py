@@ -35,6 +35,7 @@ class _Footers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: OrderedDict[SourceFile, pq.FileMetaData] = OrderedDict()
+        self._bytes = 0
 
     def get(self, file: SourceFile) -> pq.FileMetaData | None:
         with self._lock:
@@ -44,12 +45,13 @@ class _Footers:
 
     def keep(self, file: SourceFile, footer: pq.FileMetaData) -> None:
         with self._lock:
+            if file in self._kept:
+                return
             self._kept[file] = footer
-            while len(self._kept) > 1 and self._size() > _KEPT_BYTES:
-                self._kept.popitem(last=False)
-
-    def _size(self) -> int:
-        return sum(footer.serialized_size for footer in self._kept.values())
+            self._bytes += footer.serialized_size
+            while len(self._kept) > 1 and self._bytes > _KEPT_BYTES:
+                _, oldest = self._kept.popitem(last=False)
+                self._bytes -= oldest.serialized_size
 
 
 _footers = _Footers()

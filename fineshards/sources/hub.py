@@ -33,8 +33,6 @@ from fineshards.sources.hub_errors import (
 )
 from fineshards.storage.temporary import temporary_room
 
-_log = logging.getLogger("fineshards")
-
 # The hub refuses to describe more than 1,000 paths in one request.
 PATHS_PER_REQUEST = 500
 # A launch should not hang on a hub that accepts connections and never responds.
@@ -61,12 +59,14 @@ class ResolvedDataset:
     """The files of one split of one config, in the order of the `datasets` library.
 
     config: the config's name, also if the request did not name one.
-    commit: full hash of the hub repository's commit; None for a local folder.
+    commit: full hash of the hub repository's commit; None for a local folder. warning: what the
+    user should know, as a sentence; empty if there is nothing.
     """
 
     files: list[SourceFile]
     config: str
     commit: str | None
+    warning: str = ""
 
 
 def resolve_dataset(request: DatasetRequest) -> ResolvedDataset:
@@ -111,8 +111,8 @@ def _resolve_repository(request: DatasetRequest) -> ResolvedDataset:
         config, urls, all_urls = _list_files(request, repository, commit)
         for url in urls:
             format_of(url)  # fails before the hub is queried about thousands of unusable files
-        _warn_of_left_out(request, info, all_urls)
-        return ResolvedDataset(_describe_urls(urls, repository, commit), config, commit)
+        warning = _warning_of_left_out(request, info, all_urls)
+        return ResolvedDataset(_describe_urls(urls, repository, commit), config, commit, warning)
 
 
 def _pin(request: DatasetRequest) -> Any:
@@ -174,13 +174,13 @@ def _refuse_left_out(request: DatasetRequest, paths: list[str], all_paths: list[
         )
 
 
-def _warn_of_left_out(request: DatasetRequest, info: Any, all_urls: list[str]) -> None:
-    """Logs a warning if the library leaves out data files of a repository on the hub.
+def _warning_of_left_out(request: DatasetRequest, info: Any, all_urls: list[str]) -> str:
+    """A sentence if the library leaves out data files of a repository on the hub, or nothing.
 
     It is not refused, because on the hub a dataset is what the library makes of it.
     """
     if (info.card_data or {}).get("configs"):
-        return
+        return ""
     prefix = f"hf://datasets/{info.id}@{info.sha}/"
     known = {url.removeprefix(prefix) for url in all_urls}
     names = [file.rfilename for file in info.siblings or []]
@@ -189,13 +189,12 @@ def _warn_of_left_out(request: DatasetRequest, info: Any, all_urls: list[str]) -
         for name in names
         if name not in known and has_known_format(name) and not is_beside_data(name)
     )
-    if left_out:
-        _log.warning(
-            "%s: the datasets library leaves out %s, and so does the job: %s",
-            _flags_of(request),
-            _kinds(left_out),
-            some(left_out),
-        )
+    if not left_out:
+        return ""
+    return (
+        f"{_flags_of(request)}: the datasets library leaves out {_kinds(left_out)}, and so does "
+        f"the job: {some(left_out)}"
+    )
 
 
 def _lists_configs(folder: str) -> bool:
