@@ -13,6 +13,8 @@ from fineshards.commands.status import Status
 from fineshards.commands.verify import Verdict
 from fineshards.config import BuildConfig
 from fineshards.errors import InputError, OutputError, UsageError
+from fineshards.loader.batches import DrawnSample
+from fineshards.loader.dataset import SampleDocument
 from fineshards.shards.counts import Counts
 from fineshards.shards.manifest import Manifest
 
@@ -21,7 +23,13 @@ PAGE = Path(__file__).with_name("api.md")
 SECTIONS: dict[str, list[Any]] = {
     "Building": [fineshards.build, BuildConfig, Manifest, Counts],
     "Checking": [fineshards.verify, Verdict, fineshards.status, Status],
-    "Training": [fineshards.TokenDataset, fineshards.BatchLoader, fineshards.Mixture],
+    "Training": [
+        fineshards.TokenDataset,
+        SampleDocument,
+        fineshards.BatchLoader,
+        DrawnSample,
+        fineshards.Mixture,
+    ],
     "Errors": [fineshards.FineshardsError, UsageError, InputError, OutputError],
 }
 _NOTHING = inspect.Signature.empty

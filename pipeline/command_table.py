@@ -159,6 +159,60 @@ def _find(parser: Parser, arguments: Sequence[str]) -> int:
     return show(Outcome(asdict(place), find.describe_place(place)), args.json)
 
 
+def _add_explain_flags(parser: Parser) -> None:
+    _add_folder(parser)
+    what = parser.add_argument_group("a training step, or a document")
+    what.add_argument(
+        "--state",
+        metavar="FILE",
+        help="JSON of what BatchLoader.state_dict() returned: the order of the samples.",
+    )
+    which = what.add_mutually_exclusive_group()
+    which.add_argument(
+        "--step",
+        type=count,
+        metavar="N",
+        help="The step (global batch), from 0. Default: the last one before the state.",
+    )
+    which.add_argument(
+        "--document", type=count, metavar="N", help="Document N of the dataset, from 0."
+    )
+    which.add_argument("--id", metavar="ID", help="All documents with this id.")
+    more = parser.add_argument_group("details")
+    more.add_argument("--rank", type=count, metavar="R", help="Only the rows of one rank.")
+    more.add_argument("--world_size", type=count, metavar="W", help="Ranks. Default: 1.")
+    more.add_argument(
+        "--batch_size", type=count, metavar="B", help="Default: that of the run that saved it."
+    )
+    more.add_argument(
+        "--epochs", type=count, default=1, metavar="E", help="Of a document. Default: 1."
+    )
+    more.add_argument(
+        "--sequence_length", type=count, metavar="T", help="Of a document without --state."
+    )
+
+
+def _explain(parser: Parser, arguments: Sequence[str]) -> int:
+    args = parser.parse_args(arguments)
+    from fineshards.commands import explain
+
+    loader = split = None
+    if args.state is not None:
+        state = explain.load_state(args.state)
+        ranks = (args.rank or 0, args.world_size or 1)
+        loader, split = explain.loader_of(args.folder, state, args.batch_size, *ranks)
+    if args.document is not None or args.id is not None:
+        found = explain.explain_document(
+            args.folder, args.document, args.id, args.sequence_length, loader, args.epochs
+        )
+        lines = explain.describe_documents(found, loader is not None)
+        return show(Outcome({"documents": [asdict(each) for each in found]}, lines), args.json)
+    if loader is None or split is None:
+        raise UsageError("give --state, or a --document or --id with --sequence_length.")
+    step = explain.explain_step(args.folder, loader, split, args.step)
+    return show(Outcome(asdict(step), explain.describe_step(step)), args.json)
+
+
 def _estimate(parser: Parser, arguments: Sequence[str]) -> int:
     config, workers, as_json = parse_estimate_flags(parser, arguments)
     from fineshards.commands.estimate import describe_estimate
@@ -244,6 +298,20 @@ COMMANDS = (
         ("fineshards find out --id 1234", "fineshards find out --token 250000"),
         _add_find_flags,
         _find,
+    ),
+    Command(
+        "explain",
+        "show the documents of a training step, or the steps of a document",
+        "FOLDER (--state FILE [--step N] | --document N | --id ID) [flags]",
+        "Shows what a training step was made of, by the state that the loader saved, or the\n"
+        "samples that hold a document and the steps that draw them.",
+        (
+            "fineshards explain out --state state.json --step 1200",
+            "fineshards explain out --id 1234 --state state.json --epochs 3",
+            "fineshards explain out --document 5 --sequence_length 2048",
+        ),
+        _add_explain_flags,
+        _explain,
     ),
     Command(
         "estimate",

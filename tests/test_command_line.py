@@ -25,6 +25,7 @@ from support.hub_server import HubServer, Repository
 from support.oracle import shards_in
 from support.tokenizer_files import path_of
 
+from fineshards import BatchLoader, TokenDataset
 from fineshards.config import BuildConfig
 from fineshards.pipeline.cli import main
 from fineshards.pipeline.command_table import COMMANDS
@@ -107,6 +108,11 @@ def test_the_examples_of_the_page_run_as_written(tmp_path: Path, sample: Path) -
     examples = re.findall(r"^    (fineshards .+)$", PAGE, re.MULTILINE)
     assert {example.split()[1] for example in examples} >= {*NAMES, "help", "completion"}
     for example in examples:
+        if "--state" in example:
+            dataset = TokenDataset(tmp_path / "out", sequence_length=512)
+            with BatchLoader(dataset, batch_size=4) as loader:
+                next(loader)
+                (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
         done = in_shell(example, tmp_path)
         assert done.returncode == 0, (example, done.stderr)
         if "--json" in example:

@@ -9,7 +9,8 @@ from typing import Any, Self
 
 from fineshards.errors import UsageError
 from fineshards.loader.arguments import checked_integer
-from fineshards.loader.batches import Batches, Share
+from fineshards.loader.batches import Batches, DrawnSample, Share
+from fineshards.loader.dataset import SampleDocument
 from fineshards.loader.permutation import ALGORITHM_VERSION
 from fineshards.loader.prefetch import Prefetcher
 from fineshards.loader.sample_sources import MixedSource, Samples, Source
@@ -166,7 +167,13 @@ class BatchLoader:
             UsageError: `steps` is not an integer of at least 0.
         """
         consumed = self.batches.after(self._consumed, checked_integer("steps", steps, 0))
-        return {"version": STATE_VERSION, **self._order_of(consumed), "consumed": consumed}
+        return {
+            "version": STATE_VERSION,
+            **self._order_of(consumed),
+            "consumed": consumed,
+            # For `explain`; a state can be loaded with another batch size.
+            "batch_size": self.batches.share.batch_size,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Moves the loader to a saved position, with the same or another batch size and world size.
@@ -202,6 +209,89 @@ class BatchLoader:
                 "state, or start without it."
             )
         self._go_to(consumed)
+
+    def samples(self, step: int) -> list[DrawnSample]:
+        """The samples of this rank's part of a global batch; reads no shard.
+
+        Args:
+            step: The global batch, from 0 at the beginning of the order.
+
+        Returns:
+            One DrawnSample per row of the batch, in order; none beyond the end.
+
+        Raises:
+            UsageError: `step` is not an integer of at least 0.
+
+        Example:
+            >>> from fineshards import BatchLoader, TokenDataset
+            >>> dataset = TokenDataset(dataset_folder, sequence_length=1024)
+            >>> loader = BatchLoader(dataset, batch_size=2, seed=1)
+            >>> batch = next(loader)
+            >>> for drawn in loader.samples(0):
+            ...     print(bool((batch[drawn.row] == dataset[drawn.sample]).all()))
+            True
+            True
+            >>> loader.close()
+        """
+        return self.batches.drawn(checked_integer("step", step, 0))
+
+    def explain(self, step: int) -> list[tuple[DrawnSample, list[SampleDocument]]]:
+        """The samples of this rank's part of a global batch, each with its documents.
+
+        Args:
+            step: The global batch, from 0 at the beginning of the order.
+
+        Returns:
+            For each row of the batch its DrawnSample, and what `TokenDataset.documents` says of it.
+
+        Raises:
+            UsageError: `step` is not an integer of at least 0, or a source does not know its
+                documents.
+            OutputError: A document table is missing or damaged.
+        """
+        explained = []
+        for drawn in self.samples(step):
+            source = self._source(drawn.source)
+            if not hasattr(source, "documents"):
+                raise UsageError(f"the source {drawn.source!r} does not know its documents.")
+            explained.append((drawn, source.documents(drawn.sample)))
+        return explained
+
+    def occurrences(self, sample: int, source: str = "", epochs: int = 1) -> list[DrawnSample]:
+        """Where a sample is drawn, epoch by epoch; computed, not searched.
+
+        Args:
+            sample: The sample's number in its source.
+            source: The source's name in a mixture; empty for a single source.
+            epochs: How many epochs of the source to look at, from the first.
+
+        Returns:
+            One DrawnSample per epoch in which the loader returns the sample.
+
+        Raises:
+            UsageError: There is no such source or sample, or `epochs` is not at least 1.
+
+        Example:
+            >>> from fineshards import BatchLoader, TokenDataset
+            >>> dataset = TokenDataset(dataset_folder, sequence_length=1024)
+            >>> loader = BatchLoader(dataset, batch_size=8, seed=1)
+            >>> (drawn,) = loader.occurrences(100)
+            >>> loader.samples(drawn.step)[drawn.row] == drawn
+            True
+        """
+        length = len(self._source(source))
+        if checked_integer("sample", sample, 0) >= length:
+            raise UsageError(f"sample is {sample}, but the source has {length} samples.")
+        number = self.batches.names.index(source)
+        wanted = range(checked_integer("epochs", epochs, 1))
+        found = (self.batches.draws_of(number, sample, epoch) for epoch in wanted)
+        return [drawn for drawn in found if drawn is not None]
+
+    def _source(self, name: str) -> Any:
+        if name not in self.batches.names:
+            known = ", ".join(map(repr, self.batches.names))
+            raise UsageError(f"source is {name!r}; choose {known}.")
+        return self.batches.sources[self.batches.names.index(name)]
 
     def close(self) -> None:
         """Stops the background thread. The loader can still be used, from the same position."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -55,6 +55,27 @@ class Share:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class DrawnSample:
+    """A sample at a place in the global order.
+
+    Attributes:
+        step: The global batch, from 0, at the loader's batch size.
+        rank: The rank that gets the sample.
+        row: Its row in that rank's batch.
+        source: The source's name in a mixture; empty for a single source.
+        sample: The sample's number in its source.
+        epoch: How often all samples of the source were drawn before.
+    """
+
+    step: int
+    rank: int
+    row: int
+    source: str
+    sample: int
+    epoch: int
+
+
 class Batches:
     """One rank's part of every global batch.
 
@@ -84,15 +105,15 @@ class Batches:
                     "the mixture's exhausted argument to end it."
                 )
             self._mixture = source
-            self._sources, names = source.sources, source.names
+            self.sources, self.names = source.sources, source.names
             self.end = source.length
         else:
             # The name is part of the key of the order: a single source has the empty one.
-            self._sources, names = (source,), ("",)
+            self.sources, self.names = (source,), ("",)
             self.end = None if epochs is None else epochs * len(source)
         self._orders = [
             EpochOrder(each, seed, name, shuffle, shuffle_shards)
-            for each, name in zip(self._sources, names, strict=True)
+            for each, name in zip(self.sources, self.names, strict=True)
         ]
 
     def size(self, consumed: int) -> int:
@@ -122,39 +143,67 @@ class Batches:
             yield from self._read(starts)
             many = min(2 * many, max(1, _SPAN // (step * self.share.batch_size)))
 
+    def drawn(self, step: int) -> list[DrawnSample]:
+        """The samples of this rank's part of global batch `step`, in order."""
+        begin = step * self.share.batch_size
+        first, stop = self.share.part(self.size(begin))
+        which, epochs, numbers = self._locate(np.arange(begin + first, begin + stop))
+        drawn = zip(which.tolist(), epochs.tolist(), numbers.tolist(), strict=True)
+        return [
+            DrawnSample(step, self.share.rank, row, self.names[source], number, epoch)
+            for row, (source, epoch, number) in enumerate(drawn)
+        ]
+
+    def draws_of(self, source: int, sample: int, epoch: int) -> DrawnSample | None:
+        """Where a sample of a source is drawn in an epoch; None if the order ends before."""
+        (place,) = self._orders[source].positions(np.array([sample]), epoch).tolist()
+        position = place if self._mixture is None else self._mixture.position(source, place)
+        if position is None or (self.end is not None and position >= self.end):
+            return None
+        step, at = divmod(position, self.share.batch_size)
+        size = self.size(step * self.share.batch_size)
+        if at >= size:  # in a last batch that is left out
+            return None
+        parts = [replace(self.share, rank=rank) for rank in range(self.share.world_size)]
+        (share,) = [part for part in parts if part.part(size)[0] <= at < part.part(size)[1]]
+        row = at - share.part(size)[0]
+        return DrawnSample(step, share.rank, row, self.names[source], sample, epoch)
+
     def _read(self, starts: list[int]) -> Iterator[Samples]:
         parts = [self.share.part(self.size(start)) for start in starts]
         positions = [
             np.arange(start + first, start + stop)
             for start, (first, stop) in zip(starts, parts, strict=True)
         ]
-        which, numbers = self._locate(np.concatenate(positions))
+        which, _, numbers = self._locate(np.concatenate(positions))
         borders = np.cumsum([len(each) for each in positions])[:-1]
         for sources_here, numbers_here in zip(
             np.split(which, borders), np.split(numbers, borders), strict=True
         ):
             yield self._gather(sources_here, numbers_here)
 
-    def _locate(self, positions: Numbers) -> tuple[Numbers, Numbers]:
-        """The source index and sample number of each position in the global order, increasing."""
+    def _locate(self, positions: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+        """The source index, epoch and sample number of each position, which must increase."""
         if self._mixture is None:
-            return np.zeros_like(positions), self._orders[0](positions)
+            epochs = positions // len(self.sources[0])
+            return np.zeros_like(positions), epochs, self._orders[0](positions)
         if not len(positions):
-            return positions, positions
+            return positions, positions, positions
         first = int(positions[0])
         which, numbers = self._mixture.draws(first, int(positions[-1]) + 1)
         which, numbers = which[positions - first], numbers[positions - first]
-        found = np.empty_like(numbers)
+        found, epochs = np.empty_like(numbers), np.empty_like(numbers)
         for source, here in _groups(which):
             found[here] = self._orders[source](numbers[here])
-        return which, found
+            epochs[here] = numbers[here] // len(self.sources[source])
+        return which, epochs, found
 
     def _gather(self, which: Numbers, numbers: Numbers) -> Samples:
         if self._mixture is None:
-            return gather(self._sources[0], numbers)
+            return gather(self.sources[0], numbers)
         rows = np.empty((len(numbers), self._width), np.uint32)
         for source, here in _groups(which):
-            rows[here] = gather(self._sources[source], numbers[here])
+            rows[here] = gather(self.sources[source], numbers[here])
         return rows
 
 

@@ -357,8 +357,30 @@ class Mixture:
         self._check_range(0, draws)
         return self._stretches[bisect_right(self._firsts, draws) - 1].counts_at(draws)
 
+    def position(self, source: int, number: int) -> int | None:
+        """The draw that takes number `number` of a source; None if the mixture ends before.
+
+        Args:
+            source: An index into `sources`.
+            number: Which of the source's draws, from 0.
+
+        Returns:
+            The draw's number, from 0.
+
+        Example:
+            >>> from fineshards import Mixture, TokenDataset
+            >>> train = TokenDataset(dataset_folder, sequence_length=1024)
+            >>> test = TokenDataset(dataset_folder, "test", sequence_length=1024)
+            >>> mix = Mixture({"train": (train, 0.9), "test": (test, 0.1)}, seed=1)
+            >>> mix[mix.position(1, 5)]
+            ('test', 5)
+        """
+        end = MAX_DRAWS if self.length is None else self.length
+        if not 0 <= number < int(self._counts(end)[source]):
+            return None
+        return self._position(source, number)
+
     def _position(self, source: int, number: int) -> int:
-        """The draw that takes number `number` of a source."""
         # The last stretch that begins before the source reaches that number.
         counts = [int(stretch.counts[source]) for stretch in self._stretches]
         return self._stretches[bisect_right(counts, number) - 1].position(source, number)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import numpy.typing as npt
 
@@ -44,7 +42,7 @@ class EpochOrder:
                 )
             self._bounds = bounds
         # The order of the last epoch used. Other threads may replace it, so read it once.
-        self._last: tuple[int, Callable[[Numbers], Numbers]] | None = None
+        self._last: tuple[int, Permutation | GroupedShuffle] | None = None
 
     def __call__(self, positions: Numbers) -> Numbers:
         """The sample numbers at positions (int64, from 0); len(source) positions are one epoch."""
@@ -57,16 +55,22 @@ class EpochOrder:
             found[here] = self._order(epoch)(places[here])
         return found
 
-    def _order(self, epoch: int) -> Callable[[Numbers], Numbers]:
+    def positions(self, samples: Numbers, epoch: int) -> Numbers:
+        """Where samples are in one epoch: positions as `__call__` takes them."""
+        places = self._order(epoch).inverse(samples) if self._shuffle else samples
+        return epoch * self._samples + places
+
+    def _order(self, epoch: int) -> Permutation | GroupedShuffle:
         last = self._last
         if last is None or last[0] != epoch:
             epoch_key = key(self._seed, "epoch", self._name, epoch)
+            order: Permutation | GroupedShuffle
             if self._bounds is None:
-                last = epoch, Permutation(self._samples, epoch_key)
+                order = Permutation(self._samples, epoch_key)
             else:
                 assert self._shuffle_shards is not None
-                last = epoch, GroupedShuffle(self._bounds, self._shuffle_shards, epoch_key)
-            self._last = last
+                order = GroupedShuffle(self._bounds, self._shuffle_shards, epoch_key)
+            last = self._last = epoch, order
         return last[1]
 
 
@@ -101,6 +105,22 @@ class GroupedShuffle:
             shuffled = begin + self._permutation(group)(places[here] - begin)
             shard = np.searchsorted(self._begins, shuffled, side="right") - 1
             found[here] = self._firsts[shard] + shuffled - self._begins[shard]
+        return found
+
+    def inverse(self, numbers: Numbers) -> Numbers:
+        """The places in the epoch of samples."""
+        # A shard's first sample is less than the next shard's, except where shards hold none.
+        order = np.argsort(self._firsts, kind="stable")
+        sizes = np.diff(self._begins)
+        order = order[sizes[order] > 0]
+        shard = order[np.searchsorted(self._firsts[order], numbers, side="right") - 1]
+        shuffled = self._begins[shard] + numbers - self._firsts[shard]
+        groups = np.searchsorted(self._groups, shuffled, side="right") - 1
+        found = np.empty_like(numbers)
+        for group in np.unique(groups).tolist():
+            here = groups == group
+            begin = self._groups[group]
+            found[here] = begin + self._permutation(group).inverse(shuffled[here] - begin)
         return found
 
     def _permutation(self, group: int) -> Permutation:

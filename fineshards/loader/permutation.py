@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -76,15 +77,30 @@ class Permutation:
             return self._table[positions].astype(np.int64)
         images = np.empty(len(positions), np.int64)
         for at in range(0, len(positions), _CHUNK):
-            images[at : at + _CHUNK] = self._walk(positions[at : at + _CHUNK].astype(np.uint64))
+            chunk = positions[at : at + _CHUNK].astype(np.uint64)
+            images[at : at + _CHUNK] = self._walk(chunk, self._encrypt)
         return images
 
-    def _walk(self, numbers: _Words) -> _Words:
-        numbers = self._encrypt(numbers)
+    def inverse(self, images: Numbers) -> Numbers:
+        """The positions whose images are these (int64, in range(n)); IndexError for others.
+
+        Example:
+            >>> shuffled = Permutation(10**12, key(7))
+            >>> shuffled.inverse(shuffled(np.array([0, 5, 10**12 - 1]))).tolist()
+            [0, 5, 999999999999]
+        """
+        if len(images) and (images.min() < 0 or images.max() >= self.n):
+            raise IndexError(f"images out of range({self.n})")
+        if self._table is not None:
+            return np.argsort(self._table)[images]
+        return self._walk(images.astype(np.uint64), self._decrypt).astype(np.int64)
+
+    def _walk(self, numbers: _Words, step: Callable[[_Words], _Words]) -> _Words:
+        numbers = step(numbers)
         limit = np.uint64(self.n)
         outside = np.flatnonzero(numbers >= limit)
         while len(outside):
-            again = self._encrypt(numbers[outside])
+            again = step(numbers[outside])
             numbers[outside] = again
             outside = outside[again >= limit]
         return numbers
@@ -93,6 +109,18 @@ class Permutation:
         left = numbers >> self._right_width
         right = numbers & self._right_mask
         for number, round_key in enumerate(self._round_keys):
+            if number % 2 == 0:
+                left ^= splitmix64(right ^ round_key) & self._left_mask
+            else:
+                right ^= splitmix64(left ^ round_key) & self._right_mask
+        return (left << self._right_width) | right
+
+    def _decrypt(self, numbers: _Words) -> _Words:
+        left = numbers >> self._right_width
+        right = numbers & self._right_mask
+        # The same rounds from the last to the first: each half is changed by the other one alone.
+        for number in reversed(range(ROUNDS)):
+            round_key = self._round_keys[number]
             if number % 2 == 0:
                 left ^= splitmix64(right ^ round_key) & self._left_mask
             else:

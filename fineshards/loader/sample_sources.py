@@ -59,6 +59,9 @@ class MixedSource(Protocol):
         Sample numbers keep counting: numbers from the source's length on repeat its samples.
         """
 
+    def position(self, source: int, number: int) -> int | None:
+        """The draw that takes number `number` of a source; None if there is none."""
+
 
 def gather(source: Source, numbers: Numbers) -> Samples:
     """Samples of a source by number: uint32, shape (len(numbers), T + 1)."""

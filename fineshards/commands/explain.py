@@ -1,0 +1,259 @@
+"""Explain: what a training step was made of, and which steps a document went into."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fineshards.commands.find import find_id
+from fineshards.commands.wording import counted
+from fineshards.encoders.loading import load_reference
+from fineshards.errors import InputError, UsageError
+from fineshards.loader.batch_loader import BatchLoader
+from fineshards.loader.batches import DrawnSample
+from fineshards.loader.dataset import SampleDocument, TokenDataset
+from fineshards.shards.dataset import Dataset, Document
+from fineshards.shards.layout import SPLITS
+from fineshards.storage.base import open_storage
+
+# Of a text so many tokens are decoded, and so many characters shown.
+_TOKENS, _CHARACTERS = 24, 60
+
+
+@dataclass(frozen=True, slots=True)
+class PartOfSample:
+    """A document's part of a sample, and the beginning of the part's text."""
+
+    document: SampleDocument
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedSample:
+    """A sample of a batch and what is in it."""
+
+    drawn: DrawnSample
+    parts: list[PartOfSample]
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedStep:
+    """A global batch, or one rank's part of it."""
+
+    step: int
+    split: str
+    samples: list[ExplainedSample]
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedDocument:
+    """A document, the samples of its split that have tokens of it, and where these are drawn."""
+
+    number: int
+    split: str
+    file: str
+    row: int
+    id: str | None
+    samples: list[int]
+    drawn: list[DrawnSample]
+
+
+def load_state(path: str) -> dict[str, Any]:
+    """A saved state of a BatchLoader; raises InputError if the file does not hold one."""
+    try:
+        state = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"--state {path} cannot be read: {error}.") from error
+    if not isinstance(state, dict):
+        raise InputError(f"--state {path} holds no state: give what state_dict() returned.")
+    return state
+
+
+def loader_of(
+    folder: str, state: Mapping[str, Any], batch_size: int | None, rank: int, world_size: int
+) -> tuple[BatchLoader, str]:
+    """A loader with the order of a state, and the split that it reads.
+
+    batch_size: None for that of the state. Raises UsageError for a state of another dataset, of a
+    mixture, or of another version.
+    """
+    names = ("tokens_a_sample", "fingerprint", "seed", "shuffle", "window")
+    missing = [name for name in names if name not in state]
+    if missing:
+        raise UsageError(
+            f"--state holds no state of a BatchLoader: it lacks {', '.join(missing)}. Save what "
+            "state_dict() returned, as JSON."
+        )
+    batch_size = batch_size or state.get("batch_size")
+    if batch_size is None:
+        raise UsageError("--state has no batch size, as it was saved by 0.1.0; give --batch_size.")
+    for split in SPLITS:
+        try:
+            dataset = TokenDataset(folder, split, sequence_length=state["tokens_a_sample"])
+        except UsageError:
+            continue  # the split is empty, or shorter than a sample
+        if dataset.fingerprint == state["fingerprint"]:
+            loader = BatchLoader(
+                dataset,
+                batch_size,
+                state["seed"],
+                rank,
+                world_size,
+                shuffle=state["shuffle"],
+                shuffle_shards=state["window"],
+                prefetch=0,
+            )
+            loader.load_state_dict(state)
+            return loader, split
+    raise UsageError(
+        f"--state is not of {folder}: its fingerprint is {state['fingerprint']}. Of a mixture, "
+        "explain a step in Python: BatchLoader.explain(step)."
+    )
+
+
+def explain_step(folder: str, loader: BatchLoader, split: str, step: int | None) -> ExplainedStep:
+    """What a step was made of. step: None for the last one before the loader's position."""
+    if step is None:
+        step = loader.consumed // loader.batches.share.batch_size - 1
+        if step < 0:
+            raise UsageError("--state was saved before the first step; give --step.")
+    storage = open_storage(folder)
+    dataset = Dataset.open(storage)
+    encoder = load_reference(dataset.manifest.settings.tokenizer, storage)
+    (source,) = loader.batches.sources
+    samples = []
+    for drawn, documents in loader.explain(step):
+        tokens = source[drawn.sample]
+        parts = []
+        for document in documents:
+            of_part = tokens[document.begin : document.end][: _TOKENS + 1]
+            # The EOT that begins a document is not text.
+            text = encoder.decode(of_part[document.position == 0 :])
+            parts.append(PartOfSample(document, text[:_CHARACTERS]))
+        samples.append(ExplainedSample(drawn, parts))
+    return ExplainedStep(step, split, samples)
+
+
+def explain_document(
+    folder: str,
+    number: int | None,
+    id_: str | None,
+    sequence_length: int | None,
+    loader: BatchLoader | None,
+    epochs: int,
+) -> list[ExplainedDocument]:
+    """The samples with tokens of a document, and, with a loader, the steps that contain them.
+
+    number: of the document in the dataset; or id_: all documents with this id. sequence_length:
+    where there is no loader. Raises UsageError for a document that is not there.
+    """
+    dataset = Dataset.open(open_storage(folder))
+    if id_ is not None:
+        numbers = [match.number for match in find_id(dataset, id_).matches]
+        if not numbers:
+            raise UsageError(f"--id {id_}: no document has this id.")
+    else:
+        count = dataset.manifest.totals()["documents"]
+        if number is None or number >= count:
+            raise UsageError(
+                f"--document {number}: the dataset has {counted(count, 'document')}, numbered from "
+                "0."
+            )
+        numbers = [number]
+    length = sequence_length if loader is None else loader.batches.sources[0].sequence_length
+    if length is None:
+        raise UsageError("give --sequence_length, or a --state.")
+    documents = [dataset.document(each) for each in numbers]
+    return [
+        _explain(dataset, document, split, place, length, loader, epochs)
+        for document in documents
+        for split, place in _places(dataset, document).items()
+        if loader is None or loader.batches.sources[0].fingerprint.endswith(f"/{split}")
+    ]
+
+
+def _places(dataset: Dataset, document: Document) -> dict[str, tuple[int, int]]:
+    """The tokens `[begin, end)` of the splits' streams that are the document's, by split.
+
+    One split, unless the first shards are the test split: then a document may be in both.
+    """
+    shards = dataset.manifest.shards
+    position, offset = shards.index(document.shard), document.offset
+    left, places = len(document.tokens), dict[str, tuple[int, int]]()
+    while left:
+        shard = shards[position]
+        count = min(left, shard.tokens - offset)
+        at = shard.index * dataset.manifest.layout.shard_tokens + offset
+        places[shard.split] = (places.get(shard.split, (at, at))[0], at + count)
+        position, offset, left = position + 1, 0, left - count
+    return places
+
+
+def _explain(
+    dataset: Dataset,
+    document: Document,
+    split: str,
+    place: tuple[int, int],
+    length: int,
+    loader: BatchLoader | None,
+    epochs: int,
+) -> ExplainedDocument:
+    begin, end = place
+    tokens = sum(shard.tokens for shard in dataset.manifest.shards if shard.split == split)
+    # Sample i is tokens [i * length, i * length + length + 1); the last tokens are in none.
+    last = min((end - 1) // length, (tokens - 1) // length - 1)
+    samples = list(range(max(0, (begin - 1) // length), last + 1))
+    drawn: list[DrawnSample] = []
+    if loader is not None:
+        drawn = [each for sample in samples for each in loader.occurrences(sample, epochs=epochs)]
+        drawn.sort(key=lambda each: (each.step, each.rank, each.row))
+    return ExplainedDocument(
+        document.number, split, document.file, document.row, document.id, samples, drawn
+    )
+
+
+def describe_step(found: ExplainedStep) -> list[str]:
+    """A step in some lines: each sample with its documents."""
+    lines = [f"step {found.step:,}: {counted(len(found.samples), 'sample')} of {found.split}"]
+    for sample in found.samples:
+        drawn = sample.drawn
+        lines.append(
+            f"sample {drawn.sample:,} (rank {drawn.rank}, row {drawn.row}, epoch {drawn.epoch})"
+        )
+        for part in sample.parts:
+            document = part.document
+            lines += [
+                f"  {document.begin:>6} to {document.end:<6} document {document.number:,} from its "
+                f"token {document.position:,}; id {document.id}",
+                f"                   {document.file}, row {document.row}",
+                f"                   {part.text!r}",
+            ]
+    return lines
+
+
+def describe_documents(found: list[ExplainedDocument], with_steps: bool) -> list[str]:
+    """Documents in some lines each."""
+    lines = [] if found else ["the document is not in the split that --state reads"]
+    for each in found:
+        lines += [
+            f"document {each.number:,} of {each.split}",
+            f"  source   {each.file}, row {each.row}",
+            f"  id       {each.id}",
+            f"  samples  {_range(each.samples)}",
+        ]
+        if with_steps:
+            lines += [
+                f"  step     {drawn.step:,}, rank {drawn.rank}, row {drawn.row}: sample "
+                f"{drawn.sample:,}, epoch {drawn.epoch}"
+                for drawn in each.drawn
+            ]
+    return lines
+
+
+def _range(samples: list[int]) -> str:
+    if not samples:
+        return "none: it lies in the rest of the split that fills no sample"
+    return f"{samples[0]:,}" if len(samples) == 1 else f"{samples[0]:,} to {samples[-1]:,}"

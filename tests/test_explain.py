@@ -1,0 +1,265 @@
+"""Explain: the documents of a training step, and the steps of a document."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fineshards
+from fineshards import BatchLoader, Mixture, TokenDataset
+from fineshards.errors import UsageError
+from fineshards.loader.order import EpochOrder, GroupedShuffle
+from fineshards.loader.permutation import Permutation, key
+from fineshards.pipeline.cli import main
+
+LENGTH = 128
+
+
+@pytest.fixture(scope="module")
+def folder(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("explain")
+    fineshards.build(input=sample, output=folder, shard_tokens=30_000, test_shards=3)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def train(folder: Path) -> TokenDataset:
+    return TokenDataset(folder, sequence_length=LENGTH)
+
+
+# ---- the arithmetic
+
+
+@given(st.integers(1, 10_000), st.integers(0, 2**64 - 1))
+def test_a_permutation_is_inverted(n: int, seed: int) -> None:
+    permutation = Permutation(n, seed)
+    everything = np.arange(n)
+    assert np.array_equal(permutation.inverse(permutation(everything)), everything)
+    with pytest.raises(IndexError):
+        permutation.inverse(np.array([n]))
+
+
+@given(st.integers(2**12, 2**62), st.lists(st.integers(0, 2**62), max_size=20))
+def test_a_large_permutation_is_inverted(n: int, some: list[int]) -> None:
+    permutation = Permutation(n, key(3))
+    numbers = np.array([number % n for number in some], np.int64)
+    assert np.array_equal(permutation.inverse(permutation(numbers)), numbers)
+    assert np.array_equal(permutation(permutation.inverse(numbers)), numbers)
+
+
+@given(
+    st.lists(st.integers(0, 40), min_size=1, max_size=30).filter(any),
+    st.integers(1, 40),
+    st.integers(0, 99),
+)
+def test_a_shuffle_by_shards_is_inverted(sizes: list[int], group: int, seed: int) -> None:
+    bounds = np.append(0, np.cumsum(sizes))
+    shuffle = GroupedShuffle(bounds, group, key(seed))
+    everything = np.arange(bounds[-1])
+    assert np.array_equal(shuffle.inverse(shuffle(everything)), everything)
+
+
+# ---- the loader
+
+
+def loaders(train: TokenDataset, folder: Path) -> list[dict[str, Any]]:
+    test = TokenDataset(folder, "test", sequence_length=LENGTH)
+    mixed = {"train": (train, 0.7), "test": (test, 0.3)}
+    return [
+        {"source": train, "epochs": 2},
+        {"source": train, "shuffle": False, "epochs": 1, "drop_last": False},
+        {"source": train, "shuffle_shards": 3, "epochs": 2},
+        {"source": Mixture(mixed, seed=5, exhausted="stop")},
+        {"source": Mixture(mixed, seed=5, exhausted="drop")},
+    ]
+
+
+@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_samples_are_those_of_the_batches(
+    train: TokenDataset, folder: Path, number: int, world_size: int
+) -> None:
+    for rank in range(world_size):
+        options = loaders(train, folder)[number]
+        with BatchLoader(batch_size=24, seed=9, rank=rank, world_size=world_size, **options) as it:
+            sources = dict(zip(it.batches.names, it.batches.sources, strict=True))
+            step = -1
+            for step, batch in enumerate(it):
+                drawn = it.samples(step)
+                assert [(each.step, each.rank) for each in drawn] == [(step, rank)] * len(batch)
+                for row, each in zip(batch, drawn, strict=True):
+                    assert np.array_equal(row, sources[each.source][each.sample])
+                assert [each.row for each in drawn] == [*range(len(batch))]
+            assert step > 20
+            assert it.samples(step + 1) == []
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_occurrences_are_all_places_of_a_sample(
+    train: TokenDataset, folder: Path, number: int
+) -> None:
+    options = loaders(train, folder)[number]
+    batch_size, ranks = 24, 3
+    parts = [
+        BatchLoader(batch_size=batch_size, rank=rank, world_size=ranks, **options)
+        for rank in range(ranks)
+    ]
+    every = [drawn for part in parts for step in range(1000) for drawn in part.samples(step)]
+    assert len(every) > 2000
+    for source, name in zip(parts[0].batches.sources, parts[0].batches.names, strict=True):
+        for sample in [0, 1, len(source) // 2, len(source) - 1]:
+            here = [each for each in every if (each.source, each.sample) == (name, sample)]
+            found = parts[0].occurrences(sample, name, epochs=5)
+            assert found == sorted(here, key=lambda each: each.epoch)
+
+
+def test_epochs_follow_each_other(train: TokenDataset) -> None:
+    order = EpochOrder(train, 4, "")
+    numbers = np.arange(len(train))
+    for epoch in (0, 3):
+        assert np.array_equal(order(order.positions(numbers, epoch)), numbers)
+        assert set((order.positions(numbers, epoch) // len(train)).tolist()) == {epoch}
+
+
+def test_what_is_not_there_is_refused(train: TokenDataset) -> None:
+    loader = BatchLoader(train, batch_size=4)
+    for wrong in (
+        lambda: loader.samples(-1),
+        lambda: loader.occurrences(len(train)),
+        lambda: loader.occurrences(0, "other"),
+        lambda: loader.occurrences(0, epochs=0),
+    ):
+        with pytest.raises(UsageError):
+            wrong()
+
+
+# ---- the command
+
+
+def save_state(train: TokenDataset, path: Path, steps: int, **options: Any) -> BatchLoader:
+    loader = BatchLoader(train, batch_size=6, seed=2, **options)
+    for _ in range(steps):
+        next(loader)
+    path.write_text(json.dumps(loader.state_dict()))
+    loader.close()
+    return loader
+
+
+def explained(capsys: pytest.CaptureFixture[str], *flags: object) -> Any:
+    assert main(["explain", *map(str, flags), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle_shards": 2}, {"shuffle": False}])
+def test_a_step_is_explained_by_the_text_of_its_sources(
+    options: dict[str, Any],
+    folder: Path,
+    train: TokenDataset,
+    sample: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    texts = pq.read_table(sample)["text"].to_pylist()
+    ids = pq.read_table(sample)["id"].to_pylist()
+    save_state(train, tmp_path / "state.json", 5, **options)
+    found = explained(capsys, folder, "--state", tmp_path / "state.json")
+    assert (found["step"], found["split"], len(found["samples"])) == (4, "train", 6)
+    for each in found["samples"]:
+        ends = [part["document"]["end"] for part in each["parts"]]
+        begins = [part["document"]["begin"] for part in each["parts"]]
+        assert (begins, ends[-1]) == ([0, *ends[:-1]], LENGTH + 1)
+        for part in each["parts"]:
+            document = part["document"]
+            assert document["id"] == ids[document["row"]]
+            # A part may begin or end within a character.
+            text = part["text"].strip("\N{REPLACEMENT CHARACTER}")
+            assert text in texts[document["row"]]
+            if document["position"] == 0:
+                assert texts[document["row"]].startswith(text)
+    for rank in range(3):
+        ranks = ["--rank", rank, "--world_size", 3, "--step", 4]
+        part = explained(capsys, folder, "--state", tmp_path / "state.json", *ranks)
+        whole = found["samples"][2 * rank : 2 * rank + 2]
+        assert [each["parts"] for each in part["samples"]] == [each["parts"] for each in whole]
+
+
+@pytest.mark.parametrize("number", [0, 150, 151, 152, 200, 700, 1062])
+def test_the_samples_of_a_document_are_all_that_touch_it(
+    number: int, folder: Path, train: TokenDataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Documents of both splits, and one that straddles them."""
+    test = TokenDataset(folder, "test", sequence_length=LENGTH)
+    expected = {}
+    for split, dataset in (("test", test), ("train", train)):
+        touching = [
+            index
+            for index in range(len(dataset))
+            if any(document.number == number for document in dataset.documents(index))
+        ]
+        if touching:
+            expected[split] = touching
+    given = ["--document", number, "--sequence_length", LENGTH]
+    found = explained(capsys, folder, *given)["documents"]
+    assert {each["split"]: each["samples"] for each in found if each["samples"]} == expected
+    assert {each["number"] for each in found} == {number}
+
+
+def test_the_steps_of_a_document_draw_it(
+    folder: Path, train: TokenDataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loader = save_state(train, tmp_path / "state.json", 1)
+    id_ = train.documents(300)[0].id
+    flags = ["--id", id_, "--state", tmp_path / "state.json", "--epochs", 2]
+    (found,) = explained(capsys, folder, *flags)["documents"]
+    assert len(found["drawn"]) == 2 * len(found["samples"]) > 0
+    for drawn in found["drawn"]:
+        (place,) = [each for each in loader.samples(drawn["step"]) if each.row == drawn["row"]]
+        assert place.sample == drawn["sample"]
+        assert id_ in [document.id for document in train.documents(place.sample)]
+    assert main(["explain", str(folder), *map(str, flags)]) == 0
+    assert f"  step     {found['drawn'][0]['step']:,}, rank 0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("", "give --state, or a --document or --id with --sequence_length."),
+        ("--document 5", "give --sequence_length, or a --state."),
+        ("--document 5000 --sequence_length 9", "the dataset has 1,063 documents"),
+        ("--id nobody --sequence_length 9", "--id nobody: no document has this id."),
+        ("--state {tmp}/none.json", "--state {tmp}/none.json cannot be read: "),
+        ("--state {tmp}/list.json", "holds no state"),
+        ("--state {tmp}/empty.json", "it lacks tokens_a_sample, fingerprint, seed"),
+        ("--state {tmp}/other.json", "--state is not of {folder}: its fingerprint is other."),
+        ("--state {tmp}/old.json", "give --batch_size."),
+        ("--state {tmp}/start.json", "saved before the first step; give --step."),
+        ("--state {tmp}/start.json --step 0 --rank 3", "rank is 3"),
+        ("--step 3 --document 3", "not allowed with"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    flags: str,
+    words: str,
+    folder: Path,
+    train: TokenDataset,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    save_state(train, tmp_path / "start.json", 0)
+    state = json.loads((tmp_path / "start.json").read_text())
+    old = {name: value for name, value in state.items() if name != "batch_size"}
+    contents = {"list": [], "empty": {}, "other": state | {"fingerprint": "other"}, "old": old}
+    for name, content in contents.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    given = flags.format(tmp=tmp_path).split()
+    assert main(["explain", str(folder), *given]) in (1, 2)
+    errors = capsys.readouterr().err
+    assert words.format(tmp=tmp_path, folder=folder) in errors
+    assert errors.count("\n") == 1
