@@ -213,6 +213,24 @@ def _explain(parser: Parser, arguments: Sequence[str]) -> int:
     return show(Outcome(asdict(step), explain.describe_step(step)), args.json)
 
 
+def _add_repair_flags(parser: Parser) -> None:
+    _add_folder(parser)
+    parser.add_argument_group("what is needed").add_argument(
+        "--tokenizer",
+        metavar="PLACE",
+        help="Where the tokenizer is, if its file in the dataset is damaged. Default: its name.",
+    )
+
+
+def _repair(parser: Parser, arguments: Sequence[str]) -> int:
+    args = parser.parse_args(arguments)
+    from fineshards.commands.repair import describe_repaired
+    from fineshards.pipeline.repair import repair
+
+    done = repair(args.folder, args.tokenizer)
+    return show(Outcome(asdict(done), describe_repaired(done)), args.json)
+
+
 def _estimate(parser: Parser, arguments: Sequence[str]) -> int:
     config, workers, as_json = parse_estimate_flags(parser, arguments)
     from fineshards.commands.estimate import describe_estimate
@@ -298,6 +316,16 @@ COMMANDS = (
         ("fineshards find out --id 1234", "fineshards find out --token 250000"),
         _add_find_flags,
         _find,
+    ),
+    Command(
+        "repair",
+        "make lost and damaged files of a dataset again, from its sources",
+        "FOLDER [--tokenizer PLACE] [--json]",
+        "Reads every file of a dataset, and makes those again that are not what the manifest\n"
+        "says. Changes nothing unless all of them can be made as they were.",
+        ("fineshards repair out",),
+        _add_repair_flags,
+        _repair,
     ),
     Command(
         "explain",

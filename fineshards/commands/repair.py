@@ -1,0 +1,89 @@
+"""Repair: which files of a dataset are not what its manifest says, and the words for it.
+
+`pipeline/repair.py` makes them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from fineshards.commands.wording import counted
+from fineshards.cores import usable_cores
+from fineshards.errors import OutputError
+from fineshards.shards.layout import table_name
+from fineshards.shards.manifest import MANIFEST_NAME, Manifest
+from fineshards.storage.base import Storage
+from fineshards.storage.checksums import checksum_to_base64, file_checksum
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What a repair has done.
+
+    checked: files that were read. repaired: names of those that were made again. sources: source
+    files that were tokenized for it.
+    """
+
+    folder: str
+    checked: int
+    repaired: list[str]
+    sources: list[str]
+
+
+def load_whole_manifest(storage: Storage) -> Manifest:
+    """The manifest of a dataset; raises OutputError if it is damaged: all else follows from it."""
+    manifest = Manifest.load_finished(storage)
+    if manifest.version == 1:
+        raise OutputError(
+            f"{storage.root} was built by version 0.1.0, whose manifest has no checksums of all "
+            "files. Build the dataset again with --overwrite."
+        )
+    if storage.read(MANIFEST_NAME) != manifest.to_bytes():
+        raise OutputError(
+            f"{storage.path(MANIFEST_NAME)} is damaged itself, so nothing says what the other "
+            "files must be. Copy it from its origin, or build the dataset again with --overwrite."
+        )
+    return manifest
+
+
+def expected_files(manifest: Manifest) -> Iterator[tuple[str, int, str]]:
+    """The name, size and checksum of each file of a dataset but the manifest."""
+    for shard in manifest.shards:
+        yield shard.name, shard.bytes, shard.crc32c
+        assert shard.table_bytes is not None
+        assert shard.table_crc32c is not None
+        yield table_name(shard.name), shard.table_bytes, shard.table_crc32c
+    for file in manifest.metadata:
+        yield file.name, file.bytes, file.crc32c
+
+
+def find_damaged(storage: Storage, manifest: Manifest) -> list[str]:
+    """The names of the files that are missing or have another content than the manifest says."""
+
+    def is_whole(expected: tuple[str, int, str]) -> bool:
+        name, size, checksum = expected
+        try:
+            if storage.size(name) != size:
+                return False
+            with storage.open(name, 8 << 20) as opened:
+                return checksum_to_base64(file_checksum(opened)) == checksum
+        except (OutputError, OSError):
+            return False
+
+    files = list(expected_files(manifest))
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        whole = list(pool.map(is_whole, files))
+    return [name for (name, _, _), good in zip(files, whole, strict=True) if not good]
+
+
+def describe_repaired(done: Repaired) -> list[str]:
+    """What a repair has done, in some lines."""
+    if not done.repaired:
+        return [f"nothing to repair: {counted(done.checked, 'file')} of {done.folder} are whole"]
+    return [
+        *(f"repaired {name}" for name in done.repaired),
+        f"repaired {counted(len(done.repaired), 'file')} of {counted(done.checked, 'file')} in "
+        f"{done.folder}, from {counted(len(done.sources), 'source file')}",
+    ]

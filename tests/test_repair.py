@@ -1,0 +1,252 @@
+"""Repair: lost and damaged files are made again, byte for byte, or nothing is changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pyarrow.parquet as pq
+import pytest
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import storage as google_storage
+from support.faulty_proxy import Proxy
+from support.process_tree import start, wait_until
+from support.tokenizer_files import train
+
+import fineshards
+from fineshards.pipeline.cli import main
+from fineshards.shards.manifest import MANIFEST_NAME
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def write_sources(folder: Path, sample: Path) -> list[Path]:
+    """Three files of some hundred documents: parquet, lines with bad rows, parquet."""
+    folder.mkdir()
+    table = pq.read_table(sample)
+    paths = [folder / "0.parquet", folder / "1.jsonl", folder / "2.parquet"]
+    pq.write_table(table.slice(0, 300), paths[0], row_group_size=40)
+    rows = table.slice(300, 200).to_pylist()
+    lines = [json.dumps({"text": row["text"], "id": row["id"]}) for row in rows]
+    paths[1].write_text("\n".join([*lines[:50], "{", *lines[50:], '{"text": 3}']) + "\n")
+    pq.write_table(table.slice(500, 300), paths[2], row_group_size=300)
+    return paths
+
+
+@pytest.fixture(scope="module", params=["--test_fraction=0.2", "--test_shards=2"])
+def built(
+    request: pytest.FixtureRequest, sample: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A folder with the sources, in `in/`, and a dataset of them, in `out/`."""
+    folder = tmp_path_factory.mktemp("repair")
+    write_sources(folder / "in", sample)
+    flags = ["--shard_tokens=40000", "--max_bad_rows=5", "--block_bytes=100000", request.param]
+    given = [f"--input={folder}/in/*", f"--output={folder}/out", *flags]
+    assert main(["build", *given]) == 0
+    return folder
+
+
+@pytest.fixture
+def whole(built: Path) -> dict[str, bytes]:
+    return files_in(built / "out")
+
+
+@pytest.fixture
+def dataset(built: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(built / "out", tmp_path / "out"))
+
+
+def lose(path: Path, random: Random) -> None:
+    path.unlink()
+
+
+def cut(path: Path, random: Random) -> None:
+    os.truncate(path, random.randrange(path.stat().st_size))
+
+
+def flip(path: Path, random: Random) -> None:
+    content = bytearray(path.read_bytes())
+    content[random.randrange(len(content))] ^= 1 << random.randrange(8)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_is_damaged_is_made_again(
+    dataset: Path, whole: dict[str, bytes], seed: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    random = Random(seed)
+    names = sorted(set(whole) - {MANIFEST_NAME})
+    chosen = sorted(random.sample(names, [1, 2, 3, len(names) // 2, len(names), 1][seed]))
+    for name in chosen:
+        random.choice([lose, cut, flip])(dataset / name, random)
+    assert main(["repair", str(dataset), "--json"]) == 0
+    done = json.loads(capsys.readouterr().out)
+    assert (sorted(done["repaired"]), done["checked"]) == (chosen, len(names))
+    assert files_in(dataset) == whole
+    assert sorted(path.name for path in dataset.iterdir()) == ["metadata", "test", "train"]
+    assert fineshards.verify(dataset).ok
+    assert main(["repair", str(dataset)]) == 0
+    assert capsys.readouterr().out.startswith(f"nothing to repair: {len(names)} files of ")
+
+
+def test_only_the_sources_of_what_is_damaged_are_needed(
+    built: Path, tmp_path: Path, whole: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(built, tmp_path / "elsewhere"))
+    last = max(name for name in whole if name.startswith("train/"))
+    moved = [path.rename(tmp_path / path.name) for path in (built / "in").glob("[01].*")]
+    try:
+        (folder / "out" / last).unlink()
+        assert main(["repair", str(folder / "out"), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["sources"] == [str(built / "in/2.parquet")]
+        assert files_in(folder / "out") == whole
+        # The first shards are of the files that are not there.
+        (folder / "out/test/test_0000.npy").unlink()
+        before = files_in(folder / "out")
+        assert main(["repair", str(folder / "out")]) == 1
+        errors = capsys.readouterr().err
+        assert "0.parquet is needed for the repair, and is not there." in errors
+        assert files_in(folder / "out") == before
+    finally:
+        for path in moved:
+            path.rename(built / "in" / path.name)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes() + b"\n"), "has changed since the dataset"),
+        (
+            lambda path: path.write_text(path.read_text().replace("the", "a b", 5)),
+            "has changed since the dataset was built: it gives ",
+        ),
+        (
+            lambda path: path.write_text(path.read_text().replace(" 10", " 11")),
+            "made again is not what the manifest says|has changed since .* of the test split",
+        ),
+    ],
+    ids=["size", "counts", "bytes"],
+)
+def test_a_source_that_has_changed_is_refused(
+    change: Callable[[Path], None],
+    words: str,
+    built: Path,
+    dataset: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source = built / "in/1.jsonl"
+    shutil.copy2(source, tmp_path)
+    try:
+        change(source)
+        for shard in (dataset / "train").iterdir():
+            shard.unlink()
+        before = files_in(dataset)
+        assert main(["repair", str(dataset)]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("fineshards: ")
+        assert re.search(words, line)
+        assert "othing was repaired" in line
+        assert files_in(dataset) == before
+    finally:
+        shutil.copy(tmp_path / source.name, source)
+
+
+def test_a_source_that_was_copied_back_is_the_same(
+    built: Path, dataset: Path, whole: dict[str, bytes]
+) -> None:
+    os.utime(built / "in/0.parquet", (1, 1))
+    (dataset / "test/test_0000.npy").unlink()
+    assert main(["repair", str(dataset)]) == 0
+    assert files_in(dataset) == whole
+
+
+def test_a_damaged_manifest_is_not_repaired(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = dataset / MANIFEST_NAME
+    manifest.write_text(manifest.read_text().replace("origin", "origim", 1))
+    assert main(["repair", str(dataset)]) == 1
+    assert "is not a manifest" in capsys.readouterr().err
+    manifest.write_text(manifest.read_text().replace("origim", "origin", 1).replace("\n", "\n ", 1))
+    assert main(["repair", str(dataset)]) == 1
+    assert "manifest.json is damaged itself" in capsys.readouterr().err
+
+
+def test_a_dataset_of_version_1_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    (manifest,) = FIXTURES.glob("version-0.1.0/finished/**/manifest.json")
+    assert main(["repair", str(manifest.parent.parent)]) == 1
+    assert "was built by version 0.1.0" in capsys.readouterr().err
+
+
+def test_a_tokenizer_file_comes_from_where_it_is_now(
+    sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = pq.read_table(sample)["text"].to_pylist()[:200]
+    train("gpt2", texts).save(str(tmp_path / "tokenizer.json"))
+    train("gpt2", texts, size=1500).save(str(tmp_path / "other.json"))
+    output = tmp_path / "out"
+    fineshards.build(
+        input=sample, output=output, tokenizer=tmp_path / "tokenizer.json", shard_tokens=10**6
+    )
+    whole = files_in(output)
+    (tmp_path / "tokenizer.json").rename(tmp_path / "moved.json")
+    (output / "metadata/tokenizer.json").unlink()
+    assert main(["repair", str(output)]) != 0
+    assert main(["repair", str(output), f"--tokenizer={tmp_path}/other.json"]) == 1
+    assert "is another tokenizer: sha256" in capsys.readouterr().err
+    assert main(["repair", str(output), f"--tokenizer={tmp_path}/moved.json"]) == 0
+    assert files_in(output) == whole
+
+
+@pytest.mark.kills
+def test_a_repair_that_is_killed_is_done_by_the_same_command(
+    dataset: Path, whole: dict[str, bytes]
+) -> None:
+    for path in (dataset / "train").iterdir():
+        path.unlink()
+    for number in range(8):
+        job = start("repair", dataset)
+        time.sleep(0.25 * number)
+        job.kill()
+        job.communicate()
+        # Nothing half-made is among the shards.
+        found = files_in(dataset)
+        assert {name: found[name] for name in found if name in whole}.items() <= whole.items()
+    job = start("repair", dataset)
+    wait_until(lambda: job.poll() is not None)
+    assert job.returncode == 0
+    found = files_in(dataset)
+    assert {name: found[name] for name in whole} == whole
+
+
+@pytest.mark.cloud
+def test_a_dataset_on_gs_is_repaired(cloud: Proxy, sample: Path, tmp_path: Path) -> None:
+    source = tmp_path / "in.parquet"
+    pq.write_table(pq.read_table(sample).slice(0, 60), source, row_group_size=7)
+    flags = ["--shard_tokens=4000", "--test_fraction=0.3", "--block_bytes=1"]
+    assert main(["build", f"--input={source}", "--output=gs://data/out", *flags]) == 0
+    whole = {name: cloud.content("data", name) for name in cloud.names("data")}
+    client = google_storage.Client(project="p", credentials=AnonymousCredentials())
+    bucket = client.bucket("data")
+    names = [name for name in whole if name.endswith((".npy", ".parquet", "job.json"))]
+    for number, name in enumerate(names[::2]):
+        bucket.delete_blob(name)
+        if number % 2:
+            bucket.blob(name).upload_from_string(whole[name][:-1] + b"?")
+    assert main(["repair", "gs://data/out"]) == 0
+    assert {name: cloud.content("data", name) for name in cloud.names("data")} == whole
