@@ -14,9 +14,9 @@ from fineshards.errors import UsageError, with_escaped_bytes
 
 # The seed's shard size.
 DEFAULT_SHARD_TOKENS = 100_000_000
-# One document in a hundred, unless the seed's rule (`test_shards`) is asked for.
 # Numbers of a job record are counts and sizes in 63 bits.
 _LIMIT = 1 << 63
+# One document in a hundred, unless the seed's rule (`test_shards`) is asked for.
 _DEFAULT_TEST_FRACTION = "1/100"
 _DEFAULT_SPLIT_KEY = "text"
 _SPLIT_KEYS = ("text", "id", "host", "row")
@@ -50,7 +50,7 @@ class BuildConfig:
         dataset_revision: The dataset's branch, tag or commit.
         text_column: The column that holds the text. Default: text.
         id_column: The column that names documents in the document tables. Default: id, where a
-            file has it, and null where its value is not text or a number.
+            file has it, and null where its value is an object or a list.
         output: Folder for the dataset, local or gs://bucket/folder.
         tokenizer: A tiktoken encoding, or a tokenizer.json of Hugging Face's tokenizers library:
             the file, a folder that holds one, or a repository on the hub as OWNER/NAME or

@@ -179,8 +179,10 @@ def _add_explain_flags(parser: Parser) -> None:
     )
     which.add_argument("--id", metavar="ID", help="All documents with this id.")
     more = parser.add_argument_group("details")
-    more.add_argument("--rank", type=count, metavar="R", help="Only the rows of one rank.")
-    more.add_argument("--world_size", type=count, metavar="W", help="Ranks. Default: 1.")
+    more.add_argument(
+        "--rank", type=count, default=0, metavar="R", help="Only the rows of one rank. Default: 0."
+    )
+    more.add_argument("--world_size", type=count, default=1, metavar="W", help="Ranks. Default: 1.")
     more.add_argument(
         "--batch_size", type=count, metavar="B", help="Default: that of the run that saved it."
     )
@@ -199,8 +201,9 @@ def _explain(parser: Parser, arguments: Sequence[str]) -> int:
     loader = split = None
     if args.state is not None:
         state = explain.load_state(args.state)
-        ranks = (args.rank or 0, args.world_size or 1)
-        loader, split = explain.loader_of(args.folder, state, args.batch_size, *ranks)
+        loader, split = explain.loader_of(
+            args.folder, state, args.batch_size, args.rank, args.world_size
+        )
     if args.document is not None or args.id is not None:
         found = explain.explain_document(
             args.folder, args.document, args.id, args.sequence_length, loader, args.epochs

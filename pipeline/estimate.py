@@ -17,11 +17,12 @@ from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
 from fineshards.errors import InputError
 from fineshards.pipeline.fresh import call_in_fresh_interpreter
-from fineshards.pipeline.launch import default_block_bytes
-from fineshards.pipeline.run import prepare
+from fineshards.pipeline.launch import default_block_bytes, describe_job
+from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts
 from fineshards.shards.job import Job
 from fineshards.shards.records import Block, SourceFile
+from fineshards.storage.base import open_storage
 from fineshards.storage.temporary import temporary_room
 from fineshards.transforms.pool import Pool
 from fineshards.transforms.tasks import DiscoverFile, Done, ProbeBlock, Task
@@ -72,12 +73,15 @@ def _measure(config: BuildConfig, workers: int | None, size: int, folder: str) -
     block_bytes = min(size // _PARTS, _BLOCK_BYTES)
     # Rows that cannot be encoded are counted, not refused.
     trial = replace(config, output=folder, block_bytes=block_bytes, max_bad_rows=sys.maxsize)
-    launch = prepare(trial)
-    job, kinds = launch.job, defaultdict(list)
+    storage = open_storage(folder)
+    job, vocabulary = describe_job(trial)
+    storage.write(job.settings.tokenizer.file, vocabulary)
+    job.save(storage)
+    work, kinds = Work.of(Checkpoints.of(storage, job), job, trial), defaultdict(list)
     for file in job.files:
         kinds[_kind(file)].append(file)
     looked = [files[n] for files in kinds.values() for n in spread(len(files))[:_FILES]]
-    with Pool(Work.of(launch.checkpoints, job, trial), usable_cores(), ()) as pool:
+    with Pool(work, usable_cores(), ()) as pool:
         found: Found = dict(
             result for result, _ in _done(pool, [DiscoverFile(file) for file in looked])
         )
@@ -85,8 +89,9 @@ def _measure(config: BuildConfig, workers: int | None, size: int, folder: str) -
         parts = _read(pool, found, totals, size, _LARGER * block_bytes)
     if not any(part.counts.documents for part in parts):
         raise InputError("the input has no documents, as far as it was probed.")
+    # A block is done by one core. A build's are larger than those of the probe.
     largest = max(block.bytes for blocks in found.values() for block in blocks)
-    # A block is done by one core.
+    largest = max(largest, config.block_bytes or default_block_bytes(job.files))
     busy = min(usable_cores(), max(1.0, sum(totals.values()) / max(largest, 1)))
     result = _conclude(config, workers, job, parts, totals, busy, Path(folder))
     remember(result, job.files, job.settings)
@@ -146,6 +151,8 @@ def _conclude(
     is_spread = all(part.is_whole or part.file.format == "parquet" for part in parts)
     counts = Counts.total([part.counts for part in parts])
     warm = parts[len(parts) // 3 :]
+    if not any(part.counts.tokens for part in warm):
+        warm = parts
     rate = sum(part.counts.tokens for part in warm) / sum(part.seconds for part in warm)
     on_disk = {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
     in_blocks = {path: size for path, size in on_disk.items() if path.parent.name == "blocks"}

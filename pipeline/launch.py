@@ -67,8 +67,24 @@ def prepare(config: BuildConfig) -> Launch:
     Raises UsageError if the input is not found or the output belongs to another job.
     """
     storage = open_storage(config.folder)
+    job, vocabulary = describe_job(config)
+    refuse_overlap(storage, job.files, (config.dataset,) if config.dataset else config.patterns)
+    _refuse_foreign_files(storage)
+    job, replaces = _take_folder(storage, job, vocabulary, config.overwrite)
+    manifest = Manifest.load(storage)
+    checkpoints = Checkpoints.of(storage, job)
+    if manifest is not None and not config.keep_checkpoints:
+        # A job killed just after its manifest leaves them behind.
+        clear_checkpoints(checkpoints)
+    return Launch(job, checkpoints, manifest, replaces)
+
+
+def describe_job(config: BuildConfig) -> tuple[Job, bytes]:
+    """The job of a configuration, and the tokenizer's file; writes nothing.
+
+    Raises UsageError or InputError for an input or a tokenizer that cannot be used.
+    """
     files, origin = find_input(config)
-    refuse_overlap(storage, files, (config.dataset,) if config.dataset else config.patterns)
     tokenizer, vocabulary = describe_tokenizer(
         _tokenizer_place(os.fspath(config.tokenizer)), config.tokenizer_engine, config.eot_token
     )
@@ -80,15 +96,7 @@ def prepare(config: BuildConfig) -> Launch:
         block_bytes=config.block_bytes or default_block_bytes(files),
         dtype=_resolve_dtype(config.dtype, tokenizer),
     )
-    job = Job(settings, tuple(files), origin)
-    _refuse_foreign_files(storage)
-    job, replaces = _take_folder(storage, job, vocabulary, config.overwrite)
-    manifest = Manifest.load(storage)
-    checkpoints = Checkpoints.of(storage, job)
-    if manifest is not None and not config.keep_checkpoints:
-        # A job killed just after its manifest leaves them behind.
-        clear_checkpoints(checkpoints)
-    return Launch(job, checkpoints, manifest, replaces)
+    return Job(settings, tuple(files), origin), vocabulary
 
 
 def _conflict(storage: Storage, existing: Job, job: Job) -> str:

@@ -15,6 +15,8 @@ from fineshards.pipeline.quantities import byte_count, count
 
 # Runners whose job service has options of its own: pipeline/runners/portable.py.
 _DESCRIBED = frozenset({"flink", "portable", "spark"})
+# Of a Dataflow job, for `estimate`.
+_MOST_WORKERS = 4000
 # What `estimate` takes of the flags of `build`, beside those that name the input.
 _ESTIMATED = ("tokenizer", "eot_token", "dtype", "tokenizer_engine")
 
@@ -87,8 +89,8 @@ def parse_estimate_flags(
     """What to estimate, the number of workers, and whether to print JSON; raises UsageError."""
     args = vars(parser.parse_args(list(argv)))
     workers, as_json = args.pop("workers"), args.pop("json")
-    if workers is not None and workers < 1:
-        raise UsageError(f"--workers must be at least 1, got {workers}.")
+    if workers is not None and not 1 <= workers <= _MOST_WORKERS:
+        raise UsageError(f"--workers must be from 1 to {_MOST_WORKERS:,}, got {workers:,}.")
     # The output is not known yet; nothing is written to it.
     return BuildConfig(**args, output="out"), workers, as_json
 

@@ -180,7 +180,7 @@ def finished(launch: Launch) -> Manifest:
 def _pool(work: Work, config: BuildConfig, job: Job) -> AbstractContextManager[object]:
     from fineshards.transforms.pool import Pool
 
-    return Pool(work, config.workers or usable_cores(), job.files)
+    return Pool(work, config.workers or usable_cores(), job.files, resumes=True)
 
 
 def _run_here(launch: Launch, work: Work, config: BuildConfig) -> None:

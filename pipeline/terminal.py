@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -22,6 +23,8 @@ INTERRUPTED = 130
 
 def report_errors(action: Callable[[], int | None]) -> int:
     """Runs a command and returns its exit code; every expected error is one sentence on stderr."""
+    if sys.stderr is None:  # closed by the caller; print would write to stdout instead
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     try:
         return action() or 0
     except KeyboardInterrupt:

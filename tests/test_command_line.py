@@ -152,6 +152,8 @@ def test_stdout_need_not_have_every_letter_nor_room(data: Path) -> None:
         )
     closed = in_shell("fineshards inspect öut | head -n 0", data.parent)
     assert closed.stderr == ""
+    silent = in_shell("fineshards find nowhere --token 1 --json 2>&-", data.parent)
+    assert (silent.returncode, silent.stdout) == (1, "")
 
 
 def test_files_may_be_given_one_by_one_and_flags_with_hyphens(data: Path) -> None:

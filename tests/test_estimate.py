@@ -170,7 +170,8 @@ def test_rows_that_cannot_be_encoded_are_counted(
         (["--input=none*.parquet"], 2, "no file matches"),
         (["--input={sample}", "--text_column=txet"], 1, "no column 'txet'"),
         (["--input={sample}", "--tokenizer=none"], 2, "none"),
-        (["--input={sample}", "--workers=0"], 2, "--workers must be at least 1, got 0"),
+        (["--input={sample}", "--workers=0"], 2, "--workers must be from 1 to 4,000, got 0"),
+        (["--input={sample}", "--workers=1e20"], 2, "--workers must be from 1 to 4,000"),
         (["--input={sample}", "--output=x"], 2, "--output"),
         ([], 2, "either --input or --dataset"),
         (["--input={nulls}"], 1, "no documents"),
@@ -268,6 +269,33 @@ def test_the_beginning_of_a_large_block_stands_for_it(kind: str, tmp_path: Path)
     assert 0.1 < found.probe_share < 0.6
     assert found.documents == pytest.approx(len(texts), rel=0.05)
     assert found.tokens_range is None
+
+
+@pytest.mark.parametrize("kind", ["dictionary", "short"])
+def test_parquet_is_scaled_by_rows(kind: str, tmp_path: Path) -> None:
+    """Whatever the size of the column says: a dictionary is small, short texts have prefixes."""
+    texts = [" many words" * 1000] * 3000 if kind == "dictionary" else ["a b c d e f"] * 900_000
+    table = pa.table({"text": texts})
+    dictionary = ["text"] if kind == "dictionary" else False
+    path = tmp_path / "a.parquet"
+    pq.write_table(table, path, row_group_size=len(texts), use_dictionary=dictionary)
+    found = estimate(config_of(path), None, size=1 << 20)
+    assert found.documents == pytest.approx(len(texts), rel=0.01)
+    assert not found.exact
+
+
+def test_files_without_documents_are_among_the_probe(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["some text"] * 50}), tmp_path / "0.parquet")
+    for number in range(1, 4):
+        nulls = pa.table({"text": pa.nulls(50, pa.string())})
+        pq.write_table(nulls, tmp_path / f"{number}.parquet")
+    found = estimate(config_of(tmp_path), None)
+    assert (found.documents, found.exact) == (50, True)
+
+
+def test_the_input_may_lie_in_the_temporary_folder(work: Path) -> None:
+    pq.write_table(pa.table({"text": ["some text"] * 50}), work / "0.parquet")
+    assert estimate(config_of(work), None).documents == 50
 
 
 def test_a_file_of_another_kind_is_probed_too(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import fineshards
 from fineshards import BatchLoader, Mixture, TokenDataset
 from fineshards.errors import UsageError
+from fineshards.loader.batches import Share
 from fineshards.loader.order import EpochOrder, GroupedShuffle
 from fineshards.loader.permutation import Permutation, key
 from fineshards.pipeline.cli import main
@@ -118,6 +119,15 @@ def test_occurrences_are_all_places_of_a_sample(
             here = [each for each in every if (each.source, each.sample) == (name, sample)]
             found = parts[0].occurrences(sample, name, epochs=5)
             assert found == sorted(here, key=lambda each: each.epoch)
+
+
+@given(st.integers(1, 40), st.integers(1, 40))
+def test_a_sample_has_one_rank_and_row(samples: int, world_size: int) -> None:
+    found = [Share(1, 0, world_size).place(at, samples) for at in range(samples)]
+    parts = [Share(1, rank, world_size).part(samples) for rank in range(world_size)]
+    assert found == [
+        (rank, row) for rank, (first, stop) in enumerate(parts) for row in range(stop - first)
+    ]
 
 
 def test_epochs_follow_each_other(train: TokenDataset) -> None:
@@ -242,6 +252,13 @@ def test_the_steps_of_a_document_draw_it(
         ("--state {tmp}/start.json", "saved before the first step; give --step."),
         ("--state {tmp}/start.json --step 0 --rank 3", "rank is 3"),
         ("--step 3 --document 3", "not allowed with"),
+        ("--document=-1 --sequence_length 9", "--document -1: the dataset has"),
+        ("--document 5 --sequence_length 0", "sequence_length is 0"),
+        ("--document 5 --sequence_length 9 --epochs 0", "epochs is 0"),
+        ("--state {tmp}/start.json --step 1e20", "step is 100000000000000000000; no order"),
+        ("--state {tmp}/start.json --step 0 --batch_size 0", "batch_size is 0"),
+        ("--state {tmp}/start.json --step 0 --world_size 0", "world_size is 0"),
+        ("--state {tmp}/changed.json", "is not between two batches of 6"),
     ],
 )
 def test_mistakes_are_one_sentence(
@@ -256,6 +273,7 @@ def test_mistakes_are_one_sentence(
     state = json.loads((tmp_path / "start.json").read_text())
     old = {name: value for name, value in state.items() if name != "batch_size"}
     contents = {"list": [], "empty": {}, "other": state | {"fingerprint": "other"}, "old": old}
+    contents["changed"] = state | {"consumed": 10}
     for name, content in contents.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
     given = flags.format(tmp=tmp_path).split()

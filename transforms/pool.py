@@ -58,8 +58,14 @@ class Pool:
     task is begun, and every result that is asked for is that failure.
     """
 
-    def __init__(self, work: Work, workers: int, files: Sequence[SourceFile]) -> None:
-        """Raises FineshardsError if the system allows no more processes."""
+    def __init__(
+        self, work: Work, workers: int, files: Sequence[SourceFile], resumes: bool = False
+    ) -> None:
+        """Raises FineshardsError if the system allows no more processes.
+
+        resumes: whether the same command goes on where this one ends, as a build does.
+        """
+        self._resumes = resumes
         # Guards what follows; notified when there is a result.
         self._changed = threading.Condition()
         # Each task from when it is known until its result is taken; None until it is finished.
@@ -104,6 +110,7 @@ class Pool:
         self._closing = True
         self._waker.send_bytes(b"closing")
         self._dispatcher.join()
+        self._fail(FineshardsError("the worker processes have been ended"))
         self._end_processes()
 
     def submit(self, task: Task) -> None:
@@ -116,7 +123,7 @@ class Pool:
             self._waker.send_bytes(b"task")
 
     def result(self, task: Task) -> Done:
-        """Waits for the result of a submitted task. It can be taken once."""
+        """Waits for the result of a submitted task. It can be taken once, by one caller."""
         with self._changed:
             self._changed.wait_for(lambda: self._failure or self._results[task] is not None)
             if self._failure is not None:
@@ -180,7 +187,7 @@ class Pool:
             result = process.connection.recv()
         except (EOFError, OSError):
             self._processes.remove(process)
-            self._fail(_death(process))
+            self._fail(_death(process, self._resumes))
             return False
         task, process.task = process.task, None
         assert task is not None
@@ -196,7 +203,7 @@ class Pool:
                 file, blocks = result[0]
                 self._blocks[file] = blocks
                 # All footers first: a wrong flag then leaves no block behind.
-                if len(self._blocks) == len(self._files):
+                if self._failure is None and len(self._blocks) == len(self._files):
                     self._add(FinishBlock(f, b) for f in self._files for b in self._blocks[f])
             self._results[task] = result
             self._changed.notify_all()
@@ -208,21 +215,24 @@ class Pool:
             self._changed.notify_all()
 
 
-def _death(worker: _Process) -> FineshardsError:
+def _death(worker: _Process, resumes: bool) -> FineshardsError:
     """What to say of a worker process that has ended."""
-    _, status, used = os.wait4(worker.process.pid, 0)
-    code = os.waitstatus_to_exitcode(status)
-    memory = used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    try:
+        _, status, used = os.wait4(worker.process.pid, 0)
+    except ChildProcessError:  # multiprocessing has noticed its end while it started another one
+        code, memory = worker.process.exitcode, ""
+    else:
+        code = os.waitstatus_to_exitcode(status)
+        held = used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        memory = f"; it held {held / 1e9:.2f} GB of memory at most"
     doing = "waiting for work" if worker.task is None else str(worker.task)
-    advice = (
-        "Most likely the machine ran out of memory: use fewer --workers"
-        if code == -signal.SIGKILL
-        else "See the lines above, if there are any"
-    )
-    return FineshardsError(
-        f"a worker process {how_it_ended(code)} while {doing}; it held {memory / 1e9:.2f} GB of "
-        f"memory at most. {advice}. Finished work is safe; run the same command again to resume."
-    )
+    advice = "See the lines above, if there are any."
+    if code == -signal.SIGKILL:
+        advice = "Most likely the machine ran out of memory"
+        advice += ": use fewer --workers." if resumes else "."
+    if resumes:
+        advice += " Finished work is safe; run the same command again to resume."
+    return FineshardsError(f"a worker process {how_it_ended(code)} while {doing}{memory}. {advice}")
 
 
 def _serve(connection: Connection, inherited: list[Connection], work: Work, launcher: int) -> None:

@@ -12,6 +12,7 @@ from fineshards.commands.find import find_id
 from fineshards.commands.wording import counted
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import InputError, UsageError
+from fineshards.loader.arguments import checked_integer
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.batches import DrawnSample
 from fineshards.loader.dataset import SampleDocument, TokenDataset
@@ -87,7 +88,7 @@ def loader_of(
             f"--state holds no state of a BatchLoader: it lacks {', '.join(missing)}. Save what "
             "state_dict() returned, as JSON."
         )
-    batch_size = batch_size or state.get("batch_size")
+    batch_size = state.get("batch_size") if batch_size is None else batch_size
     if batch_size is None:
         raise UsageError("--state has no batch size, as it was saved by 0.1.0; give --batch_size.")
     for split in SPLITS:
@@ -117,7 +118,14 @@ def loader_of(
 def explain_step(folder: str, loader: BatchLoader, split: str, step: int | None) -> ExplainedStep:
     """What a step was made of. step: None for the last one before the loader's position."""
     if step is None:
-        step = loader.consumed // loader.batches.share.batch_size - 1
+        batch_size = loader.batches.share.batch_size
+        if loader.consumed % batch_size:
+            raise UsageError(
+                f"--state was saved after {loader.consumed:,} samples, which is not between two "
+                f"batches of {batch_size:,}: the run had another batch size before, or its last "
+                "batch was a part of one. Give --step."
+            )
+        step = loader.consumed // batch_size - 1
         if step < 0:
             raise UsageError("--state was saved before the first step; give --step.")
     storage = open_storage(folder)
@@ -157,15 +165,19 @@ def explain_document(
             raise UsageError(f"--id {id_}: no document has this id.")
     else:
         count = dataset.manifest.totals()["documents"]
-        if number is None or number >= count:
+        if number is None or not 0 <= number < count:
             raise UsageError(
                 f"--document {number}: the dataset has {counted(count, 'document')}, numbered from "
                 "0."
             )
         numbers = [number]
-    length = sequence_length if loader is None else loader.batches.sources[0].sequence_length
-    if length is None:
+    checked_integer("--epochs", epochs, 1)
+    if loader is not None:
+        length = loader.batches.sources[0].sequence_length
+    elif sequence_length is None:
         raise UsageError("give --sequence_length, or a --state.")
+    else:
+        length = checked_integer("--sequence_length", sequence_length, 1)
     documents = [dataset.document(each) for each in numbers]
     return [
         _explain(dataset, document, split, place, length, loader, epochs)

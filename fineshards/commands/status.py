@@ -133,7 +133,9 @@ class StatusReader:
         self, done: dict[tuple[int, int], tuple[int, float]], shard_times: list[float]
     ) -> Status:
         files_total = len(self._job.files)
-        sizes = {(b.file, b.index): b.bytes for blocks in self._blocks.values() for b in blocks}
+        # A list, because progress may look in two threads at its end.
+        known = list(self._blocks.values())
+        sizes = {(b.file, b.index): b.bytes for blocks in known for b in blocks}
         all_known = len(self._blocks) == files_total
         finished = sorted((time_, sizes.get(key, 0)) for key, (_, time_) in done.items())
         text_bytes = sum(size for _, size in finished)

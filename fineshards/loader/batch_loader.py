@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from fineshards.errors import UsageError
+from fineshards.loader.apportionment import MAX_DRAWS
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.batches import Batches, DrawnSample, Share
 from fineshards.loader.dataset import SampleDocument
@@ -220,7 +221,7 @@ class BatchLoader:
             One DrawnSample per row of the batch, in order; none beyond the end.
 
         Raises:
-            UsageError: `step` is not an integer of at least 0.
+            UsageError: `step` is not an integer of at least 0, or beyond what can be drawn.
 
         Example:
             >>> from fineshards import BatchLoader, TokenDataset
@@ -233,7 +234,11 @@ class BatchLoader:
             True
             >>> loader.close()
         """
-        return self.batches.drawn(checked_integer("step", step, 0))
+        step = checked_integer("step", step, 0)
+        # Draws of a mixture end there.
+        if (step + 1) * self.batches.share.batch_size > MAX_DRAWS:
+            raise UsageError(f"step is {step}; no order is computed beyond {MAX_DRAWS} samples.")
+        return self.batches.drawn(step)
 
     def explain(self, step: int) -> list[tuple[DrawnSample, list[SampleDocument]]]:
         """The samples of this rank's part of a global batch, each with its documents.
@@ -245,8 +250,7 @@ class BatchLoader:
             For each row of the batch its DrawnSample, and what `TokenDataset.documents` says of it.
 
         Raises:
-            UsageError: `step` is not an integer of at least 0, or a source does not know its
-                documents.
+            UsageError: As `samples`, or if a source does not know its documents.
             OutputError: A document table is missing or damaged.
         """
         explained = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -53,6 +53,11 @@ class Share:
             samples * self.rank // self.world_size,
             samples * (self.rank + 1) // self.world_size,
         )
+
+    def place(self, sample: int, samples: int) -> tuple[int, int]:
+        """The rank that gets a sample of a batch of `samples`, and the row in its part."""
+        rank = ((sample + 1) * self.world_size - 1) // samples
+        return rank, sample - samples * rank // self.world_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +169,8 @@ class Batches:
         size = self.size(step * self.share.batch_size)
         if at >= size:  # in a last batch that is left out
             return None
-        parts = [replace(self.share, rank=rank) for rank in range(self.share.world_size)]
-        (share,) = [part for part in parts if part.part(size)[0] <= at < part.part(size)[1]]
-        row = at - share.part(size)[0]
-        return DrawnSample(step, share.rank, row, self.names[source], sample, epoch)
+        rank, row = self.share.place(at, size)
+        return DrawnSample(step, rank, row, self.names[source], sample, epoch)
 
     def _read(self, starts: list[int]) -> Iterator[Samples]:
         parts = [self.share.part(self.size(start)) for start in starts]

@@ -111,7 +111,7 @@ def parse_row(line: bytes, columns: Columns) -> dict[str, Any]:
     text = record[columns.text]
     if text is not None and not isinstance(text, str):
         raise ValueError(f"its {columns.text!r} is {_kind(text)}, expected a string")
-    if columns.id_required and isinstance(id_ := record.get(columns.id), dict | list | bool):
+    if columns.id_required and isinstance(id_ := record.get(columns.id), dict | list):
         raise ValueError(f"its {columns.id!r} is {_kind(id_)}, expected a string or a number")
     # Integers beyond 64 bits have become floats, which would make different ids equal.
     as_text = [columns.id, *LABEL_COLUMNS, *([columns.split] if columns.split else [])]
@@ -141,10 +141,10 @@ def _is_inexact(value: object) -> bool:
 
 
 def _as_text(value: object) -> str | None:
-    """A string as it is, a number as text; null for what is neither."""
+    """A string as it is, a number or a boolean as Python writes it; null for the rest."""
     if value is None or isinstance(value, str):
         return value
-    return None if isinstance(value, dict | list | bool) else str(value)
+    return None if isinstance(value, dict | list) else str(value)
 
 
 def _kind(value: object) -> str:

@@ -65,6 +65,13 @@ def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: 
     ]
 
 
+def rows_of(file: SourceFile, opened: BinaryIO, block: Block) -> int:
+    """The number of rows of a block, from the footer."""
+    footer = open_source(file, opened, _READ_BUFFER).metadata
+    groups = range(block.first_group, block.stop_group)
+    return sum(footer.row_group(group).num_rows for group in groups)
+
+
 def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> Iterator[Rows]:
     """Yields the rows of a block in order; raises InputError for a damaged row group."""
     parquet = open_source(file, opened, _READ_BUFFER)

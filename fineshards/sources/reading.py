@@ -51,22 +51,22 @@ class Head:
         self.share = 0.0
 
     def __iter__(self) -> Iterator[Rows]:
-        file, block, text = self._file, self._block, 0
+        file, block, text, rows = self._file, self._block, 0, 0
         with explain_failures(file), open_file(file) as opened:
-            for rows in _FORMATS[file.format].read(file, opened, self._columns, block):
-                yield rows
-                text += pc.sum(pc.binary_length(rows.texts)).as_py() or 0
+            for batch in _FORMATS[file.format].read(file, opened, self._columns, block):
+                yield batch
+                rows += len(batch.numbers) + len(batch.bad)
+                text += pc.sum(pc.binary_length(batch.texts)).as_py() or 0
                 if text >= self._limit:
-                    self.share = min(self._position(opened, text) / max(block.bytes, 1), 1.0)
+                    self.share = self._share(opened, rows)
                     return
         self.share = 1.0
 
-    def _position(self, opened: BinaryIO, text: int) -> int:
-        """How many of the block's bytes were read, with `text` bytes of text."""
+    def _share(self, opened: BinaryIO, rows: int) -> float:
         if self._file.format == "parquet":
-            return text
-        # In a compressed file too. Some readers close it at its end.
-        return self._block.bytes if opened.closed else opened.tell()
+            return rows / max(parquet.rows_of(self._file, opened, self._block), 1)
+        # The position in the file, compressed or not. Some readers close it at its end.
+        return 1.0 if opened.closed else opened.tell() / max(self._block.bytes, 1)
 
 
 @contextmanager
