@@ -12,7 +12,8 @@ from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 
 from fineshards.commands.dataflow_cost import on_dataflow
-from fineshards.commands.estimate import Estimate, remember, scaled
+from fineshards.commands.estimate import Estimate, scaled
+from fineshards.commands.remembered import remember
 from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
 from fineshards.errors import InputError
@@ -30,12 +31,11 @@ from fineshards.transforms.work import Work
 
 # Text of a probe per core, because an encoder is slow until it has seen the common words; at most.
 _CORE_BYTES, _MOST_BYTES = 96 << 20, 2 << 30
-# Files of each kind that are looked at. A probe has many small parts, so that they are from many
-# places; where blocks are large, it has so many times as much of each.
+# Files of each kind that are looked at. A probe has many small parts, from many places; of large
+# blocks it has so many times as much.
 _FILES, _PARTS, _BLOCK_BYTES, _LARGER = 64, 48, 4 << 20, 4
-# Where reading is slow, a probe ends after so many seconds.
-_SECONDS = 30.0
-# Seconds of a build beside its work, and how much Write adds to Tokenize: docs/performance.md.
+_SECONDS = 30.0  # after which a slow probe ends
+# Seconds of a build beside its work, and what Write adds to Tokenize: docs/performance.md.
 _FIXED_SECONDS, _WRITE = 1.5, 1.1
 _GOLDEN_RATIO = (5**0.5 - 1) / 2
 
@@ -90,10 +90,10 @@ def _measure(config: BuildConfig, workers: int | None, size: int, folder: str) -
     if not any(part.counts.documents for part in parts):
         raise InputError("the input has no documents, as far as it was probed.")
     # A block is done by one core. A build's are larger than those of the probe.
-    largest = max(block.bytes for blocks in found.values() for block in blocks)
-    largest = max(largest, config.block_bytes or default_block_bytes(job.files))
-    busy = min(usable_cores(), max(1.0, sum(totals.values()) / max(largest, 1)))
-    result = _conclude(config, workers, job, parts, totals, busy, Path(folder))
+    usual = config.block_bytes or default_block_bytes(job.files)
+    largest = max(usual, *(block.bytes for blocks in found.values() for block in blocks))
+    busy = min(usable_cores(), max(1.0, sum(totals.values()) / largest))
+    result = _conclude(job, workers, usual, parts, totals, busy, Path(folder))
     remember(result, job.files, job.settings)
     return result
 
@@ -137,9 +137,9 @@ def _done(pool: Pool, tasks: Sequence[Task]) -> Iterator[Done]:
 
 
 def _conclude(
-    config: BuildConfig,
-    workers: int | None,
     job: Job,
+    workers: int | None,
+    block_bytes: int,
     parts: list[_Part],
     totals: Mapping[str, int],
     busy: float,
@@ -161,7 +161,6 @@ def _conclude(
     growing = tokens * token_bytes + round(scale * tables)
     fixed = sum(on_disk.values()) - sum(in_blocks.values())
     memory = getrusage(RUSAGE_CHILDREN).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    block_bytes = config.block_bytes or default_block_bytes(job.files)
     return Estimate(
         exact=all(part.is_whole for part in parts) and scale == 1,
         tokens=tokens,
@@ -180,7 +179,7 @@ def _conclude(
             rate,
             workers,
             blocks=scale * counts.text_bytes / block_bytes,
-            shards=tokens / config.shard_tokens,
+            shards=tokens / job.settings.shard_tokens,
         ),
     )
 

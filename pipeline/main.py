@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fineshards.commands.estimate import recall
+from fineshards.commands.remembered import recall
 from fineshards.commands.wording import counted, describe_splits
 from fineshards.config import BuildConfig
 from fineshards.pipeline import own_process

@@ -25,7 +25,8 @@ from support.oracle import ENCODING
 from support.source_files import read_all
 
 from fineshards.commands.dataflow_cost import Dataflow, on_dataflow
-from fineshards.commands.estimate import Estimate, describe_estimate, recall, scaled
+from fineshards.commands.estimate import Estimate, describe_estimate, scaled
+from fineshards.commands.remembered import recall
 from fineshards.config import BuildConfig
 from fineshards.errors import InputError
 from fineshards.pipeline.cli import main

@@ -71,8 +71,10 @@ def test_a_terminal_shows_a_bar_with_blocks_rate_and_time_left(
 
 
 def test_without_a_terminal_there_is_one_line_per_stage(
-    fineshards: Run, sample: Path, tmp_path: Path
+    fineshards: Run, sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Where no estimate is remembered, which would be another line.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     flags = ["--shard_tokens=100000", "--block_bytes=1"]
     done = fineshards("build", "--input", sample, "--output", tmp_path, *flags)
     assert done.returncode == 0

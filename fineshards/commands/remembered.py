@@ -1,0 +1,38 @@
+"""What an earlier `estimate` said, kept in the user's cache folder for the summary of a build."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from fineshards.commands.estimate import Estimate
+from fineshards.commands.wording import approximately, duration
+from fineshards.shards.job import Settings
+from fineshards.shards.records import SourceFile
+
+
+def remember(estimate: Estimate, files: Sequence[SourceFile], settings: Settings) -> None:
+    """Keeps an estimate for the summary of a build; does nothing where that is impossible."""
+    with suppress(OSError, RuntimeError):
+        path = _path(files, settings)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{approximately(estimate.tokens)} tokens, {duration(estimate.seconds)}")
+
+
+def recall(files: Sequence[SourceFile], settings: Settings) -> str | None:
+    """What an earlier `estimate` said of these files with this tokenizer, as a phrase."""
+    with suppress(OSError, RuntimeError, ValueError):
+        return _path(files, settings).read_text()
+    return None
+
+
+def _path(files: Sequence[SourceFile], settings: Settings) -> Path:
+    what = [[asdict(file) for file in files], asdict(settings.columns), asdict(settings.tokenizer)]
+    name = hashlib.sha256(json.dumps(what).encode()).hexdigest()
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "fineshards" / "estimates" / f"{name}.json"
