@@ -31,8 +31,8 @@ from fineshards.transforms.work import Work
 
 # Text of a probe per core, because an encoder is slow until it has seen the common words; at most.
 _CORE_BYTES, _MOST_BYTES = 96 << 20, 2 << 30
-# Files of each kind that are looked at. A probe has many small parts, from many places; of large
-# blocks it has so many times as much.
+# Files that are looked at, per kind. Parts of a probe: many, so that they are from many places; the
+# size of one; how much larger it may be where blocks are large.
 _FILES, _PARTS, _BLOCK_BYTES, _LARGER = 64, 48, 4 << 20, 4
 _SECONDS = 30.0  # after which a slow probe ends
 # Seconds of a build beside its work, and what Write adds to Tokenize: docs/performance.md.

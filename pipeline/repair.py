@@ -19,6 +19,7 @@ from fineshards.commands.repair import (
     Repaired,
     expected_files,
     find_damaged,
+    is_whole,
     load_whole_manifest,
 )
 from fineshards.cores import usable_cores
@@ -38,7 +39,6 @@ from fineshards.shards.rejected import REJECTED_FOLDER
 from fineshards.shards.reports import BlockSummary, FileReport, complete_file, report_file
 from fineshards.sources.finding import find_files
 from fineshards.storage.base import Storage, open_storage
-from fineshards.storage.checksums import checksum_to_base64, file_checksum
 from fineshards.storage.temporary import temporary_room
 from fineshards.transforms.pool import Pool
 from fineshards.transforms.tasks import DiscoverFile, FinishBlock, WriteShard
@@ -74,12 +74,10 @@ def _make_again(
     settings = manifest.settings
     job = Job(settings, manifest.files, manifest.origin, FORMAT_VERSION)
     job.save(scratch)
-    is_whole = settings.tokenizer.file not in damaged
-    vocabulary = (
-        storage.read(settings.tokenizer.file)
-        if is_whole
-        else _vocabulary(settings.tokenizer, tokenizer)
-    )
+    if settings.tokenizer.file in damaged:
+        vocabulary = _vocabulary(settings.tokenizer, tokenizer)
+    else:
+        vocabulary = storage.read(settings.tokenizer.file)
     scratch.write(settings.tokenizer.file, vocabulary)
     shards = [
         shard for shard in manifest.shards if {shard.name, table_name(shard.name)} & {*damaged}
@@ -206,15 +204,12 @@ def _put_in_place(
     storage: Storage, manifest: Manifest, damaged: list[str], scratch: Storage
 ) -> None:
     """Copies files into the dataset, once all of them are known to be what the manifest says."""
-    expected = {name: (size, checksum) for name, size, checksum in expected_files(manifest)}
-    for name in damaged:
-        with scratch.open(name) as opened:
-            checksum = checksum_to_base64(file_checksum(opened))
-        if (scratch.size(name), checksum) != expected[name]:
+    for name, size, checksum in expected_files(manifest):
+        if name in damaged and not is_whole(scratch, name, size, checksum):
             raise FineshardsError(
-                f"{name} made again is not what the manifest says: crc32c {checksum}, expected "
-                f"{expected[name][1]}. A source has changed in a way that keeps its counts, or a "
-                "library has another version than the manifest names. Nothing was repaired."
+                f"{name} made again is not what the manifest says (crc32c {checksum}). A source "
+                "has changed in a way that keeps its counts, or a library has another version than "
+                "the manifest names. Nothing was repaired."
             )
     keeps_checkpoints = any(storage.names(f"{CHECKPOINTS}/"))
     for name in damaged:

@@ -53,9 +53,9 @@ class _Process:
 class Pool:
     """Does tasks in `workers` processes while its context lasts.
 
-    It begins by itself with `files`: it reads all footers, then finishes all blocks. Who submits
-    one of these tasks gets the result that is there or on its way. After the first failure no other
-    task is begun, and every result that is asked for is that failure.
+    It begins by itself with `files`: it reads all footers, then finishes all blocks. A caller that
+    submits one of these tasks gets the result that is there or on its way. After the first failure
+    no other task is begun, and every result that is asked for is that failure.
     """
 
     def __init__(

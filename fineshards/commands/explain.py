@@ -20,7 +20,7 @@ from fineshards.shards.dataset import Dataset, Document
 from fineshards.shards.layout import SPLITS
 from fineshards.storage.base import open_storage
 
-# Of a text so many tokens are decoded, and so many characters shown.
+# Tokens decoded, and characters shown, of a text.
 _TOKENS, _CHARACTERS = 24, 60
 
 

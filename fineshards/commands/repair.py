@@ -61,21 +61,22 @@ def expected_files(manifest: Manifest) -> Iterator[tuple[str, int, str]]:
 
 def find_damaged(storage: Storage, manifest: Manifest) -> list[str]:
     """The names of the files that are missing or have another content than the manifest says."""
-
-    def is_whole(expected: tuple[str, int, str]) -> bool:
-        name, size, checksum = expected
-        try:
-            if storage.size(name) != size:
-                return False
-            with storage.open(name, 8 << 20) as opened:
-                return checksum_to_base64(file_checksum(opened)) == checksum
-        except (OutputError, OSError):
-            return False
-
-    files = list(expected_files(manifest))
     with ThreadPoolExecutor(usable_cores()) as pool:
-        whole = list(pool.map(is_whole, files))
-    return [name for (name, _, _), good in zip(files, whole, strict=True) if not good]
+        checked = pool.map(
+            lambda file: (file[0], is_whole(storage, *file)), expected_files(manifest)
+        )
+        return [name for name, whole in checked if not whole]
+
+
+def is_whole(storage: Storage, name: str, size: int, checksum: str) -> bool:
+    """Whether a file is there, with this size and CRC-32C."""
+    try:
+        if storage.size(name) != size:
+            return False
+        with storage.open(name, 8 << 20) as opened:
+            return checksum_to_base64(file_checksum(opened)) == checksum
+    except (OutputError, OSError):
+        return False
 
 
 def describe_repaired(done: Repaired) -> list[str]:

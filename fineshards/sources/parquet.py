@@ -65,11 +65,12 @@ def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: 
     ]
 
 
-def rows_of(file: SourceFile, opened: BinaryIO, block: Block) -> int:
-    """The number of rows of a block, from the footer."""
+def share_read(file: SourceFile, opened: BinaryIO, block: Block, rows: int) -> float:
+    """The share of a block that its first `rows` rows are, from 0 to 1."""
     footer = open_source(file, opened, _READ_BUFFER).metadata
     groups = range(block.first_group, block.stop_group)
-    return sum(footer.row_group(group).num_rows for group in groups)
+    total: int = sum(footer.row_group(group).num_rows for group in groups)
+    return rows / max(total, 1)
 
 
 def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> Iterator[Rows]:

@@ -6,7 +6,6 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import BinaryIO
 
 import pyarrow.compute as pc
 
@@ -20,7 +19,8 @@ from fineshards.sources.rows import Rows
 # Bytes per request while discovering: the first line of a remote file does not need READ_AHEAD.
 _DISCOVERY_READ_AHEAD = 1 << 20
 
-# A format is a module with `discover` and `read`. CONTRIBUTING.md explains how to add one.
+# A format is a module with `discover`, `read` and `share_read`. CONTRIBUTING.md explains how to add
+# one.
 _FORMATS: dict[str, ModuleType] = {"parquet": parquet, "jsonl": jsonl}
 
 
@@ -58,15 +58,9 @@ class Head:
                 rows += len(batch.numbers) + len(batch.bad)
                 text += pc.sum(pc.binary_length(batch.texts)).as_py() or 0
                 if text >= self._limit:
-                    self.share = self._share(opened, rows)
+                    self.share = _FORMATS[file.format].share_read(file, opened, block, rows)
                     return
         self.share = 1.0
-
-    def _share(self, opened: BinaryIO, rows: int) -> float:
-        if self._file.format == "parquet":
-            return rows / max(parquet.rows_of(self._file, opened, self._block), 1)
-        # The position in the file, compressed or not. Some readers close it at its end.
-        return 1.0 if opened.closed else opened.tell() / max(self._block.bytes, 1)
 
 
 @contextmanager
