@@ -8,47 +8,35 @@ from __future__ import annotations
 
 import json
 import platform
-import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, TypeVar
+from typing import Any
 
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards import npy, version_1
 from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.job import (
     JOB_NAME,
-    TOKENIZER_FILES,
     Job,
     Settings,
-    settings_from_json,
     settings_to_json,
 )
 from fineshards.shards.layout import SPLITS, Layout, table_name
+from fineshards.shards.manifest_fields import manifest_fields
 from fineshards.shards.records import (
     JSON_ERRORS,
     MetadataFile,
     ShardRecord,
     SourceFile,
-    as_text,
-    from_fields,
     to_fields,
 )
-from fineshards.shards.rejected import REJECTED_FOLDER
 from fineshards.shards.reports import FileReport
 from fineshards.storage.base import Storage
 
 MANIFEST_NAME = "metadata/manifest.json"
 MANIFEST_VERSION = 2
-# What a manifest may name. Its names are opened, so no other name may lead out of the folder.
-_SHARD_NAME = re.compile(r"(test|train)/\1_[0-9]{4,}\.npy")
-_METADATA_NAME = re.compile(
-    "|".join(map(re.escape, (JOB_NAME, *TOKENIZER_FILES.values())))
-    + rf"|{REJECTED_FOLDER}/[0-9]+-[0-9]+\.jsonl"
-)
-
 # The libraries that can change the bytes of a dataset.
 _LIBRARIES = (
     "fineshards",
@@ -64,8 +52,6 @@ _LIBRARIES = (
     "tokenizers",
     "xxhash",
 )
-
-_NamedRecord = TypeVar("_NamedRecord", ShardRecord, MetadataFile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,64 +378,12 @@ class Manifest:
             known = range(1, MANIFEST_VERSION + 1)
             if content["format"] != "fineshards" or content["version"] not in known:
                 raise ValueError(f"format {content['format']} version {content['version']}")
-            return cls._from_json(content)
+            return cls(**manifest_fields(content))
         except JSON_ERRORS as error:
             raise OutputError(
                 f"{path} is not a manifest of version 1 to {MANIFEST_VERSION} ({error!r}). Use the "
                 "version of fineshards that wrote it, or build the dataset again with --overwrite."
             ) from error
-
-    @classmethod
-    def _from_json(cls, content: dict[str, Any]) -> Manifest:
-        version = content["version"]
-        read_layout = version_1.layout if version == 1 else _layout
-        # What version 1 does not have.
-        missing = {"table_bytes": None, "table_crc32c": None} if version == 1 else {}
-        metadata = () if version == 1 else content["metadata"]
-        layout = read_layout(content["layout"])
-        if min(layout.tokens, layout.shard_tokens) < 1 or not content["shards"]:
-            raise ValueError("it has no tokens")
-        if min(layout.test_tokens, layout.train_tokens) < 0:
-            raise ValueError("a split has fewer than 0 tokens")
-        settings = settings_from_json(content["settings"])
-        for position, fields in enumerate(content["files"]):
-            if fields["index"] != position:
-                raise ValueError(f"file {position} has index {fields['index']}")
-            if (fields.get("test") is not None) != settings.split.by_document:
-                raise ValueError(f"{fields['path']} is not split as the settings say")
-        return cls(
-            fingerprint=as_text(content["fingerprint"]),
-            origin=tuple((name, as_text(value)) for name, value in content["origin"].items()),
-            settings=settings,
-            files=tuple(from_fields(SourceFile, fields) for fields in content["files"]),
-            reports=tuple(
-                from_fields(
-                    FileReport,
-                    fields,
-                    file=fields["index"],
-                    counts=Counts.from_manifest(fields),
-                    test=_sums(fields.get("test")),
-                )
-                for fields in content["files"]
-            ),
-            layout=layout,
-            shards=tuple(
-                _named(_SHARD_NAME, from_fields(ShardRecord, fields, **missing))
-                for fields in content["shards"]
-            ),
-            metadata=tuple(
-                _named(_METADATA_NAME, from_fields(MetadataFile, fields)) for fields in metadata
-            ),
-            versions={name: as_text(value) for name, value in content["versions"].items()},
-            version=int(version),  # not 1.0 or true
-        )
-
-
-def _named(pattern: re.Pattern[str], record: _NamedRecord) -> _NamedRecord:
-    """The record, if it has the name of such a file; raises ValueError otherwise."""
-    if not pattern.fullmatch(record.name):
-        raise ValueError(f"it names the file {record.name!r}")
-    return record
 
 
 def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
@@ -471,14 +405,6 @@ def _installed(packages: Iterable[str]) -> dict[str, str]:
         with suppress(PackageNotFoundError):
             versions[package] = version(package)
     return versions
-
-
-def _layout(fields: dict[str, Any]) -> Layout:
-    return from_fields(Layout, fields)
-
-
-def _sums(fields: dict[str, Any] | None) -> Sums | None:
-    return None if fields is None else from_fields(Sums, fields)
 
 
 def _file_json(file: SourceFile, report: FileReport) -> dict[str, Any]:

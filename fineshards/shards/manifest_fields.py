@@ -1,0 +1,90 @@
+"""The fields of a manifest, read from its JSON and checked one by one."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeVar
+
+from fineshards.shards import version_1
+from fineshards.shards.counts import Counts, Sums
+from fineshards.shards.job import JOB_NAME, TOKENIZER_FILES, settings_from_json
+from fineshards.shards.layout import Layout
+from fineshards.shards.records import (
+    MetadataFile,
+    ShardRecord,
+    SourceFile,
+    as_text,
+    from_fields,
+)
+from fineshards.shards.rejected import REJECTED_FOLDER
+from fineshards.shards.reports import FileReport
+
+# What a manifest may name. Its names are opened, so no other name may lead out of the folder.
+_SHARD_NAME = re.compile(r"(test|train)/\1_[0-9]{4,}\.npy")
+_METADATA_NAME = re.compile(
+    "|".join(map(re.escape, (JOB_NAME, *TOKENIZER_FILES.values())))
+    + rf"|{REJECTED_FOLDER}/[0-9]+-[0-9]+\.jsonl"
+)
+
+_NamedRecord = TypeVar("_NamedRecord", ShardRecord, MetadataFile)
+
+
+def manifest_fields(content: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a Manifest; raises one of JSON_ERRORS for content that cannot be one."""
+    version = content["version"]
+    read_layout = version_1.layout if version == 1 else _layout
+    # What version 1 does not have.
+    missing = {"table_bytes": None, "table_crc32c": None} if version == 1 else {}
+    metadata = () if version == 1 else content["metadata"]
+    layout = read_layout(content["layout"])
+    if min(layout.tokens, layout.shard_tokens) < 1 or not content["shards"]:
+        raise ValueError("it has no tokens")
+    if min(layout.test_tokens, layout.train_tokens) < 0:
+        raise ValueError("a split has fewer than 0 tokens")
+    settings = settings_from_json(content["settings"])
+    for position, fields in enumerate(content["files"]):
+        if fields["index"] != position:
+            raise ValueError(f"file {position} has index {fields['index']}")
+        if (fields.get("test") is not None) != settings.split.by_document:
+            raise ValueError(f"{fields['path']} is not split as the settings say")
+    return {
+        "fingerprint": as_text(content["fingerprint"]),
+        "origin": tuple((name, as_text(value)) for name, value in content["origin"].items()),
+        "settings": settings,
+        "files": tuple(from_fields(SourceFile, fields) for fields in content["files"]),
+        "reports": tuple(
+            from_fields(
+                FileReport,
+                fields,
+                file=fields["index"],
+                counts=Counts.from_manifest(fields),
+                test=_sums(fields.get("test")),
+            )
+            for fields in content["files"]
+        ),
+        "layout": layout,
+        "shards": tuple(
+            _named(_SHARD_NAME, from_fields(ShardRecord, fields, **missing))
+            for fields in content["shards"]
+        ),
+        "metadata": tuple(
+            _named(_METADATA_NAME, from_fields(MetadataFile, fields)) for fields in metadata
+        ),
+        "versions": {name: as_text(value) for name, value in content["versions"].items()},
+        "version": int(version),  # not 1.0 or true
+    }
+
+
+def _named(pattern: re.Pattern[str], record: _NamedRecord) -> _NamedRecord:
+    """The record, if it has the name of such a file; raises ValueError otherwise."""
+    if not pattern.fullmatch(record.name):
+        raise ValueError(f"it names the file {record.name!r}")
+    return record
+
+
+def _layout(fields: dict[str, Any]) -> Layout:
+    return from_fields(Layout, fields)
+
+
+def _sums(fields: dict[str, Any] | None) -> Sums | None:
+    return None if fields is None else from_fields(Sums, fields)
