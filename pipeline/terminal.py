@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fineshards.pipeline.explain import explain
@@ -82,6 +83,8 @@ def set_up_logging(console: Console, local: bool) -> None:
         handler = logging.StreamHandler(console.file)
         handler.setFormatter(_LogLine("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
     handler.addFilter(_is_not_explained)
+    if local:
+        handler.addFilter(_is_not_of_beam)
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("fineshards").setLevel(logging.INFO)
     # The steps log for remote workers; on this machine `watch` reports the same.
@@ -112,6 +115,11 @@ class _LogLine(logging.Formatter):
 def _is_short(record: logging.LogRecord) -> bool:
     """Whether a record is not one of the longest: all options, the job as Dataflow has it."""
     return not str(record.msg).startswith(("sdk_pipeline_options", "Create job"))
+
+
+def _is_not_of_beam(record: logging.LogRecord) -> bool:
+    """Whether a record is not one that Beam logs under no name, such as of a missing connector."""
+    return record.name != "root" or "apache_beam" not in Path(record.pathname).parts
 
 
 def _is_not_explained(record: logging.LogRecord) -> bool:

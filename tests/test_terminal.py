@@ -70,6 +70,24 @@ def test_a_terminal_shows_a_bar_with_blocks_rate_and_time_left(
     assert re.search(r"finished in [\d.]+ s at [\d.]+ MB/s of text: 25,512 doc", output)
 
 
+SPEAKING = """
+import logging, sys
+from rich.console import Console
+from support.fresh_interpreter import run_program
+from fineshards.pipeline.terminal import set_up_logging
+set_up_logging(Console(stderr=True), local=sys.argv[1] == "local")
+for path in ("/lib/apache_beam/io/gcp/bigquery.py", "/lib/other/module.py"):
+    record = logging.LogRecord("root", logging.WARNING, path, 1, "from %s", (path,), None)
+    logging.getLogger().handle(record)
+"""
+
+
+def test_what_beam_logs_under_no_name_is_not_shown_of_a_local_run() -> None:
+    local, elsewhere = (run_program(SPEAKING, where).stderr for where in ("local", "elsewhere"))
+    assert [line.partition(" ")[2] for line in local.splitlines()] == ["from /lib/other/module.py"]
+    assert len(elsewhere.splitlines()) == 2
+
+
 def test_without_a_terminal_there_is_one_line_per_stage(
     fineshards: Run, sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
