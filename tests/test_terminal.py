@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT
+from support.fresh_interpreter import run_program
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 COMMANDS = ["build", "status", "verify", "inspect", "find", "estimate"]
@@ -73,7 +74,6 @@ def test_a_terminal_shows_a_bar_with_blocks_rate_and_time_left(
 SPEAKING = """
 import logging, sys
 from rich.console import Console
-from support.fresh_interpreter import run_program
 from fineshards.pipeline.terminal import set_up_logging
 set_up_logging(Console(stderr=True), local=sys.argv[1] == "local")
 for path in ("/lib/apache_beam/io/gcp/bigquery.py", "/lib/other/module.py"):
