@@ -186,7 +186,7 @@ def _report(arriving: list[BlockSummary]) -> FileReport:
 
 def _plan(reports: list[FileReport], size: Size) -> StreamPlan:
     check_reports(reports, max_bad_rows=0)
-    return plan_stream(reports, size.files, size.shard_tokens, RULE)
+    return plan_stream(reports, size.shard_tokens, RULE)
 
 
 def _pieces(arriving: list[BlockSummary], plan: StreamPlan) -> list[Any]:

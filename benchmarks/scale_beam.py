@@ -22,7 +22,7 @@ from fineshards.shards.plan import StreamPlan
 from fineshards.shards.records import Piece
 from fineshards.shards.reports import BlockSummary
 from fineshards.storage.base import open_storage
-from fineshards.transforms.plan import Plan
+from fineshards.transforms.plan import Plan, Report
 from fineshards.transforms.work import Work
 
 
@@ -42,7 +42,9 @@ def run(size: Size) -> None:
                 | "Files" >> beam.Create(range(size.files), reshuffle=False)
                 | "Summaries" >> beam.FlatMap(_summaries, size)
             )
-            planned = summaries | "Plan" >> Plan(Work(checkpoints, settings, size.files))
+            read = summaries | "Report" >> Report()
+            work = Work(checkpoints, settings, size.files)
+            planned = read["by_file"] | "Plan" >> Plan(work, read["reports"])
             _ = (
                 planned["pieces"]
                 | "GroupShards" >> beam.GroupByKey()

@@ -60,6 +60,8 @@ class BuildConfig:
         dtype: Type of the tokens in the shards. auto is uint16 where every id of the tokenizer
             fits. Default: uint32.
         shard_tokens: Tokens per shard. Default: 100,000,000.
+        shuffle_seed: Put the documents of each split in a random order, which this number and the
+            places of the documents in the input decide. Default: the order of the input.
         test_fraction: Share of the documents that form the test split. A hash of the split key
             decides each document on its own. Default: 0.01.
         split_key: What is hashed: text, id, host (of the column url), row, or column:NAME.
@@ -74,6 +76,8 @@ class BuildConfig:
             fastest that is proven to.
         block_bytes: Bytes of text per block, the unit of work. Default: 16 to 64 MiB, by the size
             of the input.
+        bucket_bytes: With --shuffle_seed, the tokens that a worker sorts in memory at a time.
+            Default: 256 MiB, and more for inputs beyond 70 billion tokens.
         assembly: How shards are made of token blocks: compose lets Cloud Storage join them, stream
             copies them through the workers. The bytes are the same. Default: auto, compose on
             gs://.
@@ -103,6 +107,7 @@ class BuildConfig:
     eot_token: str | None = _flag(None, _TOKENIZER, "TEXT")
     dtype: Literal["auto", "uint16", "uint32"] = _flag("uint32", _OUTPUT)
     shard_tokens: int = _flag(DEFAULT_SHARD_TOKENS, _OUTPUT, "N", least=1)
+    shuffle_seed: int | None = _flag(None, _OUTPUT, "S")
     test_fraction: str | float | Fraction | None = _flag(None, _OUTPUT, "F")
     split_key: str | None = _flag(None, _OUTPUT, "KEY")
     test_shards: int | None = _flag(None, _OUTPUT, "N")
@@ -110,6 +115,7 @@ class BuildConfig:
     workers: int | None = _flag(None, _WORK, "N", least=1)
     tokenizer_engine: Literal["auto", "gigatoken", "tiktoken", "tokenizers"] = _flag("auto", _WORK)
     block_bytes: int | None = _flag(None, _WORK, "SIZE", least=1)
+    bucket_bytes: int | None = _flag(None, _WORK, "SIZE", least=1)
     assembly: Literal["auto", "compose", "stream"] = _flag("auto", _WORK)
     max_bad_rows: int = _flag(0, _WORK, "N")
     keep_checkpoints: bool = _flag(False, _WORK)
@@ -132,6 +138,8 @@ class BuildConfig:
             self._check_value(flag)
         if self.test_fraction is not None and self.test_shards is not None:
             raise UsageError("--test_fraction and --test_shards exclude each other; give one.")
+        if self.bucket_bytes is not None and self.shuffle_seed is None:
+            raise UsageError("--bucket_bytes goes with --shuffle_seed; without it has no meaning.")
         if self.split_key is not None:
             self._check_split_key(self.split_key)
         if self.test_fraction is not None:

@@ -6,7 +6,8 @@ import apache_beam as beam
 
 from fineshards.transforms.commit import Commit
 from fineshards.transforms.discover import Discover
-from fineshards.transforms.plan import Plan
+from fineshards.transforms.plan import Plan, Report
+from fineshards.transforms.shuffle import Shuffle
 from fineshards.transforms.tokenize import Tokenize
 from fineshards.transforms.work import Work
 from fineshards.transforms.write import Write
@@ -18,6 +19,11 @@ def build_pipeline(root: beam.Pipeline, work: Work) -> beam.PCollection:
     When it runs, the job record and the vocabulary must be in storage (`pipeline.launch`).
     """
     summaries = root | "Discover" >> Discover(work) | "Tokenize" >> Tokenize(work)
-    planned = summaries | "Plan" >> Plan(work)
+    read = blocks = summaries | "Report" >> Report()
+    folder = "blocks"
+    if work.settings.shuffle is not None:
+        buckets = read["by_file"] | "Shuffle" >> Shuffle(work, read["reports"])
+        blocks, folder = buckets | "ReportBuckets" >> Report(), "buckets"
+    planned = blocks["by_file"] | "Plan" >> Plan(work, blocks["reports"], folder)
     records = planned["pieces"] | "Write" >> Write(work, planned["plan"])
-    return records | "Commit" >> Commit(work, planned["reports"], planned["plan"])
+    return records | "Commit" >> Commit(work, read["reports"], planned["plan"])

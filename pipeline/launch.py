@@ -31,7 +31,7 @@ from fineshards.shards.job import (
     Settings,
     Tokenizer,
 )
-from fineshards.shards.layout import HASH_VERSION, SPLITS, SplitRule
+from fineshards.shards.layout import HASH_VERSION, KEY_VERSION, SPLITS, Shuffle, SplitRule
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.records import SourceFile
 from fineshards.shards.rejected import REJECTED_FOLDER
@@ -95,6 +95,7 @@ def describe_job(config: BuildConfig) -> tuple[Job, bytes]:
         split=_split_rule(config),
         block_bytes=config.block_bytes or default_block_bytes(files),
         dtype=_resolve_dtype(config.dtype, tokenizer),
+        shuffle=None if config.shuffle_seed is None else Shuffle(config.shuffle_seed, KEY_VERSION),
     )
     return Job(settings, tuple(files), origin), vocabulary
 

@@ -82,7 +82,7 @@ def _make_again(
     shards = [
         shard for shard in manifest.shards if {shard.name, table_name(shard.name)} & {*damaged}
     ]
-    plan = plan_stream(manifest.reports, len(manifest.files), settings.shard_tokens, settings.split)
+    plan = plan_stream(manifest.reports, settings.shard_tokens, settings.split)
     needed = {file for shard in shards for file in _files_of(shard, plan, manifest)}
     for name in damaged:
         if name.startswith(f"{REJECTED_FOLDER}/"):

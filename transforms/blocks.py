@@ -10,6 +10,7 @@ from fineshards.shards.counts import Counts
 from fineshards.shards.records import Block, SourceFile
 from fineshards.shards.rejected import Rejected
 from fineshards.shards.reports import BlockSummary
+from fineshards.shards.runs import RunWriter
 from fineshards.sources.reading import Head, discover_blocks, read_block
 from fineshards.sources.rows import Rows
 from fineshards.transforms.work import Work
@@ -39,7 +40,8 @@ def finish_block(
     are counted and skipped. Rows that cannot be encoded are listed in `metadata/rejected/`; one
     more than allowed raises InputError.
     """
-    finished = work.checkpoints.read_summary(block)
+    read = work.checkpoints.read_runs if work.settings.shuffle else work.checkpoints.read_summary
+    finished = read(block.place)
     if finished is not None:
         return finished, True
     work.checkpoints.stop_if_replaced(file.index)
@@ -61,27 +63,30 @@ def probe_block(
 def _encode_rows(
     read: Iterable[Rows], file: SourceFile, block: Block, encoder: Encoder, work: Work
 ) -> BlockSummary:
-    """Writes a token block from rows of a block."""
+    """Writes a token block from rows of a block; a sorted one, if documents are shuffled."""
+    checkpoints, settings = work.checkpoints, work.settings
     # Added up now and then: a sum costs time for each label, and its parts cost memory.
     counts: list[Counts] = []
     rejected = Rejected(file, work.max_bad_rows)
-    with work.checkpoints.create_block(block) as writer:
+    with (
+        checkpoints.create_runs(block.place, settings.shuffle, settings.block_bytes)
+        if settings.shuffle
+        else checkpoints.create_block(block.place)
+    ) as writer:
         for rows in read:
             rejected.add(rows.bad)
             documents = rows.with_text()
             encoded, compared = encode_compared(encoder, documents.texts, file, documents.numbers)
-            key = work.settings.split.key
             writer.append(
-                encoded.tokens,
-                encoded.offsets,
-                documents.numbers,
-                documents.ids,
-                None if key is None else documents.split_hashes(key, file.index),
+                encoded.tokens, encoded.offsets, documents.sources(file.index, settings.split)
             )
             counts.append(rows.counts())
             counts.append(documents.document_counts(np.diff(encoded.offsets)))
             counts.append(Counts(by_reference=encoded.by_reference, compared=compared))
             if len(counts) > _ADDENDS:
                 counts = [Counts.total(counts)]
-        rejected.save(work.checkpoints.storage, block)
-        return writer.finish(block, Counts.total(counts))
+        rejected.save(checkpoints.storage, block)
+        summary = writer.finish(block.index, block.blocks, Counts.total(counts))
+    if isinstance(writer, RunWriter):
+        checkpoints.mark_runs(block.place, writer, summary)
+    return summary

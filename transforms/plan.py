@@ -27,15 +27,11 @@ METRICS = StepMetrics("plan")
 _log = logging.getLogger("fineshards.worker")
 
 
-class Plan(beam.PTransform):
-    """From block summaries to pieces keyed by (split, index), the plan, and one report per file.
+class Report(beam.PTransform):
+    """From block summaries to lists of them, one per file, and one report per file.
 
-    Returns a dict of collections: `pieces`, `plan` (one element) and `reports`.
+    Returns a dict of collections: `by_file` and `reports`.
     """
-
-    def __init__(self, work: Work) -> None:
-        super().__init__()
-        self._work = work
 
     def expand(self, summaries: beam.PCollection) -> Any:
         """Builds the step. Beam has no type hint for several outputs."""
@@ -47,10 +43,29 @@ class Plan(beam.PTransform):
             | "GroupFiles" >> beam.GroupByKey()
             | "Complete" >> beam.Map(_complete)
         )
-        reports = by_file | "Report" >> beam.Map(_report)
-        plan = reports | "AllReports" >> Gather() | "Layout" >> beam.Map(_plan, self._work)
-        pieces = by_file | "Pieces" >> beam.FlatMap(_keyed_pieces, beam.pvalue.AsSingleton(plan))
-        return {"pieces": pieces, "plan": plan, "reports": reports}
+        return {"by_file": by_file, "reports": by_file | "Report" >> beam.Map(_report)}
+
+
+class Plan(beam.PTransform):
+    """From summaries by file, and reports, to pieces keyed by (split, index), and the plan.
+
+    Returns a dict of collections: `pieces` and `plan` (one element). folder: that of the token
+    blocks; with `buckets`, each bucket is a file of one block.
+    """
+
+    def __init__(self, work: Work, reports: beam.PCollection, folder: str = "blocks") -> None:
+        super().__init__()
+        self._work = work
+        self._reports = reports
+        self._folder = folder
+
+    def expand(self, by_file: beam.PCollection) -> Any:
+        """Builds the step. Beam has no type hint for several outputs."""
+        plan = self._reports | "AllReports" >> Gather() | "Layout" >> beam.Map(_plan, self._work)
+        pieces = by_file | "Pieces" >> beam.FlatMap(
+            _keyed_pieces, beam.pvalue.AsSingleton(plan), self._folder
+        )
+        return {"pieces": pieces, "plan": plan}
 
 
 def _by_file(summary: BlockSummary) -> tuple[int, BlockSummary]:
@@ -67,7 +82,7 @@ def _report(summaries: list[BlockSummary]) -> FileReport:
 
 def _plan(reports: list[FileReport], work: Work) -> StreamPlan:
     check_reports(reports, work.max_bad_rows)
-    plan = plan_stream(reports, work.files, work.settings.shard_tokens, work.settings.split)
+    plan = plan_stream(reports, work.settings.shard_tokens, work.settings.split)
     work.checkpoints.write_layout(plan.layout)
     METRICS.count(tokens_in=plan.layout.tokens, shards_out=plan.layout.windows)
     _log.info(
@@ -80,8 +95,8 @@ def _plan(reports: list[FileReport], work: Work) -> StreamPlan:
 
 
 def _keyed_pieces(
-    summaries: list[BlockSummary], plan: StreamPlan
+    summaries: list[BlockSummary], plan: StreamPlan, folder: str
 ) -> Iterator[tuple[tuple[str, int], Piece]]:
-    for key, piece in plan_pieces(summaries, plan):
+    for key, piece in plan_pieces(summaries, plan, folder):
         METRICS.count(pieces_out=1)
         yield (key.split, key.index), piece

@@ -13,9 +13,11 @@ from typing import Any
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import load_encoder
 from fineshards.shards.assembly import write_shard
+from fineshards.shards.buckets import merge_runs, write_bucket
 from fineshards.shards.layout import Layout, ShardKey
 from fineshards.shards.records import Block, Piece, ShardRecord, SourceFile
 from fineshards.shards.reports import BlockSummary
+from fineshards.shards.shuffle import Bucket, Fragment, Group
 from fineshards.transforms.blocks import discover_file, finish_block, probe_block
 from fineshards.transforms.work import Work
 
@@ -91,6 +93,40 @@ class ProbeBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class MergeRuns:
+    """Merges runs into one sorted token block."""
+
+    group: Group
+    fragments: tuple[Fragment, ...]
+
+    def run(self, worker: Worker) -> BlockSummary:
+        """See `merge_runs`."""
+        work = worker.work
+        assert work.settings.shuffle is not None
+        return merge_runs(self.group, self.fragments, work.settings.shuffle, work.checkpoints)
+
+    def __str__(self) -> str:
+        return f"merging sorted runs into group {self.group.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteBucket:
+    """Writes the token block of a bucket."""
+
+    bucket: Bucket
+    fragments: tuple[Fragment, ...]
+
+    def run(self, worker: Worker) -> BlockSummary:
+        """See `write_bucket`."""
+        work = worker.work
+        assert work.settings.shuffle is not None
+        return write_bucket(self.bucket, self.fragments, work.settings.shuffle, work.checkpoints)
+
+    def __str__(self) -> str:
+        return f"sorting bucket {self.bucket.number}"
+
+
+@dataclass(frozen=True, slots=True)
 class WriteShard:
     """Writes a shard from its pieces."""
 
@@ -109,6 +145,6 @@ class WriteShard:
         return f"writing {self.layout.shard_name(self.key)}"
 
 
-Task = DiscoverFile | FinishBlock | ProbeBlock | WriteShard
+Task = DiscoverFile | FinishBlock | ProbeBlock | MergeRuns | WriteBucket | WriteShard
 # What a task returns, and the seconds that it took.
 Done = tuple[Any, float]

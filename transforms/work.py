@@ -20,6 +20,7 @@ class Work:
     files: int
     tokenizer_engine: str = "auto"
     assembly: str = "auto"
+    bucket_bytes: int | None = None
     max_bad_rows: int = 0
     keep_checkpoints: bool = False
 
@@ -32,6 +33,7 @@ class Work:
             files=len(job.files),
             tokenizer_engine=config.tokenizer_engine,
             assembly=config.assembly,
+            bucket_bytes=config.bucket_bytes,
             max_bad_rows=config.max_bad_rows,
             keep_checkpoints=config.keep_checkpoints,
         )

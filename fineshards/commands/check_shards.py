@@ -20,6 +20,7 @@ from fineshards.shards.documents import DocumentPiece, DocumentTable
 from fineshards.shards.layout import ONE_STREAM, table_name
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import ShardRecord
+from fineshards.shards.shuffle import DocumentOrder
 from fineshards.storage.checksums import crc32c
 
 # Tokens in memory at once, per shard.
@@ -57,7 +58,7 @@ def check_shard(
         try:
             table = _read_table(dataset, shard, contents)
             if table is not None:
-                _check_table(shard, table, contents, file_numbers)
+                _check_table(dataset.manifest, shard, table, contents, file_numbers)
                 rule = dataset.manifest.settings.split
                 contents.problems += check_sides(shard, table, rule, file_numbers)
         except FineshardsError as error:
@@ -86,13 +87,17 @@ def _read_table(
             # What a damaged table says is not worth reading.
             contents.problems += found
             return None
-    return dataset.parse_table(name, content)
+    return dataset.parse_table(shard, content)
 
 
 def _check_table(
-    shard: ShardRecord, table: DocumentTable, contents: ShardContents, file_numbers: dict[str, int]
+    manifest: Manifest,
+    shard: ShardRecord,
+    table: DocumentTable,
+    contents: ShardContents,
+    file_numbers: dict[str, int],
 ) -> None:
-    """The table covers the shard without gaps or overlaps, in the order of the source rows."""
+    """The table covers the shard without gaps or overlaps, in the order of the documents."""
     name, problems = table_name(shard.name), contents.problems
     if len(table) != shard.pieces:
         problems.append(
@@ -108,13 +113,14 @@ def _check_table(
         problems.append(f"{name}: its document numbers are not consecutive")
     if np.any(table.start[1:] != 0) or table.start[0] < 0:
         problems.append(f"{name}: 'start' is negative, or not 0 after the first row")
-    if table.document[0] != shard.first_document:
+    first = table.document[0] - manifest.first_number(shard.split)
+    if first != shard.first_document:
         problems.append(
-            f"{name} begins with document {table.document[0]}; the manifest says "
-            f"{shard.first_document}"
+            f"{name} begins with document {first}; the manifest says {shard.first_document}"
         )
-    if not table.follows_sources(file_numbers):
-        problems.append(f"{name}: its documents are not in the order of the source rows")
+    order = order_of(manifest)
+    if not order.follows(table.file_numbers(file_numbers), table.row):
+        problems.append(f"{name}: its documents are not in the order of {order}")
     contents.by_file = table.sums_by_file()
     contents.first, contents.last = table.piece(0), table.piece(len(table) - 1)
 
@@ -178,6 +184,7 @@ def check_borders(
     manifest: Manifest, found: list[ShardContents], file_numbers: dict[str, int]
 ) -> Iterator[str]:
     """Each shard continues where the previous one ended, in the stream and in the sources."""
+    order = order_of(manifest)
     previous: DocumentPiece | None = None
     split = None
     for number, (shard, contents) in enumerate(zip(manifest.shards, found, strict=True)):
@@ -204,7 +211,7 @@ def check_borders(
                     f"{name} begins at token {first.start} of document {first.document}, but the "
                     f"previous shard ended at token {reached} of document {previous.document}"
                 )
-            elif not new_stream and not _continues(previous, first, file_numbers):
+            elif not new_stream and not _continues(order, previous, first, file_numbers):
                 yield (
                     f"{name} begins with row {first.row} of {first.file}, but the previous shard "
                     f"ended in row {previous.row} of {previous.file}"
@@ -212,11 +219,22 @@ def check_borders(
         previous = contents.last
 
 
-def _continues(previous: DocumentPiece, first: DocumentPiece, file_numbers: dict[str, int]) -> bool:
+def order_of(manifest: Manifest) -> DocumentOrder:
+    """The order of the documents in a dataset's streams."""
+    return DocumentOrder(manifest.settings.shuffle, (len(manifest.files),))
+
+
+def _continues(
+    order: DocumentOrder,
+    previous: DocumentPiece,
+    first: DocumentPiece,
+    file_numbers: dict[str, int],
+) -> bool:
     """Whether a shard's first piece is of the same row as the previous piece, or of a later one."""
     was, now = ((file_numbers.get(piece.file, -1), piece.row) for piece in (previous, first))
     if first.start == 0:
-        return now > was
+        files, rows = np.array([was, now]).T
+        return order.follows(files, rows)
     return (now, first.id, first.split_hash) == (was, previous.id, previous.split_hash)
 
 

@@ -47,7 +47,7 @@ def write_shard(
     size = checkpoints.dtype.itemsize
     parts = [
         Part(
-            checkpoints.tokens_name(piece.file, piece.block, piece.stream),
+            checkpoints.tokens_name(piece.block, piece.stream),
             piece.start * size,
             piece.stop * size,
         )
@@ -84,19 +84,17 @@ def _write_table(
     name: str, ordered: list[Piece], checkpoints: Checkpoints, paths: Sequence[str]
 ) -> tuple[pa.Table, int, int]:
     """Writes a shard's document table; returns it, the size of its file and its CRC-32C."""
-    table = join_documents(
+    parts = (
         cut_documents(
-            checkpoints.read_documents(
-                piece.file, piece.block, piece.stream, piece.start, piece.stop
-            ),
+            checkpoints.read_documents(piece.block, piece.stream, piece.start, piece.stop),
             piece.start,
             piece.stop,
             piece.at,
             piece.first_document,
-            paths[piece.file],
         )
         for piece in ordered
     )
+    table = join_documents(parts, paths, checkpoints.rule)
     file = BytesIO()
     DocumentTable.write(table, file)
     content = file.getvalue()

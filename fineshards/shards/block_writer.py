@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import BinaryIO
 
 import numpy as np
@@ -14,8 +13,9 @@ import pyarrow.parquet as pq
 
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards.counts import Counts, Sums
+from fineshards.shards.documents import source_schema
 from fineshards.shards.layout import SplitRule
-from fineshards.shards.records import Block
+from fineshards.shards.records import TokenBlock
 from fineshards.shards.reports import BlockSummary
 from fineshards.storage.checksums import write_with_checksum
 
@@ -25,23 +25,15 @@ CHECKSUM_KEY = b"fineshards.crc32c"
 # Documents per row group, which are kept in memory until it is written: some megabytes.
 _ROW_GROUP_DOCUMENTS = 1 << 16
 
-# document: number within the block's part. [offset, end): its tokens within the part, including
-# EOT. row: number within the source file. id: the document's id in the source, or null.
-DOCUMENTS_SCHEMA = pa.schema(
-    [
-        pa.field("document", pa.int64(), nullable=False),
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("end", pa.int64(), nullable=False),
-        pa.field("row", pa.int64(), nullable=False),
-        pa.field("id", pa.string()),
-    ]
-)
 
+def documents_schema(rule: SplitRule) -> pa.Schema:
+    """The columns of a token block's documents.
 
-# split_hash: hash of the document's split key, where the split is by document.
-DOCUMENTS_SCHEMA_WITH_HASH = DOCUMENTS_SCHEMA.append(
-    pa.field("split_hash", pa.uint32(), nullable=False)
-)
+    document: number within the block's part. [offset, end): its tokens within the part, including
+    EOT. The rest is `source_schema`.
+    """
+    numbers = [pa.field(name, pa.int64(), nullable=False) for name in ("document", "offset", "end")]
+    return pa.schema([*numbers, *source_schema(rule)])
 
 
 class Part:
@@ -62,14 +54,12 @@ class Part:
         self.checksum = write_with_checksum(tokens.view(np.uint8), self._tokens_file, self.checksum)
         self.tokens += len(tokens)
 
-    def add_documents(
-        self, lengths: npt.NDArray[np.int64], columns: list[npt.NDArray[np.generic] | pa.Array]
-    ) -> None:
-        """Appends documents: the lengths, and the columns from `row` on."""
+    def add_documents(self, lengths: npt.NDArray[np.int64], sources: pa.RecordBatch) -> None:
+        """Appends documents: their lengths and sources (`source_schema`)."""
         ends = np.cumsum(lengths) + self._end
         numbers = np.arange(self.documents, self.documents + len(lengths), dtype=np.int64)
         table = pa.table(
-            [numbers, ends - lengths, ends, *columns], schema=self._documents_file.schema
+            [numbers, ends - lengths, ends, *sources.columns], schema=self._documents_file.schema
         )
         self._pending.append(table)
         self._end += int(lengths.sum())
@@ -97,9 +87,11 @@ class BlockWriter:
         self,
         open_part: Callable[[str], Part],
         mark: pq.ParquetWriter,
+        name: TokenBlock,
         dtype: np.dtype[np.unsignedinteger],
         rule: SplitRule,
     ) -> None:
+        self._name = name
         self._open_part = open_part
         self._mark = mark
         self._dtype = dtype
@@ -119,39 +111,27 @@ class BlockWriter:
 
     def append(
         self,
-        tokens: npt.NDArray[np.uint32],
+        tokens: npt.NDArray[np.unsignedinteger],
         offsets: npt.NDArray[np.int64],
-        rows: npt.NDArray[np.int64],
-        ids: pa.Array,
-        hashes: npt.NDArray[np.uint32] | None = None,
+        sources: pa.RecordBatch,
     ) -> None:
-        """Appends n documents: their tokens in one array, n+1 offsets, n row numbers, n ids.
+        """Appends n documents: their tokens in one array, n+1 offsets, n rows of `source_schema`.
 
-        hashes: of the documents' split keys, shape (n,), where the split is by document. Raises
-        OutputError for a token id that the dtype cannot hold.
+        Raises OutputError for a token id that the dtype cannot hold.
         """
-        if self._dtype.itemsize < tokens.itemsize and len(tokens):
-            highest = int(tokens.max())
-            if highest > np.iinfo(self._dtype).max:
-                raise OutputError(
-                    f"the tokenizer returned the id {highest}, which {self._dtype.name} cannot "
-                    "hold, although its vocabulary says that every id fits. Use --dtype uint32, "
-                    "and please report it."
-                )
-        content = np.ascontiguousarray(tokens, dtype=self._dtype)
-        streams = np.zeros(len(rows), np.bool_) if hashes is None else ~self._rule.in_test(hashes)
+        content = fitting(tokens, self._dtype)
+        streams = streams_of(sources, self._rule)
         # Neighbours of one stream are written together: tokens are not copied to sort them.
         borders = np.flatnonzero(np.diff(streams)) + 1
-        firsts = [0, *borders.tolist()] if len(rows) else []
-        for first, stop in zip(firsts, [*firsts[1:], len(rows)], strict=False):
+        firsts = [0, *borders.tolist()] if len(streams) else []
+        for first, stop in zip(firsts, [*firsts[1:], len(streams)], strict=False):
             part = self._part(int(streams[first]))
             part.write_tokens(content[offsets[first] : offsets[stop]])
         for number in np.unique(streams).tolist():
             chosen = streams == number
-            columns = [rows[chosen], ids.filter(pa.array(chosen))]
-            if hashes is not None:
-                columns.append(hashes[chosen])
-            self._part(int(number)).add_documents(np.diff(offsets)[chosen], columns)
+            self._part(number).add_documents(
+                np.diff(offsets)[chosen], sources.filter(pa.array(chosen))
+            )
 
     def _part(self, number: int) -> Part:
         stream = self._rule.streams[number]
@@ -159,30 +139,56 @@ class BlockWriter:
             self._parts[stream] = self._open_part(stream)
         return self._parts[stream]
 
-    def finish(self, block: Block, counts: Counts) -> BlockSummary:
-        """Stores the block's summary and the checksum of its tokens with its documents.
+    def finish(self, index: int, blocks: int, counts: Counts) -> BlockSummary:
+        """Stores the summary of block `index` of `blocks`, and the checksum of its tokens.
 
         Raises FineshardsError if `counts` differs from the documents and tokens appended.
         """
-        if (counts.documents, counts.tokens) != (self.documents, self.tokens):
-            raise FineshardsError(
-                f"block {block.index} of file {block.file} holds {self.documents} documents and "
-                f"{self.tokens} tokens, expected {counts.documents} and {counts.tokens}. This is a "
-                "bug in fineshards; please report it."
-            )
+        check_counts(self._name, counts, self.documents, self.tokens)
         for part in self._parts.values():
             part.write_documents()
         test = Sums(0, 0) if self._rule.by_document else None
         if "test" in self._parts:
             test = Sums(self._parts["test"].documents, self._parts["test"].tokens)
-        summary = BlockSummary(block.file, block.index, block.blocks, counts, test)
-        record = {"file": block.file, "index": block.index, "blocks": block.blocks}
-        record |= counts.to_record() | {"test": test and asdict(test)}
+        summary = BlockSummary(self._name.file, index, blocks, counts, test)
         checksums = {stream: part.checksum for stream, part in self._parts.items()}
         self._mark.add_key_value_metadata(
-            {SUMMARY_KEY: json.dumps(record), CHECKSUM_KEY: json.dumps(checksums)}
+            {SUMMARY_KEY: json.dumps(summary.to_record()), CHECKSUM_KEY: json.dumps(checksums)}
         )
         return summary
+
+
+def fitting(
+    tokens: npt.NDArray[np.unsignedinteger], dtype: np.dtype[np.unsignedinteger]
+) -> npt.NDArray[np.unsignedinteger]:
+    """Tokens in the dtype of the shards; raises OutputError for an id that it cannot hold."""
+    if dtype.itemsize < tokens.itemsize and len(tokens):
+        highest = int(tokens.max())
+        if highest > np.iinfo(dtype).max:
+            raise OutputError(
+                f"the tokenizer returned the id {highest}, which {dtype.name} cannot hold, "
+                "although its vocabulary says that every id fits. Use --dtype uint32, and please "
+                "report it."
+            )
+    return np.ascontiguousarray(tokens, dtype=dtype)
+
+
+def streams_of(sources: pa.RecordBatch, rule: SplitRule) -> npt.NDArray[np.int64]:
+    """The position in `rule.streams` of each document's stream, shape (n,)."""
+    if not rule.by_document:
+        return np.zeros(len(sources), np.int64)
+    in_test = rule.in_test(sources["split_hash"].to_numpy())
+    return (~in_test).astype(np.int64)
+
+
+def check_counts(block: TokenBlock, counts: Counts, documents: int, tokens: int) -> None:
+    """Raises FineshardsError unless a token block holds as many documents and tokens as counted."""
+    if (counts.documents, counts.tokens) != (documents, tokens):
+        raise FineshardsError(
+            f"block {block.index} of file {block.file} holds {documents} documents and {tokens} "
+            f"tokens, expected {counts.documents} and {counts.tokens}. This is a bug in "
+            "fineshards; please report it."
+        )
 
 
 def documents_writer(opened: BinaryIO, rule: SplitRule) -> pq.ParquetWriter:
@@ -191,7 +197,7 @@ def documents_writer(opened: BinaryIO, rule: SplitRule) -> pq.ParquetWriter:
     # Checkpoints.read_documents skips row groups by these statistics.
     return pq.ParquetWriter(
         opened,
-        DOCUMENTS_SCHEMA_WITH_HASH if rule.by_document else DOCUMENTS_SCHEMA,
+        documents_schema(rule),
         compression="lz4",
         use_dictionary=False,
         write_statistics=["offset", "end"],

@@ -3,6 +3,9 @@
     files/00003.json               the blocks of a source file (step Discover)
     blocks/00003-00012.tokens      a token block: tokens as in the shards, without a header
     blocks/00003-00012.parquet     the block's documents and summary; written after the tokens
+    blocks/00003-00012.json        instead of it, if documents are shuffled: see runs.py
+    merged/00003-00000.json        sorted blocks made of several, where one is too small
+    buckets/00003-00000.parquet    a token block of all documents with the same leading bits
     plan.json                      the layout of the shards (step Plan)
     shards/train_0017.json         the record of a finished shard; written after the shard
 
@@ -26,6 +29,7 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -33,17 +37,24 @@ from fineshards.errors import OutputError
 from fineshards.shards import npy
 from fineshards.shards.block_writer import (
     CHECKSUM_KEY,
-    DOCUMENTS_SCHEMA,
     SUMMARY_KEY,
     BlockWriter,
     Part,
     documents_writer,
 )
-from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.job import Job, Settings
-from fineshards.shards.layout import ONE_STREAM, Layout, SplitRule, shard_stem, table_name
-from fineshards.shards.records import Block, ShardRecord, from_fields
+from fineshards.shards.layout import (
+    ONE_STREAM,
+    Layout,
+    Shuffle,
+    SplitRule,
+    shard_stem,
+    table_name,
+)
+from fineshards.shards.records import Block, ShardRecord, TokenBlock, from_fields
 from fineshards.shards.reports import BlockSummary
+from fineshards.shards.runs import RunWriter, parse_cells
+from fineshards.shards.shuffle import Fragment
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import file_checksum
 from fineshards.storage.parquet import open_parquet
@@ -72,9 +83,10 @@ class Checkpoints:
     ) -> None:
         self.storage = storage
         self.dtype = dtype
-        self._rule = rule
+        self.rule = rule
         self._settings = settings
         self._mark_stream = rule.streams[-1]
+        self._marks = (f"{_suffix(self._mark_stream)}.parquet", ".json")
         self.folder = f"{FOLDER}/{fingerprint}"
         self._fingerprint = fingerprint
 
@@ -130,7 +142,7 @@ class Checkpoints:
     # -- token blocks
 
     @contextmanager
-    def create_block(self, block: Block) -> Iterator[BlockWriter]:
+    def create_block(self, name: TokenBlock) -> Iterator[BlockWriter]:
         """A token block to write; end the `with` body with the writer's `finish`.
 
         The document file of the last stream appears last, even if it is empty, so it means that
@@ -138,23 +150,23 @@ class Checkpoints:
         """
 
         def create_documents(stream: str) -> pq.ParquetWriter:
-            name = self.documents_name(block.file, block.index, stream)
-            opened = files.enter_context(self.storage.create(name, durable=False))
-            return files.enter_context(documents_writer(opened, self._rule))
+            opened = files.enter_context(
+                self.storage.create(self.documents_name(name, stream), durable=False)
+            )
+            return files.enter_context(documents_writer(opened, self.rule))
 
         def open_part(stream: str) -> Part:
             documents = mark if stream == self._mark_stream else create_documents(stream)
-            name = self.tokens_name(block.file, block.index, stream)
-            tokens = files.enter_context(self.storage.create(name, durable=False))
-            return Part(tokens, documents)
+            opened = self.storage.create(self.tokens_name(name, stream), durable=False)
+            return Part(files.enter_context(opened), documents)
 
         with ExitStack() as files:
             mark = create_documents(self._mark_stream)
-            yield BlockWriter(open_part, mark, self.dtype, self._rule)
+            yield BlockWriter(open_part, mark, name, self.dtype, self.rule)
 
-    def read_summary(self, block: Block) -> BlockSummary | None:
+    def read_summary(self, name: TokenBlock) -> BlockSummary | None:
         """The summary of a finished block; None if it is missing, incomplete or damaged."""
-        mark = self.documents_name(block.file, block.index, self._mark_stream)
+        mark = self.documents_name(name, self._mark_stream)
         if self.storage.size(mark) is None:
             return None
         try:
@@ -162,28 +174,22 @@ class Checkpoints:
                 metadata = pq.read_metadata(file).metadata
         except (pa.ArrowException, OSError):
             return None
-        fields = json.loads(metadata[SUMMARY_KEY])
-        summary = from_fields(
-            BlockSummary,
-            fields,
-            counts=Counts.from_record(fields),
-            test=fields["test"] and from_fields(Sums, fields["test"]),
-        )
+        summary = BlockSummary.from_record(json.loads(metadata[SUMMARY_KEY]))
         checksums = json.loads(metadata[CHECKSUM_KEY])
-        for stream, sums in zip(self._rule.streams, summary.streams(), strict=True):
+        for stream, sums in zip(self.rule.streams, summary.streams(), strict=True):
             if stream in checksums and not self._is_complete(
-                block, stream, sums.tokens, checksums[stream]
+                name, stream, sums.tokens, checksums[stream]
             ):
                 return None
         return summary
 
-    def _is_complete(self, block: Block, stream: str, tokens: int, checksum: int) -> bool:
+    def _is_complete(self, name: TokenBlock, stream: str, tokens: int, checksum: int) -> bool:
         """Whether a part of a finished block is there and, on a disk, has its checksums."""
-        documents_name = self.documents_name(block.file, block.index, stream)
-        tokens_name = self.tokens_name(block.file, block.index, stream)
-        if self.storage.size(tokens_name) != tokens * self.dtype.itemsize:
-            return False
+        documents_name = self.documents_name(name, stream)
+        tokens_name = self.tokens_name(name, stream)
         if self.storage.size(documents_name) is None:
+            return False
+        if not self._is_whole(tokens_name, tokens * self.dtype.itemsize, checksum):
             return False
         if self.storage.verifies_content:
             return True
@@ -193,51 +199,114 @@ class Checkpoints:
                     pass
         except (pa.ArrowException, OSError):
             return False
-        with self.storage.open(tokens_name) as file:
+        return True
+
+    def _is_whole(self, name: str, size: int, checksum: int) -> bool:
+        """Whether a file has its size and, on a disk, its checksum."""
+        if self.storage.size(name) != size:
+            return False
+        if self.storage.verifies_content:
+            return True
+        with self.storage.open(name) as file:
             return file_checksum(file) == checksum
 
-    def read_documents(self, file: int, index: int, stream: str, start: int, stop: int) -> pa.Table:
+    def read_documents(self, name: TokenBlock, stream: str, start: int, stop: int) -> pa.Table:
         """The documents of a block's part that have tokens in `[start, stop)`.
 
         Row groups without such documents are not read.
         """
         # Arrow's filters could do this, but take a fifth of a second to import.
-        name = self.documents_name(file, index, stream)
-        with self.storage.open(name, _DOCUMENT_BYTES) as opened:
+        with self.storage.open(self.documents_name(name, stream), _DOCUMENT_BYTES) as opened:
             parquet = open_parquet(opened)
             groups = [
                 group
                 for group in range(parquet.num_row_groups)
                 if parquet.metadata.row_group(group).num_rows
-                and _minimum(parquet, group, "offset") < stop
-                and _maximum(parquet, group, "end") > start
+                and _statistics(parquet, group, "offset").min < stop
+                and _statistics(parquet, group, "end").max > start
             ]
             table = parquet.read_row_groups(groups, use_threads=False)
         first = np.searchsorted(table["end"].to_numpy(), start, side="right")
         last = np.searchsorted(table["offset"].to_numpy(), stop, side="left")
         return table.slice(first, last - first)
 
-    def tokens_name(self, file: int, index: int, stream: str = ONE_STREAM) -> str:
+    # -- sorted token blocks, where documents are shuffled: see runs.py
+
+    @contextmanager
+    def create_runs(
+        self, name: TokenBlock, shuffle: Shuffle, run_bytes: int, bits: int | None = None
+    ) -> Iterator[RunWriter]:
+        """A sorted token block to write; `mark_runs` with its summary finishes it."""
+        with (
+            self.storage.create(self.tokens_name(name), durable=False) as tokens,
+            self.storage.create(self._cells_name(name), durable=False) as documents,
+        ):
+            yield RunWriter(
+                name, tokens, documents, self.dtype, self.rule, shuffle, run_bytes, bits
+            )
+
+    def mark_runs(self, name: TokenBlock, writer: RunWriter, summary: BlockSummary) -> None:
+        """Marks a sorted token block as finished."""
+        checksums = {"tokens": writer.checksum, "documents": writer.documents_checksum}
+        record = summary.to_record() | {"bytes": writer.bytes, "crc32c": checksums}
+        self.storage.write(self._runs_name(name), json.dumps(record).encode(), durable=False)
+
+    def read_runs(self, name: TokenBlock) -> BlockSummary | None:
+        """The summary of a finished sorted block; None if it is missing, incomplete or damaged."""
+        record = self._read_json(self._runs_name(name))
+        if record is None:
+            return None
+        for file, kind in (
+            (self.tokens_name(name), "tokens"),
+            (self._cells_name(name), "documents"),
+        ):
+            if not self._is_whole(file, record["bytes"][kind], record["crc32c"][kind]):
+                return None
+        return BlockSummary.from_record(record)
+
+    def read_fragment(
+        self, fragment: Fragment
+    ) -> tuple[npt.NDArray[np.unsignedinteger], npt.NDArray[np.int64], pa.RecordBatch]:
+        """The documents of a fragment: tokens, offsets and sources, as BlockWriter.append has them."""
+        size = self.dtype.itemsize
+        content = self.storage.read_range(
+            self._cells_name(fragment.block), fragment.first_byte, fragment.last_byte
+        )
+        lengths, sources = parse_cells(content, self.rule)
+        tokens = self.storage.read_range(
+            self.tokens_name(fragment.block), fragment.start * size, fragment.stop * size
+        )
+        return np.frombuffer(tokens, self.dtype), np.concatenate([[0], np.cumsum(lengths)]), sources
+
+    # -- names
+
+    def tokens_name(self, name: TokenBlock, stream: str = ONE_STREAM) -> str:
         """The file of the tokens of a block's part."""
-        return f"{self._part_name(file, index, stream)}.tokens"
+        return f"{self._part_name(name, stream)}.tokens"
 
-    def documents_name(self, file: int, index: int, stream: str = ONE_STREAM) -> str:
+    def documents_name(self, name: TokenBlock, stream: str = ONE_STREAM) -> str:
         """The file of the documents of a block's part."""
-        return f"{self._part_name(file, index, stream)}.parquet"
+        return f"{self._part_name(name, stream)}.parquet"
 
-    def _part_name(self, file: int, index: int, stream: str) -> str:
-        return f"{self.folder}/blocks/{file:05d}-{index:05d}{_suffix(stream)}"
+    def _cells_name(self, name: TokenBlock) -> str:
+        return f"{self._part_name(name)}.documents"
+
+    def _runs_name(self, name: TokenBlock) -> str:
+        return f"{self._part_name(name)}.json"
+
+    def _part_name(self, name: TokenBlock, stream: str = ONE_STREAM) -> str:
+        return f"{self.folder}/{name.folder}/{name.file:05d}-{name.index:05d}{_suffix(stream)}"
 
     def finished_blocks(self) -> dict[tuple[int, int], tuple[int, float]]:
         """The token count and completion time of each finished block, by (file, block)."""
         sizes: dict[tuple[int, int], int] = defaultdict(int)
         times = {}
         for entry in self.storage.entries(f"{self.folder}/blocks"):
-            stem, *stream, ending = entry.name.rpartition("/")[2].split(".")
+            stem = entry.name.rpartition("/")[2].partition(".")[0]
             file, _, index = stem.partition("-")
-            if ending == "tokens":
+            if entry.name.endswith(".tokens"):
                 sizes[int(file), int(index)] += entry.size
-            elif stream in ([], [self._mark_stream]):
+            elif entry.name.endswith(self._marks):
                 times[int(file), int(index)] = entry.modified
         return {key: (sizes[key] // self.dtype.itemsize, time) for key, time in times.items()}
 
@@ -247,9 +316,7 @@ class Checkpoints:
 
     def has_finished_blocks(self) -> bool:
         """Whether any block is finished."""
-        mark = f"{_suffix(self._mark_stream)}.parquet"
-        entries = self.storage.entries(f"{self.folder}/blocks")
-        return any(entry.name.endswith(mark) for entry in entries)
+        return bool(self.finished_blocks())
 
     # -- plan and shards
 
@@ -301,16 +368,9 @@ class Checkpoints:
         return f"{self.folder}/shards/{shard_stem(shard_name)}.json"
 
 
-def _minimum(parquet: pq.ParquetFile, group: int, column: str) -> int:
-    index = DOCUMENTS_SCHEMA.get_field_index(column)
-    value: int = parquet.metadata.row_group(group).column(index).statistics.min
-    return value
-
-
-def _maximum(parquet: pq.ParquetFile, group: int, column: str) -> int:
-    index = DOCUMENTS_SCHEMA.get_field_index(column)
-    value: int = parquet.metadata.row_group(group).column(index).statistics.max
-    return value
+def _statistics(parquet: pq.ParquetFile, group: int, column: str) -> Any:
+    index = parquet.schema_arrow.get_field_index(column)
+    return parquet.metadata.row_group(group).column(index).statistics
 
 
 def _suffix(stream: str) -> str:

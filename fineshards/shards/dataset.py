@@ -15,13 +15,8 @@ import pyarrow as pa
 
 from fineshards.errors import OutputError
 from fineshards.shards import npy
-from fineshards.shards.documents import (
-    SCHEMA,
-    SCHEMA_WITH_HASH,
-    DocumentPiece,
-    DocumentTable,
-)
-from fineshards.shards.layout import table_name
+from fineshards.shards.documents import DocumentPiece, DocumentTable, table_schema
+from fineshards.shards.layout import SPLITS, table_name
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import ShardRecord
 from fineshards.storage.base import Storage
@@ -29,6 +24,8 @@ from fineshards.storage.base import Storage
 # Shards are read in chunks, and the last few are cached: documents read in order lie close
 # together, and each request to object storage takes time.
 _CHUNK_BYTES = 4 << 20
+# Documents of one source are all over a shuffled dataset.
+_SHUFFLED_CHUNK_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +54,12 @@ class Dataset:
         self.storage = storage
         self.manifest = manifest
         self._documents = manifest.totals()["documents"]
-        self._first_documents = [shard.first_document for shard in manifest.shards]
-        self._schema = SCHEMA_WITH_HASH if manifest.settings.split.by_document else SCHEMA
+        self._firsts = {split: manifest.first_number(split) for split in SPLITS}
+        self._first_documents = [
+            self._firsts[shard.split] + shard.first_document for shard in manifest.shards
+        ]
+        self._chunk_bytes = _SHUFFLED_CHUNK_BYTES if manifest.settings.shuffle else _CHUNK_BYTES
+        self._schema = table_schema(manifest.settings.split, manifest.version)
         self.table = lru_cache(maxsize=4)(self._read_table)
         self._chunk = lru_cache(maxsize=2)(self._read_chunk)
 
@@ -71,9 +72,10 @@ class Dataset:
         """Tokens `[start, stop)` of a shard; raises OutputError if the file is too short."""
         dtype = self.manifest.settings.token_dtype
         begin, end = start * dtype.itemsize, stop * dtype.itemsize
-        first = begin // _CHUNK_BYTES
-        chunks = [self._chunk(shard.name, at) for at in range(first, -(-end // _CHUNK_BYTES))]
-        content = b"".join(chunks)[begin - first * _CHUNK_BYTES : end - first * _CHUNK_BYTES]
+        size = self._chunk_bytes
+        first = begin // size
+        chunks = [self._chunk(shard.name, at) for at in range(first, -(-end // size))]
+        content = b"".join(chunks)[begin - first * size : end - first * size]
         if len(content) != end - begin:
             raise OutputError(
                 f"{self.storage.path(shard.name)} ends before token {stop}, expected "
@@ -121,8 +123,8 @@ class Dataset:
 
     def _read_chunk(self, name: str, number: int) -> bytes:
         with self.storage.open(name) as opened:
-            opened.seek(npy.HEADER_BYTES + number * _CHUNK_BYTES)
-            return opened.read(_CHUNK_BYTES)
+            opened.seek(npy.HEADER_BYTES + number * self._chunk_bytes)
+            return opened.read(self._chunk_bytes)
 
     def ids(self, position: int) -> pa.ChunkedArray:
         """The ids in the document table of a shard; only they are read, and not cached."""
@@ -130,16 +132,19 @@ class Dataset:
         with self._explained(name), self.storage.open(name) as opened:
             return DocumentTable.read_ids(opened, self._schema)
 
-    def parse_table(self, name: str, content: bytes) -> DocumentTable:
-        """A document table from the content of its file; raises OutputError for other content."""
-        with self._explained(name):
-            return DocumentTable.read(BytesIO(content), self._schema)
+    def parse_table(self, shard: ShardRecord, content: bytes) -> DocumentTable:
+        """A shard's document table from its file's content; raises OutputError for other content.
+
+        Its documents are numbered in the dataset.
+        """
+        with self._explained(table_name(shard.name)):
+            return DocumentTable.read(BytesIO(content), self._schema, self._firsts[shard.split])
 
     def _read_table(self, position: int) -> DocumentTable:
         """The document table of the shard at a position in the manifest."""
-        name = table_name(self.manifest.shards[position].name)
+        shard = self.manifest.shards[position]
         # The whole table, some megabytes, in one request.
-        return self.parse_table(name, self.storage.read(name))
+        return self.parse_table(shard, self.storage.read(table_name(shard.name)))
 
     @contextmanager
     def _explained(self, name: str) -> Iterator[None]:

@@ -2,12 +2,12 @@
 
 `metadata/documents/train_0017.parquet` has one row per document with tokens in the shard, in order.
 So both lookups are binary searches: a token's document by `offset`, and a document's tokens by
-`document`, its number in the dataset. The manifest has each shard's first document.
+`document`, its number in the stream. The manifest has each shard's first document.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -16,12 +16,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fineshards.shards.layout import SplitRule
 from fineshards.storage.parquet import open_parquet
 
-# document: number in the dataset, from 0. offset, length: its tokens in this shard, including EOT.
-# start: number of its tokens in earlier shards; 0 if the document begins here, with its EOT.
-# file, row: its source. id: its id in the source, or null.
-SCHEMA = pa.schema(
+# document: number in the stream, from 0; up to version 2 in the dataset. offset, length: its tokens
+# in this shard, including EOT. start: number of its tokens in earlier shards; 0 if the document
+# begins here, with its EOT. file, row: its source. id: its id in the source, or null.
+_SCHEMA = pa.schema(
     [
         pa.field("document", pa.int64(), nullable=False),
         pa.field("offset", pa.int64(), nullable=False),
@@ -32,16 +33,40 @@ SCHEMA = pa.schema(
         pa.field("id", pa.string()),
     ]
 )
+_NUMBERS = [field.name for field in _SCHEMA if field.type == pa.int64()]
 
 # split_hash: hash of the document's split key (`split_hash.py`), where the split is by document.
-SCHEMA_WITH_HASH = SCHEMA.append(pa.field("split_hash", pa.uint32(), nullable=False))
+# text_hash: hash of its text, where exact duplicates could be in both splits.
+_SPLIT_HASH = pa.field("split_hash", pa.uint32(), nullable=False)
+_TEXT_HASH = pa.field("text_hash", pa.uint64(), nullable=False)
+# redacted: whether its tokens were overwritten (`fineshards redact`).
+_REDACTED = pa.field("redacted", pa.bool_(), nullable=False)
 
-_NUMBERS = [field.name for field in SCHEMA if field.type == pa.int64()]
+
+def _hashes(rule: SplitRule, version: int) -> list[pa.Field]:
+    """The columns of hashes that a split rule asks for."""
+    fields = [_SPLIT_HASH] if rule.by_document else []
+    return [*fields, _TEXT_HASH] if version > 2 and rule.may_leak else fields
+
+
+def table_schema(rule: SplitRule, version: int) -> pa.Schema:
+    """The columns of a document table in a version of the manifest."""
+    redacted = [_REDACTED] if version > 2 else []
+    return pa.schema([*_SCHEMA, *_hashes(rule, version), *redacted])
+
+
+def source_schema(rule: SplitRule) -> pa.Schema:
+    """What Tokenize says of a document: where it comes from, and its hashes.
+
+    file: position of its file in the input. The rest is as in the document tables.
+    """
+    file = pa.field("file", pa.int32(), nullable=False)
+    return pa.schema([file, *(_SCHEMA.field(name) for name in ("row", "id")), *_hashes(rule, 3)])
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentPiece:
-    """One row of a document table; see SCHEMA and SCHEMA_WITH_HASH for the fields."""
+    """One row of a document table; see `table_schema` for the fields."""
 
     document: int
     offset: int
@@ -51,39 +76,52 @@ class DocumentPiece:
     row: int
     id: str | None
     split_hash: int | None = None
+    text_hash: int | None = None
+    redacted: bool = False
 
 
 class DocumentTable:
     """A shard's document table in memory.
 
     document, offset, length, start, row: int64, shape (pieces,). split_hash: uint32, shape
-    (pieces,); None where the split is not by document.
+    (pieces,); None where the split is not by document. redacted: bool, shape (pieces,).
+
+    first: number in the dataset of the first document of the table's stream. Numbers of documents
+    are those in the dataset.
     """
 
-    def __init__(self, table: pa.Table) -> None:
+    def __init__(self, table: pa.Table, first: int = 0) -> None:
+        if first:
+            numbers = pa.array(table["document"].to_numpy() + first)
+            table = table.set_column(0, _SCHEMA.field("document"), numbers)
         self._table = table
         self.document = table["document"].to_numpy()
         self.offset = table["offset"].to_numpy()
         self.length = table["length"].to_numpy()
         self.start = table["start"].to_numpy()
         self.row = table["row"].to_numpy()
-        with_hash = table.schema.equals(SCHEMA_WITH_HASH)
-        self.split_hash = table["split_hash"].to_numpy() if with_hash else None
+        names = table.schema.names
+        self.split_hash = table["split_hash"].to_numpy() if "split_hash" in names else None
+        self.redacted = (
+            table["redacted"].to_numpy()
+            if "redacted" in names
+            else np.zeros(len(self.document), np.bool_)
+        )
 
     @classmethod
-    def read(cls, opened: BinaryIO, schema: pa.Schema = SCHEMA) -> DocumentTable:
+    def read(cls, opened: BinaryIO, schema: pa.Schema, first: int = 0) -> DocumentTable:
         """Reads a table; raises pyarrow's errors, or ValueError for another schema."""
         table = open_parquet(opened).read(use_threads=False)
         if not table.schema.equals(schema):
             raise ValueError(f"has the columns {table.schema.names}, expected {schema.names}")
         table.validate(full=True)
-        for field in SCHEMA:
+        for field in schema:
             if not field.nullable and table[field.name].null_count:
                 raise ValueError(f"has no {field.name!r} in some rows")
-        return cls(table)
+        return cls(table, first)
 
     @staticmethod
-    def read_ids(opened: BinaryIO, schema: pa.Schema = SCHEMA) -> pa.ChunkedArray:
+    def read_ids(opened: BinaryIO, schema: pa.Schema) -> pa.ChunkedArray:
         """The ids of a table, and nothing else of it; raises as `read` does."""
         parquet = open_parquet(opened)
         found = parquet.schema_arrow
@@ -138,14 +176,6 @@ class DocumentTable:
         """The documents' ids, shape (pieces,)."""
         return self._table["id"].combine_chunks()
 
-    def follows_sources(self, numbers: dict[str, int]) -> bool:
-        """Whether files are in the order of their numbers, and rows ascend within each file.
-
-        numbers: file numbers by path.
-        """
-        steps = np.diff(self.file_numbers(numbers))
-        return bool(np.all((steps > 0) | ((steps == 0) & (np.diff(self.row) > 0))))
-
     def index_of_token(self, offset: int) -> int:
         """The index of the piece that holds the token at `offset` in the shard."""
         return int(np.searchsorted(self.offset, offset, side="right")) - 1
@@ -159,31 +189,58 @@ class DocumentTable:
 
 
 def cut_documents(
-    block_documents: pa.Table, start: int, stop: int, at: int, first_document: int, path: str
+    block_documents: pa.Table, start: int, stop: int, at: int, first_document: int
 ) -> pa.Table:
-    """Rows of a document table, for the documents that overlap tokens `[start, stop)` of a block.
+    """Rows for `join_documents`: the documents that overlap tokens `[start, stop)` of a block.
 
-    at: offset in the shard of token `start`. first_document: number in the dataset of the block's
-    first document in this stream. path: of the block's source file.
+    at: offset in the shard of token `start`. first_document: number in the stream of the block's
+    first document.
     """
     offset = block_documents["offset"].to_numpy()
     end = block_documents["end"].to_numpy()
     first = np.maximum(offset, start)
-    files = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(offset), np.int32)), [path])
-    columns = [
-        block_documents["document"].to_numpy() + first_document,
-        first - start + at,
-        np.minimum(end, stop) - first,
-        first - offset,
-        files,
-        block_documents["row"],
-        block_documents["id"],
-    ]
-    if "split_hash" not in block_documents.schema.names:
-        return pa.table(columns, schema=SCHEMA)
-    return pa.table([*columns, block_documents["split_hash"]], schema=SCHEMA_WITH_HASH)
+    columns = {
+        "document": pa.array(block_documents["document"].to_numpy() + first_document),
+        "offset": pa.array(first - start + at),
+        "length": pa.array(np.minimum(end, stop) - first),
+        "start": pa.array(first - offset),
+    }
+    for name in block_documents.schema.names:
+        if name not in ("document", "offset", "end"):
+            columns[name] = block_documents[name]
+    columns["redacted"] = pa.array(np.zeros(len(offset), np.bool_))
+    return pa.table(columns)
 
 
-def join_documents(parts: Iterable[pa.Table]) -> pa.Table:
-    """The document table of a shard, from the rows of its pieces in order."""
-    return pa.concat_tables(parts).unify_dictionaries().combine_chunks()
+def join_documents(
+    parts: Iterable[pa.Table], paths: Sequence[str], rule: SplitRule, before: pa.Table | None = None
+) -> pa.Table:
+    """The document table of a shard, from the rows of its pieces in order.
+
+    paths: of the source files, by index. before: the table of the shorter shard that this one
+    continues. However the shard was cut into pieces, the result is the same.
+    """
+    schema = table_schema(rule, 3)
+    tables = [part.select(schema.names) for part in parts]
+    if before is not None:
+        tables.insert(0, _with_numbers(before, paths))
+    table = pa.concat_tables([one.cast(_numbered(schema)) for one in tables]).combine_chunks()
+    used, indices = np.unique(table["file"].to_numpy(), return_inverse=True)
+    names = pa.array([paths[file] for file in used.tolist()], pa.string())
+    files = pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32()), names)
+    columns = [files if name == "file" else table[name] for name in schema.names]
+    return pa.table(columns, schema=schema)
+
+
+def _with_numbers(table: pa.Table, paths: Sequence[str]) -> pa.Table:
+    """A document table with the position of each source file in place of its path."""
+    files = table["file"].combine_chunks()
+    known = {path: index for index, path in enumerate(paths)}
+    numbers = np.array([known[path] for path in files.dictionary.to_pylist()], np.int32)
+    at = table.schema.get_field_index("file")
+    return table.set_column(at, "file", pa.array(numbers[files.indices.to_numpy()]))
+
+
+def _numbered(schema: pa.Schema) -> pa.Schema:
+    at = schema.get_field_index("file")
+    return schema.set(at, pa.field("file", pa.int32(), nullable=False))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fineshards.errors import OutputError
-from fineshards.shards.layout import HASH_VERSION, SplitRule
+from fineshards.shards.layout import HASH_VERSION, KEY_VERSION, Shuffle, SplitRule
 from fineshards.shards.npy import DTYPES
 from fineshards.shards.records import JSON_ERRORS, SourceFile, as_text, from_fields, to_fields
 from fineshards.storage.base import Storage
@@ -32,7 +32,7 @@ TOKENIZER_FILES = {TIKTOKEN: VOCABULARY_NAME, HUGGINGFACE: TOKENIZER_JSON_NAME}
 
 # Increment when the same input and options would give other bytes, blocks or checkpoints.
 # Records of all versions are read, and only jobs of this version are continued.
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 # A fraction in lowest terms, as BuildConfig makes it.
 _FRACTION = re.compile(r"[0-9]{1,40}(/[1-9][0-9]{0,39})?")
 
@@ -97,6 +97,7 @@ class Settings:
         split: Which documents, or which shards, are the test split.
         block_bytes: Bytes of text per block; a block ends once it has this many.
         dtype: Type of the tokens in the shards, `uint32` (the default) or `uint16`.
+        shuffle: The order of documents; None for that of their sources.
 
     Example:
         >>> from fineshards.shards.manifest import Manifest
@@ -112,6 +113,7 @@ class Settings:
     split: SplitRule
     block_bytes: int
     dtype: str = "uint32"
+    shuffle: Shuffle | None = None
 
     @property
     def token_dtype(self) -> np.dtype[np.unsignedinteger]:
@@ -208,6 +210,8 @@ class Job:
 def settings_to_json(settings: Settings, version: int) -> dict[str, Any]:
     """Settings as a version of the job record and the manifest has them."""
     fields = asdict(settings)
+    if version < 3:
+        del fields["shuffle"]
     if version == 1:
         del fields["columns"]["split"], fields["split"]["key"], fields["split"]["hash_version"]
     return fields
@@ -233,7 +237,17 @@ def settings_from_json(fields: dict[str, Any]) -> Settings:
             special_tokens=tuple((text, token) for text, token in specials),
         ),
         split=_rule_from_json(fields["split"]),
+        shuffle=_shuffle_from_json(fields.get("shuffle")),
     )
+
+
+def _shuffle_from_json(fields: dict[str, Any] | None) -> Shuffle | None:
+    if fields is None:
+        return None
+    shuffle = from_fields(Shuffle, fields)
+    if shuffle.key_version != KEY_VERSION:
+        raise ValueError(f"unknown version of the shuffle's keys, {shuffle.key_version}")
+    return shuffle
 
 
 def _rule_from_json(fields: dict[str, Any]) -> SplitRule:
@@ -265,6 +279,7 @@ def _by_flag(settings: Settings) -> list[tuple[str, object]]:
         ("--test_shards", split.test_shards),
         ("--split_key", split.key),
         ("version of the split's hash", split.hash_version or HASH_VERSION),
+        ("--shuffle_seed", settings.shuffle and settings.shuffle.seed),
         ("--block_bytes", settings.block_bytes),
         ("--dtype", settings.dtype),
     ]

@@ -22,6 +22,8 @@ ONE_STREAM = "all"
 # Version of the hash of documents' split keys (`split_hash.py`), which is part of the fingerprint.
 # Increment when the hash or a key changes.
 HASH_VERSION = 1
+# Version of the keys that a shuffle sorts by (`shuffle.py`), which is part of the fingerprint.
+KEY_VERSION = 1
 
 # The seed script names shards with four digits; more than ten thousand shards need more.
 MIN_INDEX_WIDTH = 4
@@ -68,6 +70,11 @@ class SplitRule:
         return self.key is not None
 
     @property
+    def may_leak(self) -> bool:
+        """Whether the same text can be in both splits."""
+        return self.key != "text"
+
+    @property
     def streams(self) -> tuple[str, ...]:
         """Names of the streams that documents go to, in global order."""
         return SPLITS if self.by_document else (ONE_STREAM,)
@@ -95,6 +102,19 @@ class SplitRule:
         """Which documents are test, from the hashes of their split keys; shape (documents,)."""
         chosen: npt.NDArray[np.bool_] = hashes < np.uint64(self.threshold)
         return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffle:
+    """The order of documents within each stream (`fineshards/shards/shuffle.py`).
+
+    Args:
+        seed: Seed of the keys that documents are sorted by, from 0 to 2**63 - 1.
+        key_version: Version of the keys.
+    """
+
+    seed: int
+    key_version: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from fineshards.shards.reports import FileReport
 from fineshards.storage.base import Storage
 
 MANIFEST_NAME = "metadata/manifest.json"
-MANIFEST_VERSION = 2
+MANIFEST_VERSION = 3
 # The libraries that can change the bytes of a dataset.
 _LIBRARIES = (
     "fineshards",
@@ -221,6 +221,14 @@ class Manifest:
             }
             for split, shards in by_split.items()
         }
+
+    def first_number(self, split: str) -> int:
+        """The number in the dataset of the first document of the stream that a split lies in.
+
+        Document tables and shards' records number documents within their stream.
+        """
+        by_split = self.version > 2 and self.settings.split.by_document and split == "train"
+        return self.splits()["test"]["documents"] if by_split else 0
 
     def totals(self) -> dict[str, int]:
         """Sums over all source files.

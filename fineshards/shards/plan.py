@@ -6,22 +6,22 @@ more than the blocks of one file, and one small array with one entry per file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from fineshards.shards.layout import Layout, ShardKey, SplitRule
-from fineshards.shards.records import Piece
+from fineshards.shards.records import Piece, TokenBlock
 from fineshards.shards.reports import BlockSummary, FileReport
 
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """The layout, and the offset of each file's part of each stream in global order.
+    """The layout, and where each file's part of each stream begins.
 
-    token_offsets, document_offsets: int64, shape (streams, files).
+    token_offsets: in global order; document_offsets: in the stream. int64, shape (streams, files).
     """
 
     layout: Layout
@@ -30,18 +30,29 @@ class StreamPlan:
     document_offsets: npt.NDArray[np.int64]
 
 
-def plan_stream(
-    reports: Iterable[FileReport], files: int, shard_tokens: int, rule: SplitRule
-) -> StreamPlan:
-    """The plan of a dataset of `files` files; a file without a report has no blocks."""
+def sums_by_file(
+    reports: Sequence[FileReport], rule: SplitRule
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Tokens and documents of each file's part of each stream, int64, shape (streams, files).
+
+    A file without a report has none.
+    """
+    files = 1 + max((report.file for report in reports), default=-1)
     tokens = np.zeros((len(rule.streams), files), dtype=np.int64)
     documents = np.zeros_like(tokens)
     for report in reports:
         sums = report.streams()
         tokens[:, report.file] = [one.tokens for one in sums]
         documents[:, report.file] = [one.documents for one in sums]
+    return tokens, documents
+
+
+def plan_stream(reports: Sequence[FileReport], shard_tokens: int, rule: SplitRule) -> StreamPlan:
+    """The plan of a dataset whose files have these reports."""
+    tokens, documents = sums_by_file(reports, rule)
     layout = Layout.plan(tokens.sum(axis=1).tolist(), shard_tokens, rule)
-    return StreamPlan(layout, rule, exclusive_sums(tokens), exclusive_sums(documents))
+    in_stream = np.cumsum(documents, axis=1) - documents
+    return StreamPlan(layout, rule, exclusive_sums(tokens), in_stream)
 
 
 def exclusive_sums(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -50,9 +61,12 @@ def exclusive_sums(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def plan_pieces(
-    summaries: list[BlockSummary], plan: StreamPlan
+    summaries: list[BlockSummary], plan: StreamPlan, folder: str = "blocks"
 ) -> Iterator[tuple[ShardKey, Piece]]:
-    """The pieces that a file's blocks contribute to shards, from its summaries in order."""
+    """The pieces that a file's blocks contribute to shards, from its summaries in order.
+
+    folder: that of their token blocks.
+    """
     file = summaries[0].file
     tokens, documents = (
         offsets[:, file].tolist() for offsets in (plan.token_offsets, plan.document_offsets)
@@ -65,8 +79,7 @@ def plan_pieces(
                 yield (
                     cut.key,
                     Piece(
-                        summary.file,
-                        summary.index,
+                        TokenBlock(folder, summary.file, summary.index),
                         stream,
                         cut.start,
                         cut.stop,

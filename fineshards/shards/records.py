@@ -108,6 +108,25 @@ class Block:
     first_row: int
     bytes: int
 
+    @property
+    def place(self) -> TokenBlock:
+        """The token block that is made of this block."""
+        return TokenBlock("blocks", self.file, self.index)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TokenBlock:
+    """Names a token block in the checkpoints.
+
+    folder: `blocks` for those of blocks; with a shuffle also `merged` and `buckets`. file: index of
+    the source file, or the number of the merged runs or of the bucket. index: the block's position
+    in the file.
+    """
+
+    folder: str
+    file: int
+    index: int
+
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
@@ -122,12 +141,11 @@ class BadRow:
 class Piece:
     """A reference to tokens `[start, stop)` of a token block, which go to offset `at` of a shard.
 
-    stream: which part of the block; see SplitRule.streams. first_document: number in the dataset of
+    stream: which part of the block; see SplitRule.streams. first_document: number in the stream of
     the part's first document.
     """
 
-    file: int
-    block: int
+    block: TokenBlock
     stream: str
     start: int
     stop: int
@@ -148,8 +166,9 @@ class ShardRecord:
         crc32c: CRC-32C of the whole file, as Cloud Storage writes it: base64 of big-endian bytes.
         pieces: Rows of the document table, one per document with tokens in the shard.
         documents: Documents that begin in the shard; equals its number of EOT tokens.
-        first_document: Number in the dataset of the document of the first token. Documents are
-            numbered from 0, those of the test split first.
+        first_document: Number of the document of the first token. Documents are numbered from 0 in
+            each stream: in each split, or in both together with a number of test shards. Up to
+            version 2 they are numbered in the dataset, those of the test split first.
         table_bytes: Size of the document table in bytes; None in a manifest of version 1.
         table_crc32c: CRC-32C of the document table; None in a manifest of version 1.
 

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from fineshards.errors import FineshardsError, InputError
 from fineshards.shards.counts import Counts, Sums
+from fineshards.shards.records import from_fields
 from fineshards.shards.rejected import check_total
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A part of a token block whose documents are in the order of their keys, cut into cells.
+
+    All keys of a cell have the same leading bits; there are 2^n cells. Cell i is tokens
+    `[tokens[i], tokens[i + 1])` of the block's tokens, and bytes `[documents[i], documents[i + 1])`
+    of its file of documents (`fineshards/shards/runs.py`).
+    """
+
+    stream: str
+    tokens: tuple[int, ...]
+    documents: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BlockSummary:
     """The counts of block `index`, one of the `blocks` blocks of source file `file`.
 
-    test: what went to the test split, where the split is by document; otherwise None.
+    test: what went to the test split, where the split is by document; otherwise None. runs: the
+    sorted parts of the token block, if documents are shuffled.
     """
 
     file: int
@@ -22,10 +39,31 @@ class BlockSummary:
     blocks: int
     counts: Counts
     test: Sums | None = None
+    runs: tuple[Run, ...] = ()
 
     def streams(self) -> tuple[Sums, ...]:
         """What went to each stream, in the order of SplitRule.streams."""
         return _streams(self.counts, self.test)
+
+    def to_record(self) -> dict[str, Any]:
+        """The summary in the form of a checkpoint."""
+        fields = {"file": self.file, "index": self.index, "blocks": self.blocks}
+        fields |= self.counts.to_record() | {"test": self.test and asdict(self.test)}
+        return fields | {"runs": [asdict(run) for run in self.runs]}
+
+    @classmethod
+    def from_record(cls, fields: dict[str, Any]) -> BlockSummary:
+        """The inverse of `to_record`."""
+        return from_fields(
+            cls,
+            fields,
+            counts=Counts.from_record(fields),
+            test=fields["test"] and from_fields(Sums, fields["test"]),
+            runs=tuple(
+                Run(run["stream"], tuple(run["tokens"]), tuple(run["documents"]))
+                for run in fields["runs"]
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True)

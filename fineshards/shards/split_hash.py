@@ -23,6 +23,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from itertools import repeat
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +49,18 @@ def split_column(key: str | None) -> str | None:
     return None
 
 
+def row_keys(
+    files: npt.NDArray[np.integer[Any]], rows: npt.NDArray[np.integer[Any]]
+) -> Iterator[bytes]:
+    """The keys `row` of documents, from each one's file, as a position in the input, and row."""
+    return map(b"%d:%d".__mod__, zip(files.tolist(), rows.tolist(), strict=True))
+
+
+def hash_texts(texts: pa.Array) -> npt.NDArray[np.uint64]:
+    """XXH3_64bits_withSeed of each text, uint64, shape (n,); texts as the keys of `hash_keys`."""
+    return _hash(_views(texts))
+
+
 def hash_keys(
     keys: pa.Array | None, files: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.uint32]:
@@ -57,8 +70,8 @@ def hash_keys(
     files, rows: shape (n,): each document's file, as a position in the input, and row.
     """
     if keys is None:
-        return _hash(map(b"%d:%d".__mod__, zip(files.tolist(), rows.tolist(), strict=True)))
-    hashes = _hash(_views(keys))
+        return _upper(_hash(row_keys(files, rows)))
+    hashes = _upper(_hash(_views(keys)))
     if keys.null_count:
         missing = keys.is_null().to_numpy(zero_copy_only=False)
         hashes[missing] = hash_keys(None, files[missing], rows[missing])
@@ -75,8 +88,11 @@ def host_names(urls: pa.Array) -> pa.Array:
     return pa.array([match and match[1].lower() for match in matches], pa.binary())
 
 
-def _hash(keys: Iterable[bytes | memoryview]) -> npt.NDArray[np.uint32]:
-    hashes = np.array(list(map(xxhash.xxh3_64_intdigest, keys, repeat(SEED))), np.uint64)
+def _hash(keys: Iterable[bytes | memoryview]) -> npt.NDArray[np.uint64]:
+    return np.array(list(map(xxhash.xxh3_64_intdigest, keys, repeat(SEED))), np.uint64)
+
+
+def _upper(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
     return (hashes >> np.uint64(32)).astype(np.uint32)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fineshards.shards.counts import Counts, LabelCount
+from fineshards.shards.documents import source_schema
+from fineshards.shards.layout import SplitRule
 from fineshards.shards.records import BadRow
-from fineshards.shards.split_hash import hash_keys, host_names
+from fineshards.shards.split_hash import hash_keys, hash_texts, host_names
 
 # Columns of FineWeb whose values are counted in the manifest, if a file has them.
 LABEL_COLUMNS = ("dump", "language")
@@ -59,13 +62,18 @@ class Rows:
             bad=bad,
         )
 
-    def split_hashes(self, key: str, file: int) -> npt.NDArray[np.uint32]:
-        """The hashes of the rows' split keys, uint32, shape (n,).
+    def sources(self, file: int, rule: SplitRule) -> pa.RecordBatch:
+        """Where the rows come from and their hashes: see `source_schema`. All must have text.
 
-        key: the kind of key; see SplitRule. file: the file's position in the input.
+        file: the file's position in the input.
         """
         files = np.full(len(self.numbers), file)
-        return hash_keys(self._split_keys(key), files, self.numbers)
+        columns: list[Any] = [files.astype(np.int32), self.numbers, self.ids]
+        if rule.key is not None:
+            columns.append(hash_keys(self._split_keys(rule.key), files, self.numbers))
+        if rule.may_leak:
+            columns.append(hash_texts(self.texts))
+        return pa.record_batch(columns, schema=source_schema(rule))
 
     def _split_keys(self, key: str) -> pa.Array | None:
         if key == "row":

@@ -174,6 +174,20 @@ class Storage(ABC):
         with self.open(name) as file:
             return file.read()
 
+    def read_range(self, name: str, start: int, stop: int) -> bytes:
+        """Bytes `[start, stop)` of a file; raises OutputError if it is shorter, or missing."""
+        with self.open(name, read_ahead=1) as file:
+            file.seek(start)
+            return self._whole_range(name, file.read(stop - start), start, stop)
+
+    def _whole_range(self, name: str, content: bytes, start: int, stop: int) -> bytes:
+        if len(content) != stop - start:
+            raise OutputError(
+                f"{self.path(name)} ends at byte {start + len(content)}, expected {stop} at least. "
+                "Someone changed the folder; start again with --overwrite."
+            )
+        return content
+
     def read_if_there(self, name: str) -> bytes | None:
         """The content of a small file, or None if there is none."""
         return None if self.size(name) is None else self.read(name)

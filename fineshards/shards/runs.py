@@ -1,0 +1,222 @@
+"""Sorted token blocks: what Tokenize writes where documents are shuffled.
+
+    00003-00012.tokens       tokens, run by run, in each in the order of the documents' keys
+    00003-00012.documents    their documents, in cells: Arrow record batches of source_schema and
+                             `length`, one message per cell, without a schema
+    00003-00012.json         the summary, with the places of all cells; written last
+
+A run is what was sorted at once: of a block, as much as fits into memory. A cell is what the leading
+bits of the keys have in common, so a bucket's part of a run is one range of either file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from fineshards.shards.block_writer import check_counts, fitting, streams_of
+from fineshards.shards.counts import Counts, Sums
+from fineshards.shards.documents import source_schema
+from fineshards.shards.layout import Shuffle, SplitRule
+from fineshards.shards.records import TokenBlock
+from fineshards.shards.reports import BlockSummary, Run
+from fineshards.shards.shuffle import (
+    FRAGMENT_BYTES,
+    cell_borders,
+    key_order,
+    shuffle_keys,
+)
+from fineshards.storage.checksums import write_with_checksum
+
+# Documents that are gathered at a time.
+_CHUNK_DOCUMENTS = 1024
+
+
+def cell_schema(rule: SplitRule) -> pa.Schema:
+    """The columns of a cell: `source_schema`, and the number of tokens of each document."""
+    return source_schema(rule).append(pa.field("length", pa.int64(), nullable=False))
+
+
+@dataclass(slots=True)
+class Gathered:
+    """Documents in memory, to be taken in the order of their keys."""
+
+    dtype: np.dtype[np.unsignedinteger]
+    tokens: list[npt.NDArray[np.unsignedinteger]] = field(default_factory=list)
+    offsets: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    sources: list[pa.RecordBatch] = field(default_factory=list)
+    bytes: int = 0
+
+    def append(
+        self,
+        tokens: npt.NDArray[np.unsignedinteger],
+        offsets: npt.NDArray[np.int64],
+        sources: pa.RecordBatch,
+    ) -> None:
+        """Adds n documents: see BlockWriter.append."""
+        content = fitting(tokens, self.dtype)
+        self.tokens.append(content)
+        self.offsets.append(offsets)
+        self.sources.append(sources)
+        self.bytes += content.nbytes + sources.nbytes
+
+    def table(self) -> pa.Table:
+        """The sources of all documents, and `length`: the number of tokens of each."""
+        lengths = np.concatenate([np.diff(offsets) for offsets in self.offsets])
+        table = pa.Table.from_batches(self.sources).combine_chunks()
+        return table.append_column(
+            pa.field("length", pa.int64(), nullable=False), pa.array(lengths)
+        )
+
+    def batches(
+        self,
+    ) -> Iterator[tuple[npt.NDArray[np.unsignedinteger], npt.NDArray[np.int64], pa.RecordBatch]]:
+        """What was appended."""
+        return zip(self.tokens, self.offsets, self.sources, strict=True)
+
+    def take(
+        self, order: npt.NDArray[np.int64]
+    ) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.unsignedinteger]]]:
+        """The tokens of documents in an order: some of them, and their tokens, at a time."""
+        sizes = [len(offsets) - 1 for offsets in self.offsets]
+        batches = np.repeat(np.arange(len(sizes)), sizes)[order].tolist()
+        starts = np.concatenate([offsets[:-1] for offsets in self.offsets])[order].tolist()
+        stops = np.concatenate([offsets[1:] for offsets in self.offsets])[order].tolist()
+        # Slices, because `take` of Arrow is five times as slow.
+        tokens = self.tokens
+        for at in range(0, len(order), _CHUNK_DOCUMENTS):
+            upto = at + _CHUNK_DOCUMENTS
+            places = zip(batches[at:upto], starts[at:upto], stops[at:upto], strict=True)
+            parts = [tokens[batch][start:stop] for batch, start, stop in places]
+            yield order[at:upto], np.concatenate(parts)
+
+
+class RunWriter:
+    """Writes a sorted token block: appends documents in any order.
+
+    run_bytes: of documents that are sorted at once, in memory. bits: of the cells; by default cells
+    have about 256 KiB.
+    """
+
+    def __init__(
+        self,
+        name: TokenBlock,
+        tokens: BinaryIO,
+        documents: BinaryIO,
+        dtype: np.dtype[np.unsignedinteger],
+        rule: SplitRule,
+        shuffle: Shuffle,
+        run_bytes: int,
+        bits: int | None = None,
+    ) -> None:
+        self._name = name
+        self._tokens_file, self._documents_file = tokens, documents
+        self._dtype = dtype
+        self._rule = rule
+        self._seed = shuffle.seed
+        self._run_bytes = run_bytes
+        self._bits = bits
+        self._gathered = Gathered(dtype)
+        self._sums = [[0, 0] for _ in rule.streams]
+        self._runs: list[Run] = []
+        self._token_end = self._document_end = 0
+        self.checksum = self.documents_checksum = 0
+
+    @property
+    def bytes(self) -> dict[str, int]:
+        """The sizes of the two files so far."""
+        return {
+            "tokens": self._token_end * self._dtype.itemsize,
+            "documents": self._document_end,
+        }
+
+    def append(
+        self,
+        tokens: npt.NDArray[np.unsignedinteger],
+        offsets: npt.NDArray[np.int64],
+        sources: pa.RecordBatch,
+    ) -> None:
+        """Appends n documents: see BlockWriter.append."""
+        self._gathered.append(tokens, offsets, sources)
+        if self._gathered.bytes >= self._run_bytes:
+            self._write_run()
+
+    def finish(self, index: int, blocks: int, counts: Counts | None = None) -> BlockSummary:
+        """Writes what is left; returns the summary of block `index` of `blocks`.
+
+        counts: of the block, which must be those of the documents appended; None for none but
+        those of documents and tokens.
+        """
+        if self._gathered.tokens:
+            self._write_run()
+        documents, tokens = (sum(sums[which] for sums in self._sums) for which in (0, 1))
+        if counts is None:
+            counts = Counts(rows=documents, documents=documents, tokens=tokens)
+        check_counts(self._name, counts, documents, tokens)
+        test = Sums(*self._sums[0]) if self._rule.by_document else None
+        return BlockSummary(self._name.file, index, blocks, counts, test, tuple(self._runs))
+
+    def _write_run(self) -> None:
+        gathered, self._gathered = self._gathered, Gathered(self._dtype)
+        table = gathered.table()
+        if not len(table):
+            return
+        keys = shuffle_keys(self._seed, table["file"].to_numpy(), table["row"].to_numpy())
+        order = key_order(keys)
+        (sources,) = table.select(source_schema(self._rule).names).to_batches()
+        streams = streams_of(sources, self._rule)[order]
+        for number, stream in enumerate(self._rule.streams):
+            chosen = order[streams == number]
+            if len(chosen):
+                self._write_stream(number, stream, gathered, table, keys, chosen)
+
+    def _write_stream(
+        self,
+        number: int,
+        stream: str,
+        gathered: Gathered,
+        table: pa.Table,
+        keys: npt.NDArray[np.uint64],
+        order: npt.NDArray[np.int64],
+    ) -> None:
+        for _, tokens in gathered.take(order):
+            self.checksum = write_with_checksum(
+                tokens.view(np.uint8), self._tokens_file, self.checksum
+            )
+        (sorted_table,) = table.take(pa.array(order)).combine_chunks().to_batches()
+        lengths = sorted_table["length"].to_numpy()
+        ends = np.concatenate([[0], np.cumsum(lengths)])
+        bits = self._bits
+        if bits is None:
+            cells = int(ends[-1]) * self._dtype.itemsize // FRAGMENT_BYTES
+            bits = max(cells, 1).bit_length() - 1
+        borders = cell_borders(keys[order, 0], bits)
+        places = [self._document_end]
+        for first, stop in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True):
+            if first < stop:
+                cell = sorted_table.slice(first, stop - first).serialize()
+                self.documents_checksum = write_with_checksum(
+                    np.frombuffer(cell, np.uint8), self._documents_file, self.documents_checksum
+                )
+                self._document_end += len(cell)
+            places.append(self._document_end)
+        token_places = (ends[borders] + self._token_end).tolist()
+        self._runs.append(Run(stream, tuple(token_places), tuple(places)))
+        self._token_end += int(ends[-1])
+        self._sums[number][0] += len(order)
+        self._sums[number][1] += int(ends[-1])
+
+
+def parse_cells(content: bytes, rule: SplitRule) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
+    """The documents of neighbouring cells: the number of tokens of each, and their sources."""
+    schema = cell_schema(rule)
+    reader, batches = pa.BufferReader(content), []
+    while reader.tell() < len(content):
+        batches.append(pa.ipc.read_record_batch(pa.ipc.read_message(reader), schema))
+    (batch,) = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
+    return batch["length"].to_numpy(), batch.select(source_schema(rule).names)

@@ -1,0 +1,235 @@
+"""The shuffle: the order of documents by keys, and the arithmetic of sorting more than fits.
+
+With a seed, the documents of each stream are in the order of their keys, and not of their sources.
+The rule, for programs in any language:
+
+    key = XXH3_128bits_withSeed(FILE:ROW, seed)
+
+FILE is the file's position in the input and ROW the row's in the file, both from 0, in decimal,
+such as `3:1017`. Keys are compared as numbers of 128 bits. Equal keys, which no one will see, are
+in the order of file and row. So the order is a function of the seed and of where documents come
+from, and not of their content, their blocks, or how they are sorted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import repeat
+from math import isqrt
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from fineshards.shards.layout import Shuffle, SplitRule
+from fineshards.shards.plan import exclusive_sums, sums_by_file
+from fineshards.shards.records import TokenBlock
+from fineshards.shards.reports import BlockSummary, FileReport, Run
+from fineshards.shards.split_hash import row_keys
+
+# The least bytes that are worth a request. With smaller fragments runs are merged first.
+FRAGMENT_BYTES = 256 << 10
+# A bucket is sorted in memory by one worker, which a machine has two to four gigabytes for.
+_BUCKET_BYTES = 256 << 20
+_MAX_BITS = 30
+
+
+def shuffle_keys(
+    seed: int, files: npt.NDArray[np.integer[Any]], rows: npt.NDArray[np.int64]
+) -> npt.NDArray[np.uint64]:
+    """The keys of n documents, uint64, shape (n, 2): the upper and the lower half of each.
+
+    files, rows: shape (n,): each document's file, as a position in the input, and row.
+
+    Example:
+        >>> keys = shuffle_keys(1, np.array([3]), np.array([1017]))
+        >>> f"{keys[0, 0]:016x}{keys[0, 1]:016x}" == xxhash.xxh3_128_hexdigest(b"3:1017", 1)
+        True
+    """
+    digests = b"".join(map(xxhash.xxh3_128_digest, row_keys(files, rows), repeat(seed)))
+    return np.frombuffer(digests, ">u8").reshape(-1, 2).astype(np.uint64)
+
+
+def key_order(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    """The indices that sort keys, shape (n,). Equal keys stay in the order in which they come."""
+    return np.lexsort((keys[:, 1], keys[:, 0]))
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentOrder:
+    """The order of the documents of a stream.
+
+    shuffle: None for the order of the sources. borders: how many files of the input each generation
+    has, with those of the ones before; each is shuffled within itself.
+    """
+
+    shuffle: Shuffle | None
+    borders: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return "the source rows" if self.shuffle is None else "the keys of the shuffle"
+
+    def follows(self, files: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> bool:
+        """Whether documents from these places, shape (n,) each, are in order, all different."""
+        places: list[npt.NDArray[Any]] = [files, rows]
+        if self.shuffle is not None:
+            keys = shuffle_keys(self.shuffle.seed, files, rows)
+            generations = np.searchsorted(self.borders, files, side="right")
+            places = [generations, keys[:, 0], keys[:, 1], files, rows]
+        less = np.zeros(max(len(files) - 1, 0), np.bool_)
+        equal = ~less
+        for column in places:
+            less |= equal & (column[1:] > column[:-1])
+            equal &= column[1:] == column[:-1]
+        return bool(np.all(less))
+
+
+def cell_borders(upper: npt.NDArray[np.uint64], bits: int) -> npt.NDArray[np.int64]:
+    """Where sorted keys change in their leading bits: shape (2**bits + 1,), from 0 to n.
+
+    upper: the upper halves of n sorted keys.
+    """
+    prefixes = upper >> np.uint64(64 - bits) if bits else np.zeros(len(upper), np.uint64)
+    return np.searchsorted(prefixes, np.arange((1 << bits) + 1, dtype=np.uint64))
+
+
+@dataclass(frozen=True)
+class ShufflePlan:
+    """How documents are sorted. Decides no byte.
+
+    streams: their names. bits: for each stream, the leading bits of keys that make a bucket: there
+    are 2**bits. group: tokens of runs that are merged before buckets are made of them; 0 if runs
+    are large enough as they are. token_offsets: of each file's part of each stream, int64, shape
+    (streams, files).
+    """
+
+    streams: tuple[str, ...]
+    bits: tuple[int, ...]
+    group: int
+    token_offsets: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(
+        cls,
+        reports: Iterable[FileReport],
+        rule: SplitRule,
+        block_bytes: int,
+        token_bytes: int,
+        bucket_bytes: int | None,
+    ) -> ShufflePlan:
+        """The plan for files with these reports.
+
+        block_bytes: of text per block; about as much of a large one is sorted at once. token_bytes:
+        of a token. bucket_bytes: of tokens per bucket at most; by default 256 MiB, and more where
+        even merged runs would give fragments below 256 KiB.
+        """
+        reports = list(reports)
+        tokens, _ = sums_by_file(reports, rule)
+        sizes = [int(size) * token_bytes for size in tokens.sum(axis=1)]
+        largest = max(sizes)
+        bucket_bytes = bucket_bytes or max(_BUCKET_BYTES, isqrt(largest * FRAGMENT_BYTES))
+        bits = tuple(
+            min(max(-(-size // bucket_bytes) - 1, 0).bit_length(), _MAX_BITS) for size in sizes
+        )
+        runs = sum(
+            max(report.blocks, report.counts.text_bytes // block_bytes) for report in reports
+        )
+        merges = (largest >> max(bits)) < FRAGMENT_BYTES * runs and largest > bucket_bytes
+        # Where runs are as large as buckets, there is nothing to merge.
+        merges = merges and largest < bucket_bytes * runs
+        group = -(-bucket_bytes // token_bytes) if merges else 0
+        return cls(rule.streams, bits, group, exclusive_sums(tokens))
+
+    @property
+    def buckets(self) -> int:
+        """The number of buckets of all streams."""
+        return self.first_bucket(len(self.bits))
+
+    def first_bucket(self, stream: int) -> int:
+        """The number of a stream's first bucket."""
+        return sum(1 << bits for bits in self.bits[:stream])
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A reference to documents of one run: their tokens, and bytes of its file of documents."""
+
+    block: TokenBlock
+    start: int
+    stop: int
+    first_byte: int
+    last_byte: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Neighbouring runs of a stream that are merged into a token block with this number.
+
+    bits: of the cells that it is to have.
+    """
+
+    number: int
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """All documents of a stream whose keys begin with `bits` bits that are the number `prefix`."""
+
+    number: int
+    stream: str
+    bits: int
+    prefix: int
+
+
+def fragment_of(block: TokenBlock, run: Run, first: int, stop: int) -> Fragment:
+    """Cells `[first, stop)` of a run."""
+    return Fragment(
+        block, run.tokens[first], run.tokens[stop], run.documents[first], run.documents[stop]
+    )
+
+
+def fragments_of_run(block: TokenBlock, run: Run, bits: int) -> Iterator[tuple[int, Fragment]]:
+    """What a run has for each bucket of its stream: (prefix, fragment), none where it has nothing.
+
+    Where cells are larger than buckets, a fragment has documents of other buckets, too.
+    """
+    finer = (len(run.tokens) - 1).bit_length() - 1 - bits
+    for prefix in range(1 << bits):
+        if finer >= 0:
+            first, stop = prefix << finer, (prefix + 1) << finer
+        else:
+            first = prefix >> -finer
+            stop = first + 1
+        if run.documents[first] < run.documents[stop]:
+            yield prefix, fragment_of(block, run, first, stop)
+
+
+def buckets_of(
+    block: TokenBlock, summary: BlockSummary, plan: ShufflePlan
+) -> Iterator[tuple[Bucket, Fragment]]:
+    """The buckets that the runs of a token block have documents for, and which."""
+    for run in summary.runs:
+        stream = plan.streams.index(run.stream)
+        bits = plan.bits[stream]
+        for prefix, fragment in fragments_of_run(block, run, bits):
+            number = plan.first_bucket(stream) + prefix
+            yield Bucket(number, run.stream, bits, prefix), fragment
+
+
+def groups_of(
+    summaries: Iterable[BlockSummary], plan: ShufflePlan
+) -> Iterator[tuple[Group, Fragment]]:
+    """The groups of neighbouring runs to merge that the runs of a file's blocks belong to."""
+    offsets: list[int] | None = None
+    for summary in summaries:
+        if offsets is None:
+            offsets = plan.token_offsets[:, summary.file].tolist()
+        block = TokenBlock("blocks", summary.file, summary.index)
+        for run in summary.runs:
+            stream = plan.streams.index(run.stream)
+            number = offsets[stream] // plan.group * len(plan.streams) + stream
+            yield Group(number, plan.bits[stream]), fragment_of(block, run, 0, len(run.tokens) - 1)
+            offsets[stream] += run.tokens[-1] - run.tokens[0]

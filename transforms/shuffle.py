@@ -1,0 +1,111 @@
+"""Shuffle: from sorted token blocks to buckets, token blocks in the order of the documents' keys.
+
+Modules in this folder do without `from __future__ import annotations`: see plan.py.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import apache_beam as beam
+
+from fineshards.shards.records import TokenBlock
+from fineshards.shards.reports import BlockSummary, FileReport, check_reports
+from fineshards.shards.shuffle import Bucket, Fragment, Group, ShufflePlan, buckets_of, groups_of
+from fineshards.transforms.gather import Gather
+from fineshards.transforms.metrics import StepMetrics
+from fineshards.transforms.run_tasks import RunTasks
+from fineshards.transforms.tasks import MergeRuns, WriteBucket
+from fineshards.transforms.work import Work
+
+METRICS = StepMetrics("shuffle")
+_log = logging.getLogger("fineshards.worker")
+
+
+class Shuffle(beam.PTransform):
+    """From the summaries of sorted token blocks, one list per file, to those of buckets.
+
+    Where a bucket's part of a run would be too small to be worth a request, runs are merged first.
+    Only references are shuffled.
+    """
+
+    def __init__(self, work: Work, reports: beam.PCollection) -> None:
+        super().__init__()
+        self._work = work
+        self._reports = reports
+
+    def expand(self, by_file: beam.PCollection) -> beam.PCollection:
+        """Builds the step."""
+        plan = beam.pvalue.AsSingleton(
+            self._reports | "AllReports" >> Gather() | "Buckets" >> beam.Map(_plan, self._work)
+        )
+        direct = by_file | "Direct" >> beam.FlatMap(_direct, plan)
+        merged = (
+            by_file
+            | "Groups" >> beam.FlatMap(_groups, plan)
+            | "GroupRuns" >> beam.GroupByKey()
+            | "ListedRuns" >> beam.MapTuple(_listed)
+            | "Merge" >> beam.ParDo(_Merge(METRICS, self._work))
+            | "Merged" >> beam.FlatMap(_merged, plan)
+        )
+        return (
+            (direct, merged)
+            | "Fragments" >> beam.Flatten()
+            | "GroupBuckets" >> beam.GroupByKey()
+            | "ListedFragments" >> beam.MapTuple(_listed)
+            | "Sort" >> beam.ParDo(_Sort(METRICS, self._work))
+        )
+
+
+def _plan(reports: list[FileReport], work: Work) -> ShufflePlan:
+    check_reports(reports, work.max_bad_rows)
+    settings = work.settings
+    plan = ShufflePlan.of(
+        reports,
+        settings.split,
+        settings.block_bytes,
+        settings.token_dtype.itemsize,
+        work.bucket_bytes,
+    )
+    _log.info("shuffle: %d buckets%s", plan.buckets, " of merged runs" if plan.group else "")
+    return plan
+
+
+def _direct(summaries: list[BlockSummary], plan: ShufflePlan) -> Iterator[tuple[Bucket, Fragment]]:
+    if not plan.group:
+        for summary in summaries:
+            yield from buckets_of(TokenBlock("blocks", summary.file, summary.index), summary, plan)
+
+
+def _groups(summaries: list[BlockSummary], plan: ShufflePlan) -> Iterator[tuple[Group, Fragment]]:
+    if plan.group:
+        yield from groups_of(summaries, plan)
+
+
+def _merged(summary: BlockSummary, plan: ShufflePlan) -> Iterator[tuple[Bucket, Fragment]]:
+    return buckets_of(TokenBlock("merged", summary.file, 0), summary, plan)
+
+
+def _listed(key: Any, fragments: Iterable[Fragment]) -> tuple[Any, list[Fragment]]:
+    # Some runners allow only one read of a group, and only where it arrived.
+    return key, list(fragments)
+
+
+class _Merge(RunTasks):
+    def task(self, group: tuple[Group, list[Fragment]]) -> MergeRuns:
+        return MergeRuns(group[0], tuple(group[1]))
+
+    def counts(self, group: tuple[Group, list[Fragment]], summary: BlockSummary) -> dict[str, int]:
+        return {"runs_in": len(group[1]), "tokens_merged": summary.counts.tokens}
+
+
+class _Sort(RunTasks):
+    def task(self, group: tuple[Bucket, list[Fragment]]) -> WriteBucket:
+        return WriteBucket(group[0], tuple(group[1]))
+
+    def counts(self, group: tuple[Bucket, list[Fragment]], summary: BlockSummary) -> dict[str, int]:
+        return {
+            "fragments_in": len(group[1]),
+            "buckets_out": 1,
+            "tokens_out": summary.counts.tokens,
+        }
