@@ -31,7 +31,8 @@ def compare_with_sources(dataset: Dataset, percent: float) -> tuple[int, list[st
     settings = dataset.manifest.settings
     encoder = load_reference(settings.tokenizer, dataset.storage)
     chosen = _choose(dataset, percent)
-    compared, problems = 0, []
+    compared = 0
+    problems: list[str] = []
     for file, report in zip(dataset.manifest.files, dataset.manifest.reports, strict=True):
         sample = chosen[file.path]
         try:

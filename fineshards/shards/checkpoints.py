@@ -267,7 +267,7 @@ class Checkpoints:
     def read_fragment(
         self, fragment: Fragment
     ) -> tuple[npt.NDArray[np.unsignedinteger], npt.NDArray[np.int64], pa.RecordBatch]:
-        """The documents of a fragment: tokens, offsets and sources, as BlockWriter.append has them."""
+        """The documents of a fragment: what BlockWriter.append takes."""
         size = self.dtype.itemsize
         content = self.storage.read_range(
             self._cells_name(fragment.block), fragment.first_byte, fragment.last_byte

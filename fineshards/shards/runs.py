@@ -5,8 +5,8 @@
                              `length`, one message per cell, without a schema
     00003-00012.json         the summary, with the places of all cells; written last
 
-A run is what was sorted at once: of a block, as much as fits into memory. A cell is what the leading
-bits of the keys have in common, so a bucket's part of a run is one range of either file.
+A run is what was sorted at once: of a block, as much as fits into memory. All keys of a cell have
+the same leading bits, so a bucket's part of a run is one range of either file.
 """
 
 from __future__ import annotations
