@@ -43,7 +43,7 @@ def run(size: Size) -> None:
                 | "Summaries" >> beam.FlatMap(_summaries, size)
             )
             read = summaries | "Report" >> Report()
-            work = Work(checkpoints, settings, size.files)
+            work = Work(checkpoints, settings)
             planned = read["by_file"] | "Plan" >> Plan(work, read["reports"])
             _ = (
                 planned["pieces"]

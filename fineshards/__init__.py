@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fineshards.loader.batch_loader import BatchLoader
     from fineshards.loader.dataset import TokenDataset
     from fineshards.loader.mixture import Mixture
-    from fineshards.pipeline.run import build
+    from fineshards.pipeline.run import append, build
 
     __version__: str
 
@@ -30,6 +30,7 @@ _HOME = {
     "FineshardsError": "fineshards.errors",
     "Mixture": "fineshards.loader.mixture",
     "TokenDataset": "fineshards.loader.dataset",
+    "append": "fineshards.pipeline.run",
     "build": "fineshards.pipeline.run",
     "status": "fineshards.commands.status",
     "verify": "fineshards.commands.verify",
@@ -41,6 +42,7 @@ __all__ = [
     "Mixture",
     "TokenDataset",
     "__version__",
+    "append",
     "build",
     "status",
     "verify",

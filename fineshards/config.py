@@ -69,6 +69,8 @@ class BuildConfig:
             are.
         test_shards: Instead of a fraction, the number of test shards: the first ones of the whole
             stream.
+        append: Add the input to the finished dataset in the output folder, as fineshards append
+            does.
         overwrite: Delete what the output folder holds of another job, and start again.
         workers: Worker processes of a local run; workers to begin with on Dataflow. Default: one
             per usable core; Dataflow's own choice.
@@ -111,6 +113,7 @@ class BuildConfig:
     test_fraction: str | float | Fraction | None = _flag(None, _OUTPUT, "F")
     split_key: str | None = _flag(None, _OUTPUT, "KEY")
     test_shards: int | None = _flag(None, _OUTPUT, "N")
+    append: bool = _flag(False, _OUTPUT)
     overwrite: bool = _flag(False, _OUTPUT)
     workers: int | None = _flag(None, _WORK, "N", least=1)
     tokenizer_engine: Literal["auto", "gigatoken", "tiktoken", "tokenizers"] = _flag("auto", _WORK)
@@ -138,7 +141,9 @@ class BuildConfig:
             self._check_value(flag)
         if self.test_fraction is not None and self.test_shards is not None:
             raise UsageError("--test_fraction and --test_shards exclude each other; give one.")
-        if self.bucket_bytes is not None and self.shuffle_seed is None:
+        if self.append:
+            self._check_append()
+        elif self.bucket_bytes is not None and self.shuffle_seed is None:
             raise UsageError("--bucket_bytes goes with --shuffle_seed; without it has no meaning.")
         if self.split_key is not None:
             self._check_split_key(self.split_key)
@@ -183,6 +188,15 @@ class BuildConfig:
             raise UsageError(
                 f"--split_key must be {', '.join(_SPLIT_KEYS)} or column:NAME, got {key!r}."
             )
+
+    def _check_append(self) -> None:
+        """Nothing is said that the dataset has decided."""
+        for flag in flags():
+            if flag.name in SETTINGS and getattr(self, flag.name) != flag.default:
+                raise UsageError(
+                    f"--{flag.name} is the dataset's own, and an append takes it from there. Leave "
+                    "it out."
+                )
 
     def _check_places(self) -> None:
         """Input and output are given, and go together."""
@@ -231,6 +245,20 @@ class BuildConfig:
 
 
 _TYPES = get_type_hints(BuildConfig)
+# Flags that decide what a dataset is, and stay as they were when it grows.
+SETTINGS = (
+    "text_column",
+    "id_column",
+    "tokenizer",
+    "eot_token",
+    "dtype",
+    "shard_tokens",
+    "shuffle_seed",
+    "test_fraction",
+    "split_key",
+    "test_shards",
+    "block_bytes",
+)
 
 
 def flags() -> list[Field[Any]]:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 from fineshards.errors import UsageError
 from fineshards.pipeline.options import (
+    add_append_flags,
     add_build_flags,
     add_estimate_flags,
+    append_config,
     config_of,
     parse_estimate_flags,
 )
@@ -72,6 +74,19 @@ def _build(parser: Parser, arguments: Sequence[str]) -> int:
     args, beam_args = parser.parse_known_args(arguments)
     config = config_of(parser, args, beam_args)
     # Imported after the flags are parsed, so that --help and mistakes need no numpy.
+    from fineshards.pipeline.main import build
+
+    return show(build(config), args.json)
+
+
+def _add_append_flags(parser: Parser) -> None:
+    _add_folder(parser)
+    add_append_flags(parser)
+
+
+def _append(parser: Parser, arguments: Sequence[str]) -> int:
+    args, beam_args = parser.parse_known_args(arguments)
+    config = append_config(parser, args, beam_args)
     from fineshards.pipeline.main import build
 
     return show(build(config), args.json)
@@ -277,6 +292,19 @@ COMMANDS = (
         ),
         add_build_flags,
         _build,
+    ),
+    Command(
+        "append",
+        "add files to a dataset, as a new generation of it",
+        "FOLDER --input FILE... [flags]",
+        "Adds new files at the end of a finished dataset, with the settings it was built with.\n"
+        "Full shards stay as they are. After an interruption the same command resumes.",
+        (
+            "fineshards append out --input new/*.parquet",
+            "fineshards append out --dataset OWNER/NAME --dataset_config CC-MAIN-2026-45",
+        ),
+        _add_append_flags,
+        _append,
     ),
     Command(
         "status",

@@ -22,6 +22,7 @@ from fineshards.pipeline.fresh import call_in_fresh_interpreter
 from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.generations import GENERATIONS_FOLDER
 from fineshards.shards.job import (
     FORMAT_VERSION,
     JOB_NAME,
@@ -33,6 +34,7 @@ from fineshards.shards.job import (
 )
 from fineshards.shards.layout import HASH_VERSION, KEY_VERSION, SPLITS, Shuffle, SplitRule
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.plan import Before
 from fineshards.shards.records import SourceFile
 from fineshards.shards.rejected import REJECTED_FOLDER
 from fineshards.shards.split_hash import split_column
@@ -52,13 +54,14 @@ class Launch:
     """A job that is ready to run, or found finished.
 
     replaces: how a job that had finished nothing, and whose place this one takes, differed; empty
-    if there was none.
+    if there was none. before: what the dataset holds already, if this job makes it grow.
     """
 
     job: Job
     checkpoints: Checkpoints
     manifest: Manifest | None
     replaces: str = ""
+    before: Before | None = None
 
 
 def prepare(config: BuildConfig) -> Launch:
@@ -69,7 +72,7 @@ def prepare(config: BuildConfig) -> Launch:
     storage = open_storage(config.folder)
     job, vocabulary = describe_job(config)
     refuse_overlap(storage, job.files, (config.dataset,) if config.dataset else config.patterns)
-    _refuse_foreign_files(storage)
+    refuse_foreign_files(storage)
     job, replaces = _take_folder(storage, job, vocabulary, config.overwrite)
     manifest = Manifest.load(storage)
     checkpoints = Checkpoints.of(storage, job)
@@ -206,7 +209,8 @@ def _resolve(config: BuildConfig) -> ResolvedDataset:
     )
 
 
-def _refuse_foreign_files(storage: Storage) -> None:
+def refuse_foreign_files(storage: Storage) -> None:
+    """Raises UsageError if an output folder holds what no job has written."""
     for split in SPLITS:
         for name in storage.names(split):
             if name != f"{split}/":
@@ -315,7 +319,7 @@ def _clear(storage: Storage, check: Callable[[], object]) -> None:
     docs/design.md).
     """
     storage.delete(MANIFEST_NAME, check)
-    for folder in (*SPLITS, CHECKPOINTS, "metadata/documents", REJECTED_FOLDER):
+    for folder in (*SPLITS, CHECKPOINTS, "metadata/documents", REJECTED_FOLDER, GENERATIONS_FOLDER):
         storage.delete_folder(folder, check)
     for name in TOKENIZER_FILES.values():
         storage.delete(name, check)

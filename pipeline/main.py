@@ -51,7 +51,9 @@ def build(config: BuildConfig) -> Outcome:
     launch = prepare(config)
     root = launch.checkpoints.storage.root
     if launch.manifest is not None and not launches_template(config):
-        return _finished(launch.manifest, root, "already finished, nothing to do", "nothing to do")
+        words = "nothing new" if config.append else "already finished"
+        words += ", nothing to do"
+        return _finished(launch.manifest, root, words, "nothing to do")
     if launch.replaces:
         note(f"replaces a job in {root} that had finished nothing: {launch.replaces}")
     resumed = _left_by_an_earlier_run(launch)

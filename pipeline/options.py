@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Sequence
 from itertools import pairwise
 from typing import Any
 
-from fineshards.config import BuildConfig, choices, flags, kinds
+from fineshards.config import SETTINGS, BuildConfig, choices, flags, kinds
 from fineshards.errors import UsageError
 from fineshards.pipeline.parser import Parser, one_of
 from fineshards.pipeline.quantities import byte_count, count
@@ -24,6 +24,21 @@ _ESTIMATED = ("tokenizer", "eot_token", "dtype", "tokenizer_engine")
 def add_build_flags(parser: Parser) -> None:
     """Adds the flags of `build`; every value may be given as `--flag=value`, as templates do."""
     _add_flags(parser, [flag.name for flag in flags()])
+
+
+def add_append_flags(parser: Parser) -> None:
+    """Adds the flags of `append`: those of `build` that the dataset has not decided."""
+    own = ("output", "append", *SETTINGS)
+    _add_flags(parser, [flag.name for flag in flags() if flag.name not in own])
+
+
+def append_config(
+    parser: Parser, args: argparse.Namespace, beam_args: Sequence[str]
+) -> BuildConfig:
+    """The configuration of the parsed flags of `append`, whose output is `args.folder`."""
+    args.output, args.append = args.folder, True
+    defaults = {flag.name: flag.default for flag in flags()}
+    return config_of(parser, argparse.Namespace(**(defaults | vars(args))), beam_args)
 
 
 def add_estimate_flags(parser: Parser) -> None:

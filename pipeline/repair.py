@@ -88,9 +88,7 @@ def _make_again(
         if name.startswith(f"{REJECTED_FOLDER}/"):
             needed.add(int(PurePosixPath(name).name.partition("-")[0]))
     if needed:
-        work = Work(
-            Checkpoints.of(scratch, job), settings, len(job.files), max_bad_rows=sys.maxsize
-        )
+        work = Work(Checkpoints.of(scratch, job), settings, max_bad_rows=sys.maxsize)
         with Pool(work, usable_cores(), ()) as pool:
             _write_shards(pool, plan, shards, _tokenize(pool, manifest, needed))
     return [manifest.files[index].path for index in sorted(needed)]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
@@ -109,6 +110,38 @@ build.__doc__ = """Builds a dataset, resumes it, or finds it finished; returns i
     """
 
 
+def append(output: str | os.PathLike[str], **options: Any) -> Manifest:
+    """Adds new files at the end of a finished dataset, as a new generation of it.
+
+    All else is as the dataset was built. Full shards are not touched; the last one of each split is
+    replaced by a longer one that begins with it. A reader of an earlier generation is not
+    disturbed. An interrupted append resumes when it is called again.
+
+    Args:
+        output: The dataset's folder.
+        **options: The fields of BuildConfig that a dataset has not decided: `input` or `dataset`,
+            and those of the work, such as `workers`.
+
+    Returns:
+        The Manifest of the new generation; that of the latest if all files are in it already.
+
+    Raises:
+        FineshardsError: One sentence that says what happened, where and what to do. UsageError is
+            for options and for files that are in the dataset already, InputError for the input,
+            OutputError for the dataset.
+
+    Example:
+        >>> import fineshards
+        >>> _ = fineshards.build(
+        ...     input="samples/debian_text.parquet", output=folder, shard_tokens=100_000
+        ... )
+        >>> manifest = fineshards.append(folder, input=more_documents)
+        >>> manifest.generation, manifest.totals()["documents"]
+        (2, 1066)
+    """
+    return run(BuildConfig(output=output, append=True, **options))
+
+
 @naming_the_extra()
 def prepare(config: BuildConfig) -> Launch:
     """Calls `pipeline.launch`, imported late so that --help and wrong flags are fast."""
@@ -120,9 +153,10 @@ def prepare(config: BuildConfig) -> Launch:
         check_beam_args(config)
     if dataflow.runs_on_dataflow(config):
         dataflow.refuse_impossible(config)
+    from fineshards.pipeline.append import prepare_append
     from fineshards.pipeline.launch import prepare
 
-    return prepare(config)
+    return prepare_append(config) if config.append else prepare(config)
 
 
 def execute(
@@ -141,7 +175,7 @@ def execute(
     from fineshards.transforms.work import Work
 
     storage = launch.checkpoints.storage
-    work = Work.of(launch.checkpoints, launch.job, config)
+    work = Work.of(launch.checkpoints, launch.job, config, launch.before)
     if runs_here(config):
         with (
             _pool(work, config, launch.job) if own_process.is_alone() else nullcontext(),
@@ -167,8 +201,7 @@ def execute(
 
 def finished(launch: Launch) -> Manifest:
     """Returns the manifest that a job has written; raises FineshardsError if there is none."""
-    storage = launch.checkpoints.storage
-    manifest = Manifest.load(storage)
+    storage, manifest = launch.checkpoints.storage, committed(launch)
     if manifest is None:
         raise FineshardsError(
             f"the runner says that the job is done, but {storage.path(MANIFEST_NAME)} is not "
@@ -177,10 +210,17 @@ def finished(launch: Launch) -> Manifest:
     return manifest
 
 
+def committed(launch: Launch) -> Manifest | None:
+    """The manifest that a job has written; None if it has not."""
+    manifest = Manifest.load(launch.checkpoints.storage)
+    # An append finds that of the generation before.
+    return manifest if manifest and manifest.generation >= launch.job.generation else None
+
+
 def _pool(work: Work, config: BuildConfig, job: Job) -> AbstractContextManager[object]:
     from fineshards.transforms.pool import Pool
 
-    return Pool(work, config.workers or usable_cores(), job.files, resumes=True)
+    return Pool(work, config.workers or usable_cores(), job.new_files, resumes=True)
 
 
 def _run_here(launch: Launch, work: Work, config: BuildConfig) -> None:
@@ -197,8 +237,7 @@ def _run_here(launch: Launch, work: Work, config: BuildConfig) -> None:
     except Exception:
         # A second launch of the same job may have finished it and deleted the checkpoints that
         # this one was reading.
-        storage = launch.checkpoints.storage
-        if Manifest.load(storage) is None:
+        if committed(launch) is None:
             raise
         if not config.keep_checkpoints:
             from fineshards.pipeline.launch import clear_checkpoints

@@ -56,10 +56,16 @@ def commit(
     `metadata/` is not that of the job.
     """
     storage = work.checkpoints.storage
-    job = work.checkpoints.job()
+    job, before = work.checkpoints.job(), None
+    if work.before is not None:
+        before = Manifest.load_finished(storage, job.generation - 1)
+        before.keep(storage)
+        written = {record.name for record in records}
+        records = [*(shard for shard in before.shards if shard.name not in written), *records]
+        reports = [*before.reports, *reports]
     metadata = metadata_files(storage, job, reports)
     manifest = Manifest.of(job, plan.layout, records, reports, metadata)
-    name = manifest.save(storage)
+    name = manifest.save(storage, before)
     # A worker that comes late must not delete the checkpoints of a job that took the folder over.
     storage.delete_folder(
         TEMPORARY if work.keep_checkpoints else FOLDER, check=work.checkpoints.job

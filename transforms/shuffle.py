@@ -58,7 +58,7 @@ class Shuffle(beam.PTransform):
 
 
 def _plan(reports: list[FileReport], work: Work) -> ShufflePlan:
-    check_reports(reports, work.max_bad_rows)
+    check_reports(reports, work.max_bad_rows, work.before is None)
     settings = work.settings
     plan = ShufflePlan.of(
         reports,

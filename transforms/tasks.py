@@ -133,12 +133,19 @@ class WriteShard:
     key: ShardKey
     pieces: tuple[Piece, ...]
     layout: Layout
+    before: ShardRecord | None = None
 
     def run(self, worker: Worker) -> ShardRecord:
         """See `write_shard`."""
         work = worker.work
         return write_shard(
-            self.key, self.pieces, self.layout, work.checkpoints, worker.paths, work.assembly
+            self.key,
+            self.pieces,
+            self.layout,
+            work.checkpoints,
+            worker.paths,
+            work.assembly,
+            self.before,
         )
 
     def __str__(self) -> str:

@@ -5,19 +5,20 @@ from dataclasses import dataclass
 from fineshards.config import BuildConfig
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job import Job, Settings
+from fineshards.shards.plan import Before
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """A launched job as its steps see it. Small, because it is pickled into each step.
 
-    files: number of files in the job record. The options decide no byte; BuildConfig describes
-    them.
+    before: what the dataset holds already, if the job makes it grow. The options decide no byte;
+    BuildConfig describes them.
     """
 
     checkpoints: Checkpoints
     settings: Settings
-    files: int
+    before: Before | None = None
     tokenizer_engine: str = "auto"
     assembly: str = "auto"
     bucket_bytes: int | None = None
@@ -25,12 +26,14 @@ class Work:
     keep_checkpoints: bool = False
 
     @classmethod
-    def of(cls, checkpoints: Checkpoints, job: Job, config: BuildConfig) -> "Work":
+    def of(
+        cls, checkpoints: Checkpoints, job: Job, config: BuildConfig, before: Before | None = None
+    ) -> "Work":
         """The work of a job."""
         return cls(
             checkpoints=checkpoints,
             settings=job.settings,
-            files=len(job.files),
+            before=before,
             tokenizer_engine=config.tokenizer_engine,
             assembly=config.assembly,
             bucket_bytes=config.bucket_bytes,

@@ -43,7 +43,8 @@ def _listed(key: tuple[str, int], pieces: Iterable[Piece]) -> tuple[tuple[str, i
 
 class _Assemble(RunTasks):
     def task(self, group: tuple[tuple[str, int], list[Piece]], plan: StreamPlan) -> WriteShard:
-        return WriteShard(ShardKey(*group[0]), tuple(group[1]), plan.layout)
+        key = ShardKey(*group[0])
+        return WriteShard(key, tuple(group[1]), plan.layout, plan.before(key))
 
     def counts(
         self, group: tuple[tuple[str, int], list[Piece]], record: ShardRecord

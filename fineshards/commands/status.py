@@ -45,6 +45,8 @@ class Status:
         seconds_idle: Time since a worker last wrote a file, or since the launch, by the times of
             the files. 0 if finished.
         splits: Shards, documents and tokens of `test` and `train`; None until the job has finished.
+        generation: The generation of the dataset that the job makes, or made last. Beyond the
+            first, files, blocks and tokens are those that it adds, until it has finished.
 
     Example:
         >>> import fineshards
@@ -68,6 +70,7 @@ class Status:
     seconds_left: float | None
     seconds_idle: float
     splits: dict[str, dict[str, int]] | None = None
+    generation: int = 1
 
 
 def status(folder: str | os.PathLike[str]) -> Status:
@@ -92,11 +95,18 @@ def status(folder: str | os.PathLike[str]) -> Status:
     return StatusReader(open_storage(os.fspath(folder))).read()
 
 
+def latest_job(storage: Storage) -> Job | None:
+    """The job of the latest generation, finished or not; None if there is none."""
+    manifest = Manifest.load(storage)
+    following = None if manifest is None else Job.load(storage, manifest.generation + 1)
+    return following or (Job.load(storage) if manifest is None else manifest.job)
+
+
 class StatusReader:
     """Reads the status of one job repeatedly and keeps what cannot change."""
 
     def __init__(self, storage: Storage) -> None:
-        job = Job.load(storage)
+        job = latest_job(storage)
         if job is None:
             raise OutputError(
                 f"{storage.root} holds no fineshards job. Check the folder, or start a job with "
@@ -111,7 +121,7 @@ class StatusReader:
     def read(self) -> Status:
         """The status at this moment."""
         manifest = Manifest.load(self._storage)
-        if manifest is not None:
+        if manifest is not None and manifest.generation >= self._job.generation:
             return _finished(manifest)
         if self._job.format_version != FORMAT_VERSION:
             raise OutputError(
@@ -119,7 +129,7 @@ class StatusReader:
                 f"fineshards (format version {self._job.format_version}, now {FORMAT_VERSION}). "
                 "Read its status with the version that started it."
             )
-        for file in self._job.files:
+        for file in self._job.new_files:
             if file.index not in self._blocks:
                 blocks = self._checkpoints.read_blocks(file.index)
                 if blocks is not None:
@@ -132,7 +142,7 @@ class StatusReader:
     def _status(
         self, done: dict[tuple[int, int], tuple[int, float]], shard_times: list[float]
     ) -> Status:
-        files_total = len(self._job.files)
+        files_total = len(self._job.new_files)
         # A list, because progress may look in two threads at its end.
         known = list(self._blocks.values())
         sizes = {(b.file, b.index): b.bytes for blocks in known for b in blocks}
@@ -175,6 +185,7 @@ class StatusReader:
             bytes_per_second=rate,
             seconds_left=seconds_left,
             seconds_idle=max(0.0, time.time() - self._last_written(times)),
+            generation=self._job.generation,
         )
 
     def _expected_layout(self, tokens: int) -> Layout:
@@ -226,6 +237,7 @@ def _finished(manifest: Manifest) -> Status:
         seconds_left=0.0,
         seconds_idle=0.0,
         splits=manifest.splits(),
+        generation=manifest.generation,
     )
 
 

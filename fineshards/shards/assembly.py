@@ -8,18 +8,75 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from io import BytesIO
 
+import numpy as np
 import pyarrow as pa
 
-from fineshards.errors import FineshardsError
+from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards import npy
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.documents import DocumentTable, cut_documents, join_documents
 from fineshards.shards.layout import Layout, ShardKey, table_name
 from fineshards.shards.records import Piece, ShardRecord
-from fineshards.storage.base import Part
-from fineshards.storage.checksums import checksum_to_base64
+from fineshards.storage.base import Part, Storage
+from fineshards.storage.checksums import checksum_to_base64, crc32c, file_checksum
+from fineshards.storage.parquet import open_parquet
+
+# Bytes per request, where requests have a price.
+_READ_AHEAD = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Shorter:
+    """The last shard of an earlier generation, from whose content a longer one begins.
+
+    part: its tokens. version, table_version: of the files, which the longer ones replace. They may
+    be the longer ones already, if an earlier attempt has come that far. table: its documents.
+    """
+
+    part: Part
+    version: str | None
+    table_version: str | None
+    table: pa.Table
+
+    @classmethod
+    def find(cls, record: ShardRecord, checkpoints: Checkpoints) -> Shorter:
+        """Reads a shard and its table; raises OutputError if they are not those of its record."""
+        storage, name = checkpoints.storage, record.name
+        version, table_version = storage.version(name), storage.version(table_name(name))
+        size = checkpoints.dtype.itemsize
+        part = Part(name, npy.HEADER_BYTES, npy.HEADER_BYTES + record.tokens * size)
+        if prefix_checksum(storage, part, checkpoints.dtype) != record.crc32c:
+            raise _damaged(storage, name)
+        content = storage.read(table_name(name))
+        if len(content) == record.table_bytes:
+            if checksum_to_base64(crc32c(content)) != record.table_crc32c:
+                raise _damaged(storage, table_name(name))
+        try:
+            table = open_parquet(BytesIO(content)).read(use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            raise _damaged(storage, table_name(name)) from error
+        if len(table) < record.pieces:
+            raise _damaged(storage, table_name(name))
+        return cls(part, version, table_version, table.slice(0, record.pieces))
+
+
+def prefix_checksum(storage: Storage, part: Part, dtype: np.dtype[np.unsignedinteger]) -> str:
+    """The checksum that a shard would have if its tokens were those of this part of it alone."""
+    size = part.stop - part.start
+    checksum = crc32c(npy.header(size // dtype.itemsize, dtype))
+    with storage.open(part.name, _READ_AHEAD) as opened:
+        opened.seek(part.start)
+        return checksum_to_base64(file_checksum(opened, checksum, size))
+
+
+def _damaged(storage: Storage, name: str) -> OutputError:
+    return OutputError(
+        f"{storage.path(name)} is not what the manifest says, so nothing is added to it. See what "
+        "fineshards verify says, and mend it with fineshards repair."
+    )
 
 
 def write_shard(
@@ -29,12 +86,14 @@ def write_shard(
     checkpoints: Checkpoints,
     paths: Sequence[str],
     assembly: str = "auto",
+    before: ShardRecord | None = None,
 ) -> ShardRecord:
     """Writes a shard and its document table, unless both are finished; returns the shard's record.
 
     pieces: in any order. paths: of the source files, by index. assembly: `compose`, `stream`, or
-    `auto`, which is compose on gs:// and stream elsewhere. Raises FineshardsError if the pieces do
-    not cover the shard exactly.
+    `auto`, which is compose on gs:// and stream elsewhere. before: the record of a shorter shard of
+    the same name, which this one begins with and replaces. Raises FineshardsError if the pieces do
+    not cover the shard exactly, and OutputError if the shorter shard is damaged.
     """
     name = layout.shard_name(key)
     finished = checkpoints.read_shard_record(name)
@@ -42,10 +101,12 @@ def write_shard(
         return finished
     ordered = sorted(pieces, key=lambda piece: piece.at)
     tokens = layout.shard_length(key)
-    _check_cover(name, ordered, tokens)
+    _check_cover(name, ordered, before.tokens if before else 0, tokens)
     storage = checkpoints.storage
     size = checkpoints.dtype.itemsize
-    parts = [
+    shorter = Shorter.find(before, checkpoints) if before else None
+    parts = [shorter.part] if shorter else []
+    parts += [
         Part(
             checkpoints.tokens_name(piece.block, piece.stream),
             piece.start * size,
@@ -56,12 +117,14 @@ def write_shard(
     header = npy.header(tokens, checkpoints.dtype)
     if storage.composes and assembly != "stream":
         # In this thread alone: another one would need connections of its own for each shard.
-        checksum = storage.compose(name, header, parts)
-        table, table_bytes, table_checksum = _write_table(name, ordered, checkpoints, paths)
+        checksum = storage.compose(name, header, parts, shorter.version if shorter else None)
+        table, table_bytes, table_checksum = _write_table(
+            name, ordered, checkpoints, paths, shorter
+        )
     else:
         with ThreadPoolExecutor(1) as pool:
-            pending = pool.submit(_write_table, name, ordered, checkpoints, paths)
-            checksum = storage.assemble(name, header, parts)
+            pending = pool.submit(_write_table, name, ordered, checkpoints, paths, shorter)
+            checksum = storage.assemble(name, header, parts, shorter.version if shorter else None)
             table, table_bytes, table_checksum = pending.result()
     record = ShardRecord(
         name=name,
@@ -81,7 +144,11 @@ def write_shard(
 
 
 def _write_table(
-    name: str, ordered: list[Piece], checkpoints: Checkpoints, paths: Sequence[str]
+    name: str,
+    ordered: list[Piece],
+    checkpoints: Checkpoints,
+    paths: Sequence[str],
+    shorter: Shorter | None,
 ) -> tuple[pa.Table, int, int]:
     """Writes a shard's document table; returns it, the size of its file and its CRC-32C."""
     parts = (
@@ -94,15 +161,15 @@ def _write_table(
         )
         for piece in ordered
     )
-    table = join_documents(parts, paths, checkpoints.rule)
+    table = join_documents(parts, paths, checkpoints.rule, shorter.table if shorter else None)
     file = BytesIO()
     DocumentTable.write(table, file)
     content = file.getvalue()
-    return table, len(content), checkpoints.storage.write(table_name(name), content)
+    over = shorter.table_version if shorter else None
+    return table, len(content), checkpoints.storage.write(table_name(name), content, over=over)
 
 
-def _check_cover(name: str, ordered: list[Piece], tokens: int) -> None:
-    position = 0
+def _check_cover(name: str, ordered: list[Piece], position: int, tokens: int) -> None:
     for piece in ordered:
         if piece.at != position:
             raise FineshardsError(

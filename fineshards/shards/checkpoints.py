@@ -70,7 +70,7 @@ class Checkpoints:
     """Names, readers and writers of one job's checkpoints.
 
     dtype: of its tokens. rule: of its split, which decides the streams. settings: the job's, to say
-    how a job that took its place differs.
+    how a job that took its place differs. generation: that it makes of the dataset.
     """
 
     def __init__(
@@ -80,11 +80,13 @@ class Checkpoints:
         dtype: np.dtype[np.unsignedinteger] = npy.TOKEN_DTYPE,
         rule: SplitRule = _NO_TEST,
         settings: Settings | None = None,
+        generation: int = 1,
     ) -> None:
         self.storage = storage
         self.dtype = dtype
         self.rule = rule
         self._settings = settings
+        self._generation = generation
         self._mark_stream = rule.streams[-1]
         self._marks = (f"{_suffix(self._mark_stream)}.parquet", ".json")
         self.folder = f"{FOLDER}/{fingerprint}"
@@ -94,7 +96,14 @@ class Checkpoints:
     def of(cls, storage: Storage, job: Job) -> Checkpoints:
         """The checkpoints of a job in its output folder."""
         settings = job.settings
-        return cls(storage, job.fingerprint(), settings.token_dtype, settings.split, settings)
+        return cls(
+            storage,
+            job.fingerprint(),
+            settings.token_dtype,
+            settings.split,
+            settings,
+            job.generation,
+        )
 
     def job(self) -> Job:
         """The job of these checkpoints, read from the output folder.
@@ -102,7 +111,7 @@ class Checkpoints:
         Raises OutputError if another job has taken over the folder: the workers of the job that was
         replaced must stop before they write among the new shards.
         """
-        job = Job.load(self.storage)
+        job = Job.load(self.storage, self._generation)
         if job is None:
             raise OutputError(
                 f"{self.storage.root} has no job record any more, so this job stops: another one "

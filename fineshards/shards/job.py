@@ -16,6 +16,12 @@ from typing import Any
 import numpy as np
 
 from fineshards.errors import OutputError
+from fineshards.shards.generations import (
+    GENERATIONS_FOLDER,
+    Generation,
+    borders,
+    generations_from_json,
+)
 from fineshards.shards.layout import HASH_VERSION, KEY_VERSION, Shuffle, SplitRule
 from fineshards.shards.npy import DTYPES
 from fineshards.shards.records import JSON_ERRORS, SourceFile, as_text, from_fields, to_fields
@@ -129,26 +135,63 @@ class Settings:
         ]
 
 
+def job_name(generation: int) -> str:
+    """The file of the record of the job that makes a generation."""
+    return JOB_NAME if generation == 1 else f"{GENERATIONS_FOLDER}/{generation:04d}.job.json"
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """A job: its settings and its source files in order.
 
     origin: how the user named the input (patterns, or dataset and commit); it decides no byte.
-    format_version: of the version of fineshards that started the job.
+    format_version: of the version of fineshards that started the job. generations: those of the
+    dataset up to this job's, which is the last; one with all files if there are none.
     """
 
     settings: Settings
     files: tuple[SourceFile, ...]
     origin: tuple[tuple[str, str], ...]
     format_version: int = FORMAT_VERSION
+    generations: tuple[Generation, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.generations:
+            object.__setattr__(self, "generations", (Generation(len(self.files)),))
+
+    @property
+    def generation(self) -> int:
+        """The number of the generation that this job makes, from 1."""
+        return len(self.generations)
+
+    @property
+    def record_name(self) -> str:
+        """The file of this job's record."""
+        return job_name(self.generation)
+
+    @property
+    def new_files(self) -> tuple[SourceFile, ...]:
+        """The source files that this job reads."""
+        return self.files[len(self.files) - self.generations[-1].files :]
+
+    def at(self, generation: int) -> Job:
+        """The job of an earlier generation."""
+        kept = self.generations[:generation]
+        files = self.files[: borders(kept)[-1]]
+        return Job(self.settings, files, self.origin, self.format_version, kept)
 
     def fingerprint(self) -> str:
         """SHA-256, as hex, of everything that decides the bytes."""
-        deciding = {
+        deciding: dict[str, Any] = {
             "format_version": self.format_version,
             "settings": settings_to_json(self.settings, self.format_version),
             "files": [to_fields(file) for file in self.files],
         }
+        if self.settings.shuffle is not None and self.generation > 1:
+            deciding["borders"] = borders(self.generations)  # each is shuffled within itself
+        redactions = [each.redaction_sha256 for each in self.generations if each.redacted]
+        if redactions:
+            deciding["redactions"] = redactions
         canonical = json.dumps(deciding, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -171,17 +214,21 @@ class Job:
                 break
         return found
 
-    def save(self, storage: Storage) -> None:
-        """Writes `metadata/job.json`."""
+    def to_bytes(self) -> bytes:
+        """The content of the record."""
         content = {"format_version": self.format_version, "fingerprint": self.fingerprint()}
-        content |= asdict(self)
-        storage.write(JOB_NAME, json.dumps(content, indent=1).encode())
+        return json.dumps(content | asdict(self), indent=1).encode()
+
+    def save(self, storage: Storage) -> None:
+        """Writes the record."""
+        storage.write(self.record_name, self.to_bytes())
 
     @classmethod
-    def load(cls, storage: Storage) -> Job | None:
-        """The job of an output folder, or None; raises OutputError if its record is unreadable."""
-        stored = storage.read_if_there(JOB_NAME)
-        return None if stored is None else cls.parse(stored, storage.path(JOB_NAME))
+    def load(cls, storage: Storage, generation: int = 1) -> Job | None:
+        """The job of a generation, or None; raises OutputError if its record is unreadable."""
+        name = job_name(generation)
+        stored = storage.read_if_there(name)
+        return None if stored is None else cls.parse(stored, storage.path(name))
 
     @classmethod
     def parse(cls, stored: bytes, path: str) -> Job:
@@ -200,6 +247,9 @@ class Job:
                 files=tuple(from_fields(SourceFile, file) for file in content["files"]),
                 origin=tuple((as_text(name), as_text(value)) for name, value in content["origin"]),
                 format_version=int(version),  # not 1.0 or true
+                generations=generations_from_json(content["generations"], len(content["files"]))
+                if version > 2
+                else (),
             )
         except JSON_ERRORS as error:
             raise OutputError(

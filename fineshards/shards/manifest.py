@@ -17,12 +17,12 @@ from typing import Any
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards import npy, version_1
 from fineshards.shards.counts import Counts, Sums
-from fineshards.shards.job import (
-    JOB_NAME,
-    Job,
-    Settings,
-    settings_to_json,
+from fineshards.shards.generations import (
+    GENERATIONS_FOLDER,
+    Generation,
+    generations_to_json,
 )
+from fineshards.shards.job import Job, Settings, settings_to_json
 from fineshards.shards.layout import SPLITS, Layout, table_name
 from fineshards.shards.manifest_fields import manifest_fields
 from fineshards.shards.records import (
@@ -37,6 +37,13 @@ from fineshards.storage.base import Storage
 
 MANIFEST_NAME = "metadata/manifest.json"
 MANIFEST_VERSION = 3
+
+
+def kept_name(generation: int) -> str:
+    """The file that keeps the manifest of a generation when there is a later one."""
+    return f"{GENERATIONS_FOLDER}/{generation:04d}.json"
+
+
 # The libraries that can change the bytes of a dataset.
 _LIBRARIES = (
     "fineshards",
@@ -69,6 +76,8 @@ class Manifest:
         metadata: The other files in `metadata/` but the document tables, by name.
         versions: Versions of Python and of the libraries that can change the bytes, by name.
         version: Version of the manifest's format.
+        generations: What each generation did, up to this one; a dataset that was built once has
+            one.
 
     Example:
         >>> from fineshards.shards.manifest import Manifest
@@ -90,6 +99,18 @@ class Manifest:
     metadata: tuple[MetadataFile, ...]
     versions: dict[str, str]
     version: int = MANIFEST_VERSION
+    generations: tuple[Generation, ...] = ()
+
+    @property
+    def generation(self) -> int:
+        """The number of this generation, from 1."""
+        return max(len(self.generations), 1)
+
+    @property
+    def job(self) -> Job:
+        """The job that made this generation."""
+        # The versions of job record and manifest have gone up together.
+        return Job(self.settings, self.files, self.origin, self.version, self.generations)
 
     @classmethod
     def of(
@@ -129,6 +150,7 @@ class Manifest:
             layout=layout,
             shards=tuple(sorted(records, key=lambda record: (record.split, record.index))),
             metadata=tuple(sorted(metadata, key=lambda file: file.name)),
+            generations=job.generations,
             versions={"python": platform.python_version()} | _installed(_LIBRARIES),
         )
         for problem in manifest.contradictions():
@@ -151,8 +173,7 @@ class Manifest:
             []
         """
         found = []
-        # The versions of job record and manifest have gone up together.
-        fingerprint = Job(self.settings, self.files, self.origin, self.version).fingerprint()
+        fingerprint = self.job.fingerprint()
         if fingerprint != self.fingerprint:
             found.append(
                 f"its fingerprint is {self.fingerprint}, but its settings and files give "
@@ -175,7 +196,7 @@ class Manifest:
                 if shard.bytes != npy.file_bytes(shard.tokens, self.settings.token_dtype):
                     found.append(f"{shard.name} has {shard.bytes} bytes for {shard.tokens} tokens")
         listed = {file.name for file in self.metadata}
-        if self.version != 1 and not listed >= {JOB_NAME, self.settings.tokenizer.file}:
+        if self.version != 1 and not listed >= {self.job.record_name, self.settings.tokenizer.file}:
             found.append("it has no checksum of the job record, or of the tokenizer's file")
         for report, file in zip(self.reports, self.files, strict=True):
             if not report.counts.balances():
@@ -274,6 +295,7 @@ class Manifest:
             "version": self.version,
             "fingerprint": self.fingerprint,
             "origin": dict(self.origin),
+            "generations": generations_to_json(self.generations),
             "settings": settings_to_json(self.settings, self.version),
             "layout": asdict(layout)
             | {
@@ -295,6 +317,8 @@ class Manifest:
             ],
             "metadata": [to_fields(file) for file in self.metadata],
         }
+        if self.version < 3:
+            del content["generations"]
         return version_1.manifest_json(content) if self.version == 1 else content
 
     def to_bytes(self) -> bytes:
@@ -314,11 +338,12 @@ class Manifest:
         seal = {"crc32c": checksum_to_base64(crc32c(checked))}
         return checked + json.dumps(seal, indent=1).encode().removeprefix(b"{\n")
 
-    def save(self, storage: Storage) -> str:
+    def save(self, storage: Storage, before: Manifest | None = None) -> str:
         """Writes the manifest to an output folder.
 
         Args:
             storage: The output folder.
+            before: The manifest of the generation before; None for the first one.
 
         Returns:
             The name of the file, `metadata/manifest.json`.
@@ -326,39 +351,77 @@ class Manifest:
         Raises:
             OutputError: If the file cannot be written.
         """
-        storage.write(MANIFEST_NAME, self.to_bytes())
+        content, over = self.to_bytes(), None
+        if before is not None:
+            over = storage.version(MANIFEST_NAME)
+            stored = storage.read(MANIFEST_NAME)
+            if stored == content:
+                return MANIFEST_NAME  # by another attempt, or before a crash
+            if stored != before.to_bytes():
+                raise OutputError(
+                    f"{storage.path(MANIFEST_NAME)} was changed while generation "
+                    f"{self.generation} was made. Run again when no one else writes there."
+                )
+            storage.write(kept_name(self.generation), content)
+        storage.write(MANIFEST_NAME, content, over=over)
         return MANIFEST_NAME
 
+    def keep(self, storage: Storage) -> None:
+        """Keeps a copy of the manifest under its generation's name, before there is a later one.
+
+        Args:
+            storage: The output folder.
+
+        Raises:
+            OutputError: If the file cannot be written.
+        """
+        storage.write(kept_name(self.generation), self.to_bytes())
+
     @classmethod
-    def load(cls, storage: Storage) -> Manifest | None:
+    def load(cls, storage: Storage, generation: int | None = None) -> Manifest | None:
         """Reads the manifest of an output folder.
 
         Args:
             storage: The output folder.
+            generation: Which one, from 1. Default: the latest.
 
         Returns:
             The manifest, or None if there is none because the dataset is not finished.
 
         Raises:
-            OutputError: If the file cannot be read, or is not a manifest of a known version.
+            OutputError: If the file cannot be read, or is not a manifest of a known version, or
+                if there is no such generation.
         """
         stored = storage.read_if_there(MANIFEST_NAME)
-        return None if stored is None else cls.parse(stored, storage.path(MANIFEST_NAME))
+        if stored is None:
+            return None
+        latest = cls.parse(stored, storage.path(MANIFEST_NAME))
+        if generation is None or generation == latest.generation:
+            return latest
+        if not 1 <= generation <= latest.generation:
+            raise OutputError(
+                f"{storage.root} has no generation {generation}: it has "
+                f"{'one' if latest.generation == 1 else f'1 to {latest.generation}'}."
+            )
+        name = kept_name(generation)
+        return cls.parse(storage.read(name), storage.path(name))
 
     @classmethod
-    def load_finished(cls, storage: Storage) -> Manifest:
+    def load_finished(cls, storage: Storage, generation: int | None = None) -> Manifest:
         """Reads the manifest of a finished dataset, and checks its numbers against each other.
 
         Args:
             storage: The output folder.
+            generation: Which one, from 1. Default: the latest.
 
         Returns:
             The manifest.
 
         Raises:
-            OutputError: If the dataset is not finished, or its manifest is damaged.
+            OutputError: If the dataset is not finished, or its manifest is damaged, or if there is
+                no such generation.
         """
-        manifest = cls.load(storage)
+        manifest = cls.load(storage, generation)
         if manifest is None:
             raise OutputError(unfinished(storage))
         for problem in manifest.contradictions():

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from fineshards.shards import version_1
 from fineshards.shards.counts import Counts, Sums
+from fineshards.shards.generations import GENERATIONS_FOLDER, generations_from_json
 from fineshards.shards.job import JOB_NAME, TOKENIZER_FILES, settings_from_json
 from fineshards.shards.layout import Layout
 from fineshards.shards.records import (
@@ -24,6 +25,7 @@ _SHARD_NAME = re.compile(r"(test|train)/\1_[0-9]{4,}\.npy")
 _METADATA_NAME = re.compile(
     "|".join(map(re.escape, (JOB_NAME, *TOKENIZER_FILES.values())))
     + rf"|{REJECTED_FOLDER}/[0-9]+-[0-9]+\.jsonl"
+    + rf"|{GENERATIONS_FOLDER}/[0-9]{{4,}}(\.job)?\.json"
 )
 
 _NamedRecord = TypeVar("_NamedRecord", ShardRecord, MetadataFile)
@@ -72,6 +74,9 @@ def manifest_fields(content: dict[str, Any]) -> dict[str, Any]:
         ),
         "versions": {name: as_text(value) for name, value in content["versions"].items()},
         "version": int(version),  # not 1.0 or true
+        "generations": generations_from_json(content["generations"], len(content["files"]))
+        if version > 2
+        else (),
     }
 
 

@@ -10,12 +10,19 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 
 from fineshards.errors import OutputError
-from fineshards.shards.job import JOB_NAME, Job
+from fineshards.shards.job import JOB_NAME, Job, job_name
+from fineshards.shards.manifest import kept_name
 from fineshards.shards.records import JSON_ERRORS, MetadataFile
 from fineshards.shards.rejected import REJECTED_FOLDER, rejected_paths
 from fineshards.shards.reports import FileReport
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c
+
+
+def earlier_names(generation: int) -> list[str]:
+    """The files in `metadata/generations/` that belong to a generation, but for its own manifest."""
+    records = [job_name(number) for number in range(2, generation + 1)]
+    return sorted([*records, *(kept_name(number) for number in range(1, generation))])
 
 
 def metadata_files(
@@ -24,6 +31,7 @@ def metadata_files(
     """The record of each file of an output folder; raises OutputError for one of another job."""
     rejected = [entry.name for entry in storage.entries(REJECTED_FOLDER)]
     names = [JOB_NAME, job.settings.tokenizer.file, *sorted(rejected)]
+    names += earlier_names(job.generation)
     contents = {name: storage.read(name) for name in names}
     for problem in contradictions(contents, job, reports):
         raise OutputError(
@@ -41,10 +49,11 @@ def contradictions(
 
     contents: by name. reports: those of source files without rejected rows may be missing.
     """
-    if JOB_NAME in contents:
+    record = job.record_name
+    if record in contents:
         try:
-            if Job.parse(contents[JOB_NAME], JOB_NAME) != job:
-                yield f"{JOB_NAME} describes another job than the manifest"
+            if Job.parse(contents[record], record) != job:
+                yield f"{record} describes another job than the manifest"
         except OutputError as error:
             yield str(error)
     tokenizer = job.settings.tokenizer

@@ -12,9 +12,34 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fineshards.errors import InputError
+from fineshards.shards.counts import Sums
 from fineshards.shards.layout import Layout, ShardKey, SplitRule
-from fineshards.shards.records import Piece, TokenBlock
+from fineshards.shards.manifest import Manifest
+from fineshards.shards.records import Piece, ShardRecord, TokenBlock
 from fineshards.shards.reports import BlockSummary, FileReport
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What a dataset that grows holds already.
+
+    sums: of each stream. last: the last shards of the streams, where they are not full.
+    """
+
+    sums: tuple[Sums, ...]
+    last: tuple[ShardRecord, ...]
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Before:
+        """What a generation of a dataset holds."""
+        streams = zip(*(report.streams() for report in manifest.reports), strict=True)
+        sums = tuple(
+            Sums(sum(one.documents for one in each), sum(one.tokens for one in each))
+            for each in streams
+        )
+        size = manifest.layout.shard_tokens
+        return cls(sums, tuple(shard for shard in manifest.shards if shard.tokens < size))
 
 
 @dataclass(frozen=True)
@@ -22,12 +47,21 @@ class StreamPlan:
     """The layout, and where each file's part of each stream begins.
 
     token_offsets: in global order; document_offsets: in the stream. int64, shape (streams, files).
+    continues: the shards of an earlier generation that longer ones replace.
     """
 
     layout: Layout
     rule: SplitRule
     token_offsets: npt.NDArray[np.int64]
     document_offsets: npt.NDArray[np.int64]
+    continues: tuple[ShardRecord, ...] = ()
+
+    def before(self, key: ShardKey) -> ShardRecord | None:
+        """The shorter shard that a shard replaces, if any."""
+        for record in self.continues:
+            if (record.split, record.index) == (key.split, key.index):
+                return record
+        return None
 
 
 def sums_by_file(
@@ -47,17 +81,46 @@ def sums_by_file(
     return tokens, documents
 
 
-def plan_stream(reports: Sequence[FileReport], shard_tokens: int, rule: SplitRule) -> StreamPlan:
-    """The plan of a dataset whose files have these reports."""
+def plan_stream(
+    reports: Sequence[FileReport], shard_tokens: int, rule: SplitRule, before: Before | None = None
+) -> StreamPlan:
+    """The plan of a dataset whose files have these reports.
+
+    before: what it held before these files. Raises InputError if it grows beyond the shards that
+    its names have digits for.
+    """
+    held = before.sums if before else (Sums(0, 0),) * len(rule.streams)
     tokens, documents = sums_by_file(reports, rule)
-    layout = Layout.plan(tokens.sum(axis=1).tolist(), shard_tokens, rule)
-    in_stream = np.cumsum(documents, axis=1) - documents
-    return StreamPlan(layout, rule, exclusive_sums(tokens), in_stream)
+    totals = [
+        sums.tokens + new for sums, new in zip(held, tokens.sum(axis=1).tolist(), strict=True)
+    ]
+    layout = Layout.plan(totals, shard_tokens, rule)
+    if before is not None:
+        _check_names(layout, [sums.tokens for sums in held], rule)
+    firsts = [sum(totals[:stream]) + sums.tokens for stream, sums in enumerate(held)]
+    return StreamPlan(
+        layout,
+        rule,
+        _within(tokens) + np.array(firsts)[:, None],
+        _within(documents) + np.array([sums.documents for sums in held])[:, None],
+        before.last if before else (),
+    )
 
 
-def exclusive_sums(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The sum of all counts before each one, row by row."""
-    return np.cumsum(counts).reshape(counts.shape) - counts
+def _check_names(layout: Layout, held: Sequence[int], rule: SplitRule) -> None:
+    width = Layout.plan(held, layout.shard_tokens, rule).index_width
+    if layout.index_width != width:
+        raise InputError(
+            f"the dataset would have {layout.windows:,} shards, and its names have {width} digits, "
+            "so readers that sort them would read them in another order. Build a dataset of all "
+            "files with larger --shard_tokens."
+        )
+
+
+def _within(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The sum of all counts before each one in its row."""
+    sums: npt.NDArray[np.int64] = np.cumsum(counts, axis=1) - counts
+    return sums
 
 
 def plan_pieces(

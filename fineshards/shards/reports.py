@@ -123,11 +123,13 @@ def report_file(summaries: list[BlockSummary]) -> FileReport:
     return FileReport(file, len(summaries), counts, test if in_test else None)
 
 
-def check_reports(reports: Iterable[FileReport], max_bad_rows: int) -> None:
+def check_reports(
+    reports: Iterable[FileReport], max_bad_rows: int, must_have_documents: bool = True
+) -> None:
     """Raises InputError if there are no documents, or more rejected rows than allowed."""
     sums = Counts.sum_numbers(report.counts for report in reports)
     check_total(sums["rejected"], max_bad_rows)
-    if not sums["documents"]:
+    if must_have_documents and not sums["documents"]:
         raise InputError(
             f"the input has no documents: {sums['rows']} rows, none with text. Check --input and "
             "--text_column."

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import xxhash
 
 from fineshards.shards.layout import Shuffle, SplitRule
-from fineshards.shards.plan import exclusive_sums, sums_by_file
+from fineshards.shards.plan import sums_by_file
 from fineshards.shards.records import TokenBlock
 from fineshards.shards.reports import BlockSummary, FileReport, Run
 from fineshards.shards.split_hash import row_keys
@@ -140,7 +140,8 @@ class ShufflePlan:
         # Where runs are as large as buckets, there is nothing to merge.
         merges = merges and largest < bucket_bytes * runs
         group = -(-bucket_bytes // token_bytes) if merges else 0
-        return cls(rule.streams, bits, group, exclusive_sums(tokens))
+        offsets = np.cumsum(tokens, axis=1) - tokens
+        return cls(rule.streams, bits, group, offsets)
 
     @property
     def buckets(self) -> int:

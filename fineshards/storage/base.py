@@ -112,10 +112,21 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    def create(self, name: str, durable: bool = True) -> AbstractContextManager[BinaryIO]:
+    def create(
+        self, name: str, durable: bool = True, over: str | None = None
+    ) -> AbstractContextManager[BinaryIO]:
         """A file to write. It appears under `name` if the `with` body ends without an exception.
 
-        durable: whether the file must survive a power cut. Otherwise one may damage it.
+        durable: whether the file must survive a power cut. Otherwise one may damage it. over: the
+        `version` of the file that this one replaces; None if there must be none. Two attempts that
+        replace the same version with the same bytes both succeed; on a disk the last one counts.
+        """
+
+    @abstractmethod
+    def claim(self, name: str, content: bytes) -> bool:
+        """Writes a small file if there is none; returns whether it has this content now.
+
+        Of several callers with different contents one gets True, on a disk too.
         """
 
     @abstractmethod
@@ -141,19 +152,24 @@ class Storage(ABC):
             "dataset to a disk and open it there."
         )
 
-    def compose(self, name: str, header: bytes, parts: Sequence[Part]) -> int:
+    def compose(
+        self, name: str, header: bytes, parts: Sequence[Part], over: str | None = None
+    ) -> int:
         """Creates a file from a header and parts of other files; returns its CRC-32C.
 
-        Storage that can join files on the server does so. Otherwise this is `assemble`.
+        Storage that can join files on the server does so. Otherwise this is `assemble`. over: as
+        in `create`; the file that is replaced may be among the parts.
         """
-        return self.assemble(name, header, parts)
+        return self.assemble(name, header, parts, over)
 
-    def assemble(self, name: str, header: bytes, parts: Sequence[Part]) -> int:
+    def assemble(
+        self, name: str, header: bytes, parts: Sequence[Part], over: str | None = None
+    ) -> int:
         """As `compose`, but copies all bytes through this process, in small chunks."""
         # Imported here because it needs google_crc32c, which a read-only install may lack.
         from fineshards.storage.checksums import copy_with_checksum, crc32c
 
-        with self.create(name) as target:
+        with self.create(name, over=over) as target:
             target.write(header)
             checksum = crc32c(header)
             for part in parts:
@@ -192,9 +208,11 @@ class Storage(ABC):
         """The content of a small file, or None if there is none."""
         return None if self.size(name) is None else self.read(name)
 
-    def write(self, name: str, content: bytes, durable: bool = True) -> int:
-        """Writes a small file; returns its CRC-32C. For durable see `create`."""
-        with self.create(name, durable) as file:
+    def write(
+        self, name: str, content: bytes, durable: bool = True, over: str | None = None
+    ) -> int:
+        """Writes a small file; returns its CRC-32C. For durable and over see `create`."""
+        with self.create(name, durable, over) as file:
             file.write(content)
         from fineshards.storage.checksums import crc32c  # imported late, as in `assemble`
 

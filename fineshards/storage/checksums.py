@@ -6,6 +6,7 @@ https://cloud.google.com/storage/docs/data-validation
 from __future__ import annotations
 
 import base64
+import sys
 from typing import BinaryIO
 
 import google_crc32c
@@ -85,12 +86,16 @@ def write_with_checksum(content: npt.NDArray[np.uint8], target: BinaryIO, checks
     return checksum
 
 
-def file_checksum(opened: BinaryIO) -> int:
-    """The checksum of a file from its current position to its end."""
-    checksum = 0
+def file_checksum(opened: BinaryIO, checksum: int = 0, size: int | None = None) -> int:
+    """The checksum of a file from its current position on.
+
+    checksum: that of what is before it. size: bytes to read; all by default.
+    """
     buffer = np.empty(_COPY_BYTES, np.uint8)
-    while size := opened.readinto(buffer.data):  # type: ignore[attr-defined]
-        checksum = google_crc32c.extend(checksum, buffer[:size])
+    left = sys.maxsize if size is None else size
+    while left and (count := opened.readinto(buffer[:left].data)):  # type: ignore[attr-defined]
+        checksum = google_crc32c.extend(checksum, buffer[:count])
+        left -= count
     return checksum
 
 

@@ -1,8 +1,8 @@
 """An output folder on Google Cloud Storage.
 
 An object appears complete, when its upload or composition ends. Objects are created with
-`if_generation_match=0` and never overwritten: if another attempt created the object first, its
-bytes must be the same.
+`if_generation_match=0`: if another attempt created the object first, its bytes must be the same.
+The few that are replaced, when a dataset grows, are replaced in the generation that was found.
 https://cloud.google.com/storage/docs/request-preconditions
 """
 
@@ -45,6 +45,10 @@ _SPOOL_BYTES = 8 << 20
 _DELETE_THREADS = 32
 # Names that wait for these threads at most.
 _DELETE_QUEUE = 10_000
+
+
+class ExistsError(OutputError):
+    """An object exists with other content than the one to be written."""
 
 
 class GcsStorage(Storage):
@@ -150,15 +154,27 @@ class GcsStorage(Storage):
                 return None
 
     @contextmanager
-    def create(self, name: str, durable: bool = True) -> Iterator[BinaryIO]:
+    def create(
+        self, name: str, durable: bool = True, over: str | None = None
+    ) -> Iterator[BinaryIO]:
         """See Storage. Every object is durable."""
         with temporary_room(), tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as content:
             yield content  # type: ignore[misc]
-            self.upload(name, content)
+            self.upload(name, content, over)
 
-    def write(self, name: str, content: bytes, durable: bool = True) -> int:
+    def claim(self, name: str, content: bytes) -> bool:
+        """See Storage."""
+        try:
+            self.write(name, content)
+        except ExistsError:
+            return False
+        return True
+
+    def write(
+        self, name: str, content: bytes, durable: bool = True, over: str | None = None
+    ) -> int:
         """See Storage. The checksum is the one that the server has confirmed."""
-        return checksum_from_base64(self.upload(name, io.BytesIO(content)).crc32c)
+        return checksum_from_base64(self.upload(name, io.BytesIO(content), over).crc32c)
 
     def delete(self, name: str, check: Callable[[], object] = always) -> None:
         """See Storage."""
@@ -181,11 +197,13 @@ class GcsStorage(Storage):
             if has_folders(self.root):
                 remove_folders(self.path(name))
 
-    def compose(self, name: str, header: bytes, parts: Sequence[Part]) -> int:
+    def compose(
+        self, name: str, header: bytes, parts: Sequence[Part], over: str | None = None
+    ) -> int:
         """See Storage. The server joins the parts."""
         from fineshards.storage.gcs_compose import compose
 
-        return compose(self, name, header, parts)
+        return compose(self, name, header, parts, over)
 
     # -- used by fineshards/storage/gcs_compose.py
 
@@ -214,10 +232,11 @@ class GcsStorage(Storage):
         """Opens an object in the generation that `find` returned."""
         return io.BufferedReader(ObjectReader(blob, blob.size), read_ahead)
 
-    def upload(self, name: str, content: Any) -> Blob:
+    def upload(self, name: str, content: Any, over: str | None = None) -> Blob:
         """Creates an object from an open file; returns it with its metadata.
 
-        Raises OutputError if the object exists with other bytes.
+        over: the generation that it replaces, if any. Raises OutputError if the object exists with
+        other bytes.
         """
         from google.api_core.exceptions import PreconditionFailed
 
@@ -231,7 +250,7 @@ class GcsStorage(Storage):
                 content,
                 rewind=True,
                 size=size,
-                if_generation_match=0,
+                if_generation_match=int(over or 0),
                 checksum="crc32c",
                 crc32c_checksum_value=checksum,
                 retry=None,
@@ -263,10 +282,12 @@ class GcsStorage(Storage):
         self.check_same(found, size, checksum)
         return found
 
-    def join_objects(self, name: str, sources: Sequence[Blob]) -> Blob | None:
+    def join_objects(
+        self, name: str, sources: Sequence[Blob], over: str | None = None
+    ) -> Blob | None:
         """Creates an object from up to 32 others, in the generations that `find` returned.
 
-        Returns it with its metadata, or None if it exists already or a source has changed. Raises
+        over: the generation that it replaces, if any. Returns it with its metadata, or None if it exists already or a source has changed. Raises
         google's errors.
         """
         from google.api_core.exceptions import NotFound, PreconditionFailed
@@ -277,7 +298,7 @@ class GcsStorage(Storage):
         try:
             blob.compose(
                 sources,
-                if_generation_match=0,
+                if_generation_match=int(over or 0),
                 if_source_generation_match=[source.generation for source in sources],
                 retry=retry(),
             )
@@ -306,7 +327,7 @@ class GcsStorage(Storage):
     def check_same(self, found: Blob, size: int, checksum: str) -> None:
         """Raises OutputError unless an object that was created or found has this content."""
         if (found.size, found.crc32c) != (size, checksum):
-            raise OutputError(
+            raise ExistsError(
                 f"{self.path(self.name_of(found))} already exists with other content: it has "
                 f"{_content(found.size, found.crc32c)}, this job has {_content(size, checksum)}. "
                 "If another job writes to this folder, choose another --output; otherwise start "

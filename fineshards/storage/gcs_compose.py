@@ -49,22 +49,26 @@ class _Found:
         return (self.part.start, self.part.stop) == (0, self.blob.size)
 
 
-def compose(storage: GcsStorage, name: str, header: bytes, parts: Sequence[Part]) -> int:
+def compose(
+    storage: GcsStorage, name: str, header: bytes, parts: Sequence[Part], over: str | None = None
+) -> int:
     """Creates a file from a header and parts of other files; returns its CRC-32C.
 
     A part that is a whole file is not downloaded; only the header and cut parts are uploaded. The
-    file's checksum follows from those of its components and must equal the server's. Raises
-    OutputError if a part is missing or cannot be composed.
+    file's checksum follows from those of its components and must equal the server's. over: the
+    generation that it replaces, if any. Raises OutputError if a part is missing or cannot be
+    composed.
     """
-    return _Composition(storage, name).run(header, parts)
+    return _Composition(storage, name, over).run(header, parts)
 
 
 class _Composition:
     """One attempt. Its components have unique names (see Idempotence in docs/design.md)."""
 
-    def __init__(self, storage: GcsStorage, name: str) -> None:
+    def __init__(self, storage: GcsStorage, name: str, over: str | None) -> None:
         self._storage = storage
         self._name = name
+        self._over = over
         stem = name.rpartition("/")[2]
         self._temporary = f"{TEMPORARY}/{stem}.{uuid.uuid4().hex}"
         # By name; None until it is known that the component exists.
@@ -74,7 +78,7 @@ class _Composition:
         found = [self._find(part) for part in parts]
         if not any(one.whole for one in found):
             # No part can be joined on the server, so the whole file is uploaded.
-            with self._storage.create(self._name) as content:
+            with self._storage.create(self._name, over=self._over) as content:
                 return _write(self._storage, header, found, content)
         try:
             components = list(self._components(header, found))
@@ -133,7 +137,8 @@ class _Composition:
         path = self._storage.path(name)
         with explained("composed", path):
             try:
-                joined = self._storage.join_objects(name, sources)
+                over = self._over if name == self._name else None
+                joined = self._storage.join_objects(name, sources, over)
             except BadRequest as error:
                 raise OutputError(
                     f"{self._storage.path(self._name)} cannot be composed"

@@ -13,6 +13,7 @@ import mmap
 import os
 import shutil
 import stat
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -121,8 +122,28 @@ class LocalStorage(Storage):
                     "dataset to a disk whose files can be mapped."
                 ) from error
 
+    def claim(self, name: str, content: bytes) -> bool:
+        """See Storage."""
+        target = self.path(name)
+        try:
+            os.makedirs(self.path(TEMPORARY), exist_ok=True)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=self.path(TEMPORARY)) as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+                # Unlike a rename, a link never replaces a file.
+                with suppress(FileExistsError):
+                    os.link(file.name, target)
+                _sync_folder(os.path.dirname(target))
+        except OSError as error:
+            raise self._error("written", name, error) from error
+        return self.read(name) == content
+
     @contextmanager
-    def create(self, name: str, durable: bool = True) -> Iterator[BinaryIO]:
+    def create(
+        self, name: str, durable: bool = True, over: str | None = None
+    ) -> Iterator[BinaryIO]:
         """See Storage."""
         target = self.path(name)
         temporary = None

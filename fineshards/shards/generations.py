@@ -1,0 +1,55 @@
+"""Generations: what a dataset that grows was at each step, and the names of their files.
+
+    metadata/job.json                     the job record of the first generation
+    metadata/manifest.json                the manifest of the latest
+    metadata/generations/0001.json        the manifest of the first, once there is a second
+    metadata/generations/0002.job.json    the job record of the second
+    metadata/generations/0002.json        its manifest, the same as manifest.json while it is latest
+
+A generation is numbered from 1. Files of one are never changed by the next, but for the manifest
+and the last shard of each stream, which a longer one with the same beginning replaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from typing import Any
+
+from fineshards.shards.records import from_fields
+
+GENERATIONS_FOLDER = "metadata/generations"
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What one generation did to a dataset.
+
+    Args:
+        files: Number of source files that it added, at the end of the list.
+        redacted: Number of documents whose tokens it overwrote.
+        redaction_sha256: SHA-256, as hex, of the list of those documents; None if there are none.
+    """
+
+    files: int
+    redacted: int = 0
+    redaction_sha256: str | None = None
+
+
+def borders(generations: Sequence[Generation]) -> tuple[int, ...]:
+    """How many source files each generation has, with those of the ones before."""
+    return tuple(accumulate(generation.files for generation in generations))
+
+
+def generations_to_json(generations: Sequence[Generation]) -> list[dict[str, Any]]:
+    """Generations as job records and manifests have them."""
+    return [asdict(generation) for generation in generations]
+
+
+def generations_from_json(fields: list[dict[str, Any]], files: int) -> tuple[Generation, ...]:
+    """The inverse; raises one of JSON_ERRORS for other content. files: of all of them."""
+    found = tuple(from_fields(Generation, generation) for generation in fields)
+    if not found or borders(found)[-1] != files:
+        raise ValueError("its generations do not add up to its files")
+    return found
