@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
-from fineshards.shards.job import JOB_NAME
+from fineshards.shards.generations import GENERATIONS_FOLDER
+from fineshards.shards.job import JOB_NAME, Job
 from fineshards.shards.layout import SPLITS, table_name
-from fineshards.shards.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.manifest import MANIFEST_NAME, Manifest, kept_name
 from fineshards.shards.rejected import REJECTED_FOLDER
 from fineshards.storage.base import TEMPORARY, Storage
 
 _FOLDERS = (*SPLITS, "metadata")
 # Folders in `metadata/`.
-_INNER = {"metadata/documents", REJECTED_FOLDER}
+_INNER = {"metadata/documents", REJECTED_FOLDER, GENERATIONS_FOLDER}
 
 
 class Folders:
@@ -23,12 +24,18 @@ class Folders:
     as in `Storage.others`. expected: the names of the files that the manifest asks for.
     """
 
-    def __init__(self, storage: Storage, manifest: Manifest) -> None:
+    def __init__(self, storage: Storage, manifest: Manifest, following: Job | None) -> None:
+        """manifest: of the latest generation. following: the job that is to make the next one."""
         self._storage = storage
-        self._fingerprint = manifest.fingerprint
+        self._fingerprints = [manifest.fingerprint]
+        self._following = following
         self.files = {entry.name for folder in _FOLDERS for entry in storage.entries(folder)}
         self.others = {name: kind for folder in _FOLDERS for name, kind in storage.others(folder)}
         self.expected = {MANIFEST_NAME, JOB_NAME, manifest.settings.tokenizer.file}
+        if manifest.generation > 1:
+            self.expected.add(kept_name(manifest.generation))
+        if following is not None:
+            self._fingerprints.append(following.fingerprint())
         for shard in manifest.shards:
             self.expected |= {shard.name, table_name(shard.name)}
         self.expected |= {file.name for file in manifest.metadata}
@@ -36,19 +43,29 @@ class Folders:
             # Version 1 does not name the lists of rejected rows.
             self.expected |= {name for name in self.files if name.startswith(f"{REJECTED_FOLDER}/")}
 
+    def _is_of_following(self, name: str) -> bool:
+        """Whether a file may be of the next generation, which is being made."""
+        job = self._following
+        if job is None:
+            return False
+        # What an append has written so far is checked when it is finished.
+        made = (*(f"{split}/{split}_" for split in SPLITS), "metadata/documents/", REJECTED_FOLDER)
+        records = (job.record_name, kept_name(job.generation), kept_name(job.generation - 1))
+        return name in records or name.startswith(made)
+
     def problems(self) -> Iterator[str]:
         """Every file of the dataset exists, and there is nothing else."""
         for name in sorted(self.expected - self.files):
             kind = self.others.get(name)
             yield f"{name} is missing" if kind is None else f"{name} is {kind}, not a file"
-        foreign = self.files - self.expected
+        foreign = {name for name in self.files - self.expected if not self._is_of_following(name)}
         for name, kind in self.others.items():
             if name not in self.expected and (name not in _INNER or kind != "a folder"):
                 foreign.add(f"{name}/" if kind == "a folder" else name)
         foreign |= set(self._storage.names("")) - {f"{name}/" for name in (*_FOLDERS, CHECKPOINTS)}
         # A job that was killed just after it wrote its manifest leaves checkpoints and unfinished
         # files behind; a job with --keep_checkpoints keeps them. Those of other jobs do not belong.
-        own = {f"{CHECKPOINTS}/{self._fingerprint}/", f"{TEMPORARY}/"}
+        own = {f"{TEMPORARY}/", *(f"{CHECKPOINTS}/{each}/" for each in self._fingerprints)}
         foreign |= set(self._storage.names(f"{CHECKPOINTS}/")) - own
         for name in sorted(foreign):
             warning = "; readers that list shards by prefix would load it"

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from fineshards.commands.check_folders import Folders
 from fineshards.commands.wording import counted
 from fineshards.errors import OutputError
-from fineshards.shards.job import JOB_NAME, Job
-from fineshards.shards.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.generations import GENERATIONS_FOLDER
+from fineshards.shards.job import JOB_NAME
+from fineshards.shards.manifest import MANIFEST_NAME, Manifest, kept_name
 from fineshards.shards.metadata import contradictions
 from fineshards.shards.rejected import REJECTED_FOLDER
 from fineshards.storage.base import Storage
@@ -61,14 +62,16 @@ def check_metadata(storage: Storage, manifest: Manifest, folders: Folders) -> li
             )
     # A damaged file would be named again, for each thing that is wrong in it.
     if not problems and folders.expected <= folders.files:
-        # The versions of job record and manifest have gone up together.
-        job = Job(manifest.settings, manifest.files, manifest.origin, manifest.version)
-        problems += contradictions(contents, job, manifest.reports)
+        problems += contradictions(contents, manifest.job, manifest.reports)
+    kept = kept_name(manifest.generation)
+    if contents.get(kept, manifest.to_bytes()) != manifest.to_bytes():
+        problems.append(f"{kept} is not the same as {MANIFEST_NAME}")
     return problems
 
 
 def _is_small(name: str, manifest: Manifest) -> bool:
-    return name in (JOB_NAME, manifest.settings.tokenizer.file) or name.startswith(REJECTED_FOLDER)
+    own = (JOB_NAME, manifest.settings.tokenizer.file)
+    return name in own or name.startswith((REJECTED_FOLDER, GENERATIONS_FOLDER))
 
 
 def content_problems(

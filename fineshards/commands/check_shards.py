@@ -17,6 +17,7 @@ from fineshards.errors import FineshardsError
 from fineshards.shards import npy
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.documents import DocumentPiece, DocumentTable
+from fineshards.shards.generations import borders
 from fineshards.shards.layout import ONE_STREAM, table_name
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import ShardRecord
@@ -46,17 +47,23 @@ class ShardContents:
 
 
 def check_shard(
-    dataset: Dataset, shard: ShardRecord, files: set[str], file_numbers: dict[str, int]
+    dataset: Dataset,
+    shard: ShardRecord,
+    files: set[str],
+    file_numbers: dict[str, int],
+    grows: bool = False,
 ) -> ShardContents:
     """Reads a shard and its table, each once.
 
     files: the names of the files that are there. file_numbers: the position of each source path in
-    the input.
+    the input. grows: whether there is, or will be, a later generation of the dataset. Its shard may
+    be longer, and begins with this one.
     """
     contents, table = ShardContents(), None
+    grows = grows and shard.tokens < dataset.manifest.layout.shard_tokens
     if table_name(shard.name) in files:
         try:
-            table = _read_table(dataset, shard, contents)
+            table = _read_table(dataset, shard, contents, grows)
             if table is not None:
                 _check_table(dataset.manifest, shard, table, contents, file_numbers)
                 rule = dataset.manifest.settings.split
@@ -65,18 +72,20 @@ def check_shard(
             contents.problems.append(str(error))
     if shard.name in files:
         try:
-            _check_tokens(dataset, shard, table, contents)
+            _check_tokens(dataset, shard, table, contents, grows)
         except FineshardsError as error:
             contents.problems.append(str(error))
     return contents
 
 
 def _read_table(
-    dataset: Dataset, shard: ShardRecord, contents: ShardContents
+    dataset: Dataset, shard: ShardRecord, contents: ShardContents, grows: bool
 ) -> DocumentTable | None:
     """A shard's table; None if it has another size or checksum than the manifest says."""
     name = table_name(shard.name)
     content = dataset.storage.read(name)
+    if grows and len(content) > (shard.table_bytes or 0):
+        return dataset.parse_table(shard, content)
     if shard.table_bytes is not None and shard.table_crc32c is not None:
         found = list(
             content_problems(
@@ -126,7 +135,11 @@ def _check_table(
 
 
 def _check_tokens(
-    dataset: Dataset, shard: ShardRecord, table: DocumentTable | None, contents: ShardContents
+    dataset: Dataset,
+    shard: ShardRecord,
+    table: DocumentTable | None,
+    contents: ShardContents,
+    grows: bool,
 ) -> None:
     """Size, header, checksum and ids are right; an EOT is where a document begins, nowhere else."""
     tokenizer = dataset.manifest.settings.tokenizer
@@ -145,8 +158,14 @@ def _check_tokens(
             problems.append(f"{shard.name} {error}")
             return
         complete = size == npy.file_bytes(tokens, dtype)
+        if grows and complete and tokens > shard.tokens:
+            # Of a longer shard, what it began as.
+            tokens, size = shard.tokens, npy.file_bytes(shard.tokens, dtype)
+            header = npy.header(tokens, dtype)
         checksum: int = google_crc32c.value(header)
-        while content := opened.read(_READ_TOKENS * dtype.itemsize):
+        left = size - npy.HEADER_BYTES
+        while content := opened.read(min(_READ_TOKENS * dtype.itemsize, left)):
+            left -= len(content)
             checksum = google_crc32c.extend(checksum, content)
             if not complete:
                 continue
@@ -221,7 +240,7 @@ def check_borders(
 
 def order_of(manifest: Manifest) -> DocumentOrder:
     """The order of the documents in a dataset's streams."""
-    return DocumentOrder(manifest.settings.shuffle, (len(manifest.files),))
+    return DocumentOrder(manifest.settings.shuffle, borders(manifest.job.generations))
 
 
 def _continues(

@@ -19,6 +19,7 @@ from fineshards.commands.wording import counted
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError, UsageError
 from fineshards.shards.dataset import Dataset
+from fineshards.shards.job import Job
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest, unfinished
 from fineshards.storage.base import open_storage
 
@@ -50,7 +51,9 @@ class Verdict:
     sampled: int
 
 
-def verify(folder: str | os.PathLike[str], *, sample: float = 0.0) -> Verdict:
+def verify(
+    folder: str | os.PathLike[str], *, sample: float = 0.0, generation: int | None = None
+) -> Verdict:
     """Checks every file of a finished dataset, and returns all problems found.
 
     Args:
@@ -58,12 +61,15 @@ def verify(folder: str | os.PathLike[str], *, sample: float = 0.0) -> Verdict:
         sample: Percentage of the documents, 0 to 100, to tokenize again from their sources and
             compare; at least one document, unless it is 0. The sources must be where the job read
             them. Default: 0, none.
+        generation: The generation to check, from 1, of a dataset that has grown. Default: the
+            latest, which includes the others.
 
     Returns:
         A Verdict. `ok` is True if there are no problems; `problems` has one sentence per problem.
 
     Raises:
         OutputError: If the folder has no readable manifest to check the dataset against.
+            OutputError, too, if there is no such generation.
         UsageError: If sample is not a percentage.
 
     Example:
@@ -78,17 +84,22 @@ def verify(folder: str | os.PathLike[str], *, sample: float = 0.0) -> Verdict:
     stored = storage.read_if_there(MANIFEST_NAME)
     if stored is None:
         raise OutputError(unfinished(storage))
-    manifest = Manifest.parse(stored, storage.path(MANIFEST_NAME))
-    dataset = Dataset(storage, manifest)
-    folders = Folders(storage, manifest)
+    latest = Manifest.parse(stored, storage.path(MANIFEST_NAME))
+    following = Job.load(storage, latest.generation + 1)
+    folders = Folders(storage, latest, following)
     problems = list(folders.problems())
-    problems += check_manifest(manifest, stored)
-    problems += check_metadata(storage, manifest, folders)
+    problems += check_manifest(latest, stored)
+    problems += check_metadata(storage, latest, folders)
+    manifest = latest
+    if generation not in (None, latest.generation) and not problems:
+        manifest = Manifest.load_finished(storage, generation)
+    dataset = Dataset(storage, manifest)
+    grows = following is not None or manifest is not latest
     file_numbers = {file.path: number for number, file in enumerate(manifest.files)}
     with ThreadPoolExecutor(usable_cores()) as pool:
         found = list(
             pool.map(
-                lambda shard: check_shard(dataset, shard, folders.files, file_numbers),
+                lambda shard: check_shard(dataset, shard, folders.files, file_numbers, grows),
                 manifest.shards,
             )
         )

@@ -204,12 +204,27 @@ class BatchLoader:
             if state[name] != here
         ]
         if different:
+            self._refuse_other_generation(state["fingerprint"])
             raise UsageError(
                 f"the state belongs to another order of samples: {'; '.join(different)}. Open the "
                 "same dataset with the same arguments, in the version of fineshards that saved the "
                 "state, or start without it."
             )
         self._go_to(consumed)
+
+    def _refuse_other_generation(self, fingerprint: object) -> None:
+        """Raises UsageError if a state belongs to another generation of the dataset."""
+        if self._mixture is not None:
+            return
+        (source,) = self.batches.sources
+        # Other sources than a TokenDataset may not have generations.
+        find: Callable[[object], int | None] = getattr(source, "generation_of", lambda _: None)
+        found = None if fingerprint == source.fingerprint else find(fingerprint)
+        if found is not None:
+            raise UsageError(
+                f"the state belongs to generation {found} of the dataset, and this is another "
+                f"one. Open the dataset with generation={found} to go on."
+            )
 
     def samples(self, step: int) -> list[DrawnSample]:
         """The samples of this rank's part of a global batch; reads no shard.

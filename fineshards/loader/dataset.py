@@ -17,6 +17,7 @@ from fineshards.loader.boundaries import document_starts
 from fineshards.loader.mapped import MappedShards
 from fineshards.loader.remote import RemoteShards
 from fineshards.loader.split_shards import SplitShards
+from fineshards.shards.manifest import Manifest
 from fineshards.storage.base import open_storage
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class TokenDataset:
         read_bytes: On `gs://`, bytes per request; 8 MiB by default. docs/loader.md says which size
             suits which order.
         cache_bytes: On `gs://`, size of the in-memory cache in bytes; 1 GiB by default.
+        generation: Which generation to read, from 1, of a dataset that grows. Its samples are
+            always the same, whatever is appended later. Default: the latest.
 
     Attributes:
         sequence_length: T.
@@ -73,8 +76,8 @@ class TokenDataset:
     Raises:
         UsageError: The split is unknown, empty or shorter than one sample, or a number is not a
             positive integer.
-        OutputError: The dataset is not finished, or its manifest is damaged. Reading a sample
-            raises it if a shard is missing or damaged.
+        OutputError: The dataset is not finished, or its manifest is damaged, or there is no such
+            generation. Reading a sample raises it if a shard is missing or damaged.
 
     Example:
         >>> from fineshards import TokenDataset
@@ -98,11 +101,14 @@ class TokenDataset:
         sequence_length: int,
         read_bytes: int = READ_BYTES,
         cache_bytes: int = CACHE_BYTES,
+        generation: int | None = None,
     ) -> None:
         self.sequence_length = checked_integer("sequence_length", sequence_length, 1)
         self._read_bytes = checked_integer("read_bytes", read_bytes, 1)
         self._cache_bytes = checked_integer("cache_bytes", cache_bytes, 1)
-        self._split = SplitShards.open(open_storage(str(path)), split)
+        if generation is not None:
+            generation = checked_integer("generation", generation, 1)
+        self._split = SplitShards.open(open_storage(str(path)), split, generation)
         if len(self) == 0:
             raise UsageError(
                 f"{path}: the {split} split has {self._split.tokens:,} tokens, but a sample of "
@@ -117,6 +123,40 @@ class TokenDataset:
     def fingerprint(self) -> str:
         """Identifies the dataset's content and the split, independent of its location."""
         return self._split.fingerprint
+
+    @property
+    def generation(self) -> int:
+        """The generation that is read, from 1."""
+        return self._split.generation
+
+    def latest(self) -> int:
+        """The latest generation of the dataset now; larger than `generation` if there is more.
+
+        Returns:
+            Its number. To read it, open the dataset again.
+
+        Raises:
+            OutputError: The manifest is missing or damaged.
+        """
+        return Manifest.load_finished(self._split.storage).generation
+
+    def generation_of(self, fingerprint: str) -> int | None:
+        """The generation of the dataset that has a fingerprint.
+
+        Args:
+            fingerprint: What `fingerprint` is in that generation.
+
+        Returns:
+            The generation, from 1; None if none of the dataset's has it.
+
+        Raises:
+            OutputError: The manifest is missing or damaged.
+        """
+        job = Manifest.load_finished(self._split.storage).job
+        for generation in range(1, job.generation + 1):
+            if fingerprint == f"{job.at(generation).fingerprint()}/{self._split.name}":
+                return generation
+        return None
 
     @property
     def tokens(self) -> int:
@@ -285,5 +325,5 @@ class TokenDataset:
                 f"it with: pip install {error.name}"
             ) from error
         if self._dataset is None:
-            self._dataset = Dataset.open(self._split.storage)
+            self._dataset = Dataset.open(self._split.storage, self.generation)
         return self._dataset

@@ -77,4 +77,6 @@ class MappedShards:
     def _map(self, shard: int) -> npt.NDArray[np.unsignedinteger]:
         content = self._split.storage.open_mapped(self._split.shard_name(shard))
         self._split.check(shard, len(content), content[: npy.HEADER_BYTES])
-        return np.frombuffer(content, self._split.dtype, offset=npy.HEADER_BYTES)
+        return np.frombuffer(
+            content, self._split.dtype, self._split.length(shard), offset=npy.HEADER_BYTES
+        )

@@ -136,13 +136,25 @@ class RemoteShards:
         return (self._split.file_bytes(shard) - 1) // self._read_bytes
 
     def _fetch(self, chunk: _Chunk) -> bytes:
+        shard, _ = chunk
+        try:
+            return self._read(chunk)
+        except OutputError:
+            if not self._split.may_grow(shard):
+                raise
+            # An append has replaced the shard by a longer one since it was opened.
+            with self._lock:
+                self._open.pop(shard, None)
+            return self._read(chunk)
+
+    def _read(self, chunk: _Chunk) -> bytes:
         shard, number = chunk
         file, lock = self._file(shard)
-        with lock:
-            start = number * self._read_bytes
-            file.seek(start)
-            content = file.read(self._read_bytes)
+        start = number * self._read_bytes
         expected = min(self._read_bytes, self._split.file_bytes(shard) - start)
+        with lock:
+            file.seek(start)
+            content = file.read(expected)
         if len(content) != expected:
             path = self._split.storage.path(self._split.shard_name(shard))
             raise OutputError(

@@ -23,12 +23,14 @@ class SplitShards:
     The split's tokens are one stream, cut every `layout.shard_tokens` tokens: token t is in shard
     t // layout.shard_tokens.
 
-    name: the split. fingerprint: identifies the dataset and the split. tokens: in all shards.
-    dtype: of the shard files. eot: the token that starts every document.
+    name: the split. generation: of the dataset, from 1. fingerprint: identifies the generation and
+    the split. tokens: in all shards. dtype: of the shard files. eot: the token that starts every
+    document.
     """
 
     storage: Storage
     name: str
+    generation: int
     fingerprint: str
     layout: Layout
     tokens: int
@@ -36,17 +38,17 @@ class SplitShards:
     eot: int
 
     @classmethod
-    def open(cls, storage: Storage, name: str) -> SplitShards:
-        """The shards of a split; reads the manifest and nothing else.
+    def open(cls, storage: Storage, name: str, generation: int | None = None) -> SplitShards:
+        """The shards of a split in a generation; reads the manifest and nothing else.
 
         Raises UsageError if the split is empty or unknown, OutputError if the dataset is not
-        finished or its manifest is damaged.
+        finished, or its manifest is damaged, or if there is no such generation.
         """
         name = _OTHER_NAMES.get(name, name)
         if name not in SPLITS:
             known = " or ".join(SPLITS)
             raise UsageError(f"{storage.root} has no split {name!r}; choose {known}.")
-        manifest = Manifest.load_finished(storage)
+        manifest = Manifest.load_finished(storage, generation)
         tokens = sum(shard.tokens for shard in manifest.shards if shard.split == name)
         if tokens == 0:
             raise UsageError(
@@ -57,6 +59,7 @@ class SplitShards:
         return cls(
             storage=storage,
             name=name,
+            generation=manifest.generation,
             fingerprint=f"{manifest.fingerprint}/{name}",
             layout=manifest.layout,
             tokens=tokens,
@@ -81,11 +84,19 @@ class SplitShards:
         """The size of a shard's file in bytes."""
         return npy.file_bytes(self.length(shard), self.dtype)
 
+    def may_grow(self, shard: int) -> bool:
+        """Whether a longer shard, with the same beginning, may replace this one."""
+        return self.length(shard) < self.layout.shard_tokens
+
     def check(self, shard: int, size: int, first_bytes: bytes) -> None:
-        """Raises OutputError if a file's size or its first 128 bytes are not those of the shard."""
+        """Raises OutputError if a file's size or its first 128 bytes are not those of the shard.
+
+        The last shard may be longer than the manifest says, because the dataset grows.
+        """
         path = self.storage.path(self.shard_name(shard))
         problem = ""
-        if size != self.file_bytes(shard):
+        longer = size > self.file_bytes(shard) and self.may_grow(shard)
+        if size != self.file_bytes(shard) and not longer:
             problem = f"has {size:,} bytes, expected {self.file_bytes(shard):,}"
         else:
             try:
@@ -93,10 +104,8 @@ class SplitShards:
             except ValueError as error:
                 problem = str(error)
             else:
-                if tokens != self.length(shard):
-                    problem = (
-                        f"has {tokens:,} tokens in its header, expected {self.length(shard):,}"
-                    )
+                if size != npy.file_bytes(tokens, self.dtype):
+                    problem = f"has {tokens:,} tokens in its header, but {size:,} bytes"
         if problem:
             raise OutputError(
                 f"the shard {path} {problem}: it is damaged. Copy it again from its origin, or "

@@ -64,9 +64,12 @@ class Dataset:
         self._chunk = lru_cache(maxsize=2)(self._read_chunk)
 
     @classmethod
-    def open(cls, storage: Storage) -> Dataset:
-        """Opens a dataset by its manifest; raises OutputError if that is missing or damaged."""
-        return cls(storage, Manifest.load_finished(storage))
+    def open(cls, storage: Storage, generation: int | None = None) -> Dataset:
+        """Opens a dataset by its manifest; raises OutputError if that is missing or damaged.
+
+        generation: which one, from 1; the latest by default.
+        """
+        return cls(storage, Manifest.load_finished(storage, generation))
 
     def tokens(self, shard: ShardRecord, start: int, stop: int) -> npt.NDArray[np.uint32]:
         """Tokens `[start, stop)` of a shard; raises OutputError if the file is too short."""
@@ -138,7 +141,11 @@ class Dataset:
         Its documents are numbered in the dataset.
         """
         with self._explained(table_name(shard.name)):
-            return DocumentTable.read(BytesIO(content), self._schema, self._firsts[shard.split])
+            first = self._firsts[shard.split]
+            table = DocumentTable.read(BytesIO(content), self._schema, first)
+        # The last shard of a split is longer in a later generation, with the same beginning.
+        grown = len(table) > shard.pieces and shard.tokens < self.manifest.layout.shard_tokens
+        return table.head(shard.pieces) if grown else table
 
     def _read_table(self, position: int) -> DocumentTable:
         """The document table of the shard at a position in the manifest."""

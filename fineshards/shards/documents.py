@@ -145,6 +145,10 @@ class DocumentTable:
     def __len__(self) -> int:
         return int(self._table.num_rows)
 
+    def head(self, rows: int) -> DocumentTable:
+        """The first rows of the table."""
+        return DocumentTable(self._table.slice(0, rows))
+
     def piece(self, index: int) -> DocumentPiece:
         """Row `index` of the table; raises IndexError beyond its ends."""
         (fields,) = self._table.slice(range(len(self))[index], 1).to_pylist()
@@ -160,6 +164,7 @@ class DocumentTable:
         return {
             path: (int(file_tokens), int(file_documents))
             for path, file_tokens, file_documents in zip(paths, tokens, begun, strict=True)
+            if file_tokens
         }
 
     def file_numbers(self, numbers: dict[str, int]) -> npt.NDArray[np.int64]:
