@@ -1,4 +1,4 @@
-"""The launch of an append: new files at the end of a finished dataset's list, as a new generation."""
+"""The launch of an append: new files for a finished dataset, as a new generation of it."""
 
 from __future__ import annotations
 

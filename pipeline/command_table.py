@@ -5,7 +5,7 @@ Libraries are imported by the command that runs, so that help pages and mistakes
 
 from __future__ import annotations
 
-from argparse import Action, ArgumentTypeError
+from argparse import Action, ArgumentTypeError, _ArgumentGroup
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
@@ -65,9 +65,24 @@ class Command:
 
 
 def _add_folder(parser: Parser) -> None:
-    parser.add_argument_group("dataset").add_argument(
+    _folder_group(parser)
+
+
+def _add_folder_and_generation(parser: Parser) -> None:
+    _folder_group(parser).add_argument(
+        "--generation",
+        type=count,
+        metavar="N",
+        help="Generation N, from 1, of a dataset that has grown. Default: the latest.",
+    )
+
+
+def _folder_group(parser: Parser) -> _ArgumentGroup:
+    group = parser.add_argument_group("dataset")
+    group.add_argument(
         "folder", metavar="FOLDER", help="The dataset's folder, local or gs://bucket/folder."
     )
+    return group
 
 
 def _build(parser: Parser, arguments: Sequence[str]) -> int:
@@ -101,7 +116,7 @@ def _status(parser: Parser, arguments: Sequence[str]) -> int:
 
 
 def _add_verify_flags(parser: Parser) -> None:
-    _add_folder(parser)
+    _add_folder_and_generation(parser)
     parser.add_argument_group("what is checked").add_argument(
         "--sample",
         type=_percentage,
@@ -116,13 +131,13 @@ def _verify(parser: Parser, arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
     from fineshards.commands.verify import describe_verdict, verify
 
-    verdict = verify(args.folder, sample=args.sample)
+    verdict = verify(args.folder, sample=args.sample, generation=args.generation)
     outcome = Outcome(asdict(verdict), describe_verdict(verdict), 0 if verdict.ok else 1)
     return show(outcome, args.json)
 
 
 def _add_inspect_flags(parser: Parser) -> None:
-    _add_folder(parser)
+    _add_folder_and_generation(parser)
     place = parser.add_argument_group("a document; without these, the dataset is described")
     place.add_argument("--shard", metavar="SPLIT/N", help="A shard, such as train/0.")
     which = place.add_mutually_exclusive_group()
@@ -140,7 +155,7 @@ def _inspect(parser: Parser, arguments: Sequence[str]) -> int:
 
     if args.shard is None and (args.document, args.token) != (None, None):
         raise UsageError("--document and --token need --shard, such as --shard train/0.")
-    dataset = _opened(args.folder)
+    dataset = _opened(args.folder, args.generation)
     if args.shard is None:
         summary = inspect.summarize(dataset)
         return show(Outcome(asdict(summary), inspect.describe_summary(summary)), args.json)
@@ -149,7 +164,7 @@ def _inspect(parser: Parser, arguments: Sequence[str]) -> int:
 
 
 def _add_find_flags(parser: Parser) -> None:
-    _add_folder(parser)
+    _add_folder_and_generation(parser)
     place = parser.add_argument_group("what to find")
     which = place.add_mutually_exclusive_group(required=True)
     which.add_argument("--id", metavar="ID", help="All documents with this id.")
@@ -165,7 +180,7 @@ def _find(parser: Parser, arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
     from fineshards.commands import find
 
-    dataset = _opened(args.folder)
+    dataset = _opened(args.folder, args.generation)
     if args.id is not None:
         found = find.find_id(dataset, args.id)
         lines = find.describe_found(found)
@@ -259,11 +274,11 @@ def _estimate(parser: Parser, arguments: Sequence[str]) -> int:
     return show(Outcome(asdict(found), describe_estimate(found)), as_json)
 
 
-def _opened(folder: str) -> Dataset:
+def _opened(folder: str, generation: int | None = None) -> Dataset:
     from fineshards.shards.dataset import Dataset
     from fineshards.storage.base import open_storage
 
-    return Dataset.open(open_storage(folder))
+    return Dataset.open(open_storage(folder), generation)
 
 
 def _percentage(text: str) -> float:

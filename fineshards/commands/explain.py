@@ -96,7 +96,15 @@ def loader_of(
             dataset = TokenDataset(folder, split, sequence_length=state["tokens_a_sample"])
         except UsageError:
             continue  # the split is empty, or shorter than a sample
-        if dataset.fingerprint == state["fingerprint"]:
+        generation = dataset.generation_of(state["fingerprint"])
+        if generation is not None:
+            if generation != dataset.generation:
+                dataset = TokenDataset(
+                    folder,
+                    split,
+                    sequence_length=dataset.sequence_length,
+                    generation=generation,
+                )
             loader = BatchLoader(
                 dataset,
                 batch_size,
@@ -129,7 +137,7 @@ def explain_step(folder: str, loader: BatchLoader, split: str, step: int | None)
         if step < 0:
             raise UsageError("--state was saved before the first step; give --step.")
     storage = open_storage(folder)
-    dataset = Dataset.open(storage)
+    dataset = Dataset.open(storage)  # of any generation: the tokenizer is the same
     encoder = load_reference(dataset.manifest.settings.tokenizer, storage)
     (source,) = loader.batches.sources
     samples = []
@@ -158,7 +166,10 @@ def explain_document(
     number: of the document in the dataset; or id_: all documents with this id. sequence_length:
     where there is no loader. Raises UsageError for a document that is not there.
     """
-    dataset = Dataset.open(open_storage(folder))
+    generation = None
+    if loader is not None and isinstance(loader.batches.sources[0], TokenDataset):
+        generation = loader.batches.sources[0].generation
+    dataset = Dataset.open(open_storage(folder), generation)
     if id_ is not None:
         numbers = [match.number for match in find_id(dataset, id_).matches]
         if not numbers:

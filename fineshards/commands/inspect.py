@@ -9,6 +9,7 @@ from fineshards.encoders.loading import load_reference
 from fineshards.errors import UsageError
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.layout import SPLITS
+from fineshards.shards.manifest import Manifest
 
 # Token ids that are shown of a document.
 _FIRST_IDS = 12
@@ -17,12 +18,23 @@ _LONGEST = 300
 
 
 @dataclass(frozen=True, slots=True)
+class GenerationSummary:
+    """What a generation added to a dataset, and how many documents it redacted."""
+
+    number: int
+    files: int
+    documents: int
+    tokens: int
+    redacted: int
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """A dataset in a few numbers.
 
     split: the rule. splits: what each split holds. ids: one more than the tokenizer's largest id.
     eot: the id before each document. nulls: rows without text. rejected: rows that could not be
-    read. origin: how the input was named.
+    read. origin: how the input was named. shuffle_seed: None in the order of the sources.
     """
 
     folder: str
@@ -42,6 +54,8 @@ class Summary:
     files: int
     origin: dict[str, str]
     fingerprint: str
+    shuffle_seed: int | None
+    generations: list[GenerationSummary]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +86,7 @@ class ShownDocument:
 def summarize(dataset: Dataset) -> Summary:
     """A dataset in a few numbers."""
     manifest = dataset.manifest
+    shuffle = manifest.settings.shuffle
     layout, totals, tokenizer = manifest.layout, manifest.totals(), manifest.settings.tokenizer
     return Summary(
         folder=dataset.storage.root,
@@ -91,7 +106,26 @@ def summarize(dataset: Dataset) -> Summary:
         files=len(manifest.files),
         origin={name: value for name, value in manifest.origin if value},
         fingerprint=manifest.fingerprint,
+        shuffle_seed=shuffle.seed if shuffle else None,
+        generations=_generations(manifest),
     )
+
+
+def _generations(manifest: Manifest) -> list[GenerationSummary]:
+    found, first = [], 0
+    for number, generation in enumerate(manifest.job.generations, 1):
+        counts = [report.counts for report in manifest.reports[first : first + generation.files]]
+        first += generation.files
+        found.append(
+            GenerationSummary(
+                number=number,
+                files=generation.files,
+                documents=sum(each.documents for each in counts),
+                tokens=sum(each.tokens for each in counts),
+                redacted=generation.redacted,
+            )
+        )
+    return found
 
 
 def describe_summary(summary: Summary) -> list[str]:
@@ -101,15 +135,41 @@ def describe_summary(summary: Summary) -> list[str]:
         f"  shards     {summary.shards:,}, {counted(summary.shard_tokens, 'token')} each; the last "
         "of a split may have fewer",
         f"  split      {summary.split}",
+        *(
+            [f"  order      shuffled, --shuffle_seed {summary.shuffle_seed}"]
+            if summary.shuffle_seed is not None
+            else []
+        ),
         *describe_splits(summary.splits),
         f"  tokens     {summary.tokens:,}, {summary.dtype}, {summary.tokenizer} with "
         f"{summary.ids:,} ids, EOT {summary.eot} before each document",
         f"  documents  {summary.documents:,} ({counted(summary.nulls, 'row')} without text, "
         f"{summary.rejected:,} rejected)",
         f"  text       {summary.text_bytes / 1e6:,.1f} MB from {counted(summary.files, 'file')}",
-        *(f"  {name:<10} {_shortened(value)}" for name, value in summary.origin.items()),
+        *(
+            f"  {name:<10} {_shortened(value)}"
+            for name, value in summary.origin.items()
+            if " " not in name
+        ),
         f"  job        {summary.fingerprint}",
+        *_describe_generations(summary),
     ]
+
+
+def _describe_generations(summary: Summary) -> list[str]:
+    """One line per generation of a dataset that has grown."""
+    if len(summary.generations) == 1:
+        return []
+    lines = ["  generations"]
+    for each in summary.generations:
+        did = f"{counted(each.files, 'file')}, {counted(each.documents, 'document')}, "
+        did += counted(each.tokens, "token")
+        if each.redacted:
+            did = f"{counted(each.redacted, 'document')} redacted"
+        ending = f" of generation {each.number}"
+        named = [value for name, value in summary.origin.items() if name.endswith(ending)]
+        lines.append(f"    {each.number:<8} {did}" + "".join(f"; {_shortened(v)}" for v in named))
+    return lines
 
 
 def _shortened(value: str) -> str:

@@ -10,7 +10,7 @@ from fineshards.commands.wording import counted, describe_splits, duration
 from fineshards.errors import OutputError
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job import FORMAT_VERSION, Job
-from fineshards.shards.layout import Layout
+from fineshards.shards.layout import Layout, ShardKey
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import Block
 from fineshards.storage.base import TEMPORARY, Storage, open_storage
@@ -117,6 +117,8 @@ class StatusReader:
         self._checkpoints = Checkpoints.of(storage, job)
         self._blocks: dict[int, list[Block]] = {}
         self._layout: Layout | None = None
+        # What the dataset holds already, if this job makes it grow.
+        self._before = Manifest.load(storage) if job.generation > 1 else None
 
     def read(self) -> Status:
         """The status at this moment."""
@@ -153,7 +155,7 @@ class StatusReader:
         bytes_total = sum(sizes.values()) if all_known else None
         shards_total, estimated = None, False
         if self._layout is not None:
-            shards_total = self._layout.windows
+            shards_total = self._layout.windows - self._kept(self._layout)
         elif bytes_total and text_bytes:
             expected = tokens * bytes_total // text_bytes
             shards_total = max(1, self._expected_layout(expected).windows)
@@ -186,6 +188,14 @@ class StatusReader:
             seconds_left=seconds_left,
             seconds_idle=max(0.0, time.time() - self._last_written(times)),
             generation=self._job.generation,
+        )
+
+    def _kept(self, layout: Layout) -> int:
+        """The number of shards that stay as they are."""
+        shards = self._before.shards if self._before else ()
+        return sum(
+            layout.shard_length(ShardKey(shard.split, shard.index)) == shard.tokens
+            for shard in shards
         )
 
     def _expected_layout(self, tokens: int) -> Layout:
@@ -246,14 +256,15 @@ def describe_status(status: Status) -> list[str]:
     if status.stage == "finished":
         return [
             f"finished: {counted(status.tokens, 'token')} in {counted(status.shards, 'shard')} "
-            f"from {counted(status.files, 'file')}",
+            f"from {counted(status.files, 'file')}"
+            + (f"; generation {status.generation}" if status.generation > 1 else ""),
             *describe_splits(status.splits or {}),
         ]
     blocks_total = "?" if status.blocks_total is None else f"{status.blocks_total:,}"
     about = "about " if status.shards_estimated else ""
     shards_total = "?" if status.shards_total is None else f"{about}{status.shards_total:,}"
     lines = [
-        f"{status.stage}",
+        status.stage + (f" generation {status.generation}" if status.generation > 1 else ""),
         f"  files   {status.files:,} of {status.files_total:,} read",
         f"  blocks  {status.blocks:,} of {blocks_total}, {counted(status.tokens, 'token')}",
         f"  shards  {status.shards:,} of {shards_total}",

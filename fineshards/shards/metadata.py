@@ -20,7 +20,7 @@ from fineshards.storage.checksums import checksum_to_base64, crc32c
 
 
 def earlier_names(generation: int) -> list[str]:
-    """The files in `metadata/generations/` that belong to a generation, but for its own manifest."""
+    """The files in `metadata/generations/` of a generation, but for its own manifest."""
     records = [job_name(number) for number in range(2, generation + 1)]
     return sorted([*records, *(kept_name(number) for number in range(1, generation))])
 

@@ -287,8 +287,8 @@ class GcsStorage(Storage):
     ) -> Blob | None:
         """Creates an object from up to 32 others, in the generations that `find` returned.
 
-        over: the generation that it replaces, if any. Returns it with its metadata, or None if it exists already or a source has changed. Raises
-        google's errors.
+        over: the generation that it replaces, if any. Returns it with its metadata, or None if it
+        exists already or a source has changed. Raises google's errors.
         """
         from google.api_core.exceptions import NotFound, PreconditionFailed
 
