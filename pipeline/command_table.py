@@ -264,6 +264,32 @@ def _repair(parser: Parser, arguments: Sequence[str]) -> int:
     return show(Outcome(asdict(done), describe_repaired(done)), args.json)
 
 
+def _add_redact_flags(parser: Parser) -> None:
+    _add_folder(parser)
+    which = parser.add_argument_group("which documents")
+    which.add_argument("--ids", metavar="FILE", help="All with the ids in a file, one per line.")
+    which.add_argument(
+        "--documents",
+        type=count,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="N",
+        help="Documents by their numbers in the dataset, which inspect and find show.",
+    )
+
+
+def _redact(parser: Parser, arguments: Sequence[str]) -> int:
+    args = parser.parse_args(arguments)
+    from fineshards.commands.redact import describe_redacted, read_ids, redact
+
+    if args.ids is None and not args.documents:
+        raise UsageError("give --ids, a file of ids, or --documents, their numbers.")
+    ids = [] if args.ids is None else read_ids(args.ids)
+    done = redact(args.folder, ids, args.documents)
+    return show(Outcome(asdict(done), describe_redacted(done)), args.json)
+
+
 def _estimate(parser: Parser, arguments: Sequence[str]) -> int:
     config, workers, as_json = parse_estimate_flags(parser, arguments)
     from fineshards.commands.estimate import describe_estimate
@@ -372,6 +398,19 @@ COMMANDS = (
         ("fineshards repair out",),
         _add_repair_flags,
         _repair,
+    ),
+    Command(
+        "redact",
+        "overwrite documents in place, as a new generation",
+        "FOLDER (--ids FILE | --documents N...) [--json]",
+        "Overwrites the tokens of documents with the end-of-text token. Nothing moves: shards keep\n"
+        "their length, and what a training has saved stays valid. It cannot be undone.",
+        (
+            "fineshards redact out --ids ids.txt",
+            "fineshards redact out --documents 17 2305",
+        ),
+        _add_redact_flags,
+        _redact,
     ),
     Command(
         "explain",

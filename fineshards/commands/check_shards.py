@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import google_crc32c
 import numpy as np
+import numpy.typing as npt
 
 from fineshards.commands.check_metadata import content_problems
 from fineshards.commands.check_sides import check_sides
@@ -21,6 +22,7 @@ from fineshards.shards.generations import borders
 from fineshards.shards.layout import ONE_STREAM, table_name
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import ShardRecord
+from fineshards.shards.redaction import redaction_sha256
 from fineshards.shards.shuffle import DocumentOrder
 from fineshards.storage.checksums import crc32c
 
@@ -35,7 +37,8 @@ class ShardContents:
     """What a shard and its document table hold, as read from them.
 
     documents: begun in the shard. by_file: tokens and documents begun, by source path. first,
-    last: pieces of documents; None if the table cannot be read.
+    last: pieces of documents; None if the table cannot be read. redacted: the documents whose
+    tokens a generation overwrote, as (file, row), by generation.
     """
 
     problems: list[str] = field(default_factory=list)
@@ -44,6 +47,7 @@ class ShardContents:
     by_file: dict[str, tuple[int, int]] = field(default_factory=dict)
     first: DocumentPiece | None = None
     last: DocumentPiece | None = None
+    redacted: dict[int, set[tuple[int, int]]] = field(default_factory=dict)
 
 
 def check_shard(
@@ -51,19 +55,20 @@ def check_shard(
     shard: ShardRecord,
     files: set[str],
     file_numbers: dict[str, int],
-    grows: bool = False,
+    now: ShardRecord | None = None,
+    growing: bool = False,
 ) -> ShardContents:
     """Reads a shard and its table, each once.
 
     files: the names of the files that are there. file_numbers: the position of each source path in
-    the input. grows: whether there is, or will be, a later generation of the dataset. Its shard may
-    be longer, and begins with this one.
+    the input. now: the record of the shard in the latest generation, where it may be longer, and
+    begins with this one, or have redacted documents. growing: whether a later one is being made.
     """
-    contents, table = ShardContents(), None
-    grows = grows and shard.tokens < dataset.manifest.layout.shard_tokens
+    contents, table, now = ShardContents(), None, now or shard
+    grows = (growing or now != shard) and shard.tokens < dataset.manifest.layout.shard_tokens
     if table_name(shard.name) in files:
         try:
-            table = _read_table(dataset, shard, contents, grows)
+            table = _read_table(dataset, shard, contents, now, growing and grows)
             if table is not None:
                 _check_table(dataset.manifest, shard, table, contents, file_numbers)
                 rule = dataset.manifest.settings.split
@@ -79,18 +84,20 @@ def check_shard(
 
 
 def _read_table(
-    dataset: Dataset, shard: ShardRecord, contents: ShardContents, grows: bool
+    dataset: Dataset,
+    shard: ShardRecord,
+    contents: ShardContents,
+    now: ShardRecord,
+    grows: bool,
 ) -> DocumentTable | None:
     """A shard's table; None if it has another size or checksum than the manifest says."""
     name = table_name(shard.name)
     content = dataset.storage.read(name)
-    if grows and len(content) > (shard.table_bytes or 0):
+    if grows and len(content) > (now.table_bytes or 0):
         return dataset.parse_table(shard, content)
-    if shard.table_bytes is not None and shard.table_crc32c is not None:
+    if now.table_bytes is not None and now.table_crc32c is not None:
         found = list(
-            content_problems(
-                name, len(content), crc32c(content), shard.table_bytes, shard.table_crc32c
-            )
+            content_problems(name, len(content), crc32c(content), now.table_bytes, now.table_crc32c)
         )
         if found:
             # What a damaged table says is not worth reading.
@@ -131,6 +138,11 @@ def _check_table(
     if not order.follows(table.file_numbers(file_numbers), table.row):
         problems.append(f"{name}: its documents are not in the order of {order}")
     contents.by_file = table.sums_by_file()
+    marked = np.flatnonzero(table.redacted)
+    files = table.file_numbers(file_numbers)[marked].tolist()
+    for file, index in zip(files, marked.tolist(), strict=True):
+        by_generation = contents.redacted.setdefault(int(table.redacted[index]), set())
+        by_generation.add((file, int(table.row[index])))
     contents.first, contents.last = table.piece(0), table.piece(len(table) - 1)
 
 
@@ -179,7 +191,11 @@ def _check_tokens(
                 )
             eot_parts.append(np.flatnonzero(chunk == tokenizer.eot) + position)
             position += len(chunk)
-    problems += content_problems(shard.name, size, checksum, shard.bytes, shard.crc32c)
+    # Tokens that a later generation overwrote are not those of this one. verify of that one
+    # compares the checksum.
+    later = table is not None and bool(np.any(table.redacted > dataset.manifest.generation))
+    if not later or size != shard.bytes:
+        problems += content_problems(shard.name, size, checksum, shard.bytes, shard.crc32c)
     if tokens != shard.tokens:
         problems.append(
             f"{shard.name}: its header says {counted(tokens, 'token')}; the manifest says "
@@ -189,14 +205,29 @@ def _check_tokens(
         return
     problems += bad_ids
     eots = np.concatenate(eot_parts)
-    contents.tokens, contents.documents = tokens, len(eots)
-    if len(eots) != shard.documents:
+    begins, overwritten = eots, np.empty(0, np.int64)
+    if table is not None:
+        begins, overwritten = table.offset[table.start == 0], _overwritten(table)
+    documents = len(eots) - len(overwritten)
+    contents.tokens, contents.documents = tokens, documents
+    redacts = any(generation.redacted for generation in dataset.manifest.generations)
+    # Without the table nothing says which EOT tokens have overwritten others.
+    if documents != shard.documents and (table is not None or not redacts):
         problems.append(
-            f"{shard.name} has {counted(len(eots), 'EOT token')}; the manifest says "
+            f"{shard.name} has {counted(documents, 'EOT token')}; the manifest says "
             f"{counted(shard.documents, 'document')}"
         )
-    if table is not None and not np.array_equal(eots, table.offset[table.start == 0]):
+    if not np.array_equal(eots, np.sort(np.concatenate([begins, overwritten]))):
         problems.append(f"{shard.name}: its EOT tokens are not where its documents begin")
+
+
+def _overwritten(table: DocumentTable) -> npt.NDArray[np.int64]:
+    """The offsets of all tokens of redacted documents but the EOT that each began with."""
+    marked = np.flatnonzero(table.redacted)
+    firsts = table.offset[marked] + (table.start[marked] == 0)
+    ends = table.offset[marked] + table.length[marked]
+    ranges = [np.arange(first, end) for first, end in zip(firsts, ends, strict=True)]
+    return np.concatenate([np.empty(0, np.int64), *ranges])
 
 
 def check_borders(
@@ -281,3 +312,21 @@ def check_totals(manifest: Manifest, found: list[ShardContents]) -> Iterator[str
                 )
     for path in sorted({path for path, _ in sums}):
         yield f"the document tables name {path}, which is not in the manifest"
+
+
+def check_redactions(manifest: Manifest, found: list[ShardContents]) -> Iterator[str]:
+    """The tables mark as many documents, and exactly those, that each generation redacted."""
+    if any(contents.first is None for contents in found):
+        return
+    marked: dict[int, set[tuple[int, int]]] = defaultdict(set)
+    for contents in found:
+        for number, documents in contents.redacted.items():
+            marked[number] |= documents
+    for number, generation in enumerate(manifest.generations, 1):
+        listed = sorted(marked[number])
+        digest = redaction_sha256(listed) if listed else None
+        if (len(listed), digest) != (generation.redacted, generation.redaction_sha256):
+            yield (
+                f"the document tables mark {counted(len(listed), 'document')} as redacted by "
+                f"generation {number}; the manifest says {generation.redacted:,}, or others"
+            )

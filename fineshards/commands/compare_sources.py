@@ -127,7 +127,7 @@ def _choose(dataset: Dataset, percent: float) -> dict[str, _Sample]:
     for position, shard in enumerate(dataset.manifest.shards):
         table = dataset.table(position)
         chosen = sampled(table.document, percent / 100) | (table.document == always)
-        for index in np.flatnonzero(chosen & ~table.redacted).tolist():
+        for index in np.flatnonzero(chosen & (table.redacted == 0)).tolist():
             piece = table.piece(index)
             samples[piece.file].pieces[piece.row].append((shard, piece))
     return samples

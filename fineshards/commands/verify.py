@@ -13,7 +13,12 @@ from dataclasses import dataclass
 
 from fineshards.commands.check_folders import Folders
 from fineshards.commands.check_metadata import check_manifest, check_metadata
-from fineshards.commands.check_shards import check_borders, check_shard, check_totals
+from fineshards.commands.check_shards import (
+    check_borders,
+    check_redactions,
+    check_shard,
+    check_totals,
+)
 from fineshards.commands.compare_sources import compare_with_sources
 from fineshards.commands.wording import counted
 from fineshards.cores import usable_cores
@@ -94,12 +99,19 @@ def verify(
     if generation not in (None, latest.generation) and not problems:
         manifest = Manifest.load_finished(storage, generation)
     dataset = Dataset(storage, manifest)
-    grows = following is not None or manifest is not latest
+    now = {shard.name: shard for shard in latest.shards}
     file_numbers = {file.path: number for number, file in enumerate(manifest.files)}
     with ThreadPoolExecutor(usable_cores()) as pool:
         found = list(
             pool.map(
-                lambda shard: check_shard(dataset, shard, folders.files, file_numbers, grows),
+                lambda shard: check_shard(
+                    dataset,
+                    shard,
+                    folders.files,
+                    file_numbers,
+                    now.get(shard.name),
+                    following is not None,
+                ),
                 manifest.shards,
             )
         )
@@ -107,6 +119,7 @@ def verify(
         problems += contents.problems
     problems += check_borders(manifest, found, file_numbers)
     problems += check_totals(manifest, found)
+    problems += check_redactions(manifest, found)
     sampled = 0
     if sample > 0 and not problems:
         sampled, differences = compare_with_sources(dataset, sample)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from typing import BinaryIO
 
 import numpy as np
@@ -39,8 +40,8 @@ _NUMBERS = [field.name for field in _SCHEMA if field.type == pa.int64()]
 # text_hash: hash of its text, where exact duplicates could be in both splits.
 _SPLIT_HASH = pa.field("split_hash", pa.uint32(), nullable=False)
 _TEXT_HASH = pa.field("text_hash", pa.uint64(), nullable=False)
-# redacted: whether its tokens were overwritten (`fineshards redact`).
-_REDACTED = pa.field("redacted", pa.bool_(), nullable=False)
+# redacted: the generation that overwrote its tokens (`fineshards redact`); 0 if none did.
+_REDACTED = pa.field("redacted", pa.int32(), nullable=False)
 
 
 def _hashes(rule: SplitRule, version: int) -> list[pa.Field]:
@@ -77,14 +78,14 @@ class DocumentPiece:
     id: str | None
     split_hash: int | None = None
     text_hash: int | None = None
-    redacted: bool = False
+    redacted: int = 0
 
 
 class DocumentTable:
     """A shard's document table in memory.
 
     document, offset, length, start, row: int64, shape (pieces,). split_hash: uint32, shape
-    (pieces,); None where the split is not by document. redacted: bool, shape (pieces,).
+    (pieces,); None where the split is not by document. redacted: int32, shape (pieces,).
 
     first: number in the dataset of the first document of the table's stream. Numbers of documents
     are those in the dataset.
@@ -105,7 +106,7 @@ class DocumentTable:
         self.redacted = (
             table["redacted"].to_numpy()
             if "redacted" in names
-            else np.zeros(len(self.document), np.bool_)
+            else np.zeros(len(self.document), np.int32)
         )
 
     @classmethod
@@ -128,6 +129,11 @@ class DocumentTable:
         if not found.equals(schema):
             raise ValueError(f"has the columns {found.names}, expected {schema.names}")
         return parquet.read(columns=["id"], use_threads=False)["id"]
+
+    @staticmethod
+    def parse(content: bytes) -> pa.Table:
+        """The table that a file with this content holds, as it is stored."""
+        return open_parquet(BytesIO(content)).read(use_threads=False)
 
     @staticmethod
     def write(table: pa.Table, opened: BinaryIO) -> None:
@@ -213,7 +219,7 @@ def cut_documents(
     for name in block_documents.schema.names:
         if name not in ("document", "offset", "end"):
             columns[name] = block_documents[name]
-    columns["redacted"] = pa.array(np.zeros(len(offset), np.bool_))
+    columns["redacted"] = pa.array(np.zeros(len(offset), np.int32))
     return pa.table(columns)
 
 

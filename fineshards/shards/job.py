@@ -25,6 +25,7 @@ from fineshards.shards.generations import (
 from fineshards.shards.layout import HASH_VERSION, KEY_VERSION, Shuffle, SplitRule
 from fineshards.shards.npy import DTYPES
 from fineshards.shards.records import JSON_ERRORS, SourceFile, as_text, from_fields, to_fields
+from fineshards.shards.redaction import Redaction
 from fineshards.storage.base import Storage
 
 JOB_NAME = "metadata/job.json"
@@ -146,7 +147,8 @@ class Job:
 
     origin: how the user named the input (patterns, or dataset and commit); it decides no byte.
     format_version: of the version of fineshards that started the job. generations: those of the
-    dataset up to this job's, which is the last; one with all files if there are none.
+    dataset up to this job's, which is the last; one with all files if there are none. redaction:
+    the documents that this generation redacts, if it does.
     """
 
     settings: Settings
@@ -154,6 +156,7 @@ class Job:
     origin: tuple[tuple[str, str], ...]
     format_version: int = FORMAT_VERSION
     generations: tuple[Generation, ...] = ()
+    redaction: Redaction | None = None
 
     def __post_init__(self) -> None:
         if not self.generations:
@@ -217,7 +220,10 @@ class Job:
     def to_bytes(self) -> bytes:
         """The content of the record."""
         content = {"format_version": self.format_version, "fingerprint": self.fingerprint()}
-        return json.dumps(content | asdict(self), indent=1).encode()
+        content |= asdict(self)
+        if self.redaction is None:
+            del content["redaction"]
+        return json.dumps(content, indent=1).encode()
 
     def save(self, storage: Storage) -> None:
         """Writes the record."""
@@ -250,6 +256,9 @@ class Job:
                 generations=generations_from_json(content["generations"], len(content["files"]))
                 if version > 2
                 else (),
+                redaction=Redaction.from_json(content["redaction"])
+                if content.get("redaction")
+                else None,
             )
         except JSON_ERRORS as error:
             raise OutputError(

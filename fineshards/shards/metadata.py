@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from fineshards.errors import OutputError
 from fineshards.shards.job import JOB_NAME, Job, job_name
@@ -52,8 +53,12 @@ def contradictions(
     record = job.record_name
     if record in contents:
         try:
-            if Job.parse(contents[record], record) != job:
+            stored = Job.parse(contents[record], record)
+            if replace(stored, redaction=None) != replace(job, redaction=None):
                 yield f"{record} describes another job than the manifest"
+            digest = stored.redaction.sha256() if stored.redaction else None
+            if digest != job.generations[-1].redaction_sha256:
+                yield f"{record} lists other redacted documents than the manifest"
         except OutputError as error:
             yield str(error)
     tokenizer = job.settings.tokenizer

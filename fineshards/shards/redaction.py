@@ -1,0 +1,93 @@
+"""Redaction: documents whose tokens are overwritten by EOT, in place.
+
+Nothing moves: a shard keeps its length, so offsets, sample numbers and loader states stay valid.
+Document tables mark the documents, and the job record of the generation lists them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+# Tokens in memory at once.
+_CHUNK_TOKENS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Redaction:
+    """The documents that a generation redacted.
+
+    documents: (position of the file in the input, row) of each, ascending. ranges: their tokens,
+    as (split, begin, end) within the split.
+    """
+
+    documents: tuple[tuple[int, int], ...]
+    ranges: tuple[tuple[str, int, int], ...]
+
+    def sha256(self) -> str:
+        """SHA-256, as hex, of the list of documents."""
+        return redaction_sha256(self.documents)
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Redaction:
+        """The inverse of `asdict`; raises one of JSON_ERRORS for other content."""
+        return cls(
+            tuple((int(file), int(row)) for file, row in fields["documents"]),
+            tuple((str(split), int(begin), int(end)) for split, begin, end in fields["ranges"]),
+        )
+
+
+def redaction_sha256(documents: Iterable[tuple[int, int]]) -> str:
+    """SHA-256, as hex, of a list of documents, as Redaction has them."""
+    content = json.dumps([list(document) for document in documents], separators=(",", ":"))
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def overwrite(
+    source: BinaryIO,
+    target: BinaryIO | None,
+    ranges: Sequence[tuple[int, int]],
+    eot: int,
+    dtype: np.dtype[np.unsignedinteger],
+    checksum: int,
+) -> int:
+    """Copies the tokens of a shard with some of them overwritten; returns the checksum.
+
+    source: a shard after its header. target: None for the checksum alone. ranges: ascending
+    `[begin, end)` in tokens. checksum: that of the header.
+    """
+    # Imported here because it needs google_crc32c, which a read-only install may lack.
+    from fineshards.storage.checksums import write_with_checksum
+
+    position, out = 0, target or BytesIO()
+    while content := source.read(_CHUNK_TOKENS * dtype.itemsize):
+        tokens = np.frombuffer(content, dtype).copy()
+        for begin, end in ranges:
+            tokens[max(begin - position, 0) : max(end - position, 0)] = eot
+        if target is None:
+            out = BytesIO()
+        checksum = write_with_checksum(tokens.view(np.uint8), out, checksum)
+        position += len(tokens)
+    return checksum
+
+
+def masked(
+    ranges: npt.NDArray[np.int64], begins: npt.NDArray[np.int64], length: int
+) -> npt.NDArray[np.bool_]:
+    """Which tokens of windows are in none of some ranges: shape (len(begins), length).
+
+    ranges: `[begin, end)`, shape (n, 2), ascending and apart. begins: the first token of each
+    window.
+    """
+    positions = begins[:, None] + np.arange(length)
+    last = np.searchsorted(ranges[:, 0], positions, side="right") - 1
+    ends = np.concatenate([ranges[:, 1], [0]])  # the last is for those before all ranges
+    outside: npt.NDArray[np.bool_] = positions >= ends[last]
+    return outside
