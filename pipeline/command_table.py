@@ -403,8 +403,8 @@ COMMANDS = (
         "redact",
         "overwrite documents in place, as a new generation",
         "FOLDER (--ids FILE | --documents N...) [--json]",
-        "Overwrites the tokens of documents with the end-of-text token. Nothing moves: shards keep\n"
-        "their length, and what a training has saved stays valid. It cannot be undone.",
+        "Overwrites the tokens of documents with the end-of-text token. Nothing moves: shards\n"
+        "keep their length, and the state of a training stays valid. It cannot be undone.",
         (
             "fineshards redact out --ids ids.txt",
             "fineshards redact out --documents 17 2305",

@@ -191,28 +191,11 @@ def explain_document(
         length = checked_integer("--sequence_length", sequence_length, 1)
     documents = [dataset.document(each) for each in numbers]
     return [
-        _explain(dataset, document, split, place, length, loader, epochs)
+        _explain(dataset, document, split, (begin, end), length, loader, epochs)
         for document in documents
-        for split, place in _places(dataset, document).items()
+        for split, begin, end in dataset.ranges(document.number)
         if loader is None or loader.batches.sources[0].fingerprint.endswith(f"/{split}")
     ]
-
-
-def _places(dataset: Dataset, document: Document) -> dict[str, tuple[int, int]]:
-    """The tokens `[begin, end)` of the splits' streams that are the document's, by split.
-
-    One split, unless the first shards are the test split: then a document may be in both.
-    """
-    shards = dataset.manifest.shards
-    position, offset = shards.index(document.shard), document.offset
-    left, places = len(document.tokens), dict[str, tuple[int, int]]()
-    while left:
-        shard = shards[position]
-        count = min(left, shard.tokens - offset)
-        at = shard.index * dataset.manifest.layout.shard_tokens + offset
-        places[shard.split] = (places.get(shard.split, (at, at))[0], at + count)
-        position, offset, left = position + 1, 0, left - count
-    return places
 
 
 def _explain(

@@ -273,9 +273,7 @@ def _damaged(storage: Storage, name: str) -> OutputError:
     )
 
 
-def _commit(
-    storage: Storage, before: Manifest, job: Job, done: dict[int, ShardRecord]
-) -> None:
+def _commit(storage: Storage, before: Manifest, job: Job, done: dict[int, ShardRecord]) -> None:
     before.keep(storage)
     shards = tuple(done.get(position, shard) for position, shard in enumerate(before.shards))
     manifest = replace(

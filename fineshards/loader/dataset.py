@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,9 @@ from fineshards.loader.boundaries import document_starts
 from fineshards.loader.mapped import MappedShards
 from fineshards.loader.remote import RemoteShards
 from fineshards.loader.split_shards import SplitShards
+from fineshards.shards.job import Job
 from fineshards.shards.manifest import Manifest
+from fineshards.shards.redaction import masked
 from fineshards.storage.base import open_storage
 
 if TYPE_CHECKING:
@@ -69,6 +71,8 @@ class TokenDataset:
         cache_bytes: On `gs://`, size of the in-memory cache in bytes; 1 GiB by default.
         generation: Which generation to read, from 1, of a dataset that grows. Its samples are
             always the same, whatever is appended later. Default: the latest.
+        skip: Documents that `loss_mask` leaves out: their numbers in the dataset, or `redacted` for
+            all that were redacted until now, in whatever generation. Default: none.
 
     Attributes:
         sequence_length: T.
@@ -102,6 +106,7 @@ class TokenDataset:
         read_bytes: int = READ_BYTES,
         cache_bytes: int = CACHE_BYTES,
         generation: int | None = None,
+        skip: Literal["redacted"] | Sequence[int] | None = None,
     ) -> None:
         self.sequence_length = checked_integer("sequence_length", sequence_length, 1)
         self._read_bytes = checked_integer("read_bytes", read_bytes, 1)
@@ -115,13 +120,20 @@ class TokenDataset:
                 f"sequence_length {sequence_length:,} needs {sequence_length + 1:,}. Choose a "
                 "smaller sequence_length."
             )
+        self._skip = skip
+        self._skipped: npt.NDArray[np.int64] | None = None
+        if not (skip is None or skip == "redacted" or not isinstance(skip, str)):
+            raise UsageError(f"skip must be 'redacted' or numbers of documents, got {skip!r}.")
         self._process: int | None = None
         self._reader: MappedShards | RemoteShards | None = None
         self._dataset: Dataset | None = None
 
     @property
     def fingerprint(self) -> str:
-        """Identifies the dataset's content and the split, independent of its location."""
+        """Identifies the documents, their order and the split, independent of their location.
+
+        It stays the same when documents are redacted, because nothing moves then.
+        """
         return self._split.fingerprint
 
     @property
@@ -141,7 +153,7 @@ class TokenDataset:
         return Manifest.load_finished(self._split.storage).generation
 
     def generation_of(self, fingerprint: str) -> int | None:
-        """The generation of the dataset that has a fingerprint.
+        """The first generation of the dataset that has a fingerprint.
 
         Args:
             fingerprint: What `fingerprint` is in that generation.
@@ -154,7 +166,8 @@ class TokenDataset:
         """
         job = Manifest.load_finished(self._split.storage).job
         for generation in range(1, job.generation + 1):
-            if fingerprint == f"{job.at(generation).fingerprint()}/{self._split.name}":
+            found = job.at(generation).fingerprint(redactions=False)
+            if fingerprint == f"{found}/{self._split.name}":
                 return generation
         return None
 
@@ -206,6 +219,47 @@ class TokenDataset:
         shards, offsets = np.divmod(starts, self._split.layout.shard_tokens)
         self._files().fill(rows, shards.tolist(), offsets.tolist())
         return rows
+
+    def loss_mask(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which labels of samples count: all but the tokens of the documents to `skip`.
+
+        Args:
+            indices: Sample numbers, as in `gather`; integers, shape (n,).
+
+        Returns:
+            bool, shape (n, T): False where `gather(indices)[:, 1:]` is a token of such a document.
+
+        Raises:
+            UsageError: A number in `skip` is no document, or pyarrow is not installed.
+            OutputError: A document table or a job record is missing or damaged.
+
+        Example:
+            >>> from fineshards import TokenDataset
+            >>> dataset = TokenDataset(dataset_folder, sequence_length=1024, skip=[176])
+            >>> int((~dataset.loss_mask(np.array([0, 1]))).sum())
+            737
+        """
+        if self._skipped is None:
+            self._skipped = self._find_skipped()
+        starts = indices.astype(np.int64) * self.sequence_length + 1
+        return masked(self._skipped, starts, self.sequence_length)
+
+    def _find_skipped(self) -> npt.NDArray[np.int64]:
+        """The tokens of the documents to skip, as ranges in the split: int64, shape (n, 2)."""
+        found: list[tuple[str, int, int]] = []
+        if self._skip == "redacted":
+            storage = self._split.storage
+            for generation in range(2, self.latest() + 1):
+                job = Job.load(storage, generation)
+                found += job.redaction.ranges if job is not None and job.redaction else ()
+        else:
+            for number in self._skip or ():
+                try:
+                    found += self._tables().ranges(int(number))
+                except IndexError:
+                    raise UsageError(f"skip: the dataset has no document {number}.") from None
+        ranges = sorted({(begin, end) for split, begin, end in found if split == self._split.name})
+        return np.array(ranges, np.int64).reshape(-1, 2)
 
     def boundaries(self, index: int) -> npt.NDArray[np.int64]:
         """Where documents begin in a sample.

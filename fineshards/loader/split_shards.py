@@ -23,9 +23,9 @@ class SplitShards:
     The split's tokens are one stream, cut every `layout.shard_tokens` tokens: token t is in shard
     t // layout.shard_tokens.
 
-    name: the split. generation: of the dataset, from 1. fingerprint: identifies the generation and
-    the split. tokens: in all shards. dtype: of the shard files. eot: the token that starts every
-    document.
+    name: the split. generation: of the dataset, from 1. fingerprint: identifies the documents,
+    their order and the split; the same after documents were redacted. tokens: in all shards.
+    dtype: of the shard files. eot: the token that starts every document.
     """
 
     storage: Storage
@@ -60,7 +60,7 @@ class SplitShards:
             storage=storage,
             name=name,
             generation=manifest.generation,
-            fingerprint=f"{manifest.fingerprint}/{name}",
+            fingerprint=f"{manifest.job.fingerprint(redactions=False)}/{name}",
             layout=manifest.layout,
             tokens=tokens,
             dtype=manifest.settings.token_dtype,

@@ -120,6 +120,25 @@ class Dataset:
             split_hash=first.split_hash,
         )
 
+    def ranges(self, number: int) -> list[tuple[str, int, int]]:
+        """The tokens of document `number`, as (split, begin, end) within the split.
+
+        One range, unless the first shards are the test split: then a document may be in both.
+        Raises IndexError if there is no such document.
+        """
+        document = self.document(number)
+        shards = self.manifest.shards
+        position, offset = shards.index(document.shard), document.offset
+        left, found = len(document.tokens), dict[str, tuple[str, int, int]]()
+        while left:
+            shard = shards[position]
+            count = min(left, shard.tokens - offset)
+            at = shard.index * self.manifest.layout.shard_tokens + offset
+            _, begin, _ = found.get(shard.split, ("", at, at))
+            found[shard.split] = shard.split, begin, at + count
+            position, offset, left = position + 1, 0, left - count
+        return list(found.values())
+
     def _piece(self, position: int, number: int) -> DocumentPiece:
         table = self.table(position)
         return table.piece(table.index_of_document(number))

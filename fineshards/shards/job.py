@@ -183,18 +183,23 @@ class Job:
         files = self.files[: borders(kept)[-1]]
         return Job(self.settings, files, self.origin, self.format_version, kept)
 
-    def fingerprint(self) -> str:
-        """SHA-256, as hex, of everything that decides the bytes."""
+    def fingerprint(self, redactions: bool = True) -> str:
+        """SHA-256, as hex, of everything that decides the bytes.
+
+        redactions: whether to tell a dataset from itself with documents redacted, which has the
+        same documents in the same places.
+        """
         deciding: dict[str, Any] = {
             "format_version": self.format_version,
             "settings": settings_to_json(self.settings, self.format_version),
             "files": [to_fields(file) for file in self.files],
         }
         if self.settings.shuffle is not None and self.generation > 1:
-            deciding["borders"] = borders(self.generations)  # each is shuffled within itself
-        redactions = [each.redaction_sha256 for each in self.generations if each.redacted]
-        if redactions:
-            deciding["redactions"] = redactions
+            # Each is shuffled within itself.
+            deciding["borders"] = sorted({*borders(self.generations)})
+        redacted = [each.redaction_sha256 for each in self.generations if each.redacted]
+        if redacted and redactions:
+            deciding["redactions"] = redacted
         canonical = json.dumps(deciding, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
