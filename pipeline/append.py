@@ -18,7 +18,7 @@ from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.generations import Generation
-from fineshards.shards.job import FORMAT_VERSION, Job, job_name
+from fineshards.shards.job import FORMAT_VERSION, Job, job_name, of_generation
 from fineshards.shards.layout import table_name
 from fineshards.shards.manifest import Manifest, kept_name
 from fineshards.shards.plan import Before
@@ -48,7 +48,7 @@ def prepare_append(config: BuildConfig) -> Launch:
     job = Job(
         before.settings,
         (*before.files, *(replace(f, index=len(before.files) + f.index) for f in files)),
-        (*before.origin, *((f"{name} of generation {number}", value) for name, value in origin)),
+        (*before.origin, *((name + of_generation(number), value) for name, value in origin)),
         generations=(*before.generations, Generation(len(files))),
     )
     replaces = _claim(storage, manifest, job, config.overwrite)

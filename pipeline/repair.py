@@ -1,7 +1,7 @@
 """Repair: makes lost and damaged files of a dataset again, from its sources.
 
-They are made in a scratch folder, of the whole source files that have tokens in them, and go into
-the dataset only if they are what the manifest says. So a repair that fails or is killed has changed
+They are made in a scratch folder, of the documents that have tokens in them, and go into the
+dataset only if they are what the manifest says. So a repair that fails or is killed has changed
 nothing that was whole, and the same command starts again.
 """
 
@@ -10,38 +10,46 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
+from fineshards.commands.redact import redact_again
 from fineshards.commands.repair import (
     Repaired,
     expected_files,
     find_damaged,
     is_whole,
     load_whole_manifest,
+    names_of,
 )
 from fineshards.cores import usable_cores
 from fineshards.encoders.loading import describe_tokenizer
 from fineshards.errors import FineshardsError, InputError, UsageError
 from fineshards.extras import naming_the_extra
 from fineshards.pipeline.fresh import call_in_fresh_interpreter
+from fineshards.shards.assembly import write_shard
+from fineshards.shards.buckets import write_bucket
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.counts import Sums
-from fineshards.shards.job import FORMAT_VERSION, Job, Tokenizer
-from fineshards.shards.layout import ShardKey, table_name
-from fineshards.shards.manifest import Manifest
-from fineshards.shards.plan import StreamPlan, plan_pieces, plan_stream
-from fineshards.shards.records import Block, Piece, ShardRecord, SourceFile
+from fineshards.shards.counts import Counts, Sums
+from fineshards.shards.dataset import Dataset
+from fineshards.shards.job import FORMAT_VERSION, Job, Tokenizer, job_name
+from fineshards.shards.layout import ShardKey, Shuffle, table_name
+from fineshards.shards.manifest import Manifest, kept_name
+from fineshards.shards.records import Block, Piece, SourceFile, TokenBlock
+from fineshards.shards.redaction import Redaction
 from fineshards.shards.rejected import REJECTED_FOLDER
-from fineshards.shards.reports import BlockSummary, FileReport, complete_file, report_file
+from fineshards.shards.reports import BlockSummary
+from fineshards.shards.shuffle import Bucket, Fragment, fragment_of
+from fineshards.shards.stretch import Stretch, nothing, offset_of, stretches
 from fineshards.sources.finding import find_files
 from fineshards.storage.base import Storage, open_storage
 from fineshards.storage.temporary import temporary_room
 from fineshards.transforms.pool import Pool
-from fineshards.transforms.tasks import DiscoverFile, FinishBlock, WriteShard
+from fineshards.transforms.tasks import DiscoverFile, EncodeAgain
 from fineshards.transforms.work import Work
 
 
@@ -60,7 +68,7 @@ def repair(folder: str, tokenizer: str | None = None) -> Repaired:
     if damaged:
         with temporary_room(), tempfile.TemporaryDirectory(prefix="fineshards-repair-") as scratch:
             sources = call_in_fresh_interpreter(_make_again, folder, damaged, tokenizer, scratch)
-            _put_in_place(storage, manifest, damaged, open_storage(scratch))
+            _put_in_place(storage, manifest, damaged, open_storage(scratch), sources)
     checked = sum(1 for _ in expected_files(manifest))
     return Repaired(storage.root, checked, damaged, sources)
 
@@ -71,68 +79,184 @@ def _make_again(
     """Makes files again in a scratch folder; returns the paths of the sources that it took."""
     storage, scratch = open_storage(folder), open_storage(scratch_folder)
     manifest = load_whole_manifest(storage)
-    settings = manifest.settings
-    job = Job(settings, manifest.files, manifest.origin, FORMAT_VERSION)
-    job.save(scratch)
-    if settings.tokenizer.file in damaged:
-        vocabulary = _vocabulary(settings.tokenizer, tokenizer)
+    dataset = Dataset(storage, manifest)
+    _write_records(dataset, damaged, scratch)
+    record = manifest.settings.tokenizer
+    if record.file in damaged:
+        vocabulary = _vocabulary(record, tokenizer)
     else:
-        vocabulary = storage.read(settings.tokenizer.file)
-    scratch.write(settings.tokenizer.file, vocabulary)
-    shards = [
-        shard for shard in manifest.shards if {shard.name, table_name(shard.name)} & {*damaged}
-    ]
-    plan = plan_stream(manifest.reports, settings.shard_tokens, settings.split)
-    needed = {file for shard in shards for file in _files_of(shard, plan, manifest)}
-    for name in damaged:
-        if name.startswith(f"{REJECTED_FOLDER}/"):
-            needed.add(int(PurePosixPath(name).name.partition("-")[0]))
-    if needed:
-        work = Work(Checkpoints.of(scratch, job), settings, max_bad_rows=sys.maxsize)
-        with Pool(work, usable_cores(), ()) as pool:
-            _write_shards(pool, plan, shards, _tokenize(pool, manifest, needed))
-    return [manifest.files[index].path for index in sorted(needed)]
+        vocabulary = storage.read(record.file)
+    scratch.write(record.file, vocabulary)
+    listed = {
+        int(PurePosixPath(name).name.partition("-")[0])
+        for name in damaged
+        if name.startswith(f"{REJECTED_FOLDER}/")
+    }
+    used: set[int] = set()
+    for stretch in stretches(dataset, damaged):
+        # Each in a folder of its own, because a block may have documents in several.
+        with tempfile.TemporaryDirectory(dir=scratch_folder) as place:
+            own = open_storage(place)
+            own.write(record.file, vocabulary)
+            _remake(dataset, stretch, own)
+            for name in {name for shard in stretch.shards for name in names_of(shard)} & {*damaged}:
+                _copy(own, name, scratch)
+            for entry in own.entries(REJECTED_FOLDER):
+                _copy(own, entry.name, scratch)
+        used |= {*stretch.files}
+        listed -= used
+    if listed:
+        with tempfile.TemporaryDirectory(dir=scratch_folder) as place:
+            own = open_storage(place)
+            own.write(record.file, vocabulary)
+            _remake(dataset, replace(nothing(manifest), files=tuple(sorted(listed))), own)
+            for entry in own.entries(REJECTED_FOLDER):
+                _copy(own, entry.name, scratch)
+    return [manifest.files[index].path for index in sorted(used | listed)]
 
 
-def _files_of(shard: ShardRecord, plan: StreamPlan, manifest: Manifest) -> Iterator[int]:
-    """The source files that have tokens in a shard."""
-    key = ShardKey(shard.split, shard.index)
-    for report in manifest.reports:
-        for number, sums in enumerate(report.streams()):
-            offset = int(plan.token_offsets[number, report.file])
-            if any(cut.key == key for cut in plan.layout.slices(offset, sums.tokens)):
-                yield report.file
+def _write_records(dataset: Dataset, damaged: list[str], scratch: Storage) -> None:
+    """Makes damaged job records again, and the latest manifest's copy."""
+    manifest = dataset.manifest
+    for number in range(1, manifest.generation + 1):
+        job = manifest.job.at(number)
+        if job.record_name in damaged:
+            if job.generations[-1].redacted:
+                job = replace(job, redaction=_redaction(dataset, damaged, number))
+            job.save(scratch)
+        if kept_name(number) in damaged:
+            if number < manifest.generation:
+                raise InputError(
+                    f"{dataset.storage.path(kept_name(number))} is damaged, and nothing else says "
+                    f"what generation {number} was. Copy it from its origin. Nothing was repaired."
+                )
+            manifest.keep(scratch)
 
 
-def _tokenize(
-    pool: Pool, manifest: Manifest, needed: Collection[int]
-) -> dict[int, list[BlockSummary]]:
-    """The token blocks of source files; raises InputError if one of them has changed."""
-    looks = [DiscoverFile(_as_it_is(manifest.files[index])) for index in sorted(needed)]
+def _redaction(dataset: Dataset, damaged: list[str], generation: int) -> Redaction:
+    """The documents that a generation redacted, from the document tables."""
+    manifest = dataset.manifest
+    numbers: set[int] = set()
+    for position, shard in enumerate(manifest.shards):
+        if table_name(shard.name) in damaged:
+            raise InputError(
+                f"{job_name(generation)} and {table_name(shard.name)} are both damaged, and "
+                "nothing else says which documents were redacted. Copy one of them from its "
+                "origin. Nothing was repaired."
+            )
+        table = dataset.table(position)
+        numbers |= {*table.document[table.redacted == generation].tolist()}
+    files = {file.path: file.index for file in manifest.files}
+    documents = [dataset.document(number) for number in sorted(numbers)]
+    ranges = sorted(each for number in numbers for each in dataset.ranges(number))
+    return Redaction(
+        tuple(sorted((files[each.file], each.row) for each in documents)), tuple(ranges)
+    )
+
+
+def _remake(dataset: Dataset, stretch: Stretch, own: Storage) -> None:
+    """Makes the shards of a stretch again, with their tables and lists of rejected rows."""
+    manifest, settings = dataset.manifest, dataset.manifest.settings
+    job = Job(settings, manifest.files, manifest.origin, FORMAT_VERSION)
+    job.save(own)
+    checkpoints = Checkpoints.of(own, job)
+    work = Work(checkpoints, settings, max_bad_rows=sys.maxsize)
+    with Pool(work, usable_cores(), ()) as pool:
+        blocks = _encode(pool, manifest, stretch)
+    if settings.shuffle is not None:
+        blocks = list(_buckets(blocks, stretch, settings.shuffle, checkpoints))
+    offset, number = offset_of(manifest, stretch), stretch.first_document
+    stream = settings.split.streams.index(stretch.stream)
+    pieces: dict[ShardKey, list[Piece]] = defaultdict(list)
+    for block, summary in blocks:
+        sums = summary.streams()[stream]
+        # A source that has changed may give more tokens than there were.
+        tokens = min(sums.tokens, manifest.layout.tokens - offset)
+        for cut in manifest.layout.slices(offset, tokens):
+            piece = Piece(block, stretch.stream, cut.start, cut.stop, cut.at, number)
+            pieces[cut.key].append(piece)
+        offset, number = offset + sums.tokens, number + sums.documents
+    paths = [file.path for file in manifest.files]
+    redactions = dict(_redactions(dataset))
+    for shard in stretch.shards:
+        key = ShardKey(shard.split, shard.index)
+        try:
+            record = write_shard(key, pieces[key], manifest.layout, checkpoints, paths)
+        except FineshardsError as error:
+            raise _other(shard.name, [paths[index] for index in stretch.files]) from error
+        for generation, redaction in redactions.items():
+            redact_again(own, record, redaction, generation, manifest)
+
+
+def _redactions(dataset: Dataset) -> Iterator[tuple[int, Redaction]]:
+    """What each generation redacted, from their job records."""
+    for number, generation in enumerate(dataset.manifest.generations, 1):
+        if generation.redacted:
+            job = Job.load(dataset.storage, number)
+            if job is None or job.redaction is None:
+                raise InputError(
+                    f"{job_name(number)} is damaged, so nothing says which documents were redacted "
+                    "in a damaged shard. Copy it from its origin. Nothing was repaired."
+                )
+            yield number, job.redaction
+
+
+def _encode(
+    pool: Pool, manifest: Manifest, stretch: Stretch
+) -> list[tuple[TokenBlock, BlockSummary]]:
+    """The token blocks of a stretch's documents; raises InputError if a source has changed."""
+    looks = [DiscoverFile(_as_it_is(manifest.files[index])) for index in stretch.files]
     for look in looks:
         pool.submit(look)
     found: dict[SourceFile, list[Block]] = dict(pool.result(look)[0] for look in looks)
-    tasks = [FinishBlock(file, block) for file, blocks in found.items() for block in blocks]
+    tasks = [EncodeAgain(file, block, stretch) for file, of in found.items() for block in of]
     for task in tasks:
         pool.submit(task)
-    summaries = defaultdict(list)
+    counts: dict[int, Counts] = defaultdict(Counts)
+    in_stream: dict[int, list[Sums]] = defaultdict(list)
+    number = manifest.settings.split.streams.index(stretch.stream)
+    blocks = []
     for task in tasks:
-        (summary, _), _ = pool.result(task)
-        summaries[summary.file].append(summary)
-    for index, of_file in summaries.items():
-        now = _content(report_file(complete_file(of_file)))
-        then = _content(manifest.reports[index])
+        (summary, whole), _ = pool.result(task)
+        counts[task.file.index] += whole
+        in_stream[task.file.index].append(summary.streams()[number])
+        blocks.append((task.block.place, summary))
+    for index in stretch.files:
+        report = manifest.reports[index]
+        now, then = _content(counts[index]), _content(report.counts)
+        stream = report.streams()[number]
+        if sum(sums.documents for sums in in_stream[index]) == stream.documents:
+            # All of the file's documents are needed, so its tokens are known.
+            now["tokens"] = sum(sums.tokens for sums in in_stream[index])
+            then["tokens"] = stream.tokens
         different = [
-            f"{found:,} {what}, not {then[what]:,}"
-            for what, found in now.items()
-            if found != then[what]
+            f"{now[what]:,} {what}, not {then[what]:,}" for what in now if now[what] != then[what]
         ]
         if different:
             raise InputError(
                 f"{manifest.files[index].path} has changed since the dataset was built: it gives "
                 f"{' and '.join(different)}. Nothing was repaired; put the file back as it was."
             )
-    return {index: complete_file(of_file) for index, of_file in summaries.items()}
+    return blocks
+
+
+def _buckets(
+    blocks: list[tuple[TokenBlock, BlockSummary]],
+    stretch: Stretch,
+    shuffle: Shuffle,
+    checkpoints: Checkpoints,
+) -> Iterator[tuple[TokenBlock, BlockSummary]]:
+    """Sorted token blocks joined into one for each generation, in the order of the stream."""
+    by_generation: dict[int, list[Fragment]] = defaultdict(list)
+    for block, summary in blocks:
+        generation = bisect_right(stretch.order.borders, block.file)
+        for run in summary.runs:
+            if run.stream == stretch.stream:
+                by_generation[generation].append(fragment_of(block, run, 0, len(run.tokens) - 1))
+    for generation, fragments in sorted(by_generation.items()):
+        bucket = Bucket(generation, stretch.stream, 0, 0)
+        summary = write_bucket(bucket, fragments, shuffle, checkpoints)
+        yield TokenBlock("buckets", generation, 0), summary
 
 
 def _as_it_is(file: SourceFile) -> SourceFile:
@@ -153,37 +277,19 @@ def _as_it_is(file: SourceFile) -> SourceFile:
     return replace(file, identity=found.identity)
 
 
-def _content(report: FileReport) -> dict[str, int]:
-    """What of a report depends on the source alone, by name."""
-    counts, test = report.counts, report.test or Sums(0, 0)
+def _content(counts: Counts) -> dict[str, int]:
+    """What of a file's counts is known without its tokens, by name."""
     return {
         "rows": counts.rows,
         "rejected rows": counts.rejected,
         "documents": counts.documents,
-        "tokens": counts.tokens,
         "bytes of text": counts.text_bytes,
-        "documents of the test split": test.documents,
-        "tokens of the test split": test.tokens,
     }
 
 
-def _write_shards(
-    pool: Pool,
-    plan: StreamPlan,
-    shards: list[ShardRecord],
-    summaries: dict[int, list[BlockSummary]],
-) -> None:
-    pieces: dict[ShardKey, list[Piece]] = defaultdict(list)
-    for of_file in summaries.values():
-        for key, piece in plan_pieces(of_file, plan):
-            pieces[key].append(piece)
-    tasks = []
-    for shard in shards:
-        key = ShardKey(shard.split, shard.index)
-        tasks.append(WriteShard(key, tuple(pieces[key]), plan.layout))
-        pool.submit(tasks[-1])
-    for task in tasks:
-        pool.result(task)
+def _copy(source: Storage, name: str, target: Storage) -> None:
+    with source.open(name) as content, target.create(name) as out:
+        shutil.copyfileobj(content, out, 8 << 20)
 
 
 def _vocabulary(tokenizer: Tokenizer, place: str | None) -> bytes:
@@ -198,22 +304,29 @@ def _vocabulary(tokenizer: Tokenizer, place: str | None) -> bytes:
     return content
 
 
+def _other(name: str, sources: Sequence[str]) -> FineshardsError:
+    return FineshardsError(
+        f"{name} made again is not what the manifest says. Nothing was repaired. A source has "
+        "changed in a way that keeps its counts, or a library has another version than the "
+        f"manifest names. It was made of: {', '.join(sources)}."
+    )
+
+
 def _put_in_place(
-    storage: Storage, manifest: Manifest, damaged: list[str], scratch: Storage
+    storage: Storage,
+    manifest: Manifest,
+    damaged: list[str],
+    scratch: Storage,
+    sources: Sequence[str],
 ) -> None:
     """Copies files into the dataset, once all of them are known to be what the manifest says."""
     for name, size, checksum in expected_files(manifest):
         if name in damaged and not is_whole(scratch, name, size, checksum):
-            raise FineshardsError(
-                f"{name} made again is not what the manifest says (crc32c {checksum}). A source "
-                "has changed in a way that keeps its counts, or a library has another version than "
-                "the manifest names. Nothing was repaired."
-            )
+            raise _other(name, sources)
     keeps_checkpoints = any(storage.names(f"{CHECKPOINTS}/"))
     for name in damaged:
         # On gs:// no object is overwritten.
         storage.delete(name)
-        with scratch.open(name) as content, storage.create(name) as out:
-            shutil.copyfileobj(content, out, 8 << 20)
+        _copy(scratch, name, storage)
     if not keeps_checkpoints:
         storage.delete_folder(CHECKPOINTS)  # where unfinished files were

@@ -1,6 +1,6 @@
 """What Discover does to a file and Tokenize to a block. No Beam."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from fineshards.shards.records import Block, SourceFile
 from fineshards.shards.rejected import Rejected
 from fineshards.shards.reports import BlockSummary
 from fineshards.shards.runs import RunWriter
+from fineshards.shards.stretch import Stretch
 from fineshards.sources.reading import Head, discover_blocks, read_block
 from fineshards.sources.rows import Rows
 from fineshards.transforms.work import Work
@@ -58,6 +59,29 @@ def probe_block(
     """
     head = Head(file, work.settings.columns, block, limit)
     return _encode_rows(head, file, block, encoder, work), head.share
+
+
+def encode_again(
+    file: SourceFile, block: Block, stretch: Stretch, encoder: Encoder, work: Work
+) -> tuple[BlockSummary, Counts]:
+    """Encodes those documents of a block that lie in a stretch of a stream, for a repair.
+
+    Returns the summary of the token block, and the counts of the whole block without tokens.
+    """
+    whole: list[Counts] = []
+
+    def wanted_rows() -> Iterator[Rows]:
+        for rows in read_block(file, work.settings.columns, block):
+            found = rows.with_text()
+            text_bytes = found.document_counts(np.zeros(len(found.numbers), np.int64)).text_bytes
+            documents = len(found.numbers)
+            whole.append(rows.counts() + Counts(documents=documents, text_bytes=text_bytes))
+            wanted = stretch.holds(found.sources(file.index, work.settings.split))
+            # Rejected rows are listed again, whether or not they are in the stretch.
+            yield found.filter(wanted, rows.bad)
+
+    summary = _encode_rows(wanted_rows(), file, block, encoder, work)
+    return summary, Counts.total(whole)
 
 
 def _encode_rows(

@@ -14,11 +14,18 @@ from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import load_encoder
 from fineshards.shards.assembly import write_shard
 from fineshards.shards.buckets import merge_runs, write_bucket
+from fineshards.shards.counts import Counts
 from fineshards.shards.layout import Layout, ShardKey
 from fineshards.shards.records import Block, Piece, ShardRecord, SourceFile
 from fineshards.shards.reports import BlockSummary
 from fineshards.shards.shuffle import Bucket, Fragment, Group
-from fineshards.transforms.blocks import discover_file, finish_block, probe_block
+from fineshards.shards.stretch import Stretch
+from fineshards.transforms.blocks import (
+    discover_file,
+    encode_again,
+    finish_block,
+    probe_block,
+)
 from fineshards.transforms.work import Work
 
 
@@ -93,6 +100,22 @@ class ProbeBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class EncodeAgain:
+    """Makes a token block of the documents of a block that lie in a stretch."""
+
+    file: SourceFile
+    block: Block
+    stretch: Stretch
+
+    def run(self, worker: Worker) -> tuple[BlockSummary, Counts]:
+        """See `encode_again`."""
+        return encode_again(self.file, self.block, self.stretch, worker.encoder, worker.work)
+
+    def __str__(self) -> str:
+        return f"tokenizing {self.file.path} again (from row {self.block.first_row})"
+
+
+@dataclass(frozen=True, slots=True)
 class MergeRuns:
     """Merges runs into one sorted token block."""
 
@@ -152,6 +175,6 @@ class WriteShard:
         return f"writing {self.layout.shard_name(self.key)}"
 
 
-Task = DiscoverFile | FinishBlock | ProbeBlock | MergeRuns | WriteBucket | WriteShard
+Task = DiscoverFile | FinishBlock | ProbeBlock | EncodeAgain | MergeRuns | WriteBucket | WriteShard
 # What a task returns, and the seconds that it took.
 Done = tuple[Any, float]

@@ -18,7 +18,6 @@ from fineshards.errors import FineshardsError
 from fineshards.shards import npy
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.documents import DocumentPiece, DocumentTable
-from fineshards.shards.generations import borders
 from fineshards.shards.layout import ONE_STREAM, table_name
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import ShardRecord
@@ -134,7 +133,7 @@ def _check_table(
         problems.append(
             f"{name} begins with document {first}; the manifest says {shard.first_document}"
         )
-    order = order_of(manifest)
+    order = DocumentOrder.of(manifest)
     if not order.follows(table.file_numbers(file_numbers), table.row):
         problems.append(f"{name}: its documents are not in the order of {order}")
     contents.by_file = table.sums_by_file()
@@ -234,7 +233,7 @@ def check_borders(
     manifest: Manifest, found: list[ShardContents], file_numbers: dict[str, int]
 ) -> Iterator[str]:
     """Each shard continues where the previous one ended, in the stream and in the sources."""
-    order = order_of(manifest)
+    order = DocumentOrder.of(manifest)
     previous: DocumentPiece | None = None
     split = None
     for number, (shard, contents) in enumerate(zip(manifest.shards, found, strict=True)):
@@ -267,11 +266,6 @@ def check_borders(
                     f"ended in row {previous.row} of {previous.file}"
                 )
         previous = contents.last
-
-
-def order_of(manifest: Manifest) -> DocumentOrder:
-    """The order of the documents in a dataset's streams."""
-    return DocumentOrder(manifest.settings.shuffle, borders(manifest.job.generations))
 
 
 def _continues(

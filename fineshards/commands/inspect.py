@@ -8,6 +8,7 @@ from fineshards.commands.wording import counted, describe_splits
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import UsageError
 from fineshards.shards.dataset import Dataset
+from fineshards.shards.job import of_generation
 from fineshards.shards.layout import SPLITS
 from fineshards.shards.manifest import Manifest
 
@@ -166,7 +167,7 @@ def _describe_generations(summary: Summary) -> list[str]:
         did += counted(each.tokens, "token")
         if each.redacted:
             did = f"{counted(each.redacted, 'document')} redacted"
-        ending = f" of generation {each.number}"
+        ending = of_generation(each.number)
         named = [value for name, value in summary.origin.items() if name.endswith(ending)]
         lines.append(f"    {each.number:<8} {did}" + "".join(f"; {_shortened(v)}" for v in named))
     return lines

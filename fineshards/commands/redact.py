@@ -256,14 +256,35 @@ def _marked_table(
             f"{name} is not what the manifest says, so nothing was redacted. Mend it with "
             "fineshards repair."
         )
-    table = DocumentTable.parse(content)
-    marks = table["redacted"].to_numpy().copy()
-    marks[[piece.index for piece in pieces]] = generation
-    at = table.schema.get_field_index("redacted")
-    table = table.set_column(at, table.schema.field(at), pa.array(marks))
-    out = BytesIO()
-    DocumentTable.write(table, out)
-    return out.getvalue()
+    table = DocumentTable(DocumentTable.parse(content))
+    return table.marked([piece.index for piece in pieces], generation)
+
+
+def redact_again(
+    storage: Storage,
+    shard: ShardRecord,
+    redaction: Redaction,
+    generation: int,
+    manifest: Manifest,
+) -> None:
+    """Redacts a shard that was made again, and its table."""
+    settings, name = manifest.settings, table_name(shard.name)
+    begin = shard.index * manifest.layout.shard_tokens
+    ranges = [
+        (max(first - begin, 0), min(end - begin, shard.tokens))
+        for split, first, end in redaction.ranges
+        if split == shard.split and first < begin + shard.tokens and end > begin
+    ]
+    if not ranges:
+        return
+    table = DocumentTable(DocumentTable.parse(storage.read(name)))
+    offsets = np.array([first for first, _ in ranges])
+    storage.write(name, table.marked(np.flatnonzero(np.isin(table.offset, offsets)), generation))
+    header = npy.header(shard.tokens, settings.token_dtype)
+    content = storage.read(shard.name)[npy.HEADER_BYTES :]
+    with storage.create(shard.name) as target:
+        target.write(header)
+        overwrite(BytesIO(content), target, ranges, settings.tokenizer.eot, settings.token_dtype, 0)
 
 
 def _damaged(storage: Storage, name: str) -> OutputError:

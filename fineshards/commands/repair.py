@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from fineshards.commands.wording import counted
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError
+from fineshards.shards.job import FORMAT_VERSION
 from fineshards.shards.layout import table_name
-from fineshards.shards.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.manifest import MANIFEST_NAME, Manifest, kept_name
+from fineshards.shards.records import ShardRecord
 from fineshards.storage.base import Storage
-from fineshards.storage.checksums import checksum_to_base64, file_checksum
+from fineshards.storage.checksums import checksum_to_base64, crc32c, file_checksum
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +37,11 @@ class Repaired:
 def load_whole_manifest(storage: Storage) -> Manifest:
     """The manifest of a dataset; raises OutputError if it is damaged: all else follows from it."""
     manifest = Manifest.load_finished(storage)
-    if manifest.version == 1:
+    if manifest.version < FORMAT_VERSION:
         raise OutputError(
-            f"{storage.root} was built by version 0.1.0, whose manifest has no checksums of all "
-            "files. Build the dataset again with --overwrite."
+            f"{storage.root} was built by an earlier version of fineshards (format version "
+            f"{manifest.version}, now {FORMAT_VERSION}), whose files this one does not make. "
+            "Repair it with that version, or build it again with --overwrite."
         )
     if storage.read(MANIFEST_NAME) != manifest.to_bytes():
         raise OutputError(
@@ -57,6 +60,14 @@ def expected_files(manifest: Manifest) -> Iterator[tuple[str, int, str]]:
         yield table_name(shard.name), shard.table_bytes, shard.table_crc32c
     for file in manifest.metadata:
         yield file.name, file.bytes, file.crc32c
+    if manifest.generation > 1:
+        content = manifest.to_bytes()
+        yield kept_name(manifest.generation), len(content), checksum_to_base64(crc32c(content))
+
+
+def names_of(shard: ShardRecord) -> tuple[str, str]:
+    """The files of a shard and of its document table."""
+    return shard.name, table_name(shard.name)
 
 
 def find_damaged(storage: Storage, manifest: Manifest) -> list[str]:

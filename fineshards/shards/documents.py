@@ -151,6 +151,16 @@ class DocumentTable:
     def __len__(self) -> int:
         return int(self._table.num_rows)
 
+    def marked(self, rows: Sequence[int] | npt.NDArray[np.int64], generation: int) -> bytes:
+        """The content of the file if a generation redacts the documents of some rows."""
+        marks = self.redacted.copy()
+        marks[rows] = generation
+        at = self._table.schema.get_field_index("redacted")
+        table = self._table.set_column(at, _REDACTED, pa.array(marks))
+        out = BytesIO()
+        self.write(table, out)
+        return out.getvalue()
+
     def head(self, rows: int) -> DocumentTable:
         """The first rows of the table."""
         return DocumentTable(self._table.slice(0, rows))

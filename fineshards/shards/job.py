@@ -136,6 +136,11 @@ class Settings:
         ]
 
 
+def of_generation(number: int) -> str:
+    """What the names of an origin end with, where a later generation added files."""
+    return f" of generation {number}"
+
+
 def job_name(generation: int) -> str:
     """The file of the record of the job that makes a generation."""
     return JOB_NAME if generation == 1 else f"{GENERATIONS_FOLDER}/{generation:04d}.job.json"
@@ -180,8 +185,12 @@ class Job:
     def at(self, generation: int) -> Job:
         """The job of an earlier generation."""
         kept = self.generations[:generation]
+        later = tuple(
+            of_generation(number) for number in range(generation + 1, self.generation + 1)
+        )
+        origin = tuple((name, value) for name, value in self.origin if not name.endswith(later))
         files = self.files[: borders(kept)[-1]]
-        return Job(self.settings, files, self.origin, self.format_version, kept)
+        return Job(self.settings, files, origin, self.format_version, kept)
 
     def fingerprint(self, redactions: bool = True) -> str:
         """SHA-256, as hex, of everything that decides the bytes.

@@ -23,7 +23,9 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from fineshards.shards.generations import borders
 from fineshards.shards.layout import Shuffle, SplitRule
+from fineshards.shards.manifest import Manifest
 from fineshards.shards.plan import sums_by_file
 from fineshards.shards.records import TokenBlock
 from fineshards.shards.reports import BlockSummary, FileReport, Run
@@ -68,19 +70,55 @@ class DocumentOrder:
     shuffle: Shuffle | None
     borders: tuple[int, ...]
 
+    @classmethod
+    def of(cls, manifest: Manifest) -> DocumentOrder:
+        """The order of the documents in a dataset's streams."""
+        return cls(manifest.settings.shuffle, borders(manifest.job.generations))
+
     def __str__(self) -> str:
         return "the source rows" if self.shuffle is None else "the keys of the shuffle"
 
+    def between(
+        self,
+        files: npt.NDArray[np.int64],
+        rows: npt.NDArray[np.int64],
+        first: tuple[int, int] | None,
+        last: tuple[int, int] | None,
+    ) -> npt.NDArray[np.bool_]:
+        """Which documents from these places, shape (n,) each, are from `first` to `last`.
+
+        first, last: (file, row) of documents that are included; None for no bound.
+        """
+        ends = [place for place in (first, last) if place is not None]
+        columns = self._columns(
+            np.concatenate([files, [file for file, _ in ends]]).astype(np.int64),
+            np.concatenate([rows, [row for _, row in ends]]).astype(np.int64),
+        )
+        ranks = np.empty(len(columns[0]), np.int64)
+        ranks[np.lexsort(columns[::-1])] = np.arange(len(ranks))
+        # A document that is an end itself has the rank next to it.
+        places, found = ranks[: len(files)], np.ones(len(files), np.bool_)
+        if first is not None:
+            found &= (places > ranks[len(files)]) | ((files == first[0]) & (rows == first[1]))
+        if last is not None:
+            found &= (places < ranks[-1]) | ((files == last[0]) & (rows == last[1]))
+        return found
+
+    def _columns(
+        self, files: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
+    ) -> list[npt.NDArray[Any]]:
+        """What documents are sorted by, the most important first."""
+        if self.shuffle is None:
+            return [files, rows]
+        keys = shuffle_keys(self.shuffle.seed, files, rows)
+        generations = np.searchsorted(self.borders, files, side="right")
+        return [generations, keys[:, 0], keys[:, 1], files, rows]
+
     def follows(self, files: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> bool:
         """Whether documents from these places, shape (n,) each, are in order, all different."""
-        places: list[npt.NDArray[Any]] = [files, rows]
-        if self.shuffle is not None:
-            keys = shuffle_keys(self.shuffle.seed, files, rows)
-            generations = np.searchsorted(self.borders, files, side="right")
-            places = [generations, keys[:, 0], keys[:, 1], files, rows]
         less = np.zeros(max(len(files) - 1, 0), np.bool_)
         equal = ~less
-        for column in places:
+        for column in self._columns(files, rows):
             less |= equal & (column[1:] > column[:-1])
             equal &= column[1:] == column[:-1]
         return bool(np.all(less))
