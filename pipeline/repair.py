@@ -213,21 +213,25 @@ def _encode(
     for task in tasks:
         pool.submit(task)
     counts: dict[int, Counts] = defaultdict(Counts)
-    in_stream: dict[int, list[Sums]] = defaultdict(list)
+    encoded: dict[int, list[Sums]] = defaultdict(list)
+    in_stream: dict[int, int] = defaultdict(int)
     number = manifest.settings.split.streams.index(stretch.stream)
     blocks = []
     for task in tasks:
-        (summary, whole), _ = pool.result(task)
+        (summary, whole, of_stream), _ = pool.result(task)
         counts[task.file.index] += whole
-        in_stream[task.file.index].append(summary.streams()[number])
+        in_stream[task.file.index] += of_stream
+        encoded[task.file.index].append(summary.streams()[number])
         blocks.append((task.block.place, summary))
     for index in stretch.files:
         report = manifest.reports[index]
         now, then = _content(counts[index]), _content(report.counts)
         stream = report.streams()[number]
-        if sum(sums.documents for sums in in_stream[index]) == stream.documents:
-            # All of the file's documents are needed, so its tokens are known.
-            now["tokens"] = sum(sums.tokens for sums in in_stream[index])
+        of_stream = f"documents of {stretch.stream}"
+        now[of_stream], then[of_stream] = in_stream[index], stream.documents
+        if sum(sums.documents for sums in encoded[index]) == stream.documents:
+            # All documents of the stream are needed, so its tokens are known.
+            now["tokens"] = sum(sums.tokens for sums in encoded[index])
             then["tokens"] = stream.tokens
         different = [
             f"{now[what]:,} {what}, not {then[what]:,}" for what in now if now[what] != then[what]

@@ -63,12 +63,14 @@ def probe_block(
 
 def encode_again(
     file: SourceFile, block: Block, stretch: Stretch, encoder: Encoder, work: Work
-) -> tuple[BlockSummary, Counts]:
+) -> tuple[BlockSummary, Counts, int]:
     """Encodes those documents of a block that lie in a stretch of a stream, for a repair.
 
-    Returns the summary of the token block, and the counts of the whole block without tokens.
+    Returns the summary of the token block, the counts of the whole block without tokens, and how
+    many of its documents are in the stream.
     """
     whole: list[Counts] = []
+    in_stream = 0
 
     def wanted_rows() -> Iterator[Rows]:
         for rows in read_block(file, work.settings.columns, block):
@@ -76,12 +78,15 @@ def encode_again(
             text_bytes = found.document_counts(np.zeros(len(found.numbers), np.int64)).text_bytes
             documents = len(found.numbers)
             whole.append(rows.counts() + Counts(documents=documents, text_bytes=text_bytes))
-            wanted = stretch.holds(found.sources(file.index, work.settings.split))
+            nonlocal in_stream
+            sources = found.sources(file.index, work.settings.split)
+            in_stream += int(stretch.in_stream(sources).sum())
+            wanted = stretch.holds(sources)
             # Rejected rows are listed again, whether or not they are in the stretch.
             yield found.filter(wanted, rows.bad)
 
     summary = _encode_rows(wanted_rows(), file, block, encoder, work)
-    return summary, Counts.total(whole)
+    return summary, Counts.total(whole), in_stream
 
 
 def _encode_rows(

@@ -107,7 +107,7 @@ class EncodeAgain:
     block: Block
     stretch: Stretch
 
-    def run(self, worker: Worker) -> tuple[BlockSummary, Counts]:
+    def run(self, worker: Worker) -> tuple[BlockSummary, Counts, int]:
         """See `encode_again`."""
         return encode_again(self.file, self.block, self.stretch, worker.encoder, worker.work)
 

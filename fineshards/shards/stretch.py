@@ -43,12 +43,18 @@ class Stretch:
     first_document: int
     files: tuple[int, ...]
 
+    def in_stream(self, sources: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """Which documents (`source_schema`) are in the stream: shape (n,)."""
+        number = self.rule.streams.index(self.stream)
+        found: npt.NDArray[np.bool_] = streams_of(sources, self.rule) == number
+        return found
+
     def holds(self, sources: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         """Which documents (`source_schema`) have tokens in these shards: shape (n,)."""
         files = sources["file"].to_numpy().astype(np.int64)
         rows = sources["row"].to_numpy()
         found = self.order.between(files, rows, self.first, self.last)
-        found &= streams_of(sources, self.rule) == self.rule.streams.index(self.stream)
+        found &= self.in_stream(sources)
         for place, is_left_out in ((self.first, self.after), (self.last, self.before)):
             if place is not None and is_left_out:
                 found &= (files != place[0]) | (rows != place[1])
