@@ -1,4 +1,4 @@
-"""The graph: five steps, wired together. Nothing here decides a byte."""
+"""The graph: the steps, wired together. Nothing here decides a byte."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import apache_beam as beam
 
 from fineshards.transforms.commit import Commit
 from fineshards.transforms.discover import Discover
+from fineshards.transforms.leaks import CountLeaks
 from fineshards.transforms.plan import Plan, Report
 from fineshards.transforms.shuffle import Shuffle
 from fineshards.transforms.tokenize import Tokenize
@@ -26,4 +27,5 @@ def build_pipeline(root: beam.Pipeline, work: Work) -> beam.PCollection:
         blocks, folder = buckets | "ReportBuckets" >> Report(), "buckets"
     planned = blocks["by_file"] | "Plan" >> Plan(work, blocks["reports"], folder)
     records = planned["pieces"] | "Write" >> Write(work, planned["plan"])
-    return records | "Commit" >> Commit(work, read["reports"], planned["plan"])
+    leaks = records | "CountLeaks" >> CountLeaks(work) if work.settings.split.may_leak else None
+    return records | "Commit" >> Commit(work, read["reports"], planned["plan"], leaks)

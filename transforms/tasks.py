@@ -15,6 +15,7 @@ from fineshards.encoders.loading import load_encoder
 from fineshards.shards.assembly import write_shard
 from fineshards.shards.buckets import merge_runs, write_bucket
 from fineshards.shards.layout import Layout, ShardKey
+from fineshards.shards.leaks import Part, parts_of, read_texts
 from fineshards.shards.records import Block, Piece, ShardRecord, SourceFile
 from fineshards.shards.reports import BlockSummary
 from fineshards.shards.shuffle import Bucket, Fragment, Group
@@ -145,6 +146,24 @@ class WriteShard:
         return f"writing {self.layout.shard_name(self.key)}"
 
 
-Task = DiscoverFile | FinishBlock | ProbeBlock | MergeRuns | WriteBucket | WriteShard
+@dataclass(frozen=True, slots=True)
+class ReadTexts:
+    """Reads the hashes of the texts that begin in a shard."""
+
+    split: str
+    shard: str
+    ranges: int
+
+    def run(self, worker: Worker) -> list[tuple[int, Part]]:
+        """See `parts_of`."""
+        work = worker.work
+        texts = read_texts(work.checkpoints.storage, self.shard, work.settings.split)
+        return parts_of(self.split, self.shard, texts, self.ranges)
+
+    def __str__(self) -> str:
+        return f"comparing the texts of {self.shard}"
+
+
+Task = DiscoverFile | FinishBlock | ProbeBlock | MergeRuns | WriteBucket | WriteShard | ReadTexts
 # What a task returns, and the seconds that it took.
 Done = tuple[Any, float]

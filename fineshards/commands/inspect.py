@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fineshards.commands.wording import counted, describe_splits
+from fineshards.commands.wording import counted, describe_leaks, describe_splits
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import UsageError
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.layout import SPLITS
+from fineshards.shards.records import Leaks
 
 # Token ids that are shown of a document.
 _FIRST_IDS = 12
@@ -20,7 +21,8 @@ _LONGEST = 300
 class Summary:
     """A dataset in a few numbers.
 
-    split: the rule. splits: what each split holds. ids: one more than the tokenizer's largest id.
+    split: the rule. splits: what each split holds. leaks: None where nothing can leak, or where it
+    was not counted. ids: one more than the tokenizer's largest id.
     eot: the id before each document. nulls: rows without text. rejected: rows that could not be
     read. origin: how the input was named.
     """
@@ -30,6 +32,7 @@ class Summary:
     shard_tokens: int
     split: str
     splits: dict[str, dict[str, int]]
+    leaks: Leaks | None
     tokens: int
     dtype: str
     tokenizer: str
@@ -79,6 +82,7 @@ def summarize(dataset: Dataset) -> Summary:
         shard_tokens=layout.shard_tokens,
         split=manifest.settings.split.described(),
         splits=manifest.splits(),
+        leaks=manifest.leaks,
         tokens=totals["tokens"],
         dtype=manifest.settings.dtype,
         tokenizer=tokenizer.name,
@@ -102,6 +106,7 @@ def describe_summary(summary: Summary) -> list[str]:
         "of a split may have fewer",
         f"  split      {summary.split}",
         *describe_splits(summary.splits),
+        *_described_leaks(summary.leaks),
         f"  tokens     {summary.tokens:,}, {summary.dtype}, {summary.tokenizer} with "
         f"{summary.ids:,} ids, EOT {summary.eot} before each document",
         f"  documents  {summary.documents:,} ({counted(summary.nulls, 'row')} without text, "
@@ -110,6 +115,13 @@ def describe_summary(summary: Summary) -> list[str]:
         *(f"  {name:<10} {_shortened(value)}" for name, value in summary.origin.items()),
         f"  job        {summary.fingerprint}",
     ]
+
+
+def _described_leaks(leaks: Leaks | None) -> list[str]:
+    if leaks is None:
+        return []
+    words = describe_leaks(leaks) if leaks.test_documents else "no text is in both splits"
+    return [f"  leaks      {words}"]
 
 
 def _shortened(value: str) -> str:

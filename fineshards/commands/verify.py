@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from fineshards.commands.check_folders import Folders
+from fineshards.commands.check_leaks import check_leaks
 from fineshards.commands.check_metadata import check_manifest, check_metadata
 from fineshards.commands.check_shards import check_borders, check_shard, check_totals
 from fineshards.commands.compare_sources import compare_with_sources
@@ -96,6 +97,8 @@ def verify(folder: str | os.PathLike[str], *, sample: float = 0.0) -> Verdict:
         problems += contents.problems
     problems += check_borders(manifest, found, file_numbers)
     problems += check_totals(manifest, found)
+    if not problems:
+        problems += check_leaks(storage, manifest)
     sampled = 0
     if sample > 0 and not problems:
         sampled, differences = compare_with_sources(dataset, sample)
