@@ -78,11 +78,11 @@ def prepare(config: BuildConfig) -> Launch:
         # A job killed just after its manifest leaves them behind.
         clear_checkpoints(checkpoints)
     if manifest is not None and config.fail_on_leak:
-        _refuse_leaks(manifest, storage.root)
+        refuse_leaks(manifest, storage.root)
     return Launch(job, checkpoints, manifest, replaces)
 
 
-def _refuse_leaks(manifest: Manifest, root: str) -> None:
+def refuse_leaks(manifest: Manifest, root: str) -> None:
     """Raises FineshardsError for a finished dataset with leaks, or one that has not counted them.
 
     A build that finds nothing to do must not pass where one that has to do it all fails.

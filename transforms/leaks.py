@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
 
-from fineshards.shards.leaks import Found, Part, count_leaks, number_of_ranges
+from fineshards.shards.leaks import RANGE_DOCUMENTS, Found, Part, count_leaks, number_of_ranges
 from fineshards.shards.records import ShardRecord
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
@@ -23,16 +23,18 @@ _log = logging.getLogger("fineshards.worker")
 class CountLeaks(beam.PTransform):
     """From the records of all shards, whose document tables are there, to one Found.
 
-    Texts are shuffled as arrays of hashes, one per shard and range of hashes.
+    Texts are shuffled as arrays of hashes, one per shard and range of hashes. most: documents per
+    range, about.
     """
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, most: int = RANGE_DOCUMENTS) -> None:
         super().__init__()
         self._work = work
+        self._most = most
 
     def expand(self, records: beam.PCollection) -> beam.PCollection:
         """Builds the step."""
-        ranges = records | "AllRecords" >> Gather() | "Ranges" >> beam.Map(_ranges)
+        ranges = records | "AllRecords" >> Gather() | "Ranges" >> beam.Map(_ranges, self._most)
         return (
             records
             | "Read" >> beam.ParDo(_Read(METRICS, self._work), beam.pvalue.AsSingleton(ranges))
@@ -44,8 +46,8 @@ class CountLeaks(beam.PTransform):
         )
 
 
-def _ranges(records: list[ShardRecord]) -> int:
-    return number_of_ranges(sum(record.documents for record in records))
+def _ranges(records: list[ShardRecord], most: int) -> int:
+    return number_of_ranges(sum(record.documents for record in records), most)
 
 
 class _Read(RunTasks):
