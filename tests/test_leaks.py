@@ -20,6 +20,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from hypothesis import given
 from hypothesis import strategies as st
 from support.damage import edit_manifest, edit_table
+from support.faulty_proxy import Proxy
 from support.oracle import ENCODING, side_of
 
 import fineshards
@@ -30,7 +31,14 @@ from fineshards.pipeline.cli import main
 from fineshards.pipeline.launch import refuse_leaks
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job import Job
-from fineshards.shards.leaks import Found, count_leaks, count_texts, number_of_ranges, parts_of
+from fineshards.shards.leaks import (
+    Comparison,
+    Found,
+    count_leaks,
+    count_texts,
+    number_of_ranges,
+    parts_of,
+)
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import Leaks
 from fineshards.storage.base import open_storage
@@ -233,7 +241,25 @@ def test_nothing_is_counted_where_nothing_can_leak(
     assert main(["verify", str(output)]) == 0
 
 
-def test_leaks_are_counted_in_several_ranges_on_a_runner(tmp_path: Path) -> None:
+@pytest.mark.cloud
+def test_leaks_are_counted_on_gs(
+    tmp_path: Path, cloud: Proxy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, output = write_files(tmp_path, FILES), "gs://data/out"
+    flags = ["--test_fraction=0.4", "--split_key=row", "--shard_tokens=400"]
+    assert main(["build", f"--input={source}", f"--output={output}", *flags, "--fail_on_leak"]) == 1
+    assert "metadata/manifest.json" not in " ".join(cloud.names("data"))
+    assert "(--fail_on_leak)" in capsys.readouterr().err
+    assert main(["build", f"--input={source}", f"--output={output}", *flags]) == 0
+    assert Manifest.load_finished(open_storage(output)).leaks == by_key("row", "0.4")
+    assert fineshards.verify(output).ok
+
+
+# In one range; in several, with the texts of test in memory, and without.
+@pytest.mark.parametrize(
+    ("most", "ranges", "fits"), [(10**6, 1, True), (55, 3, True), (9, 14, False)]
+)
+def test_leaks_are_counted_on_a_runner(tmp_path: Path, most: int, ranges: int, fits: bool) -> None:
     source, output = write_files(tmp_path, FILES), tmp_path / "out"
     manifest = fineshards.build(
         input=source, output=output, test_fraction=0.4, split_key="row", shard_tokens=200
@@ -242,12 +268,14 @@ def test_leaks_are_counted_in_several_ranges_on_a_runner(tmp_path: Path) -> None
     job = Job.load(storage)
     assert job is not None
     work = Work(Checkpoints.of(storage, job), job.settings, len(job.files))
+    comparison = Comparison.of(manifest.shards, most)
+    assert (comparison.ranges, comparison.test_shards is not None) == (ranges, fits)
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
         # The shards of a dataset that grows come from two sides.
         parts = [
             pipeline | f"Create{side}" >> beam.Create(manifest.shards[side::2]) for side in (0, 1)
         ]
-        found = parts | beam.Flatten() | CountLeaks(work, most=9)
+        found = parts | beam.Flatten() | CountLeaks(work, most)
         leaks = found | beam.Map(lambda total: total.leaks)
         assert_that(leaks, equal_to([by_key("row", "0.4")]))
 
@@ -294,6 +322,13 @@ def test_fail_on_leak_finishes_nothing_and_the_build_goes_on_without_it(
     assert " is finished, but " in capsys.readouterr().err
     assert main(["inspect", str(output)]) == 0
     assert f"  leaks      {leaks.test_documents} test documents have" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("flags", [{"test_shards": 0}, {"test_shards": 99}])
+def test_an_empty_split_leaks_nothing(tmp_path: Path, flags: dict[str, Any]) -> None:
+    source = write_files(tmp_path, FILES)
+    assert fineshards.build(input=source, output=tmp_path / "o", **flags).leaks == Leaks(0, 0)
+    assert fineshards.verify(tmp_path / "o").ok
 
 
 def test_fail_on_leak_passes_where_nothing_leaks(tmp_path: Path) -> None:

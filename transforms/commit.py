@@ -11,7 +11,7 @@ import apache_beam as beam
 from fineshards.commands.wording import describe_leaks, flags_against_leaks, warn_of_leaks
 from fineshards.errors import FineshardsError
 from fineshards.shards.checkpoints import FOLDER
-from fineshards.shards.leaks import Found, describe_example
+from fineshards.shards.leaks import NOTHING, Found, describe_example
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.metadata import metadata_files
 from fineshards.shards.plan import StreamPlan
@@ -56,7 +56,7 @@ class Commit(beam.PTransform):
                 beam.pvalue.AsList(self._reports),
                 beam.pvalue.AsSingleton(self._plan),
                 self._work,
-                None if self._leaks is None else beam.pvalue.AsSingleton(self._leaks),
+                None if self._leaks is None else beam.pvalue.AsSingleton(self._leaks, NOTHING),
             )
         )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
 
-from fineshards.shards.leaks import RANGE_DOCUMENTS, Found, Part, count_leaks, number_of_ranges
+from fineshards.shards.leaks import RANGE_DOCUMENTS, Comparison, Found, Part, count_leaks
 from fineshards.shards.records import ShardRecord
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
@@ -23,8 +23,8 @@ _log = logging.getLogger("fineshards.worker")
 class CountLeaks(beam.PTransform):
     """From the records of all shards, whose document tables are there, to one Found.
 
-    Texts are shuffled as arrays of hashes, one per shard and range of hashes. most: documents per
-    range, about.
+    Texts are shuffled as arrays of hashes, one per shard and range of hashes. There is no Found if
+    no text can leak, because a split is empty. most: documents per range, about.
     """
 
     def __init__(self, work: Work, most: int = RANGE_DOCUMENTS) -> None:
@@ -34,10 +34,10 @@ class CountLeaks(beam.PTransform):
 
     def expand(self, records: beam.PCollection) -> beam.PCollection:
         """Builds the step."""
-        ranges = records | "AllRecords" >> Gather() | "Ranges" >> beam.Map(_ranges, self._most)
+        plan = records | "AllRecords" >> Gather() | "Ranges" >> beam.Map(_plan, self._most)
         return (
             records
-            | "Read" >> beam.ParDo(_Read(METRICS, self._work), beam.pvalue.AsSingleton(ranges))
+            | "Read" >> beam.ParDo(_Read(METRICS, self._work), beam.pvalue.AsSingleton(plan))
             | "Parts" >> beam.FlatMap(_parts)
             | "GroupRanges" >> beam.GroupByKey()
             | "Compare" >> beam.MapTuple(_compare)
@@ -46,13 +46,13 @@ class CountLeaks(beam.PTransform):
         )
 
 
-def _ranges(records: list[ShardRecord], most: int) -> int:
-    return number_of_ranges(sum(record.documents for record in records), most)
+def _plan(records: list[ShardRecord], most: int) -> Comparison:
+    return Comparison.of(records, most)
 
 
 class _Read(RunTasks):
-    def task(self, record: ShardRecord, ranges: int) -> ReadTexts:
-        return ReadTexts(record.split, record.name, ranges)
+    def task(self, record: ShardRecord, plan: Comparison) -> ReadTexts:
+        return ReadTexts(record.split, record.name, plan)
 
     def counts(self, record: ShardRecord, parts: list[tuple[int, Part]]) -> dict[str, int]:
         return {"documents_in": record.documents, "parts_out": len(parts)}

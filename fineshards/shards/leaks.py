@@ -16,16 +16,40 @@ import numpy.typing as npt
 
 from fineshards.shards.documents import DocumentTable, table_schema
 from fineshards.shards.layout import SplitRule, table_name
-from fineshards.shards.records import Leaks
+from fineshards.shards.records import Leaks, ShardRecord
 from fineshards.storage.base import Storage
 
 # Documents per range: 200 MB of hashes.
 RANGE_DOCUMENTS = 1 << 24
+# Tables that a process reads before its first one of train.
+_MOST_TABLES = 1000
 
 # Each text once, with the number of its documents: a text of very many documents (the empty one)
 # would make its range too large. Sorted by hash.
 _TEXTS = np.dtype([("hash", "<u8"), ("documents", "<u4")])
 Texts = npt.NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How the texts of all shards are compared: in a number of ranges of hashes.
+
+    test_shards: the shards of test, if their texts fit into memory: then texts of train are looked
+    up in them as they are read, and only those that leak go further. Otherwise None.
+    """
+
+    ranges: int
+    test_shards: tuple[str, ...] | None
+
+    @classmethod
+    def of(cls, records: Sequence[ShardRecord], most: int = RANGE_DOCUMENTS) -> Comparison:
+        """The comparison of the texts in shards; most: documents in memory, about."""
+        test = [record for record in records if record.split == "test"]
+        fits = len(test) <= _MOST_TABLES and sum(record.documents for record in test) <= most
+        return cls(
+            number_of_ranges(sum(record.documents for record in records), most),
+            tuple(sorted(record.name for record in test)) if fits else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +91,9 @@ class Found:
         return cls(leaks, min(examples, key=lambda each: each.text_hash, default=None))
 
 
+NOTHING = Found(Leaks(0, 0))
+
+
 class TextsInTest:
     """The texts of test, or those in one range, to compare those of train with."""
 
@@ -82,14 +109,22 @@ class TextsInTest:
 
         Notes which texts these are.
         """
+        position, same = self._find(train)
+        self._in_train[position[same]] = True
+        return int(train["documents"][same].sum(dtype=np.int64))
+
+    def among(self, train: Texts) -> Texts:
+        """The texts of a part of train that are in test."""
+        return train[self._find(train)[1]]
+
+    def _find(self, train: Texts) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """Where each text of train would be, and whether it is there."""
         if not len(self._hashes):
-            return 0
+            return np.zeros(len(train), np.int64), np.zeros(len(train), np.bool_)
         # Beyond the last hash, any position will do: what is there is another hash.
         last = len(self._hashes) - 1
         position = np.minimum(np.searchsorted(self._hashes, train["hash"]), last)
-        same = self._hashes[position] == train["hash"]
-        self._in_train[position[same]] = True
-        return int(train["documents"][same].sum(dtype=np.int64))
+        return position, self._hashes[position] == train["hash"]
 
     def in_train(self) -> int:
         """The number of documents in test whose text was found in train."""
