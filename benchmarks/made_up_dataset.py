@@ -13,7 +13,7 @@ from fineshards.shards.counts import Counts, LabelCount
 from fineshards.shards.job import JOB_NAME, Columns, Job, Settings, Tokenizer
 from fineshards.shards.layout import Layout, SplitRule
 from fineshards.shards.manifest import Manifest
-from fineshards.shards.records import MetadataFile, ShardRecord, SourceFile
+from fineshards.shards.records import Leaks, MetadataFile, ShardRecord, SourceFile
 from fineshards.shards.reports import FileReport
 from fineshards.storage.base import Storage
 
@@ -71,7 +71,7 @@ def make_dataset(
     job = Job(settings, sources, ())
     metadata = [MetadataFile(name, 0, "") for name in (JOB_NAME, tokenizer.file)]
     reports = _reports(files, documents, tokens)
-    Manifest.of(job, layout, records, reports, metadata).save(storage)
+    Manifest.of(job, layout, records, reports, metadata, Leaks(0, 0)).save(storage)
 
 
 def stream(start: int, stop: int) -> npt.NDArray[np.uint32]:

@@ -85,6 +85,8 @@ class BuildConfig:
             gs://.
         max_bad_rows: Rows that may be unreadable; they are listed in metadata/rejected/.
             Default: 0.
+        fail_on_leak: Fail, before the dataset is finished, if a text is in both splits. Default: a
+            warning with the number of such documents.
         keep_checkpoints: Keep the token blocks when the job is finished.
         beam_args: Options of Apache Beam, such as ("--runner=DataflowRunner",).
 
@@ -121,6 +123,7 @@ class BuildConfig:
     bucket_bytes: int | None = _flag(None, _WORK, "SIZE", least=1)
     assembly: Literal["auto", "compose", "stream"] = _flag("auto", _WORK)
     max_bad_rows: int = _flag(0, _WORK, "N")
+    fail_on_leak: bool = _flag(False, _WORK)
     keep_checkpoints: bool = _flag(False, _WORK)
     beam_args: Sequence[str] = ()
 

@@ -1,4 +1,4 @@
-"""The graph: five steps, wired together. Nothing here decides a byte."""
+"""The graph: the steps, wired together. Nothing here decides a byte."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import apache_beam as beam
 
 from fineshards.transforms.commit import Commit
 from fineshards.transforms.discover import Discover
+from fineshards.transforms.leaks import CountLeaks
 from fineshards.transforms.plan import Plan, Report
 from fineshards.transforms.shuffle import Shuffle
 from fineshards.transforms.tokenize import Tokenize
 from fineshards.transforms.work import Work
-from fineshards.transforms.write import Write
+from fineshards.transforms.write import WithEarlier, Write
 
 
 def build_pipeline(root: beam.Pipeline, work: Work) -> beam.PCollection:
@@ -26,4 +27,7 @@ def build_pipeline(root: beam.Pipeline, work: Work) -> beam.PCollection:
         blocks, folder = buckets | "ReportBuckets" >> Report(), "buckets"
     planned = blocks["by_file"] | "Plan" >> Plan(work, blocks["reports"], folder)
     records = planned["pieces"] | "Write" >> Write(work, planned["plan"])
-    return records | "Commit" >> Commit(work, read["reports"], planned["plan"])
+    if work.before is not None:
+        records = records | "AllShards" >> WithEarlier(work)
+    leaks = records | "CountLeaks" >> CountLeaks(work) if work.settings.split.may_leak else None
+    return records | "Commit" >> Commit(work, read["reports"], planned["plan"], leaks)

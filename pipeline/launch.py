@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fineshards.commands.wording import describe_leaks, flags_against_leaks
 from fineshards.config import BuildConfig
 from fineshards.encoders.loading import describe_tokenizer
-from fineshards.errors import OutputError, UsageError
+from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.pipeline import own_process
 from fineshards.pipeline.fresh import call_in_fresh_interpreter
 from fineshards.pipeline.overlap import refuse_overlap
@@ -79,7 +80,27 @@ def prepare(config: BuildConfig) -> Launch:
     if manifest is not None and not config.keep_checkpoints:
         # A job killed just after its manifest leaves them behind.
         clear_checkpoints(checkpoints)
+    if manifest is not None and config.fail_on_leak:
+        refuse_leaks(manifest, storage.root)
     return Launch(job, checkpoints, manifest, replaces)
+
+
+def refuse_leaks(manifest: Manifest, root: str) -> None:
+    """Raises FineshardsError for a finished dataset with leaks, or one that has not counted them.
+
+    A build that finds nothing to do must not pass where one that has to do it all fails.
+    """
+    rule, leaks = manifest.settings.split, manifest.leaks
+    if leaks is None and rule.may_leak:
+        raise FineshardsError(
+            f"{root} was finished by a version of fineshards that did not count leaks, which "
+            "--fail_on_leak asks for. Build it again with --overwrite."
+        )
+    if leaks is not None and leaks.test_documents:
+        raise FineshardsError(
+            f"{root} is finished, but {describe_leaks(leaks)} (--fail_on_leak). Build it again "
+            f"with {flags_against_leaks(rule)} and --overwrite."
+        )
 
 
 def describe_job(config: BuildConfig) -> tuple[Job, bytes]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fineshards.commands.remembered import recall
-from fineshards.commands.wording import counted, describe_splits
+from fineshards.commands.wording import counted, describe_splits, warn_of_leaks
 from fineshards.config import BuildConfig
 from fineshards.pipeline import own_process
 from fineshards.pipeline.options import (
@@ -23,6 +23,7 @@ from fineshards.pipeline.run import execute, finished, prepare
 from fineshards.pipeline.runners.choice import runs_here
 from fineshards.pipeline.terminal import report_errors, working
 from fineshards.shards.manifest import Manifest
+from fineshards.shards.records import to_fields
 
 if TYPE_CHECKING:
     from fineshards.pipeline.launch import Launch
@@ -106,6 +107,7 @@ def _finished(
         "seconds": round(seconds, 3),
         "splits": splits,
         "totals": totals,
+        "leaks": manifest.leaks and to_fields(manifest.leaks),
     }
     left_out = "".join(
         f", {counted(totals[what], 'row')} {why}"
@@ -122,6 +124,8 @@ def _finished(
         for split, sums in splits.items()
         if not sums["shards"]
     ]
+    if manifest.leaks is not None and manifest.leaks.test_documents:
+        lines.append(f"warning: {warn_of_leaks(manifest.leaks, manifest.settings.split)}")
     return Outcome(record, lines)
 
 

@@ -8,7 +8,10 @@ import logging
 
 import apache_beam as beam
 
+from fineshards.commands.wording import describe_leaks, flags_against_leaks, warn_of_leaks
+from fineshards.errors import FineshardsError
 from fineshards.shards.checkpoints import FOLDER
+from fineshards.shards.leaks import NOTHING, Found, describe_example
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.metadata import metadata_files
 from fineshards.shards.plan import StreamPlan
@@ -20,14 +23,24 @@ from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.work import Work
 
 METRICS = StepMetrics("commit")
-_log = logging.getLogger("fineshards.worker")
+_log = logging.getLogger("fineshards.worker.commit")
 
 
 class Commit(beam.PTransform):
-    """From shard records, file reports and the plan to the manifest."""
+    """From shard records, file reports, the plan and the leaks to the manifest.
 
-    def __init__(self, work: Work, reports: beam.PCollection, plan: beam.PCollection) -> None:
+    leaks: None where there can be none.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        reports: beam.PCollection,
+        plan: beam.PCollection,
+        leaks: beam.PCollection | None,
+    ) -> None:
         super().__init__()
+        self._leaks = leaks
         self._work = work
         self._reports = reports
         self._plan = plan
@@ -43,28 +56,42 @@ class Commit(beam.PTransform):
                 beam.pvalue.AsList(self._reports),
                 beam.pvalue.AsSingleton(self._plan),
                 self._work,
+                None if self._leaks is None else beam.pvalue.AsSingleton(self._leaks, NOTHING),
             )
         )
 
 
 def commit(
-    records: list[ShardRecord], reports: list[FileReport], plan: StreamPlan, work: Work
+    records: list[ShardRecord],
+    reports: list[FileReport],
+    plan: StreamPlan,
+    work: Work,
+    found: Found | None = None,
 ) -> str:
     """Writes the manifest and clears the checkpoints; returns the manifest's name.
 
-    Raises FineshardsError, and writes nothing, if the records do not add up, or a file in
-    `metadata/` is not that of the job.
+    Raises FineshardsError, and writes nothing, if the records do not add up, a file in `metadata/`
+    is not that of the job, or documents leak and that is to fail.
     """
     storage = work.checkpoints.storage
+    leaks = None if found is None else found.leaks
+    if found is not None and found.example is not None:
+        rule = work.settings.split
+        if work.fail_on_leak:
+            example = describe_example(storage, found.example, rule)
+            raise FineshardsError(
+                f"{describe_leaks(found.leaks)}, such as {example}, so the dataset is not finished "
+                f"(--fail_on_leak). Build again with {flags_against_leaks(rule)} and --overwrite, "
+                "or finish it by the same command without --fail_on_leak."
+            )
+        _log.warning("commit: %s", warn_of_leaks(found.leaks, rule))
     job, before = work.checkpoints.job(), None
     if work.before is not None:
         before = Manifest.load_finished(storage, job.generation - 1)
         before.keep(storage)
-        written = {record.name for record in records}
-        records = [*(shard for shard in before.shards if shard.name not in written), *records]
         reports = [*before.reports, *reports]
     metadata = metadata_files(storage, job, reports)
-    manifest = Manifest.of(job, plan.layout, records, reports, metadata)
+    manifest = Manifest.of(job, plan.layout, records, reports, metadata, leaks)
     name = manifest.save(storage, before)
     # A worker that comes late must not delete the checkpoints of a job that took the folder over.
     storage.delete_folder(

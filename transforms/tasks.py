@@ -16,6 +16,7 @@ from fineshards.shards.assembly import write_shard
 from fineshards.shards.buckets import merge_runs, write_bucket
 from fineshards.shards.counts import Counts
 from fineshards.shards.layout import Layout, ShardKey
+from fineshards.shards.leaks import Comparison, Part, TextsInTest, parts_of, read_texts
 from fineshards.shards.records import Block, Piece, ShardRecord, SourceFile
 from fineshards.shards.reports import BlockSummary
 from fineshards.shards.shuffle import Bucket, Fragment, Group
@@ -34,6 +35,7 @@ class Worker:
 
     def __init__(self, work: Work) -> None:
         self.work = work
+        self._texts_in_test: TextsInTest | None = None
 
     @cached_property
     def encoder(self) -> Encoder:
@@ -48,6 +50,13 @@ class Worker:
     def paths(self) -> list[str]:
         """The paths of the source files, by index."""
         return [file.path for file in self.work.checkpoints.job().files]
+
+    def texts_in_test(self, shards: tuple[str, ...]) -> TextsInTest:
+        """The texts of test; shards: all of that split, the same ones in every call."""
+        if self._texts_in_test is None:
+            storage, rule = self.work.checkpoints.storage, self.work.settings.split
+            self._texts_in_test = TextsInTest(read_texts(storage, shard, rule) for shard in shards)
+        return self._texts_in_test
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +184,36 @@ class WriteShard:
         return f"writing {self.layout.shard_name(self.key)}"
 
 
-Task = DiscoverFile | FinishBlock | ProbeBlock | EncodeAgain | MergeRuns | WriteBucket | WriteShard
+@dataclass(frozen=True, slots=True)
+class ReadTexts:
+    """Reads the hashes of the texts that begin in a shard, as far as they may leak."""
+
+    split: str
+    shard: str
+    comparison: Comparison
+
+    def run(self, worker: Worker) -> list[tuple[int, Part]]:
+        """See `parts_of`."""
+        work = worker.work
+        texts = read_texts(work.checkpoints.storage, self.shard, work.settings.split)
+        test_shards = self.comparison.test_shards
+        if self.split == "train" and test_shards is not None:
+            texts = worker.texts_in_test(test_shards).among(texts)
+        return parts_of(self.split, self.shard, texts, self.comparison.ranges)
+
+    def __str__(self) -> str:
+        return f"comparing the texts of {self.shard}"
+
+
+Task = (
+    DiscoverFile
+    | FinishBlock
+    | ProbeBlock
+    | EncodeAgain
+    | MergeRuns
+    | WriteBucket
+    | WriteShard
+    | ReadTexts
+)
 # What a task returns, and the seconds that it took.
 Done = tuple[Any, float]

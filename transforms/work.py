@@ -24,6 +24,7 @@ class Work:
     bucket_bytes: int | None = None
     max_bad_rows: int = 0
     keep_checkpoints: bool = False
+    fail_on_leak: bool = False
 
     @classmethod
     def of(
@@ -39,4 +40,5 @@ class Work:
             bucket_bytes=config.bucket_bytes,
             max_bad_rows=config.max_bad_rows,
             keep_checkpoints=config.keep_checkpoints,
+            fail_on_leak=config.fail_on_leak,
         )

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 import apache_beam as beam
 
 from fineshards.shards.layout import ShardKey
+from fineshards.shards.manifest import Manifest
 from fineshards.shards.plan import StreamPlan
 from fineshards.shards.records import Piece, ShardRecord
+from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks
 from fineshards.transforms.tasks import WriteShard
@@ -34,6 +36,29 @@ class Write(beam.PTransform):
             | "Assemble"
             >> beam.ParDo(_Assemble(METRICS, self._work), beam.pvalue.AsSingleton(self._plan))
         )
+
+
+class WithEarlier(beam.PTransform):
+    """Adds to the records of new shards those of the shards that stay as they are."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__()
+        self._work = work
+
+    def expand(self, records: beam.PCollection) -> beam.PCollection:
+        """Builds the step."""
+        return (
+            records
+            | "New" >> Gather()
+            | "Earlier" >> beam.FlatMap(_with_earlier, self._work)
+            | "Spread" >> beam.Reshuffle()
+        )
+
+
+def _with_earlier(records: list[ShardRecord], work: Work) -> list[ShardRecord]:
+    job, written = work.checkpoints.job(), {record.name for record in records}
+    earlier = Manifest.load_finished(work.checkpoints.storage, job.generation - 1).shards
+    return [*(record for record in earlier if record.name not in written), *records]
 
 
 def _listed(key: tuple[str, int], pieces: Iterable[Piece]) -> tuple[tuple[str, int], list[Piece]]:

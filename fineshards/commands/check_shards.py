@@ -279,7 +279,12 @@ def _continues(
     if first.start == 0:
         files, rows = np.array([was, now]).T
         return order.follows(files, rows)
-    return (now, first.id, first.split_hash) == (was, previous.id, previous.split_hash)
+    return (now, first.id, first.split_hash, first.text_hash) == (
+        was,
+        previous.id,
+        previous.split_hash,
+        previous.text_hash,
+    )
 
 
 def check_totals(manifest: Manifest, found: list[ShardContents]) -> Iterator[str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fineshards.commands.wording import counted, describe_splits
+from fineshards.commands.wording import counted, describe_leaks, describe_splits
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import UsageError
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.job import of_generation
 from fineshards.shards.layout import SPLITS
 from fineshards.shards.manifest import Manifest
+from fineshards.shards.records import Leaks
 
 # Token ids that are shown of a document.
 _FIRST_IDS = 12
@@ -33,7 +34,8 @@ class GenerationSummary:
 class Summary:
     """A dataset in a few numbers.
 
-    split: the rule. splits: what each split holds. ids: one more than the tokenizer's largest id.
+    split: the rule. splits: what each split holds. leaks: None where nothing can leak, or where it
+    was not counted. ids: one more than the tokenizer's largest id.
     eot: the id before each document. nulls: rows without text. rejected: rows that could not be
     read. origin: how the input was named. shuffle_seed: None in the order of the sources.
     """
@@ -43,6 +45,7 @@ class Summary:
     shard_tokens: int
     split: str
     splits: dict[str, dict[str, int]]
+    leaks: Leaks | None
     tokens: int
     dtype: str
     tokenizer: str
@@ -95,6 +98,7 @@ def summarize(dataset: Dataset) -> Summary:
         shard_tokens=layout.shard_tokens,
         split=manifest.settings.split.described(),
         splits=manifest.splits(),
+        leaks=manifest.leaks,
         tokens=totals["tokens"],
         dtype=manifest.settings.dtype,
         tokenizer=tokenizer.name,
@@ -142,6 +146,7 @@ def describe_summary(summary: Summary) -> list[str]:
             else []
         ),
         *describe_splits(summary.splits),
+        *_described_leaks(summary.leaks),
         f"  tokens     {summary.tokens:,}, {summary.dtype}, {summary.tokenizer} with "
         f"{summary.ids:,} ids, EOT {summary.eot} before each document",
         f"  documents  {summary.documents:,} ({counted(summary.nulls, 'row')} without text, "
@@ -171,6 +176,13 @@ def _describe_generations(summary: Summary) -> list[str]:
         named = [value for name, value in summary.origin.items() if name.endswith(ending)]
         lines.append(f"    {each.number:<8} {did}" + "".join(f"; {_shortened(v)}" for v in named))
     return lines
+
+
+def _described_leaks(leaks: Leaks | None) -> list[str]:
+    if leaks is None:
+        return []
+    words = describe_leaks(leaks) if leaks.test_documents else "no text is in both splits"
+    return [f"  leaks      {words}"]
 
 
 def _shortened(value: str) -> str:

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from fineshards.commands.check_folders import Folders
+from fineshards.commands.check_leaks import check_leaks
 from fineshards.commands.check_metadata import check_manifest, check_metadata
 from fineshards.commands.check_shards import (
     check_borders,
@@ -120,6 +121,8 @@ def verify(
     problems += check_borders(manifest, found, file_numbers)
     problems += check_totals(manifest, found)
     problems += check_redactions(manifest, found)
+    if not problems and following is None and manifest is latest:
+        problems += check_leaks(storage, manifest)
     sampled = 0
     if sample > 0 and not problems:
         sampled, differences = compare_with_sources(dataset, sample)

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fineshards.shards.layout import SplitRule
+    from fineshards.shards.records import Leaks
 
 _PLURALS = {"process": "processes"}
 
@@ -47,6 +52,36 @@ def duration(seconds: float) -> str:
     if hours < 48:
         return f"{hours} h {minutes} min"
     return f"{hours // 24} days {hours % 24} h"
+
+
+def describe_leaks(leaks: Leaks) -> str:
+    """How many documents have a text that is in both splits.
+
+    Example:
+        >>> from fineshards.shards.records import Leaks
+        >>> describe_leaks(Leaks(1, 2000))
+        '1 test document has the same text as 2,000 train documents'
+    """
+    has = "has" if leaks.test_documents == 1 else "have"
+    return (
+        f"{counted(leaks.test_documents, 'test document')} {has} the same text as "
+        f"{counted(leaks.train_documents, 'train document')}"
+    )
+
+
+def flags_against_leaks(rule: SplitRule) -> str:
+    """The flags of a build whose splits share no text."""
+    if rule.by_document:
+        return "--split_key text"
+    return "--test_fraction instead of --test_shards"
+
+
+def warn_of_leaks(leaks: Leaks, rule: SplitRule) -> str:
+    """One sentence about leaks: how many, what they mean, what to do."""
+    return (
+        f"{describe_leaks(leaks)}, so a test measures what was memorized: build with "
+        f"{flags_against_leaks(rule)} to keep exact duplicates in one split"
+    )
 
 
 def describe_splits(splits: Mapping[str, Mapping[str, int]]) -> list[str]:

@@ -152,7 +152,7 @@ class Dataset:
         """The ids in the document table of a shard; only they are read, and not cached."""
         name = table_name(self.manifest.shards[position].name)
         with self._explained(name), self.storage.open(name) as opened:
-            return DocumentTable.read_ids(opened, self._schema)
+            return DocumentTable.read_columns(opened, self._schema, ["id"])["id"]
 
     def parse_table(self, shard: ShardRecord, content: bytes) -> DocumentTable:
         """A shard's document table from its file's content; raises OutputError for other content.

@@ -122,13 +122,13 @@ class DocumentTable:
         return cls(table, first)
 
     @staticmethod
-    def read_ids(opened: BinaryIO, schema: pa.Schema) -> pa.ChunkedArray:
-        """The ids of a table, and nothing else of it; raises as `read` does."""
+    def read_columns(opened: BinaryIO, schema: pa.Schema, names: list[str]) -> pa.Table:
+        """Some columns of a table, and nothing else of it; raises as `read` does."""
         parquet = open_parquet(opened)
         found = parquet.schema_arrow
         if not found.equals(schema):
             raise ValueError(f"has the columns {found.names}, expected {schema.names}")
-        return parquet.read(columns=["id"], use_threads=False)["id"]
+        return parquet.read(columns=names, use_threads=False)
 
     @staticmethod
     def parse(content: bytes) -> pa.Table:

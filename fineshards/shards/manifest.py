@@ -27,6 +27,7 @@ from fineshards.shards.layout import SPLITS, Layout, table_name
 from fineshards.shards.manifest_fields import manifest_fields
 from fineshards.shards.records import (
     JSON_ERRORS,
+    Leaks,
     MetadataFile,
     ShardRecord,
     SourceFile,
@@ -75,6 +76,8 @@ class Manifest:
         shards: The shards in global order: the test split, then the train split.
         metadata: The other files in `metadata/` but the document tables, by name.
         versions: Versions of Python and of the libraries that can change the bytes, by name.
+        leaks: Documents whose text is in both splits; None where there can be none, because the
+            split key is the text, and up to version 2, which did not count them.
         version: Version of the manifest's format.
         generations: What each generation did, up to this one; a dataset that was built once has
             one.
@@ -98,6 +101,7 @@ class Manifest:
     shards: tuple[ShardRecord, ...]
     metadata: tuple[MetadataFile, ...]
     versions: dict[str, str]
+    leaks: Leaks | None = None
     version: int = MANIFEST_VERSION
     generations: tuple[Generation, ...] = ()
 
@@ -120,6 +124,7 @@ class Manifest:
         records: Iterable[ShardRecord],
         reports: Iterable[FileReport],
         metadata: Iterable[MetadataFile],
+        leaks: Leaks | None = None,
     ) -> Manifest:
         """The manifest of a job from all its records.
 
@@ -129,6 +134,7 @@ class Manifest:
             records: The records of all shards, in any order.
             reports: The reports of the source files that have blocks, in any order.
             metadata: The files in `metadata/`, without document tables, in any order.
+            leaks: Documents whose text is in both splits; None where there can be none.
 
         Returns:
             The manifest.
@@ -152,6 +158,7 @@ class Manifest:
             metadata=tuple(sorted(metadata, key=lambda file: file.name)),
             generations=job.generations,
             versions={"python": platform.python_version()} | _installed(_LIBRARIES),
+            leaks=leaks,
         )
         for problem in manifest.contradictions():
             raise FineshardsError(
@@ -216,6 +223,19 @@ class Manifest:
                     found.append(
                         f"the files have {in_files} test {what}, the test shards {test[what]}"
                     )
+        counts_leaks = self.version > 2 and self.settings.split.may_leak
+        if counts_leaks != (self.leaks is not None):
+            found.append("it counts leaks where there can be none, or does not where there can be")
+        elif self.leaks is not None:
+            splits = self.splits()
+            for split, leaking in (
+                ("test", self.leaks.test_documents),
+                ("train", self.leaks.train_documents),
+            ):
+                if leaking > splits[split]["documents"]:
+                    found.append(f"{leaking} documents of {split} leak, more than there are")
+            if bool(self.leaks.test_documents) != bool(self.leaks.train_documents):
+                found.append("documents of one split leak, and none of the other")
         return found
 
     def splits(self) -> dict[str, dict[str, int]]:
@@ -306,6 +326,7 @@ class Manifest:
             "splits": self.splits(),
             "totals": self.totals(),
             "labels": self.counts().labels_json(),
+            **({"leaks": self.leaks and to_fields(self.leaks)} if self.version > 2 else {}),
             "versions": self.versions,
             "files": [
                 _file_json(file, report)

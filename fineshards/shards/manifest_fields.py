@@ -11,6 +11,7 @@ from fineshards.shards.generations import GENERATIONS_FOLDER, generations_from_j
 from fineshards.shards.job import JOB_NAME, TOKENIZER_FILES, settings_from_json
 from fineshards.shards.layout import Layout
 from fineshards.shards.records import (
+    Leaks,
     MetadataFile,
     ShardRecord,
     SourceFile,
@@ -73,6 +74,7 @@ def manifest_fields(content: dict[str, Any]) -> dict[str, Any]:
             _named(_METADATA_NAME, from_fields(MetadataFile, fields)) for fields in metadata
         ),
         "versions": {name: as_text(value) for name, value in content["versions"].items()},
+        "leaks": _leaks(content["leaks"]) if version > 2 else None,
         "version": int(version),  # not 1.0 or true
         "generations": generations_from_json(content["generations"], len(content["files"]))
         if version > 2
@@ -89,6 +91,10 @@ def _named(pattern: re.Pattern[str], record: _NamedRecord) -> _NamedRecord:
 
 def _layout(fields: dict[str, Any]) -> Layout:
     return from_fields(Layout, fields)
+
+
+def _leaks(fields: dict[str, Any] | None) -> Leaks | None:
+    return None if fields is None else from_fields(Leaks, fields)
 
 
 def _sums(fields: dict[str, Any] | None) -> Sums | None:

@@ -194,6 +194,25 @@ class ShardRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Leaks:
+    """Exact duplicates between the splits. A document is in the split that it begins in.
+
+    Args:
+        test_documents: Documents of test whose text is also that of a document of train.
+        train_documents: Documents of train whose text is also that of a document of test.
+
+    Example:
+        >>> from fineshards.shards.manifest import Manifest
+        >>> from fineshards.storage.base import open_storage
+        >>> Manifest.load(open_storage(dataset_folder)).leaks
+        Leaks(test_documents=0, train_documents=0)
+    """
+
+    test_documents: int
+    train_documents: int
+
+
+@dataclass(frozen=True, slots=True)
 class MetadataFile:
     """A file in `metadata/` other than the document tables and the manifest.
 

@@ -1,0 +1,76 @@
+"""CountLeaks: from shard records to the number of documents whose text is in both splits.
+
+Modules in this folder do without `from __future__ import annotations`: see plan.py.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+
+import apache_beam as beam
+
+from fineshards.shards.leaks import RANGE_DOCUMENTS, Comparison, Found, Part, count_leaks
+from fineshards.shards.records import ShardRecord
+from fineshards.transforms.gather import Gather
+from fineshards.transforms.metrics import StepMetrics
+from fineshards.transforms.run_tasks import RunTasks
+from fineshards.transforms.tasks import ReadTexts
+from fineshards.transforms.work import Work
+
+METRICS = StepMetrics("leaks")
+_log = logging.getLogger("fineshards.worker")
+
+
+class CountLeaks(beam.PTransform):
+    """From the records of all shards, whose document tables are there, to one Found.
+
+    Texts are shuffled as arrays of hashes, one per shard and range of hashes. There is no Found if
+    no text can leak, because a split is empty. most: documents per range, about.
+    """
+
+    def __init__(self, work: Work, most: int = RANGE_DOCUMENTS) -> None:
+        super().__init__()
+        self._work = work
+        self._most = most
+
+    def expand(self, records: beam.PCollection) -> beam.PCollection:
+        """Builds the step."""
+        plan = records | "AllRecords" >> Gather() | "Ranges" >> beam.Map(_plan, self._most)
+        return (
+            records
+            | "Read" >> beam.ParDo(_Read(METRICS, self._work), beam.pvalue.AsSingleton(plan))
+            | "Parts" >> beam.FlatMap(_parts)
+            | "GroupRanges" >> beam.GroupByKey()
+            | "Compare" >> beam.MapTuple(_compare)
+            | "AllRanges" >> Gather()
+            | "Total" >> beam.Map(_total)
+        )
+
+
+def _plan(records: list[ShardRecord], most: int) -> Comparison:
+    return Comparison.of(records, most)
+
+
+class _Read(RunTasks):
+    def task(self, record: ShardRecord, plan: Comparison) -> ReadTexts:
+        return ReadTexts(record.split, record.name, plan)
+
+    def counts(self, record: ShardRecord, parts: list[tuple[int, Part]]) -> dict[str, int]:
+        return {"documents_in": record.documents, "parts_out": len(parts)}
+
+
+def _parts(parts: list[tuple[int, Part]]) -> Iterator[tuple[int, Part]]:
+    yield from parts
+
+
+def _compare(_: int, parts: Iterable[Part]) -> Found:
+    return count_leaks(parts)
+
+
+def _total(found: list[Found]) -> Found:
+    total = Found.total(found)
+    METRICS.count(
+        test_documents_out=total.leaks.test_documents,
+        train_documents_out=total.leaks.train_documents,
+    )
+    _log.info("leaks: compared texts in %d ranges of their hashes: %s", len(found), total.leaks)
+    return total
