@@ -158,7 +158,7 @@ def default_block_bytes(files: Sequence[SourceFile]) -> int:
 
 def clear_checkpoints(checkpoints: Checkpoints) -> None:
     """Deletes the files that only an unfinished job needs; raises OutputError if it is replaced."""
-    checkpoints.storage.delete_folder(CHECKPOINTS, check=checkpoints.job)
+    checkpoints.clear()
 
 
 def _resolve_dtype(wanted: str, tokenizer: Tokenizer) -> str:

@@ -8,13 +8,11 @@ import logging
 
 import apache_beam as beam
 
-from fineshards.shards.checkpoints import FOLDER
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.metadata import metadata_files
 from fineshards.shards.plan import StreamPlan
 from fineshards.shards.records import ShardRecord
 from fineshards.shards.reports import FileReport
-from fineshards.storage.base import TEMPORARY
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.work import Work
@@ -66,10 +64,8 @@ def commit(
     metadata = metadata_files(storage, job, reports)
     manifest = Manifest.of(job, plan.layout, records, reports, metadata)
     name = manifest.save(storage, before)
-    # A worker that comes late must not delete the checkpoints of a job that took the folder over.
-    storage.delete_folder(
-        TEMPORARY if work.keep_checkpoints else FOLDER, check=work.checkpoints.job
-    )
+    # A worker that comes late must not delete the checkpoints of a job that came after.
+    work.checkpoints.clear(keep=work.keep_checkpoints)
     METRICS.count(shards_in=len(records), tokens_in=plan.layout.tokens)
     _log.info("commit: %s", storage.path(name))
     return name
