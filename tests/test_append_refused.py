@@ -14,7 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT
 from support.damage import edit_manifest, flip_bit
-from support.growing import append, build, content_of, everything_in, made_up_rows, write_rows
+from support.growing import (
+    append,
+    build,
+    content_of,
+    everything_in,
+    made_up_rows,
+    unfinished_append,
+    write_rows,
+)
 
 import fineshards
 from fineshards.config import BuildConfig
@@ -226,13 +234,6 @@ def test_a_damaged_last_shard(dataset: Path, new: Path, what: str, capfd: object
     assert json.loads((dataset / "metadata/manifest.json").read_text())["generations"] == [
         {"files": 1, "redacted": 0, "redaction_sha256": None}
     ]
-
-
-def unfinished_append(dataset: Path, file: Path) -> None:
-    """Leaves an append behind that has written everything but the manifest."""
-    manifest = (dataset / "metadata/manifest.json").read_bytes()
-    append(dataset, file, "--keep_checkpoints")
-    (dataset / "metadata/manifest.json").write_bytes(manifest)
 
 
 def test_an_unfinished_append_of_other_files(

@@ -26,6 +26,8 @@ from fineshards.storage.parquet import open_parquet
 
 # Bytes per request, where requests have a price.
 _READ_AHEAD = 16 << 20
+# How often a longer shard is begun again because the shorter one was replaced meanwhile.
+_ATTEMPTS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,31 @@ def write_shard(
     if finished is not None:
         return finished
     ordered = sorted(pieces, key=lambda piece: piece.at)
+    for _ in range(_ATTEMPTS):
+        found = _versions(name, checkpoints.storage) if before else None
+        try:
+            return _write_shard(key, ordered, layout, checkpoints, paths, assembly, before)
+        except OutputError:
+            # Another attempt may have replaced the shorter shard while this one was reading it.
+            if before is None or _versions(name, checkpoints.storage) == found:
+                raise
+    return _write_shard(key, ordered, layout, checkpoints, paths, assembly, before)
+
+
+def _versions(name: str, storage: Storage) -> tuple[str | None, str | None]:
+    return storage.version(name), storage.version(table_name(name))
+
+
+def _write_shard(
+    key: ShardKey,
+    ordered: list[Piece],
+    layout: Layout,
+    checkpoints: Checkpoints,
+    paths: Sequence[str],
+    assembly: str,
+    before: ShardRecord | None,
+) -> ShardRecord:
+    name = layout.shard_name(key)
     tokens = layout.shard_length(key)
     _check_cover(name, ordered, before.tokens if before else 0, tokens)
     storage = checkpoints.storage

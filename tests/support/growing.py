@@ -9,10 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fineshards import TokenDataset
 from fineshards.pipeline.cli import main
+from fineshards.shards.manifest import MANIFEST_NAME
+from fineshards.storage.base import open_storage
 
 Row = dict[str, Any]
 SCHEMA = pa.schema(
@@ -70,6 +74,14 @@ def _run(command: str, where: list[str], arguments: Sequence[object]) -> None:
     assert status == 0, f"{command} ended with {status}"
 
 
+def unfinished_append(dataset: Path | str, file: Path) -> None:
+    """Leaves an append behind that has written everything but the manifest."""
+    storage = open_storage(str(dataset))
+    manifest = storage.read(MANIFEST_NAME)
+    append(dataset, file, "--keep_checkpoints")
+    storage.write(MANIFEST_NAME, manifest, over=storage.version(MANIFEST_NAME))
+
+
 def content_of(folder: Path) -> dict[str, bytes]:
     """The files that do not say how a dataset has grown: shards, tables, lists of rejected rows."""
     parts = ("test", "train", "metadata/documents", "metadata/rejected")
@@ -88,3 +100,10 @@ def everything_in(folder: Path) -> dict[str, bytes]:
         for path in folder.rglob("*")
         if path.is_file()
     }
+
+
+def tokens_in(dataset: TokenDataset) -> list[int]:
+    """All tokens of a dataset of samples of one token."""
+    samples = dataset.gather(np.arange(len(dataset)))
+    tokens: list[int] = [*samples[:, 0].tolist(), *samples[-1, 1:].tolist()]
+    return tokens
