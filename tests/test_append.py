@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -107,6 +108,21 @@ def test_a_dataset_in_three_parts_is_the_dataset_of_all_files(
     first, second = cuts
     parts = [ROWS[:first], ROWS[first:second], ROWS[second:]]
     check_growth(tmp_path, parts, flags)
+
+
+@pytest.mark.kills
+@pytest.mark.parametrize("seed", range(10))
+def test_a_corpus_cut_anywhere(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    first, second = sorted(draw.sample(range(1, len(ROWS)), 2))
+    flags = {"shard_tokens": str(draw.choice([50, 200, 999, 5000, 10**6]))}
+    if draw.random() < 0.5:
+        flags["test_shards"] = str(draw.choice([0, 1, 3, 1000]))
+    else:
+        flags["test_fraction"] = draw.choice(["0", "0.01", "0.3", "1/3", "1"])
+        flags["split_key"] = draw.choice(sorted(KEYS))
+    flags["block_bytes"] = str(draw.choice([1, 700, 10**9]))
+    check_growth(tmp_path, [ROWS[:first], ROWS[first:second], ROWS[second:]], flags)
 
 
 def tokens_of(rows: list[Row]) -> int:

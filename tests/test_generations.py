@@ -253,6 +253,26 @@ def test_the_first_command_again_finds_the_dataset_finished(
     assert new == old
 
 
+def test_what_is_left_of_a_dataset_that_had_grown_is_no_unfinished_build(
+    generations: list[Path],
+    parts: list[Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An --overwrite that was interrupted leaves shards that the first build does not have."""
+    folder = tmp_path / "out"
+    shutil.copytree(generations[1], folder)
+    (folder / "metadata/manifest.json").unlink()
+    before = everything_in(folder)
+    flags = ["--shard_tokens=700", "--test_fraction=0.4"]
+    command = ["build", f"--output={folder}", f"--input={parts[0]}", *flags]
+    assert main(command) == 2
+    assert "holds what is left of a dataset that had grown: " in capsys.readouterr().err
+    assert everything_in(folder) == before
+    assert main([*command, "--overwrite"]) == 0
+    assert everything_in(folder) == everything_in(generations[0])
+
+
 def last_train_shard(folder: Path) -> tuple[str, int]:
     """The last shard of the train split, and the bytes of its file."""
     last = max((folder / "train").iterdir())
