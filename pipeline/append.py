@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import filecmp
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -15,12 +17,13 @@ from fineshards.pipeline.launch import (
     refuse_foreign_files,
 )
 from fineshards.pipeline.overlap import refuse_overlap
+from fineshards.shards.assembly import restore_shard
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.generations import Generation
 from fineshards.shards.job import FORMAT_VERSION, Job, job_name, of_generation
 from fineshards.shards.layout import table_name
-from fineshards.shards.manifest import Manifest, kept_name
+from fineshards.shards.manifest import MANIFEST_NAME, Manifest, kept_name
 from fineshards.shards.plan import Before
 from fineshards.shards.records import SourceFile
 from fineshards.shards.rejected import REJECTED_FOLDER
@@ -34,15 +37,15 @@ def prepare_append(config: BuildConfig) -> Launch:
     already, and OutputError if there is no finished dataset, or if another append is under way.
     """
     storage = open_storage(config.folder)
+    version = storage.version(MANIFEST_NAME)
     manifest = _finished_dataset(storage)
     before = manifest.job
     files, origin = find_input(config)
     refuse_overlap(storage, files, (config.dataset,) if config.dataset else config.patterns)
     refuse_foreign_files(storage)
     if not _are_new(before, files):
-        if Job.load(storage, manifest.generation + 1) is None:
-            # A job that was killed just after its manifest leaves them behind.
-            clear_checkpoints(Checkpoints.of(storage, before))
+        # A job that was killed just after its manifest leaves them behind.
+        clear_checkpoints(Checkpoints.of(storage, before))
         return Launch(before, Checkpoints.of(storage, before), manifest)
     number = manifest.generation + 1
     job = Job(
@@ -51,10 +54,22 @@ def prepare_append(config: BuildConfig) -> Launch:
         (*before.origin, *((name + of_generation(number), value) for name, value in origin)),
         generations=(*before.generations, Generation(len(files))),
     )
-    replaces = _claim(storage, manifest, job, config.overwrite)
     # Also the check that this tokenizer gives the tokens that it gave when the dataset was built.
     load_reference(job.settings.tokenizer, storage)
+    replaces = _claim(storage, manifest, version, job, config.overwrite)
     return Launch(job, Checkpoints.of(storage, job), None, replaces, Before.of(manifest))
+
+
+def withdraw(launch: Launch) -> None:
+    """Takes back the claim of an append that has finished nothing, so that it changes nothing."""
+    storage, job = launch.checkpoints.storage, launch.job
+    version, record = storage.version(MANIFEST_NAME), storage.version(job.record_name)
+    manifest = Manifest.load(storage)
+    if launch.before is None or manifest is None or manifest.generation != job.generation - 1:
+        return
+    if record is not None and not launch.checkpoints.has_finished_blocks():
+        launch.checkpoints.job()
+        _discard(storage, manifest, job.generation, (version, record))
 
 
 def _finished_dataset(storage: Storage) -> Manifest:
@@ -86,34 +101,74 @@ def _are_new(before: Job, files: Sequence[SourceFile]) -> bool:
             f"{there[0].path} is in the dataset already, and {new.path} is not. Give the new files "
             "only."
         )
+    if not there:
+        _refuse_other_names(before, files)
     return not there
 
 
-def _claim(storage: Storage, manifest: Manifest, job: Job, overwrite: bool) -> str:
+def _refuse_other_names(before: Job, files: Sequence[SourceFile]) -> None:
+    """Raises UsageError for a file that is in the dataset already, under another name."""
+    known = {(file.size, file.identity): file for file in before.files if file.size}
+    for file in files:
+        was = known.get((file.size, file.identity))
+        if was is not None and _is_same(was.path, file):
+            raise UsageError(
+                f"{file.path} is in the dataset already, as {was.path}: both have {file.size} "
+                f"bytes and {file.identity}. Give new files only."
+            )
+
+
+def _is_same(path: str, file: SourceFile) -> bool:
+    """Whether a file of the dataset and one with its size and identity have the same content."""
+    if "://" in file.path:
+        return file.identity.startswith("etag:")  # a hash of the content
+    try:
+        if os.path.getsize(path) == file.size:
+            filecmp.clear_cache()  # it trusts sizes and times
+            return filecmp.cmp(path, file.path, shallow=False)
+    except OSError:
+        pass
+    return True  # The old one is gone: most likely it was moved.
+
+
+def _claim(
+    storage: Storage, manifest: Manifest, version: str | None, job: Job, overwrite: bool
+) -> str:
     """Makes the next generation this job's; returns how a job that it replaces differed.
 
-    Raises UsageError if another append has it.
+    version: of the manifest's file. Raises UsageError if another append has the generation.
     """
     replaces = ""
-    other = Job.load(storage, job.generation)
-    if other is not None and other.fingerprint() != job.fingerprint():
-        differences = _differences(other, job)
-        if not overwrite and Checkpoints.of(storage, other).has_finished_blocks():
-            raise UsageError(
-                f"another append to {storage.root} is not finished: {differences}. Finish it with "
-                "its own command, or discard what it has done with --overwrite."
-            )
-        replaces = differences
-        _discard(storage, manifest, other)
+    record = storage.version(job.record_name)
+    try:
+        other = Job.load(storage, job.generation)
+    except OutputError:
+        if not overwrite:
+            raise
+        other = None
+    if record is not None and (
+        overwrite if other is None else other.fingerprint() != job.fingerprint()
+    ):
+        if other is not None and not overwrite:
+            replaces = _differences(other, job)
+            if Checkpoints.of(storage, other).has_finished_blocks():
+                raise UsageError(
+                    f"another append to {storage.root} is not finished: {replaces}. Finish it with "
+                    "its own command, or discard what it has done with --overwrite."
+                )
+        _discard(storage, manifest, job.generation, (version, record))
     if storage.claim(job.record_name, job.to_bytes()):
         return replaces
     winner = Job.load(storage, job.generation)
     if winner is not None and winner.fingerprint() == job.fingerprint():
         return replaces  # another launch of this very job was faster
-    raise UsageError(
-        f"another append to {storage.root} was launched at the same time, and was faster"
-        + ("" if winner is None else f": {_differences(winner, job)}")
-        + ". Run this one again when that one is done."
+    raise UsageError(_faster(storage, "" if winner is None else f": {_differences(winner, job)}"))
+
+
+def _faster(storage: Storage, how: str = "") -> str:
+    return (
+        f"another append to {storage.root} was launched at the same time, and was faster{how}. Run "
+        "this one again when that one is done."
     )
 
 
@@ -121,22 +176,33 @@ def _differences(other: Job, job: Job) -> str:
     return "; ".join(other.differences(job)) or "it does something else"
 
 
-def _discard(storage: Storage, manifest: Manifest, other: Job) -> None:
-    """Deletes what an unfinished append has written; last its record.
+def _discard(
+    storage: Storage, manifest: Manifest, generation: int, versions: tuple[str | None, str]
+) -> None:
+    """Deletes what an unfinished append has written, and its record last.
 
-    The last shards may be longer by now. They stay so: they begin as they did.
+    versions: of the manifest's file and of the record's. Raises UsageError if one of them is
+    another by now.
     """
+    record = job_name(generation)
+
+    def check() -> None:
+        if (storage.version(MANIFEST_NAME), storage.version(record)) != versions:
+            raise UsageError(_faster(storage))
+
+    paths = [file.path for file in manifest.files]
+    for shard in Before.of(manifest).last:
+        restore_shard(shard, Checkpoints.of(storage, manifest.job), paths, check)
     kept = {shard.name for shard in manifest.shards}
     kept |= {table_name(name) for name in kept}
-    checkpoints = Checkpoints.of(storage, other)
-    for folder in ("test", "train", "metadata/documents"):
+    kept |= {file.name for file in manifest.metadata}
+    for folder in ("test", "train", "metadata/documents", REJECTED_FOLDER):
         for entry in list(storage.entries(folder)):
             if entry.name not in kept:
-                storage.delete(entry.name, checkpoints.job)
-    listed = {file.name for file in manifest.metadata}
-    for entry in list(storage.entries(REJECTED_FOLDER)):
-        if entry.name not in listed:
-            storage.delete(entry.name, checkpoints.job)
-    storage.delete_folder(CHECKPOINTS, checkpoints.job)
-    storage.delete(kept_name(other.generation), checkpoints.job)
-    storage.delete(job_name(other.generation), checkpoints.job)
+                storage.delete(entry.name, check)
+    storage.delete_folder(CHECKPOINTS, check)
+    storage.delete(kept_name(generation), check)
+    if generation == 2:
+        # A dataset that has not grown has no other manifest.
+        storage.delete(kept_name(1), check)
+    storage.delete(record, check)

@@ -138,6 +138,15 @@ def _conflict(storage: Storage, existing: Job, job: Job) -> str:
             f"(format version {existing.format_version}, now {FORMAT_VERSION}). Finish it with the "
             "version that started it, or start again with --overwrite."
         )
+    if storage.size(MANIFEST_NAME) is None and any(
+        True for _ in storage.entries(GENERATIONS_FOLDER)
+    ):
+        # As an --overwrite leaves it that was interrupted, or someone who deleted the manifest.
+        return (
+            f"{storage.root} holds what is left of a dataset that had grown: {GENERATIONS_FOLDER}/ "
+            f"is there, but {MANIFEST_NAME} is missing. Put the manifest of the latest generation "
+            "back, from that folder, or start again with --overwrite."
+        )
     return ""
 
 
@@ -179,7 +188,7 @@ def default_block_bytes(files: Sequence[SourceFile]) -> int:
 
 def clear_checkpoints(checkpoints: Checkpoints) -> None:
     """Deletes the files that only an unfinished job needs; raises OutputError if it is replaced."""
-    checkpoints.storage.delete_folder(CHECKPOINTS, check=checkpoints.job)
+    checkpoints.clear()
 
 
 def _resolve_dtype(wanted: str, tokenizer: Tokenizer) -> str:

@@ -68,8 +68,12 @@ def build(config: BuildConfig) -> Outcome:
     seconds = time.monotonic() - began
     speed = ""
     if not resumed and local:
-        speed = f" at {manifest.totals()['text_bytes'] / 1e6 / seconds:,.1f} MB/s of text"
-    outcome = _finished(manifest, root, f"finished in {seconds:,.1f} s{speed}", "finished", seconds)
+        new = manifest.reports[len(launch.job.files) - len(launch.job.new_files) :]
+        text_bytes = sum(report.counts.text_bytes for report in new)
+        speed = f" at {text_bytes / 1e6 / seconds:,.1f} MB/s of text"
+    words = "finished" + (f" generation {manifest.generation}" if launch.before else "")
+    words += f" in {seconds:,.1f} s{speed}"
+    outcome = _finished(manifest, root, words, "finished", seconds)
     estimated = recall(manifest.files, manifest.settings)
     if estimated is not None:
         outcome = replace(outcome, lines=[*outcome.lines, f"estimated: {estimated}"])
@@ -104,6 +108,7 @@ def _finished(
         "result": result,
         "output": root,
         "fingerprint": manifest.fingerprint,
+        "generation": manifest.generation,
         "seconds": round(seconds, 3),
         "splits": splits,
         "totals": totals,

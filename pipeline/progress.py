@@ -95,7 +95,7 @@ class _Watcher:
 
     def _look(self) -> None:
         try:
-            status = self._reader.read()
+            status = self._reader.read(added=True)
         except FineshardsError:
             return  # the folder is being changed; the job itself will report it
         with self._lock:

@@ -6,12 +6,12 @@ import inspect
 import logging
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
-from fineshards.errors import FineshardsError
+from fineshards.errors import FineshardsError, InputError
 from fineshards.extras import naming_the_extra
 from fineshards.pipeline import own_process
 from fineshards.pipeline.explain import explain
@@ -177,11 +177,16 @@ def execute(
     storage = launch.checkpoints.storage
     work = Work.of(launch.checkpoints, launch.job, config, launch.before)
     if runs_here(config):
-        with (
-            _pool(work, config, launch.job) if own_process.is_alone() else nullcontext(),
-            working(storage),
-        ):
-            _run_here(launch, work, config)
+        try:
+            with (
+                _pool(work, config, launch.job) if own_process.is_alone() else nullcontext(),
+                working(storage),
+            ):
+                _run_here(launch, work, config)
+        except Exception as error:
+            if isinstance(explain(error), InputError):
+                _withdraw(launch)
+            raise
         return None
     # What Beam starts here for another runner, such as a job server, is ended by an exception only.
     own_process.raise_instead()
@@ -197,6 +202,15 @@ def execute(
             return dataflow.submit(pipeline, storage.root)
         portable.submit(pipeline, storage.root)
     return None
+
+
+def _withdraw(launch: Launch) -> None:
+    """Takes back an append whose files cannot be read, if nothing of it is finished."""
+    if launch.before is not None:
+        from fineshards.pipeline.append import withdraw
+
+        with suppress(FineshardsError):  # the input is what the user should hear of
+            withdraw(launch)
 
 
 def finished(launch: Launch) -> Manifest:

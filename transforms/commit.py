@@ -10,14 +10,12 @@ import apache_beam as beam
 
 from fineshards.commands.wording import describe_leaks, flags_against_leaks, warn_of_leaks
 from fineshards.errors import FineshardsError
-from fineshards.shards.checkpoints import FOLDER
 from fineshards.shards.leaks import NOTHING, Found, describe_example
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.metadata import metadata_files
 from fineshards.shards.plan import StreamPlan
 from fineshards.shards.records import ShardRecord
 from fineshards.shards.reports import FileReport
-from fineshards.storage.base import TEMPORARY
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.work import Work
@@ -93,10 +91,8 @@ def commit(
     metadata = metadata_files(storage, job, reports)
     manifest = Manifest.of(job, plan.layout, records, reports, metadata, leaks)
     name = manifest.save(storage, before)
-    # A worker that comes late must not delete the checkpoints of a job that took the folder over.
-    storage.delete_folder(
-        TEMPORARY if work.keep_checkpoints else FOLDER, check=work.checkpoints.job
-    )
+    # A worker that comes late must not delete the checkpoints of a job that came after.
+    work.checkpoints.clear(keep=work.keep_checkpoints)
     METRICS.count(shards_in=len(records), tokens_in=plan.layout.tokens)
     _log.info("commit: %s", storage.path(name))
     return name

@@ -27,15 +27,13 @@ class Folders:
     def __init__(self, storage: Storage, manifest: Manifest, following: Job | None) -> None:
         """manifest: of the latest generation. following: the job that is to make the next one."""
         self._storage = storage
-        self._fingerprints = [manifest.fingerprint]
+        self._job = following or manifest.job
         self._following = following
         self.files = {entry.name for folder in _FOLDERS for entry in storage.entries(folder)}
         self.others = {name: kind for folder in _FOLDERS for name, kind in storage.others(folder)}
         self.expected = {MANIFEST_NAME, JOB_NAME, manifest.settings.tokenizer.file}
         if manifest.generation > 1:
             self.expected.add(kept_name(manifest.generation))
-        if following is not None:
-            self._fingerprints.append(following.fingerprint())
         for shard in manifest.shards:
             self.expected |= {shard.name, table_name(shard.name)}
         self.expected |= {file.name for file in manifest.metadata}
@@ -65,8 +63,11 @@ class Folders:
         foreign |= set(self._storage.names("")) - {f"{name}/" for name in (*_FOLDERS, CHECKPOINTS)}
         # A job that was killed just after it wrote its manifest leaves checkpoints and unfinished
         # files behind; a job with --keep_checkpoints keeps them. Those of other jobs do not belong.
-        own = {f"{TEMPORARY}/", *(f"{CHECKPOINTS}/{each}/" for each in self._fingerprints)}
-        foreign |= set(self._storage.names(f"{CHECKPOINTS}/")) - own
+        found = set(self._storage.names(f"{CHECKPOINTS}/")) - {f"{TEMPORARY}/"}
+        if found:
+            jobs = (self._job.at(number) for number in range(1, self._job.generation + 1))
+            found -= {f"{CHECKPOINTS}/{job.fingerprint()}/" for job in jobs}
+        foreign |= found
         for name in sorted(foreign):
             warning = "; readers that list shards by prefix would load it"
             yield f"{name} does not belong to the dataset" + warning * name.startswith(SPLITS)

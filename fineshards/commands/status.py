@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fineshards.commands.wording import counted, describe_splits, duration
 from fineshards.errors import OutputError
@@ -120,11 +120,15 @@ class StatusReader:
         # What the dataset holds already, if this job makes it grow.
         self._before = Manifest.load(storage) if job.generation > 1 else None
 
-    def read(self) -> Status:
-        """The status at this moment."""
+    def read(self, added: bool = False) -> Status:
+        """The status at this moment.
+
+        added: once finished, say what the job has added, and not what the dataset holds.
+        """
         manifest = Manifest.load(self._storage)
         if manifest is not None and manifest.generation >= self._job.generation:
-            return _finished(manifest)
+            finished = _finished(manifest)
+            return self._only_added(finished, manifest) if added and self._before else finished
         if self._job.format_version != FORMAT_VERSION:
             raise OutputError(
                 f"{self._storage.root} holds an unfinished job of an earlier version of "
@@ -188,6 +192,22 @@ class StatusReader:
             seconds_left=seconds_left,
             seconds_idle=max(0.0, time.time() - self._last_written(times)),
             generation=self._job.generation,
+        )
+
+    def _only_added(self, finished: Status, manifest: Manifest) -> Status:
+        assert self._before is not None
+        before = _finished(self._before)
+        shards = finished.shards - self._kept(manifest.layout)
+        blocks = finished.blocks - before.blocks
+        return replace(
+            finished,
+            files=finished.files - before.files,
+            files_total=finished.files - before.files,
+            blocks=blocks,
+            blocks_total=blocks,
+            tokens=finished.tokens - before.tokens,
+            shards=shards,
+            shards_total=shards,
         )
 
     def _kept(self, layout: Layout) -> int:

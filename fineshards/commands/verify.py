@@ -25,9 +25,9 @@ from fineshards.commands.wording import counted
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError, UsageError
 from fineshards.shards.dataset import Dataset
-from fineshards.shards.job import Job
+from fineshards.shards.job import Job, job_name
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest, unfinished
-from fineshards.storage.base import open_storage
+from fineshards.storage.base import Storage, open_storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,8 @@ def verify(
         A Verdict. `ok` is True if there are no problems; `problems` has one sentence per problem.
 
     Raises:
-        OutputError: If the folder has no readable manifest to check the dataset against.
-            OutputError, too, if there is no such generation.
+        OutputError: If the folder has no readable manifest to check the dataset against, or if
+            there is no such generation.
         UsageError: If sample is not a percentage.
 
     Example:
@@ -87,13 +87,38 @@ def verify(
     if not 0 <= sample <= 100:
         raise UsageError(f"--sample is a percentage from 0 to 100, got {sample}.")
     storage = open_storage(os.fspath(folder))
+    while True:
+        state = _state(storage)
+        verdict = _verify(storage, sample, generation)
+        # What an append did meanwhile may look like damage.
+        if verdict.ok or _state(storage) == state:
+            return verdict
+
+
+def _state(storage: Storage) -> tuple[bytes | None, bool]:
+    """The manifest, and whether an append is under way."""
     stored = storage.read_if_there(MANIFEST_NAME)
     if stored is None:
         raise OutputError(unfinished(storage))
     latest = Manifest.parse(stored, storage.path(MANIFEST_NAME))
-    following = Job.load(storage, latest.generation + 1)
+    return stored, storage.size(job_name(latest.generation + 1)) is not None
+
+
+def _verify(storage: Storage, sample: float, generation: int | None) -> Verdict:
+    stored = storage.read_if_there(MANIFEST_NAME)
+    if stored is None:
+        raise OutputError(unfinished(storage))
+    latest = Manifest.parse(stored, storage.path(MANIFEST_NAME))
+    if generation is not None and not 1 <= generation <= latest.generation:
+        raise OutputError(latest.no_generation(storage, generation))
+    problems: list[str] = []
+    try:
+        following = Job.load(storage, latest.generation + 1)
+    except OutputError as error:
+        following = None
+        problems.append(str(error))
     folders = Folders(storage, latest, following)
-    problems = list(folders.problems())
+    problems += folders.problems()
     problems += check_manifest(latest, stored)
     problems += check_metadata(storage, latest, folders)
     manifest = latest

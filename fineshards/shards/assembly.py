@@ -6,7 +6,7 @@ through the worker in small chunks. Both give the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO
@@ -26,6 +26,8 @@ from fineshards.storage.parquet import open_parquet
 
 # Bytes per request, where requests have a price.
 _READ_AHEAD = 16 << 20
+# How often a longer shard is begun again because the shorter one was replaced meanwhile.
+_ATTEMPTS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,37 @@ class Shorter:
         if len(table) < record.pieces:
             raise _damaged(storage, table_name(name))
         return cls(part, version, table_version, table.slice(0, record.pieces))
+
+
+def restore_shard(
+    record: ShardRecord,
+    checkpoints: Checkpoints,
+    paths: Sequence[str],
+    check: Callable[[], object],
+) -> None:
+    """Makes a shard and its table what they were before a longer one replaced them.
+
+    paths: of the source files, by index. check: called before each is replaced; what it raises ends
+    the work. Raises OutputError if they are damaged.
+    """
+    storage, table = checkpoints.storage, table_name(record.name)
+    if (storage.size(record.name), storage.size(table)) == (record.bytes, record.table_bytes):
+        return
+    longer = Shorter.find(record, checkpoints)
+    if storage.size(record.name) != record.bytes:
+        check()
+        header = npy.header(record.tokens, checkpoints.dtype)
+        storage.assemble(record.name, header, [longer.part], longer.version)
+    try:
+        before = join_documents((), paths, checkpoints.rule, longer.table)
+    except (pa.ArrowException, ValueError) as error:
+        raise _damaged(storage, table) from error
+    content = _table_bytes(before)
+    if checksum_to_base64(crc32c(content)) != record.table_crc32c:
+        raise _damaged(storage, table)
+    if storage.size(table) != record.table_bytes:
+        check()
+        storage.write(table, content, over=longer.table_version)
 
 
 def prefix_checksum(storage: Storage, part: Part, dtype: np.dtype[np.unsignedinteger]) -> str:
@@ -101,6 +134,31 @@ def write_shard(
     if finished is not None:
         return finished
     ordered = sorted(pieces, key=lambda piece: piece.at)
+    for _ in range(_ATTEMPTS):
+        found = _versions(name, checkpoints.storage) if before else None
+        try:
+            return _write_shard(key, ordered, layout, checkpoints, paths, assembly, before)
+        except OutputError:
+            # Another attempt may have replaced the shorter shard while this one was reading it.
+            if before is None or _versions(name, checkpoints.storage) == found:
+                raise
+    return _write_shard(key, ordered, layout, checkpoints, paths, assembly, before)
+
+
+def _versions(name: str, storage: Storage) -> tuple[str | None, str | None]:
+    return storage.version(name), storage.version(table_name(name))
+
+
+def _write_shard(
+    key: ShardKey,
+    ordered: list[Piece],
+    layout: Layout,
+    checkpoints: Checkpoints,
+    paths: Sequence[str],
+    assembly: str,
+    before: ShardRecord | None,
+) -> ShardRecord:
+    name = layout.shard_name(key)
     tokens = layout.shard_length(key)
     _check_cover(name, ordered, before.tokens if before else 0, tokens)
     storage = checkpoints.storage
@@ -163,11 +221,15 @@ def _write_table(
         for piece in ordered
     )
     table = join_documents(parts, paths, checkpoints.rule, shorter.table if shorter else None)
-    file = BytesIO()
-    DocumentTable.write(table, file)
-    content = file.getvalue()
+    content = _table_bytes(table)
     over = shorter.table_version if shorter else None
     return table, len(content), checkpoints.storage.write(table_name(name), content, over=over)
+
+
+def _table_bytes(table: pa.Table) -> bytes:
+    file = BytesIO()
+    DocumentTable.write(table, file)
+    return file.getvalue()
 
 
 def _check_cover(name: str, ordered: list[Piece], position: int, tokens: int) -> None:

@@ -42,7 +42,7 @@ from fineshards.shards.block_writer import (
     Part,
     documents_writer,
 )
-from fineshards.shards.job import Job, Settings
+from fineshards.shards.job import Job, Settings, job_name
 from fineshards.shards.layout import (
     ONE_STREAM,
     Layout,
@@ -55,7 +55,7 @@ from fineshards.shards.records import Block, ShardRecord, TokenBlock, from_field
 from fineshards.shards.reports import BlockSummary
 from fineshards.shards.runs import RunWriter, parse_cells
 from fineshards.shards.shuffle import Fragment
-from fineshards.storage.base import Storage
+from fineshards.storage.base import TEMPORARY, Storage
 from fineshards.storage.checksums import file_checksum
 from fineshards.storage.parquet import open_parquet
 
@@ -64,6 +64,10 @@ FOLDER = "checkpoints"
 _DOCUMENT_BYTES = 4 << 20
 
 _NO_TEST = SplitRule(None, 0)
+
+
+class _FollowedError(Exception):
+    """A job that adds the next generation has begun."""
 
 
 class Checkpoints:
@@ -135,6 +139,24 @@ class Checkpoints:
         """
         if self.storage.size(self._blocks_name(file)) is None:
             self.job()
+
+    def clear(self, keep: bool = False) -> None:
+        """Deletes the files that only an unfinished job needs.
+
+        A job that adds the next generation may have begun by now, and its files stay. keep: the
+        checkpoints themselves stay too. Raises OutputError if another job has the folder.
+        """
+
+        def check() -> None:
+            self.job()
+            if self.storage.size(job_name(self._generation + 1)) is not None:
+                raise _FollowedError
+
+        try:
+            self.storage.delete_folder(TEMPORARY if keep else FOLDER, check)
+        except _FollowedError:
+            if not keep:
+                self.storage.delete_folder(self.folder, self.job)
 
     # -- discovered files
 

@@ -257,9 +257,12 @@ def _with_numbers(table: pa.Table, paths: Sequence[str]) -> pa.Table:
     """A document table with the position of each source file in place of its path."""
     files = table["file"].combine_chunks()
     known = {path: index for index, path in enumerate(paths)}
-    numbers = np.array([known[path] for path in files.dictionary.to_pylist()], np.int32)
-    at = table.schema.get_field_index("file")
-    return table.set_column(at, "file", pa.array(numbers[files.indices.to_numpy()]))
+    # The beginning of a longer table may know more paths than it uses.
+    numbers = np.array([known.get(path, -1) for path in files.dictionary.to_pylist()], np.int32)
+    used = numbers[files.indices.to_numpy()]
+    if np.any(used < 0):
+        raise ValueError("a document table names a file that is not in the dataset")
+    return table.set_column(table.schema.get_field_index("file"), "file", pa.array(used))
 
 
 def _numbered(schema: pa.Schema) -> pa.Schema:

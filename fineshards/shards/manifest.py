@@ -398,6 +398,19 @@ class Manifest:
         """
         storage.write(kept_name(self.generation), self.to_bytes())
 
+    def no_generation(self, storage: Storage, generation: int) -> str:
+        """The message for a generation that the dataset does not have.
+
+        Args:
+            storage: The output folder.
+            generation: The one that was asked for.
+
+        Returns:
+            A sentence.
+        """
+        there = "one" if self.generation == 1 else f"1 to {self.generation}"
+        return f"{storage.root} has no generation {generation}: it has {there}."
+
     @classmethod
     def load(cls, storage: Storage, generation: int | None = None) -> Manifest | None:
         """Reads the manifest of an output folder.
@@ -420,10 +433,7 @@ class Manifest:
         if generation is None or generation == latest.generation:
             return latest
         if not 1 <= generation <= latest.generation:
-            raise OutputError(
-                f"{storage.root} has no generation {generation}: it has "
-                f"{'one' if latest.generation == 1 else f'1 to {latest.generation}'}."
-            )
+            raise OutputError(latest.no_generation(storage, generation))
         name = kept_name(generation)
         return cls.parse(storage.read(name), storage.path(name))
 

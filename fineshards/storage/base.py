@@ -119,7 +119,8 @@ class Storage(ABC):
 
         durable: whether the file must survive a power cut. Otherwise one may damage it. over: the
         `version` of the file that this one replaces; None if there must be none. Two attempts that
-        replace the same version with the same bytes both succeed; on a disk the last one counts.
+        replace the same version with the same bytes both succeed; with other bytes the later one
+        fails. On a disk two that end within the same instant both succeed, and the last one counts.
         """
 
     @abstractmethod

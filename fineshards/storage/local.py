@@ -8,12 +8,12 @@ not durable are not flushed, so a power cut may damage them.
 from __future__ import annotations
 
 import errno
+import filecmp
 import io
 import mmap
 import os
 import shutil
 import stat
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -125,19 +125,24 @@ class LocalStorage(Storage):
     def claim(self, name: str, content: bytes) -> bool:
         """See Storage."""
         target = self.path(name)
+        temporary = None
         try:
             os.makedirs(self.path(TEMPORARY), exist_ok=True)
             os.makedirs(os.path.dirname(target), exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=self.path(TEMPORARY)) as file:
+            temporary = self.path(f"{TEMPORARY}/{os.path.basename(name)}.{uuid.uuid4().hex}")
+            with open(temporary, "xb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-                # Unlike a rename, a link never replaces a file.
-                with suppress(FileExistsError):
-                    os.link(file.name, target)
-                _sync_folder(os.path.dirname(target))
+            # Unlike a rename, a link never replaces a file.
+            with suppress(FileExistsError):
+                os.link(temporary, target)
+            _sync_folder(os.path.dirname(target))
         except OSError as error:
             raise self._error("written", name, error) from error
+        finally:
+            if temporary:
+                Path(temporary).unlink(missing_ok=True)
         return self.read(name) == content
 
     @contextmanager
@@ -158,6 +163,8 @@ class LocalStorage(Storage):
                 file.flush()
                 if durable:
                     os.fsync(file.fileno())
+            if over is not None and self.version(name) != over:
+                self._check_same(name, temporary)
             os.replace(temporary, target)
             if durable:
                 _sync_folder(os.path.dirname(target))
@@ -166,6 +173,18 @@ class LocalStorage(Storage):
         finally:
             if temporary:
                 Path(temporary).unlink(missing_ok=True)
+
+    def _check_same(self, name: str, temporary: str) -> None:
+        """Raises OutputError unless another attempt has written the same file by now."""
+        try:
+            same = filecmp.cmp(temporary, self.path(name), shallow=False)
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise OutputError(
+                f"{self.path(name)} was changed while a file was made to replace it. Run again "
+                "when no one else writes there."
+            )
 
     def delete(self, name: str, check: Callable[[], object] = always) -> None:
         """See Storage."""

@@ -1,0 +1,109 @@
+"""Datasets that grow: made-up parts of a corpus, builds in this process, and what is compared."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fineshards import TokenDataset
+from fineshards.pipeline.cli import main
+from fineshards.shards.manifest import MANIFEST_NAME
+from fineshards.storage.base import open_storage
+
+Row = dict[str, Any]
+SCHEMA = pa.schema(
+    [("text", pa.string()), ("id", pa.string()), ("url", pa.string()), ("group", pa.int64())]
+)
+
+
+def made_up_rows(seed: int, count: int) -> list[Row]:
+    """Rows with repeated texts, texts longer than shards, and missing texts, ids and URLs."""
+    draw = random.Random(seed)
+    rows: list[Row] = []
+    for number in range(count):
+        words = draw.choice([0, 1, 5, 30, 30, 30, 400])
+        text = " ".join(draw.choice(["alpha", "beta", "Γάμμα", "δ", "7"]) for _ in range(words))
+        host = draw.choice(["a.example", "b.example:8080", "me@c.example"])
+        rows.append(
+            {
+                "text": None if draw.random() < 0.05 else text,
+                "id": None if draw.random() < 0.1 else f"id{seed}-{number}",
+                "url": draw.choice([None, *[f"https://{host}/{number}"] * 6]),
+                "group": draw.choice([None, 1, 2, 3, 4, 5]),
+            }
+        )
+        if draw.random() < 0.2:
+            rows[-1]["text"] = draw.choice(rows)["text"]
+    return rows
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> Path:
+    """Writes rows as parquet, with small row groups, or as JSON lines, by the file's ending."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.name.endswith(".parquet"):
+        pq.write_table(pa.Table.from_pylist(list(rows), SCHEMA), path, row_group_size=11)
+    else:
+        content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        path.write_bytes(gzip.compress(content) if path.name.endswith(".gz") else content)
+    return path
+
+
+def build(folder: Path | str, *arguments: object) -> None:
+    """`fineshards build`; what begins with -- is a flag, all else an input file."""
+    _run("build", [f"--output={folder}"], arguments)
+
+
+def append(folder: Path | str, *arguments: object) -> None:
+    """`fineshards append`, as `build`."""
+    _run("append", [str(folder)], arguments)
+
+
+def _run(command: str, where: list[str], arguments: Sequence[object]) -> None:
+    given = list(map(str, arguments))
+    flags = [argument for argument in given if argument.startswith("--")]
+    inputs = [argument for argument in given if not argument.startswith("--")]
+    status = main([command, *where, "--input", *inputs, *flags])
+    assert status == 0, f"{command} ended with {status}"
+
+
+def unfinished_append(dataset: Path | str, file: Path) -> None:
+    """Leaves an append behind that has written everything but the manifest."""
+    storage = open_storage(str(dataset))
+    manifest = storage.read(MANIFEST_NAME)
+    append(dataset, file, "--keep_checkpoints")
+    storage.write(MANIFEST_NAME, manifest, over=storage.version(MANIFEST_NAME))
+
+
+def content_of(folder: Path) -> dict[str, bytes]:
+    """The files that do not say how a dataset has grown: shards, tables, lists of rejected rows."""
+    parts = ("test", "train", "metadata/documents", "metadata/rejected")
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for part in parts
+        for path in (folder / part).rglob("*")
+        if path.is_file()
+    }
+
+
+def everything_in(folder: Path) -> dict[str, bytes]:
+    """All files of a folder, also unfinished ones, as name to content."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def tokens_in(dataset: TokenDataset) -> list[int]:
+    """All tokens of a dataset of samples of one token."""
+    samples = dataset.gather(np.arange(len(dataset)))
+    tokens: list[int] = [*samples[:, 0].tolist(), *samples[-1, 1:].tolist()]
+    return tokens

@@ -1,0 +1,276 @@
+"""Datasets that grow: build A, append B, append C is build A B C, byte for byte."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+from support.growing import (
+    Row,
+    append,
+    build,
+    content_of,
+    made_up_rows,
+    write_rows,
+)
+from support.oracle import ENCODING, oracle, oracle_by_document, shards_in, side_of
+from support.tokenizer_files import save, train
+
+import fineshards
+from fineshards import TokenDataset
+from fineshards.errors import UsageError
+from fineshards.shards.manifest import Manifest
+from fineshards.storage.base import open_storage
+
+ROWS = made_up_rows(1, 120)
+KEYS: dict[str, Callable[[Row], str | None]] = {
+    "text": lambda row: row["text"],
+    "id": lambda row: row["id"],
+    "host": lambda row: row["url"] and urlsplit(row["url"]).hostname,
+    "row": lambda row: None,
+    "column:group": lambda row: row["group"] and str(row["group"]),
+}
+
+
+def expected_shards(parts: list[list[Row]], flags: dict[str, str]) -> dict[str, bytes]:
+    """The oracle's shards of a build of all parts."""
+    size = int(flags["shard_tokens"])
+    if "test_shards" in flags:
+        texts = [row["text"] for rows in parts for row in rows]
+        return oracle(texts, size, int(flags["test_shards"]))
+    return oracle_by_document(parts, size, flags["test_fraction"], KEYS[flags["split_key"]])
+
+
+def check_growth(tmp_path: Path, parts: list[list[Row]], flags: dict[str, str]) -> Manifest:
+    """Builds the first part and appends the others; returns the last manifest."""
+    endings = (".parquet", ".jsonl", ".jsonl.gz")
+    files = [
+        write_rows(tmp_path / f"in/{number}{endings[number % 3 if len(rows) % 2 else 0]}", rows)
+        for number, rows in enumerate(parts)
+    ]
+    given = [f"--{name}={value}" for name, value in flags.items()]
+    build(tmp_path / "at-once", *files, *given)
+    grown = tmp_path / "grown"
+    build(grown, files[0], *given)
+    for generation, file in enumerate(files[1:], 2):
+        full = {
+            name: (grown / name).stat().st_ino
+            for name, content in shards_in(grown).items()
+            if len(content) == 128 + 4 * int(flags["shard_tokens"])
+        }
+        append(grown, file)
+        assert {name: (grown / name).stat().st_ino for name in full} == full
+        manifest = Manifest.load_finished(open_storage(str(grown)))
+        assert manifest.generation == generation
+    assert content_of(grown) == content_of(tmp_path / "at-once")
+    assert shards_in(grown) == expected_shards(parts, flags)
+    assert not (grown / "checkpoints").exists()
+    for generation in range(1, len(parts) + 1):
+        assert fineshards.verify(grown, sample=100, generation=generation).problems == []
+    return manifest
+
+
+BY_TEXT = {"test_fraction": "0.3", "split_key": "text"}
+BY_SHARD = {"test_shards": "2"}
+
+
+@pytest.mark.parametrize(
+    ("cuts", "flags"),
+    [
+        ((40, 80), BY_TEXT | {"shard_tokens": "700"}),
+        ((40, 80), BY_SHARD | {"shard_tokens": "700", "block_bytes": "1"}),
+        ((119, 119), BY_TEXT | {"shard_tokens": "100000", "block_bytes": "2000"}),
+        ((1, 2), BY_SHARD | {"shard_tokens": "2500"}),
+        ((60, 61), {"test_fraction": "0.5", "split_key": "row", "shard_tokens": "300"}),
+        pytest.param(
+            (3, 90),
+            {"test_fraction": "0.5", "split_key": "host", "shard_tokens": "333"},
+            marks=pytest.mark.kills,
+        ),
+        ((17, 18), {"test_fraction": "0.1", "split_key": "id", "shard_tokens": "1000"}),
+        pytest.param(
+            (1, 119),
+            {"test_fraction": "0.4", "split_key": "column:group", "shard_tokens": "512"},
+            marks=pytest.mark.kills,
+        ),
+    ],
+)
+def test_a_dataset_in_three_parts_is_the_dataset_of_all_files(
+    tmp_path: Path, cuts: tuple[int, int], flags: dict[str, str]
+) -> None:
+    first, second = cuts
+    parts = [ROWS[:first], ROWS[first:second], ROWS[second:]]
+    check_growth(tmp_path, parts, flags)
+
+
+@pytest.mark.kills
+@pytest.mark.parametrize("seed", range(10))
+def test_a_corpus_cut_anywhere(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    first, second = sorted(draw.sample(range(1, len(ROWS)), 2))
+    flags = {"shard_tokens": str(draw.choice([50, 200, 999, 5000, 10**6]))}
+    if draw.random() < 0.5:
+        flags["test_shards"] = str(draw.choice([0, 1, 3, 1000]))
+    else:
+        flags["test_fraction"] = draw.choice(["0", "0.01", "0.3", "1/3", "1"])
+        flags["split_key"] = draw.choice(sorted(KEYS))
+    flags["block_bytes"] = str(draw.choice([1, 700, 10**9]))
+    check_growth(tmp_path, [ROWS[:first], ROWS[first:second], ROWS[second:]], flags)
+
+
+def tokens_of(rows: list[Row]) -> int:
+    return sum(1 + len(ENCODING.encode_ordinary(row["text"])) for row in rows if row["text"])
+
+
+def test_appends_that_add_nothing_or_fill_a_shard_exactly(tmp_path: Path) -> None:
+    texts = ["one two", "three", "four five six seven", "eight", "nine ten", "eleven", "twelve"]
+    rows = [{"text": text} for text in texts]
+    size = tokens_of(rows[:3])
+    source = tmp_path / "in"
+    source.mkdir()
+    columns = pa.schema([("text", pa.string())])
+    pq.write_table(columns.empty_table(), source / "1-no-rows.parquet")
+    pq.ParquetWriter(source / "2-no-row-groups.parquet", columns).close()
+    (source / "3-empty.jsonl").touch()
+    write_rows(source / "4-no-texts.jsonl", [{"text": None}, {"text": None}])
+    write_rows(source / "5-fills.jsonl", rows[1:3])
+    write_rows(source / "6-begins.parquet", rows[3:4])
+    write_rows(source / "7-two.jsonl.gz", rows[4:])
+    write_rows(source / "0-first.jsonl", rows[:1])
+    files = sorted(source.iterdir())
+    grown = tmp_path / "grown"
+    flags = [f"--shard_tokens={size}", "--test_shards=1"]
+    build(grown, files[0], *flags)
+    for file in files[1:]:
+        append(grown, file)
+    build(tmp_path / "at-once", source, *flags)
+    assert content_of(grown) == content_of(tmp_path / "at-once")
+    assert shards_in(grown) == oracle(texts, size, 1)
+    for generation in range(1, 9):
+        assert fineshards.verify(grown, generation=generation).problems == []
+        manifest = Manifest.load_finished(open_storage(str(grown)), generation)
+        documents = [1, 1, 1, 1, 1, 3, 4, 7][generation - 1]
+        assert manifest.totals()["tokens"] == tokens_of(rows[:documents])
+        # The first shard was the last one while it was not full: it grew.
+        assert manifest.splits()["test"]["shards"] == 1
+
+
+def test_a_split_that_was_empty_gets_its_first_shard(tmp_path: Path) -> None:
+    rows = [{"text": f"text {number}"} for number in range(40)]
+    sides: dict[str, list[Row]] = {"test": [], "train": []}
+    for row in rows:
+        sides[side_of(row["text"], "0.5")].append(row)
+    first = write_rows(tmp_path / "in/0.jsonl", sides["train"])
+    second = write_rows(tmp_path / "in/1.jsonl", sides["test"])
+    grown = tmp_path / "grown"
+    flags = ["--shard_tokens=20", "--test_fraction=0.5"]
+    build(grown, first, *flags)
+    with pytest.raises(UsageError, match="the test split is empty"):
+        TokenDataset(grown, "test", sequence_length=4)
+    append(grown, second)
+    build(tmp_path / "at-once", first, second, *flags)
+    assert content_of(grown) == content_of(tmp_path / "at-once")
+    assert len(TokenDataset(grown, "test", sequence_length=4)) > 10
+    with pytest.raises(UsageError, match="the test split is empty"):
+        TokenDataset(grown, "test", sequence_length=4, generation=1)
+
+
+def test_rows_that_cannot_be_read_are_listed_in_every_generation(tmp_path: Path) -> None:
+    files = []
+    for number in range(3):
+        files.append(write_rows(tmp_path / f"in/{number}.jsonl", ROWS[number * 9 : number * 9 + 9]))
+        with files[-1].open("a") as file:
+            file.write("no json\n" * number)
+    flags = ["--shard_tokens=300", "--max_bad_rows=5", "--test_fraction=0.5"]
+    build(tmp_path / "at-once", *files, *flags)
+    grown = tmp_path / "grown"
+    build(grown, files[0], *flags)
+    append(grown, files[1], "--max_bad_rows=1")
+    append(grown, files[2], "--max_bad_rows=2")
+    assert content_of(grown) == content_of(tmp_path / "at-once")
+    for generation in (1, 2, 3):
+        assert fineshards.verify(grown, generation=generation).problems == []
+    manifest = Manifest.load_finished(open_storage(str(grown)))
+    assert manifest.totals()["rejected"] == 3
+
+
+def test_tokens_of_two_bytes_grow_too(tmp_path: Path) -> None:
+    tokenizer = save(train("gpt2", [row["text"] or "" for row in ROWS]), tmp_path / "mine.json")
+    files = [
+        write_rows(tmp_path / f"in/{number}.parquet", ROWS[number * 20 : number * 20 + 20])
+        for number in range(3)
+    ]
+    flags = [
+        f"--tokenizer={tokenizer}",
+        "--dtype=uint16",
+        "--shard_tokens=1000",
+        "--test_fraction=0.3",
+    ]
+    build(tmp_path / "at-once", *files, *flags)
+    grown = tmp_path / "grown"
+    build(grown, files[0], *flags)
+    tokenizer.unlink()  # The dataset has it.
+    append(grown, files[1])
+    append(grown, files[2])
+    assert np.load(grown / "train/train_0000.npy").dtype == np.uint16
+    assert content_of(grown) == content_of(tmp_path / "at-once")
+    assert fineshards.verify(grown, sample=100).problems == []
+
+
+def test_old_sources_need_not_exist(tmp_path: Path) -> None:
+    files = [
+        write_rows(tmp_path / f"in/{number}.parquet", ROWS[number * 20 : number * 20 + 20])
+        for number in range(3)
+    ]
+    flags = ["--shard_tokens=700", "--test_fraction=0.3"]
+    build(tmp_path / "at-once", *files, *flags)
+    grown = tmp_path / "grown"
+    build(grown, files[0], *flags)
+    for number in (1, 2):
+        files[number - 1].unlink()
+        append(grown, files[number])
+    assert content_of(grown) == content_of(tmp_path / "at-once")
+    assert fineshards.verify(grown).problems == []
+
+
+@pytest.mark.parametrize("split", ["--test_fraction=0.3", "--test_shards=1"])
+def test_each_generation_is_shuffled_within_itself(tmp_path: Path, split: str) -> None:
+    parts = [ROWS[:50], ROWS[50:53], ROWS[53:]]
+    files = [
+        write_rows(tmp_path / f"in/{number}.parquet", rows) for number, rows in enumerate(parts)
+    ]
+    grown = tmp_path / "grown"
+    build(grown, files[0], "--shard_tokens=700", split, "--shuffle_seed=5", "--block_bytes=1")
+    first = shards_in(grown)
+    append(grown, files[1])
+    append(grown, files[2], "--bucket_bytes=2000")
+    rows = []
+    for number, part in enumerate(parts):
+        rows += shuffled(number, part, 5)
+    if split == "--test_shards=1":
+        expected = oracle([row["text"] for row in rows], 700, 1)
+    else:
+        expected = oracle_by_document([rows], 700, "0.3", KEYS["text"])
+    assert shards_in(grown) == expected
+    for name, content in first.items():
+        if len(content) == 128 + 4 * 700:
+            assert expected[name] == content
+        assert expected[name][128:].startswith(content[128:])
+    for generation in (1, 2, 3):
+        assert fineshards.verify(grown, sample=100, generation=generation).problems == []
+
+
+def shuffled(file: int, rows: list[Row], seed: int) -> list[Row]:
+    """The rows of a file with a text, in the order of their keys."""
+
+    def key(row: int) -> bytes:
+        return xxhash.xxh3_128_digest(f"{file}:{row}".encode(), seed=seed)
+
+    return [rows[row] for row in sorted(range(len(rows)), key=key) if rows[row]["text"] is not None]

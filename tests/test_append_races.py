@@ -1,0 +1,90 @@
+"""Two appends to one dataset at the same time, in two processes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from support.growing import append, build, content_of, made_up_rows, write_rows
+
+import fineshards
+from fineshards.errors import OutputError
+from fineshards.shards.manifest import Manifest
+from fineshards.storage.base import Part, open_storage
+
+FLAGS = ["--shard_tokens=500", "--test_fraction=0.3", "--block_bytes=1"]
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three files."""
+    folder, rows = tmp_path_factory.mktemp("parts"), made_up_rows(8, 150)
+    return [
+        write_rows(folder / f"{number}.parquet", rows[number * 50 : number * 50 + 50])
+        for number in range(3)
+    ]
+
+
+def at_once(folder: Path, first: Path, second: Path) -> list[tuple[int, str]]:
+    """Starts two appends together; returns their exit codes and their last lines on stderr."""
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "fineshards", "append", str(folder), "--input", str(file)],
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for file in (first, second)
+    ]
+    lines = [process.communicate()[1].splitlines() for process in running]
+    return [(process.returncode, said[-1]) for process, said in zip(running, lines, strict=True)]
+
+
+def test_the_same_append_twice_at_once(parts: list[Path], tmp_path: Path) -> None:
+    build(tmp_path / "at-once", *parts[:2], *FLAGS)
+    build(tmp_path / "out", parts[0], *FLAGS)
+    ends = at_once(tmp_path / "out", parts[1], parts[1])
+    assert [code for code, _ in ends] == [0, 0], ends
+    assert content_of(tmp_path / "out") == content_of(tmp_path / "at-once")
+    assert not (tmp_path / "out/checkpoints").exists()
+
+
+def test_of_two_different_appends_at_once_one_wins(parts: list[Path], tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    build(folder, parts[0], *FLAGS)
+    ends = at_once(folder, parts[1], parts[2])
+    manifest = Manifest.load_finished(open_storage(str(folder)))
+    # If one ended before the other began, both won.
+    assert sum(code == 0 for code, _ in ends) == manifest.generation - 1
+    assert manifest.generation > 1
+    for code, line in ends:
+        if code:
+            assert line.startswith(f"fineshards: another append to {folder} ") or (
+                line.startswith(f"fineshards: {folder} ") and "so this" in line
+            ), line
+    build(tmp_path / "at-once", *(file.path for file in manifest.files), *FLAGS)
+    assert content_of(folder) == content_of(tmp_path / "at-once")
+    assert fineshards.verify(folder).problems == []
+
+
+def test_a_late_worker_does_not_undo_a_later_append(parts: list[Path], tmp_path: Path) -> None:
+    """It puts its shorter shard in the place of the version that it had found only."""
+    folder = tmp_path / "out"
+    build(folder, parts[0], *FLAGS)
+    storage = open_storage(str(folder))
+    name = max(storage.names("train/"))
+    found, size = storage.version(name), storage.size(name)
+    assert size is not None
+    append(folder, parts[1])
+    shutil.copytree(folder, tmp_path / "grown")
+    with pytest.raises(OutputError, match="was changed while a file was made to replace it"):
+        storage.assemble(name, b"", [Part(name, 0, size)], found)
+    assert content_of(folder) == content_of(tmp_path / "grown")
+    # With the same bytes it is an attempt at the same work.
+    storage.write(name, storage.read(name), over=found)
+    assert content_of(folder) == content_of(tmp_path / "grown")

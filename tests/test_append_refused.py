@@ -1,0 +1,359 @@
+"""Appends that cannot be: one sentence each, and the dataset stays as it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import ROOT
+from support.damage import edit_manifest, flip_bit
+from support.growing import (
+    append,
+    build,
+    content_of,
+    everything_in,
+    made_up_rows,
+    unfinished_append,
+    write_rows,
+)
+
+import fineshards
+from fineshards.config import BuildConfig
+from fineshards.errors import InputError, UsageError
+from fineshards.pipeline.append import prepare_append
+from fineshards.pipeline.cli import main
+from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.counts import Counts, Sums
+from fineshards.shards.job import Job
+from fineshards.shards.layout import SplitRule
+from fineshards.shards.plan import Before, plan_stream
+from fineshards.shards.reports import FileReport
+from fineshards.storage.base import open_storage
+
+ROWS = made_up_rows(2, 60)
+FLAGS = ["--shard_tokens=400", "--test_fraction=0.3"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files `in/0.parquet` to `in/2.parquet`, and a dataset of the first."""
+    folder = tmp_path_factory.mktemp("finished")
+    for number in range(3):
+        rows = ROWS[number * 20 : number * 20 + 20]
+        write_rows(folder / f"in/{number}.parquet", rows)
+    build(folder / "out", folder / "in/0.parquet", *FLAGS)
+    return folder
+
+
+@pytest.fixture
+def dataset(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the dataset; the sources stay where they are."""
+    shutil.copytree(finished / "out", tmp_path / "out")
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def new(finished: Path) -> Path:
+    """A file that is not in the dataset."""
+    return finished / "in/1.parquet"
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs an append that is refused and changes nothing; returns the sentence."""
+
+    def run(dataset: Path, *arguments: object) -> str:
+        before = everything_in(dataset)
+        given = list(map(str, arguments))
+        flags = [argument for argument in given if argument.startswith("--")]
+        files = [argument for argument in given if not argument.startswith("--")]
+        capsys.readouterr()
+        assert main(["append", str(dataset), "--input", *files, *flags]) in (1, 2)
+        assert everything_in(dataset) == before
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert said.startswith("fineshards: ")
+        return said
+
+    return run
+
+
+def test_a_file_without_the_columns(
+    dataset: Path, tmp_path: Path, refused: Callable[..., str], new: Path
+) -> None:
+    other = tmp_path / "other.parquet"
+    pq.write_table(pa.table({"body": ["some text"]}), other)
+    assert f"{other} has no column 'text'" in refused(dataset, other)
+    assert fineshards.verify(dataset).problems == []
+    append(dataset, new)
+
+
+def test_another_version_of_the_tokenizer(
+    dataset: Path, refused: Callable[..., str], new: Path
+) -> None:
+    record = dataset / "metadata/job.json"
+    manifest = json.loads((dataset / "metadata/manifest.json").read_text())
+    golden = manifest["settings"]["tokenizer"]["golden_sha256"]
+    fake = "0" * 64
+
+    def change(content: dict[str, object]) -> None:
+        content["settings"]["tokenizer"]["golden_sha256"] = fake  # type: ignore[index]
+
+    record.write_text(record.read_text().replace(golden, fake))
+    job = Job.load(open_storage(str(dataset)))
+    assert job is not None
+    fingerprint = job.fingerprint()
+    record.write_text(record.read_text().replace(manifest["fingerprint"], fingerprint))
+    edit_manifest(dataset, change)
+    edit_manifest(dataset, lambda content: content.update(fingerprint=fingerprint))
+    assert "gives different tokens for the golden texts" in refused(dataset, new)
+
+
+def test_a_damaged_file_of_the_tokenizer(
+    dataset: Path, refused: Callable[..., str], new: Path
+) -> None:
+    flip_bit(dataset / "metadata/vocabulary.tiktoken", 1000)
+    assert "metadata/vocabulary.tiktoken has sha256 " in refused(dataset, new)
+
+
+def test_a_file_that_is_in_the_dataset(
+    dataset: Path,
+    finished: Path,
+    tmp_path: Path,
+    refused: Callable[..., str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    old, new = finished / "in/0.parquet", finished / "in/1.parquet"
+    there = f"{old} is in the dataset already"
+    assert f"{there}, and {new} is not. Give the new files only." in refused(dataset, old, new)
+    # All of them: there is nothing to do.
+    before = everything_in(dataset)
+    append(dataset, old)
+    assert "nothing new, nothing to do: 20 documents" in capsys.readouterr().out
+    assert everything_in(dataset) == before
+    assert fineshards.append(dataset, input=old).generation == 1
+    # The same file under other names.
+    hard, soft, copied = (
+        tmp_path / "hard.parquet",
+        tmp_path / "soft.parquet",
+        tmp_path / "c.parquet",
+    )
+    os.link(old, hard)
+    soft.symlink_to(old)
+    shutil.copy2(old, copied)
+    for name in (hard, soft, copied):
+        assert f"{name} is in the dataset already, as {old}" in refused(dataset, new, name)
+    # Other content of the same size and time is new; so is a copy that has a time of its own.
+    other = bytearray(old.read_bytes())
+    other[8] ^= 1
+    copied.write_bytes(other)
+    shutil.copystat(old, copied)
+    config = BuildConfig(output=dataset, input=copied, append=True)
+    assert prepare_append(config).job.generation == 2
+    # The file in the dataset has changed.
+    os.utime(old)
+    try:
+        assert f"{there}, and has changed since" in refused(dataset, old)
+        assert f"{there}, and has changed since" in refused(dataset, new, old)
+    finally:
+        shutil.copystat(hard, old)
+
+
+def test_a_file_that_was_moved_is_in_the_dataset(
+    tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    first = write_rows(tmp_path / "in/a.jsonl", ROWS[:5])
+    build(tmp_path / "out", first, *FLAGS)
+    moved = first.rename(tmp_path / "in/b.jsonl")
+    assert f"{moved} is in the dataset already, as {first}" in refused(tmp_path / "out", moved)
+
+
+def test_a_dataset_that_is_not_finished(
+    dataset: Path, tmp_path: Path, refused: Callable[..., str], new: Path
+) -> None:
+    (dataset / "metadata/manifest.json").unlink()
+    assert "holds no finished dataset: metadata/manifest.json is missing" in refused(dataset, new)
+    nowhere = tmp_path / "nowhere"
+    assert f"{nowhere} holds no finished dataset" in refused(nowhere, new)
+    assert not nowhere.exists()
+
+
+@pytest.mark.parametrize(
+    "flag",
+    ["--shard_tokens=7", "--test_fraction=0.1", "--text_column=body", "--tokenizer=gpt2"],
+)
+def test_settings_that_the_dataset_has_decided(
+    dataset: Path, new: Path, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = everything_in(dataset)
+    command = ["build", "--append", f"--output={dataset}", f"--input={new}", flag]
+    assert main(command) == 2
+    name = flag.partition("=")[0]
+    assert f"{name} is the dataset's own, and an append takes it" in capsys.readouterr().err
+    assert everything_in(dataset) == before
+    # As flags of `append` they do not exist.
+    assert main(["append", str(dataset), f"--input={new}", flag]) == 2
+    assert everything_in(dataset) == before
+
+
+@pytest.mark.parametrize("fixture", ["version-0.1.0", "version-2"])
+def test_a_dataset_of_an_earlier_version(
+    tmp_path: Path, refused: Callable[..., str], new: Path, fixture: str
+) -> None:
+    dataset = tmp_path / "out"
+    shutil.copytree(ROOT / "tests/fixtures" / fixture / "finished", dataset)
+    said = refused(dataset, new)
+    assert "was built by an earlier version of fineshards (format version " in said
+    assert "whose datasets cannot grow. Build it again with all files." in said
+
+
+@pytest.mark.parametrize("what", ["shard", "table", "shorter table"])
+def test_a_damaged_last_shard(dataset: Path, new: Path, what: str, capfd: object) -> None:
+    last = max((dataset / "train").iterdir())
+    table = dataset / f"metadata/documents/{last.stem}.parquet"
+    if what == "shorter table":
+        table.write_bytes(table.read_bytes()[:-1])
+    else:
+        flip_bit(last if what == "shard" else table, 200)
+    damaged = last if what == "shard" else table
+    before = content_of(dataset)
+    shards = {name: content for name, content in before.items() if "train" in name}
+    assert main(["append", str(dataset), f"--input={new}"]) == 1
+    said = capfd.readouterr().err.splitlines()[-1]  # type: ignore[attr-defined]
+    assert f"{damaged} is not what the manifest says, so nothing is added to it." in said
+    after = content_of(dataset)
+    assert {name: after[name] for name in shards if last.stem in name} == {
+        name: content for name, content in shards.items() if last.stem in name
+    }
+    assert json.loads((dataset / "metadata/manifest.json").read_text())["generations"] == [
+        {"files": 1, "redacted": 0, "redaction_sha256": None}
+    ]
+
+
+def test_an_unfinished_append_of_other_files(
+    dataset: Path, finished: Path, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    before, first, second = everything_in(dataset), *(finished / f"in/{n}.parquet" for n in (1, 2))
+    unfinished_append(dataset, first)
+    assert fineshards.verify(dataset).problems == []
+    assert content_of(dataset) != {name: before[name] for name in before}
+    said = refused(dataset, second)
+    assert f"another append to {dataset} is not finished: input file 1: was {first}, now" in said
+    assert "Finish it with its own command, or discard what it has done with --overwrite." in said
+    # What replaces it adds nothing to any shard, so that the old last shards must be back.
+    empty = tmp_path / "empty.jsonl"
+    empty.touch()
+    append(dataset, empty, "--overwrite")
+    kept = {name: content for name, content in before.items() if name in content_of(dataset)}
+    assert content_of(dataset) == kept
+    for generation in (1, 2):
+        assert fineshards.verify(dataset, generation=generation).problems == []
+    append(dataset, second)
+    build(tmp_path / "at-once", finished / "in/0.parquet", empty, second, *FLAGS)
+    assert content_of(dataset) == content_of(tmp_path / "at-once")
+
+
+def test_an_unfinished_append_whose_record_is_damaged(
+    dataset: Path, finished: Path, refused: Callable[..., str]
+) -> None:
+    first, second = finished / "in/1.parquet", finished / "in/2.parquet"
+    unfinished_append(dataset, first)
+    record = dataset / "metadata/generations/0002.job.json"
+    record.write_bytes(record.read_bytes()[:-30])
+    assert f"{record} is not a readable job record" in refused(dataset, second)
+    (problem,) = (
+        each for each in fineshards.verify(dataset).problems if "not a readable job record" in each
+    )
+    assert str(record) in problem
+    append(dataset, second, "--overwrite")
+    for generation in (1, 2):
+        assert fineshards.verify(dataset, generation=generation, sample=100).problems == []
+
+
+def test_an_append_that_had_finished_nothing_makes_room(dataset: Path, finished: Path) -> None:
+    first, second = finished / "in/1.parquet", finished / "in/2.parquet"
+    prepare_append(BuildConfig(output=dataset, input=first, append=True))
+    append(dataset, second)
+    assert fineshards.verify(dataset, sample=100).problems == []
+
+
+def test_a_late_discard_deletes_nothing_of_a_generation_that_was_finished_meanwhile(
+    dataset: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An append that is found with nothing done may finish while another takes its place."""
+    first, second = finished / "in/1.parquet", finished / "in/2.parquet"
+    prepare_append(BuildConfig(output=dataset, input=first, append=True))
+    looked = Checkpoints.has_finished_blocks
+
+    def look(checkpoints: Checkpoints) -> bool:
+        found = looked(checkpoints)
+        monkeypatch.undo()
+        append(dataset, first)
+        return found
+
+    monkeypatch.setattr(Checkpoints, "has_finished_blocks", look)
+    with pytest.raises(UsageError, match="was launched at the same time, and was faster"):
+        prepare_append(BuildConfig(output=dataset, input=second, append=True))
+    assert fineshards.verify(dataset, sample=100).problems == []
+    assert fineshards.verify(dataset, generation=1).problems == []
+    append(dataset, second)
+    assert fineshards.verify(dataset, sample=100).problems == []
+
+
+def test_the_end_of_a_job_keeps_the_checkpoints_of_the_append_after_it(
+    dataset: Path, finished: Path
+) -> None:
+    first = finished / "in/1.parquet"
+    unfinished_append(dataset, first)
+    storage = open_storage(str(dataset))
+    job = Job.load(storage, 2)
+    assert job is not None
+    kept = Checkpoints.of(storage, job).finished_blocks()
+    assert kept
+    # The first command again: it is finished.
+    build(dataset, finished / "in/0.parquet", *FLAGS)
+    assert Checkpoints.of(storage, job).finished_blocks() == kept
+
+
+def test_kept_checkpoints_of_every_generation_belong_to_the_dataset(
+    finished: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    build(output, finished / "in/0.parquet", *FLAGS, "--keep_checkpoints")
+    append(output, finished / "in/1.parquet", "--keep_checkpoints")
+    assert len(list((output / "checkpoints").iterdir())) == 2
+    assert fineshards.verify(output).problems == []
+
+
+def test_the_record_of_an_append_can_be_read_as_other_files_can(dataset: Path, new: Path) -> None:
+    append(dataset, new)
+    modes = {
+        stat.S_IMODE((dataset / f"metadata/{name}").stat().st_mode)
+        for name in ("job.json", "manifest.json", "generations/0002.job.json")
+    }
+    assert len(modes) == 1
+
+
+@pytest.mark.parametrize("rule", [SplitRule("1/2", None, "text", 1), SplitRule(None, 3)])
+def test_a_dataset_does_not_outgrow_the_digits_of_its_names(rule: SplitRule) -> None:
+    streams = len(rule.streams)
+
+    def plan(held: int, new: int) -> int:
+        before = Before((Sums(1, held),) * streams, ())
+        sums = Sums(1, new)
+        test = sums if rule.by_document else None
+        counts = Counts(rows=streams, documents=streams, tokens=new * streams)
+        return plan_stream([FileReport(1, 1, counts, test)], 10, rule, before).layout.windows
+
+    most = 100_000 if rule.by_document else 100_030
+    assert plan(90_000, most - 90_000) == most // 10 * streams
+    with pytest.raises(InputError, match="and its names have 4 digits, so readers that sort them"):
+        plan(90_000, most - 90_000 + 1)
+    # With five digits from the beginning it may grow.
+    assert plan(most + 1, 200_000) > 20_000

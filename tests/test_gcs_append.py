@@ -1,0 +1,263 @@
+"""Datasets that grow on gs://: the bytes of a local build, whole generations, no leftovers."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy
+from support.growing import (
+    append,
+    build,
+    content_of,
+    made_up_rows,
+    tokens_in,
+    unfinished_append,
+    write_rows,
+)
+
+import fineshards
+from fineshards import BatchLoader, TokenDataset
+from fineshards.config import BuildConfig
+from fineshards.errors import UsageError
+from fineshards.pipeline.append import prepare_append
+from fineshards.pipeline.cli import main
+from fineshards.shards.manifest import Manifest
+from fineshards.storage.base import open_storage
+
+pytestmark = pytest.mark.cloud
+
+OUTPUT = "gs://data/deep/out"
+FLAGS = ["--shard_tokens=700", "--test_fraction=0.4", "--block_bytes=1"]
+ROWS = made_up_rows(4, 66)
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three files."""
+    folder = tmp_path_factory.mktemp("parts")
+    return [
+        write_rows(folder / f"{number}.parquet", ROWS[number * 22 : number * 22 + 22])
+        for number in range(3)
+    ]
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory, parts: list[Path]) -> list[Path]:
+    """Local datasets of the first file, the first two, and all three."""
+    folder = tmp_path_factory.mktemp("local")
+    for number in (1, 2, 3):
+        build(folder / str(number), *parts[:number], *FLAGS)
+    return [folder / str(number) for number in (1, 2, 3)]
+
+
+def content_in(cloud: Proxy) -> dict[str, bytes]:
+    """As `content_of`."""
+    names = {name.removeprefix("deep/out/"): name for name in cloud.names("data")}
+    parts = ("test/test_", "train/train_", "metadata/documents/", "metadata/rejected/")
+    return {
+        short: cloud.content("data", name)
+        for short, name in names.items()
+        if short.startswith(parts)
+    }
+
+
+def records_in(cloud: Proxy) -> set[str]:
+    names = {name.removeprefix("deep/out/") for name in cloud.names("data")}
+    return names - set(content_in(cloud)) - {"test/", "train/"}
+
+
+FIRST = {"metadata/job.json", "metadata/manifest.json", "metadata/vocabulary.tiktoken"}
+
+
+def records(generations: int) -> set[str]:
+    """The other files of a dataset of some generations."""
+    folder = "metadata/generations"
+    made = {f"{folder}/{number:04d}.json" for number in range(1, generations + 1)}
+    made |= {f"{folder}/{number:04d}.job.json" for number in range(2, generations + 1)}
+    return FIRST | made
+
+
+def check_readers(local: list[Path]) -> int:
+    """Every generation is whole; returns the number of the latest."""
+    latest = Manifest.load_finished(open_storage(OUTPUT)).generation
+    for number in range(1, latest + 1):
+        for split in ("test", "train"):
+            here, there = (
+                TokenDataset(folder, split, sequence_length=1, generation=generation)
+                for folder, generation in ((OUTPUT, number), (str(local[number - 1]), None))
+            )
+            assert tokens_in(here) == tokens_in(there)
+        assert fineshards.verify(OUTPUT, generation=number).problems == []
+    return latest
+
+
+@pytest.mark.parametrize("assembly", [[], ["--assembly=stream"]])
+def test_appends_on_gs_give_the_bytes_of_a_local_build(
+    cloud: Proxy, parts: list[Path], local: list[Path], assembly: list[str]
+) -> None:
+    build(OUTPUT, parts[0], *FLAGS)
+    for number in (2, 3):
+        append(OUTPUT, parts[number - 1], *assembly)
+        assert content_in(cloud) == content_of(local[number - 1])
+        assert records_in(cloud) == records(number)
+    assert check_readers(local) == 3
+    append(OUTPUT, *parts[:2])
+    assert records_in(cloud) == records(3)
+
+
+@pytest.mark.parametrize("assembly", ["compose", "stream"])
+def test_an_append_over_a_failing_network(
+    cloud: Proxy, parts: list[Path], local: list[Path], assembly: str
+) -> None:
+    build(OUTPUT, parts[0], *FLAGS)
+    faults = [
+        ("^POST /upload", 503),
+        ("^POST /upload", CUT_UPLOAD),
+        ("^POST /upload", LOSE_ANSWER),
+        ("/compose", LOSE_ANSWER),
+        ("alt=media", CUT_DOWNLOAD),
+        ("^DELETE", LOSE_ANSWER),
+    ]
+    for place, (pattern, fault) in enumerate(faults):
+        cloud.fail(pattern, fault, range(2 + place, 1000, 13))
+    append(OUTPUT, parts[1], f"--assembly={assembly}")
+    assert sum(rule.hits for rule in cloud.rules) >= 6
+    cloud.rules.clear()
+    assert content_in(cloud) == content_of(local[1])
+    assert records_in(cloud) == records(2)
+    assert check_readers(local) == 2
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "fineshards", "append", OUTPUT, "--input", *map(str, arguments)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_an_append_that_is_killed_repeatedly(
+    cloud: Proxy, parts: list[Path], local: list[Path]
+) -> None:
+    """Each run is killed at its eleventh write request, which the server still carries out."""
+    build(OUTPUT, parts[0], *FLAGS)
+    runs = 0
+    while True:
+        runs += 1
+        running: list[subprocess.Popen[str]] = []
+
+        def kill(running: list[subprocess.Popen[str]] = running) -> None:
+            running[0].kill()
+            running[0].wait()
+
+        cloud.rules.clear()
+        cloud.fail("^(POST|PUT|DELETE)", kill, (11,))
+        running.append(start(parts[1]))
+        _, errors = running[0].communicate()
+        cloud.rules.clear()
+        latest = check_readers(local)
+        if running[0].returncode == 0:
+            break
+        assert running[0].returncode == -signal.SIGKILL, errors
+    assert (latest, runs > 3) == (2, True)
+    assert content_in(cloud) == content_of(local[1])
+    assert records_in(cloud) == records(2)
+
+
+def test_two_appends_of_the_same_file_at_once(
+    cloud: Proxy, parts: list[Path], local: list[Path]
+) -> None:
+    build(OUTPUT, parts[0], *FLAGS)
+    both = [start(parts[1]), start(parts[1])]
+    errors = [one.communicate()[1] for one in both]
+    assert [one.returncode for one in both] == [0, 0], "\n".join(errors)
+    assert content_in(cloud) == content_of(local[1])
+    assert records_in(cloud) == records(2)
+
+
+def test_two_appends_of_different_files_at_once(
+    cloud: Proxy, parts: list[Path], local: list[Path]
+) -> None:
+    build(OUTPUT, parts[0], *FLAGS)
+    config = BuildConfig(output=OUTPUT, input=str(parts[1]), append=True)
+    # Between the look at the record and the claim of it the other one is launched, and finishes.
+    cloud.fail("^POST /upload.*", lambda: append(OUTPUT, parts[2]), (1,))
+    with pytest.raises(UsageError) as caught:
+        prepare_append(config)
+    assert str(caught.value) == (
+        f"another append to {OUTPUT} was launched at the same time, and was faster: input file 1: "
+        f"was {parts[2]}, now {parts[1]}. Run this one again when that one is done."
+    )
+    assert fineshards.verify(OUTPUT, sample=100).problems == []
+    assert records_in(cloud) == records(2)
+
+
+def test_an_unfinished_append_is_discarded_by_overwrite_only(
+    cloud: Proxy, parts: list[Path], local: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    build(OUTPUT, parts[0], *FLAGS)
+    unfinished_append(OUTPUT, parts[2])
+    assert fineshards.verify(OUTPUT).problems == []
+    before = content_in(cloud)
+    assert main(["append", OUTPUT, f"--input={parts[1]}"]) == 2
+    assert f"another append to {OUTPUT} is not finished: " in capsys.readouterr().err
+    assert content_in(cloud) == before
+    append(OUTPUT, parts[1], "--overwrite")
+    assert content_in(cloud) == content_of(local[1])
+    assert records_in(cloud) == records(2)
+    assert check_readers(local) == 2
+
+
+def test_a_training_goes_on_while_the_dataset_grows(
+    cloud: Proxy, parts: list[Path], local: list[Path]
+) -> None:
+    """With a cache of a few small chunks, so that shards are read again after they are replaced."""
+    build(OUTPUT, parts[0], *FLAGS)
+    with BatchLoader(TokenDataset(local[0], sequence_length=32), batch_size=4, seed=7) as loader:
+        expected = [next(loader).copy() for _ in range(20)]
+        state = loader.state_dict()
+        following = next(loader).copy()
+    dataset = TokenDataset(OUTPUT, sequence_length=32, read_bytes=256, cache_bytes=512)
+    over, wrong, rounds = threading.Event(), [], []
+
+    def train() -> None:
+        try:
+            with BatchLoader(dataset, batch_size=4, seed=7) as loader:
+                while not over.is_set() or not rounds:
+                    for number, batch in enumerate(expected):
+                        if not np.array_equal(next(loader), batch):
+                            wrong.append(number)
+                    rounds.append(dataset.latest())
+                    loader.restart()
+        except BaseException as error:
+            wrong.append(error)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    try:
+        append(OUTPUT, parts[1])
+        append(OUTPUT, parts[2], "--assembly=stream")
+    finally:
+        over.set()
+        thread.join()
+    assert wrong == []
+    assert rounds == sorted(rounds)
+    assert dataset.latest() == 3
+    with BatchLoader(dataset, batch_size=4, seed=7) as loader:
+        loader.load_state_dict(state)
+        assert np.array_equal(next(loader), following)
+    newest = TokenDataset(OUTPUT, sequence_length=32)
+    with (
+        BatchLoader(newest, batch_size=4, seed=7) as loader,
+        pytest.raises(UsageError, match="Open the dataset with generation=1 to go on"),
+    ):
+        loader.load_state_dict(state)

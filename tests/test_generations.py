@@ -1,0 +1,315 @@
+"""Readers of a dataset that grows: a generation is the same forever, whatever is appended."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.damage import flip_bit
+from support.growing import (
+    append,
+    build,
+    everything_in,
+    made_up_rows,
+    unfinished_append,
+    write_rows,
+)
+from support.oracle import shards_in
+
+import fineshards
+from fineshards import BatchLoader, TokenDataset
+from fineshards.errors import OutputError, UsageError
+from fineshards.pipeline.cli import main
+
+ROWS = made_up_rows(4, 90)
+SPLITS = ("test", "train")
+LENGTH = 32
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three files of thirty rows."""
+    folder = tmp_path_factory.mktemp("parts")
+    return [
+        write_rows(folder / f"{number}.parquet", ROWS[number * 30 : number * 30 + 30])
+        for number in range(3)
+    ]
+
+
+@pytest.fixture(scope="module")
+def generations(tmp_path_factory: pytest.TempPathFactory, parts: list[Path]) -> list[Path]:
+    """Copies of a dataset as it was in its generations 1, 2 and 3. Read-only."""
+    folder = tmp_path_factory.mktemp("generations")
+    build(folder / "1", parts[0], "--shard_tokens=700", "--test_fraction=0.4")
+    for number in (2, 3):
+        shutil.copytree(folder / str(number - 1), folder / str(number))
+        append(folder / str(number), parts[number - 1])
+    return [folder / str(number) for number in (1, 2, 3)]
+
+
+def opened(folder: Path, split: str = "train", generation: int | None = None) -> TokenDataset:
+    return TokenDataset(folder, split, sequence_length=LENGTH, generation=generation)
+
+
+def test_a_generation_has_the_same_samples_and_documents_forever(generations: list[Path]) -> None:
+    for number, copy in enumerate(generations, 1):
+        for split in SPLITS:
+            before, after = opened(copy, split), opened(generations[-1], split, number)
+            assert (len(after), after.generation) == (len(before), number)
+            assert after.fingerprint == before.fingerprint
+            indices = np.arange(len(before))
+            assert np.array_equal(after.gather(indices), before.gather(indices))
+            for index in (*range(0, len(before), 5), len(before) - 1):
+                assert after.documents(index) == before.documents(index)
+
+
+def test_a_dataset_tells_that_there_is_more(generations: list[Path]) -> None:
+    last = generations[-1]
+    assert [opened(last).generation, opened(last).latest()] == [3, 3]
+    assert [opened(last, generation=1).generation, opened(last, generation=1).latest()] == [1, 3]
+    for number, copy in enumerate(generations, 1):
+        assert opened(last).generation_of(opened(copy).fingerprint) == number
+        assert opened(last).generation_of(opened(copy, "test").fingerprint) is None
+        assert opened(copy).latest() == number
+
+
+def test_a_generation_that_does_not_exist(
+    generations: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder, there in ((generations[0], "one"), (generations[2], "1 to 3")):
+        sentence = f"{folder} has no generation 4: it has {there}."
+        with pytest.raises(OutputError) as caught:
+            opened(folder, generation=4)
+        assert str(caught.value) == sentence
+        with pytest.raises(OutputError) as caught:
+            fineshards.verify(folder, generation=4)
+        assert str(caught.value) == sentence
+        for command in ("verify", "inspect"):
+            assert main([command, str(folder), "--generation=4"]) == 1
+            assert capsys.readouterr().err == f"fineshards: {sentence}\n"
+    with pytest.raises(UsageError, match="generation"):
+        opened(generations[0], generation=0)
+
+
+def training(dataset: TokenDataset) -> BatchLoader:
+    return BatchLoader(dataset, batch_size=4, seed=7, shuffle_shards=2)
+
+
+def test_a_state_is_of_its_generation(generations: list[Path]) -> None:
+    first, last = generations[0], generations[-1]
+    with training(opened(first)) as loader:
+        for _ in range(5):
+            next(loader)
+        state = json.loads(json.dumps(loader.state_dict()))
+        expected = [next(loader).copy() for _ in range(5)]
+    with training(opened(last)) as loader:
+        with pytest.raises(UsageError) as caught:
+            loader.load_state_dict(state)
+        assert str(caught.value) == (
+            "the state belongs to generation 1 of the dataset, and this is another one. Open the "
+            "dataset with generation=1 to go on."
+        )
+    with training(opened(last, generation=1)) as loader:
+        loader.load_state_dict(state)
+        assert all(np.array_equal(next(loader), batch) for batch in expected)
+
+
+def test_a_training_goes_on_while_the_dataset_grows(
+    generations: list[Path], parts: list[Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+    shutil.copytree(generations[0], folder)
+    with training(opened(generations[0])) as loader:
+        expected = [next(loader).copy() for _ in range(30)]
+    over = threading.Event()
+    wrong: list[object] = []
+    epochs: list[int] = []
+
+    def train() -> None:
+        while not over.is_set() or not epochs:
+            # Opened again each time, so that it meets shards in every state.
+            with training(opened(folder, generation=1)) as loader:
+                for number, batch in enumerate(expected):
+                    if not np.array_equal(next(loader), batch):
+                        wrong.append(number)
+            epochs.append(opened(folder).generation)
+
+    def caught() -> None:
+        try:
+            train()
+        except BaseException as error:  # shown by the assertion below
+            wrong.append(error)
+
+    kept = training(opened(folder))
+    begun = [next(kept).copy() for _ in range(3)]
+    thread = threading.Thread(target=caught)
+    thread.start()
+    try:
+        append(folder, parts[1])
+        append(folder, parts[2])
+    finally:
+        over.set()
+        thread.join()
+    assert wrong == []
+    assert epochs == sorted(epochs)
+    # One that was opened before the appends goes on as well.
+    with kept:
+        begun += [next(kept).copy() for _ in range(27)]
+    assert all(np.array_equal(*pair) for pair in zip(begun, expected, strict=True))
+    assert opened(folder, generation=1).latest() == 3
+
+
+def test_a_step_of_an_older_generation_is_explained(
+    generations: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with training(opened(generations[0])) as loader:
+        for _ in range(3):
+            next(loader)
+        (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
+
+    def explained(folder: Path, *flags: str) -> Any:
+        capsys.readouterr()
+        state = f"--state={tmp_path / 'state.json'}"
+        assert main(["explain", str(folder), state, "--json", *flags]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    for flags in ([], ["--step=9"], ["--document=20"]):
+        assert explained(generations[2], *flags) == explained(generations[0], *flags)
+
+
+def test_inspect_status_and_find_know_generations(
+    generations: list[Path], parts: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def printed(*arguments: object) -> str:
+        capsys.readouterr()
+        assert main(list(map(str, arguments))) == 0
+        return capsys.readouterr().out
+
+    last = generations[-1]
+    shown = json.loads(printed("inspect", last, "--json"))
+    assert [each["number"] for each in shown["generations"]] == [1, 2, 3]
+    assert sum(each["tokens"] for each in shown["generations"]) == shown["tokens"]
+    assert f"; {parts[2]}" in printed("inspect", last)
+    for number, copy in enumerate(generations, 1):
+        old = json.loads(printed("inspect", last, f"--generation={number}", "--json"))
+        assert old["fingerprint"] == json.loads(printed("inspect", copy, "--json"))["fingerprint"]
+        status = json.loads(printed("status", copy, "--json"))
+        assert (status["stage"], status["generation"], status["files"]) == (
+            "finished",
+            number,
+            number,
+        )
+    assert printed("status", last).startswith("finished: ")
+    assert "; generation 3" in printed("status", last)
+    id_ = next(row["id"] for row in ROWS[60:] if row["id"] and row["text"] is not None)
+    assert id_ in printed("find", last, f"--id={id_}")
+
+
+def test_the_progress_of_an_append(
+    generations: list[Path],
+    parts: list[Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "out"
+    shutil.copytree(generations[0], folder)
+    append(folder, parts[1])
+    printed = capsys.readouterr()
+    tokens = [fineshards.verify(copy).tokens for copy in generations]
+    assert f"tokenized 1 block ({tokens[1] - tokens[0]:,} tokens)" in printed.err
+    before, after = (shards_in(copy) for copy in generations[:2])
+    assert f"wrote {len(after.items() - before.items())} shards" in printed.err
+    assert "finished generation 2 in " in printed.out
+    unfinished_append(folder, parts[2])
+    status = fineshards.status(folder)
+    assert (status.stage, status.generation, status.files_total) == ("writing", 3, 1)
+    assert status.shards == status.shards_total
+    capsys.readouterr()
+    assert main(["status", str(folder)]) == 0
+    assert capsys.readouterr().out.startswith("writing generation 3\n")
+    assert fineshards.verify(folder, sample=100).problems == []
+
+
+def test_the_first_command_again_finds_the_dataset_finished(
+    generations: list[Path],
+    parts: list[Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "out"
+    shutil.copytree(generations[2], folder)
+    before = everything_in(folder)
+    flags = ["--shard_tokens=700", "--test_fraction=0.4"]
+    build(folder, parts[0], *flags)
+    assert "already finished, nothing to do" in capsys.readouterr().out
+    assert everything_in(folder) == before
+    build(folder, parts[0], *flags, "--overwrite")
+    old, new = everything_in(generations[0]), everything_in(folder)
+    assert new == old
+
+
+def test_what_is_left_of_a_dataset_that_had_grown_is_no_unfinished_build(
+    generations: list[Path],
+    parts: list[Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An --overwrite that was interrupted leaves shards that the first build does not have."""
+    folder = tmp_path / "out"
+    shutil.copytree(generations[1], folder)
+    (folder / "metadata/manifest.json").unlink()
+    before = everything_in(folder)
+    flags = ["--shard_tokens=700", "--test_fraction=0.4"]
+    command = ["build", f"--output={folder}", f"--input={parts[0]}", *flags]
+    assert main(command) == 2
+    assert "holds what is left of a dataset that had grown: " in capsys.readouterr().err
+    assert everything_in(folder) == before
+    assert main([*command, "--overwrite"]) == 0
+    assert everything_in(folder) == everything_in(generations[0])
+
+
+def last_train_shard(folder: Path) -> tuple[str, int]:
+    """The last shard of the train split, and the bytes of its file."""
+    last = max((folder / "train").iterdir())
+    return last.name, last.stat().st_size
+
+
+@pytest.mark.parametrize("part", ["old", "new"])
+def test_damage_of_a_shard_that_has_grown_is_found(
+    generations: list[Path], tmp_path: Path, part: str
+) -> None:
+    name, size = last_train_shard(generations[0])
+    assert (generations[1] / "train" / name).stat().st_size > size
+    folder = tmp_path / "out"
+    shutil.copytree(generations[1], folder)
+    flip_bit(folder / "train" / name, size + (-3 if part == "old" else 2))
+    problems = fineshards.verify(folder).problems
+    assert any(problem.startswith(f"train/{name} has crc32c") for problem in problems)
+    older = fineshards.verify(folder, generation=1).problems
+    assert bool(older) == (part == "old")
+    assert all(f"train/{name}" in problem for problem in older)
+
+
+@pytest.mark.parametrize("damage", ["flip", "delete"])
+@pytest.mark.parametrize(
+    "name", ["0001.json", "0002.job.json", "0002.json", "0003.job.json", "0003.json"]
+)
+def test_damage_of_the_records_of_generations_is_found(
+    generations: list[Path], tmp_path: Path, name: str, damage: str
+) -> None:
+    folder = tmp_path / "out"
+    shutil.copytree(generations[2], folder)
+    path = folder / "metadata/generations" / name
+    assert {each.name for each in path.parent.iterdir()} >= {name}
+    if damage == "flip":
+        flip_bit(path, path.stat().st_size // 2)
+    else:
+        path.unlink()
+    for generation in (None, 1, 2, 3):
+        problems = fineshards.verify(folder, generation=generation).problems
+        assert any(f"metadata/generations/{name}" in problem for problem in problems)
