@@ -31,7 +31,7 @@ from fineshards.pipeline.graph import build_pipeline
 from fineshards.pipeline.launch import prepare
 from fineshards.shards.counts import Counts, LabelCount, Sums
 from fineshards.shards.layout import Layout
-from fineshards.shards.records import Block, Piece, ShardRecord
+from fineshards.shards.records import Block, Piece, ShardRecord, TokenBlock
 from fineshards.shards.reports import BlockSummary
 from fineshards.transforms.work import Work
 
@@ -282,7 +282,7 @@ def test_keys_are_plain_and_beam_logs_nothing_about_the_graph(
                 keys[node.full_label] = node.inputs[0].element_type.tuple_types[0]
 
     pipeline.visit(Visitor())
-    assert keys["Plan/GroupFiles"] is int
+    assert keys["Report/GroupFiles"] is int
     assert keys["Write/GroupShards"] == typehints.Tuple[str, int]
     assert keys["Plan/AllReports/Group"] is keys["Commit/AllRecords/Group"] is None
 
@@ -314,7 +314,7 @@ def test_shuffled_elements_are_small() -> None:
     big = 2**60
     label = LabelCount("language", "en", big, big)
     elements = [
-        Piece(big, big, "train", big, big, big, big),
+        Piece(TokenBlock("buckets", big, big), "train", big, big, big, big),
         Block(big, big, big, big, big, big, big),
         BlockSummary(big, big, big, Counts(*[big] * 8, (label,)), Sums(big, big)),
         ShardRecord(
