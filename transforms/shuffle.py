@@ -71,19 +71,23 @@ def _plan(reports: list[FileReport], work: Work) -> ShufflePlan:
     return plan
 
 
-def _direct(summaries: list[BlockSummary], plan: ShufflePlan) -> Iterator[tuple[Bucket, Fragment]]:
+def _direct(summaries: list[BlockSummary], plan: ShufflePlan) -> Iterator[tuple[int, Fragment]]:
     if not plan.group:
         for summary in summaries:
             yield from buckets_of(TokenBlock("blocks", summary.file, summary.index), summary, plan)
 
 
-def _groups(summaries: list[BlockSummary], plan: ShufflePlan) -> Iterator[tuple[Group, Fragment]]:
+def _groups(
+    summaries: list[BlockSummary], plan: ShufflePlan
+) -> Iterator[tuple[tuple[int, int, int], Fragment]]:
     if plan.group:
-        yield from groups_of(summaries, plan)
+        for group, fragment in groups_of(summaries, plan):
+            # Beam knows how to code tuples of numbers, and pickles other keys.
+            yield (group.number, group.tokens, group.bits), fragment
 
 
-def _merged(summary: BlockSummary, plan: ShufflePlan) -> Iterator[tuple[Bucket, Fragment]]:
-    return buckets_of(TokenBlock("merged", summary.file, 0), summary, plan)
+def _merged(summary: BlockSummary, plan: ShufflePlan) -> Iterator[tuple[int, Fragment]]:
+    return buckets_of(TokenBlock("merged", summary.file, summary.index), summary, plan)
 
 
 def _listed(key: Any, fragments: Iterable[Fragment]) -> tuple[Any, list[Fragment]]:
@@ -92,18 +96,21 @@ def _listed(key: Any, fragments: Iterable[Fragment]) -> tuple[Any, list[Fragment
 
 
 class _Merge(RunTasks):
-    def task(self, group: tuple[Group, list[Fragment]]) -> MergeRuns:
-        return MergeRuns(group[0], tuple(group[1]))
+    def task(self, group: tuple[tuple[int, int, int], list[Fragment]]) -> MergeRuns:
+        return MergeRuns(Group(*group[0]), tuple(group[1]))
 
-    def counts(self, group: tuple[Group, list[Fragment]], summary: BlockSummary) -> dict[str, int]:
+    def counts(
+        self, group: tuple[tuple[int, int, int], list[Fragment]], summary: BlockSummary
+    ) -> dict[str, int]:
         return {"runs_in": len(group[1]), "tokens_merged": summary.counts.tokens}
 
 
 class _Sort(RunTasks):
-    def task(self, group: tuple[Bucket, list[Fragment]]) -> WriteBucket:
-        return WriteBucket(group[0], tuple(group[1]))
+    def task(self, group: tuple[int, list[Fragment]]) -> WriteBucket:
+        streams = len(self._work.settings.split.streams)
+        return WriteBucket(Bucket.numbered(group[0], streams), tuple(group[1]))
 
-    def counts(self, group: tuple[Bucket, list[Fragment]], summary: BlockSummary) -> dict[str, int]:
+    def counts(self, group: tuple[int, list[Fragment]], summary: BlockSummary) -> dict[str, int]:
         return {
             "fragments_in": len(group[1]),
             "buckets_out": 1,
