@@ -106,8 +106,8 @@ def test_shards_are_those_of_the_oracle_however_documents_are_sorted(
         output = tmp_path / name
         assert main(flags_of(source, output, rule, "--keep_checkpoints", *flags)) == 0
         assert shards_in(output) == shards, name
-        sample = 100 if name == "merged" else None
-        assert fineshards.verify(output, sample=sample).problems == []
+        again = {"sample": 100} if name == "merged" else {}
+        assert fineshards.verify(output, **again).problems == []
         tables.append(tables_in(output))
         used = {"blocks", "buckets"} | ({"merged"} if name == "merged" else set())
         assert folders_used(output) == used

@@ -19,6 +19,7 @@ from fineshards.shards.shuffle import (
     FRAGMENT_BYTES,
     Bucket,
     DocumentOrder,
+    Fragment,
     ShufflePlan,
     buckets_of,
     cell_borders,
@@ -241,6 +242,7 @@ def test_each_bucket_gets_a_fragment_with_all_its_documents(
     for prefix, fragment in found.items():
         inside = range(fragment.first_byte, fragment.last_byte)
         assert len(inside) > 0
+        assert Fragment.of(fragment.plain()) == fragment
         assert set(wanted[prefix]) <= set(inside)
         assert (fragment.start, fragment.stop) == (ends[inside[0]], ends[inside[-1] + 1])
         if cells >= bits:
