@@ -16,7 +16,8 @@ from conftest import ROOT
 from support.damage import edit_manifest, edit_table, flip_bit, load, save_consistently
 
 import fineshards
-from fineshards.errors import FineshardsError
+from fineshards.errors import FineshardsError, UsageError
+from fineshards.pipeline.repair import repair
 
 SHARD = "train/train_0001.npy"
 TABLE = "metadata/documents/train_0001.parquet"
@@ -179,3 +180,12 @@ def test_tokens_of_a_document_exchanged_with_those_of_another_are_found_by_sampl
     assert fineshards.verify(dataset).problems == []
     (problem,) = fineshards.verify(dataset, sample=100).problems
     assert "its tokens differ from those of" in problem
+
+
+def test_repair_refuses_a_shuffled_dataset_and_changes_nothing(dataset: Path) -> None:
+    assert repair(str(dataset)).repaired == []
+    (dataset / SHARD).unlink()
+    before = {path: path.read_bytes() for path in dataset.rglob("*") if path.is_file()}
+    with pytest.raises(UsageError, match="repair cannot make files of a dataset with --shuffle_se"):
+        repair(str(dataset))
+    assert {path: path.read_bytes() for path in dataset.rglob("*") if path.is_file()} == before
