@@ -79,7 +79,7 @@ def summarize(dataset: Dataset) -> Summary:
         folder=dataset.storage.root,
         shards=layout.windows,
         shard_tokens=layout.shard_tokens,
-        shuffle_seed=shuffle and shuffle.seed,
+        shuffle_seed=None if shuffle is None else shuffle.seed,
         split=manifest.settings.split.described(),
         splits=manifest.splits(),
         tokens=totals["tokens"],
