@@ -29,6 +29,7 @@ from benchmarks.machine import describe_commit, describe_machine, describe_versi
 from benchmarks.made_up import TEST_DIVISOR, Size, file_summaries
 from benchmarks.measure import measure
 from benchmarks.results import free_path, save
+from benchmarks.scale_shuffle import shuffle_table, simulate_shuffle
 from fineshards.errors import FineshardsError
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.plan import StreamPlan, plan_pieces, plan_stream
@@ -241,6 +242,8 @@ def bench_scale(size: Size, results: Path, name: str, console: Console) -> Path:
     began = datetime.now(UTC).isoformat(timespec="seconds")
     report = simulate(size)
     console.print(table(report))
+    shuffle = simulate_shuffle(size, RULE)
+    console.print(shuffle_table(shuffle))
     part = size.shrunk(BEAM_SHRINK)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         arguments = map(str, (part.tokens, part.blocks, part.files, part.shard_tokens))
@@ -262,6 +265,7 @@ def bench_scale(size: Size, results: Path, name: str, console: Console) -> Path:
         "machine": machine,
         "versions": describe_versions(sys.executable, ("apache-beam", "numpy")),
         **asdict(report),
+        "shuffle": asdict(shuffle),
         "beam": {"size": asdict(part), **asdict(measured)},
     }
     save(content, path)

@@ -20,12 +20,13 @@ from rich.console import Console
 
 from benchmarks import measure as measuring
 from benchmarks.contestants import CONTESTANTS, PEERS_PYTHON, ROOT, Contestant
-from benchmarks.made_up import Size, block_borders, file_summaries
+from benchmarks.made_up import FINEWEB, Size, block_borders, file_summaries
 from benchmarks.measure import measure
 from benchmarks.results import free_path
 from benchmarks.run import bench, flags, main
-from benchmarks.scale import simulate
+from benchmarks.scale import RULE, simulate
 from benchmarks.scale_beam import run as run_in_beam
+from benchmarks.scale_shuffle import simulate_shuffle
 from fineshards.errors import FineshardsError
 
 TEXTS = [
@@ -280,6 +281,17 @@ def test_the_simulated_plan_equals_one_counted_token_by_token() -> None:
 
 def test_the_plan_runs_in_beam_with_made_up_counts() -> None:
     run_in_beam(SMALL)
+
+
+def test_the_simulated_shuffle_has_all_tokens_in_fragments_worth_a_request() -> None:
+    size = FINEWEB.shrunk(1000)
+    report = simulate_shuffle(size, RULE)
+    assert report.runs == 2 * size.blocks
+    assert 0.98 < report.fragments * report.fragment_bytes / (4 * size.tokens) <= 1
+    assert report.unmerged_fragment_bytes < report.fragment_bytes
+    # The number of buckets is a power of two, so they may be half as large as they might be.
+    assert 128 << 20 <= report.bucket_bytes <= 256 << 20
+    assert report.reads == 2 * (report.fragments + report.runs)
 
 
 def test_a_shrunk_dataset_has_at_least_one_of_each() -> None:

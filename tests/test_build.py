@@ -31,8 +31,9 @@ from fineshards.pipeline.graph import build_pipeline
 from fineshards.pipeline.launch import prepare
 from fineshards.shards.counts import Counts, LabelCount, Sums
 from fineshards.shards.layout import Layout
-from fineshards.shards.records import Block, Piece, ShardRecord
+from fineshards.shards.records import Block, Piece, ShardRecord, TokenBlock
 from fineshards.shards.reports import BlockSummary
+from fineshards.shards.shuffle import Fragment
 from fineshards.transforms.work import Work
 
 Build = Callable[..., int]
@@ -268,7 +269,7 @@ def test_keys_are_plain_and_beam_logs_nothing_about_the_graph(
     sample: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Beam treats an unknown type as Any, logs it, and pickles keys of that type."""
-    config = BuildConfig(input=sample, output=tmp_path)
+    config = BuildConfig(input=sample, output=tmp_path, shuffle_seed=0)
     launch = prepare(config)
     pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
     with caplog.at_level(logging.INFO), caplog.at_level(logging.INFO, "apache_beam"):
@@ -282,14 +283,16 @@ def test_keys_are_plain_and_beam_logs_nothing_about_the_graph(
                 keys[node.full_label] = node.inputs[0].element_type.tuple_types[0]
 
     pipeline.visit(Visitor())
-    assert keys["Plan/GroupFiles"] is int
+    assert keys["Report/GroupFiles"] is int
+    assert keys["Shuffle/GroupRuns"] == typehints.Tuple[int, int, int]
+    assert keys["Shuffle/GroupBuckets"] is keys["ReportBuckets/GroupFiles"] is int
     assert keys["Write/GroupShards"] == typehints.Tuple[str, int]
     assert keys["Plan/AllReports/Group"] is keys["Commit/AllRecords/Group"] is None
 
 
 def test_no_step_has_state_or_timers(sample: Path, tmp_path: Path) -> None:
     """So the local runner does not need to look for them (pipeline/runners/local.py)."""
-    config = BuildConfig(input=sample, output=tmp_path)
+    config = BuildConfig(input=sample, output=tmp_path, shuffle_seed=0)
     launch = prepare(config)
     pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
     build_pipeline(pipeline, Work.of(launch.checkpoints, launch.job, config))
@@ -314,7 +317,8 @@ def test_shuffled_elements_are_small() -> None:
     big = 2**60
     label = LabelCount("language", "en", big, big)
     elements = [
-        Piece(big, big, "train", big, big, big, big),
+        Piece(TokenBlock("buckets", big, big), "train", big, big, big, big),
+        Fragment(TokenBlock("merged", big, big), big, big, big, big).plain(),
         Block(big, big, big, big, big, big, big),
         BlockSummary(big, big, big, Counts(*[big] * 8, (label,)), Sums(big, big)),
         ShardRecord(

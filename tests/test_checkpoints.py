@@ -16,17 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fineshards.errors import FineshardsError, OutputError
-from fineshards.shards.block_writer import DOCUMENTS_SCHEMA
+from fineshards.shards.block_writer import documents_schema
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts, LabelCount
-from fineshards.shards.layout import Layout, table_name
+from fineshards.shards.documents import source_schema
+from fineshards.shards.layout import Layout, SplitRule, table_name
 from fineshards.shards.npy import file_bytes
-from fineshards.shards.records import Block, ShardRecord
+from fineshards.shards.records import Block, ShardRecord, TokenBlock
 from fineshards.shards.reports import BlockSummary
 from fineshards.storage.base import open_storage
 
 ROOT = Path(__file__).parent.parent
 BLOCK = Block(file=3, index=12, blocks=13, first_group=5, stop_group=7, first_row=100, bytes=999)
+PLACE = TokenBlock("blocks", 3, 12)
+NO_TEST = SplitRule(None, 0)
 RECORD = ShardRecord(
     "train/train_0000.npy", "train", 0, 5, file_bytes(5), "AAAAAA==", 2, 1, 7, 3, "AAAAAA=="
 )
@@ -37,18 +40,26 @@ def checkpoints(tmp_path: Path) -> Checkpoints:
     return Checkpoints(open_storage(str(tmp_path / "out")), "f1ng3r")
 
 
+def sources_of(rows: list[int], ids: list[str | None]) -> pa.RecordBatch:
+    """Documents of file 3; the hash of the text of each is twice its row."""
+    columns = [[3] * len(rows), rows, ids, [2 * row for row in rows]]
+    schema = source_schema(NO_TEST)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.record_batch(arrays, schema=schema)
+
+
 def write_block(
-    checkpoints: Checkpoints, batches: list[list[int]], block: Block = BLOCK
+    checkpoints: Checkpoints, batches: list[list[int]], place: TokenBlock = PLACE
 ) -> BlockSummary:
     """A block whose documents have the given lengths; every token is its index in the block."""
     rows = 0
-    with checkpoints.create_block(block) as writer:
+    with checkpoints.create_block(place) as writer:
         for lengths in batches:
             offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
             tokens = np.arange(writer.tokens, writer.tokens + offsets[-1], dtype=np.uint32)
-            numbers = np.arange(rows, rows + len(lengths), dtype=np.int64) * 10
-            ids = pa.array([None if n % 2 else f"id{n}" for n in numbers // 10], pa.string())
-            writer.append(tokens, offsets, numbers, ids)
+            numbers = range(rows, rows + len(lengths))
+            ids = [None if n % 2 else f"id{n}" for n in numbers]
+            writer.append(tokens, offsets, sources_of([n * 10 for n in numbers], ids))
             rows += len(lengths)
         counts = Counts(
             rows=rows + 3,
@@ -61,11 +72,11 @@ def write_block(
             compared=5,
             labels=(LabelCount("dump", "CC-1", 1, 2), LabelCount("language", "en", 3, 4)),
         )
-        return writer.finish(block, counts)
+        return writer.finish(place.index, 13, counts)
 
 
 def test_a_block_that_was_never_written_is_not_finished(checkpoints: Checkpoints) -> None:
-    assert checkpoints.read_summary(BLOCK) is None
+    assert checkpoints.read_summary(PLACE) is None
 
 
 @pytest.mark.parametrize("batches", [[], [[]], [[5]], [[1, 2], [3], [], [4, 1, 1]]])
@@ -74,25 +85,25 @@ def test_a_finished_block_is_found_with_its_summary(
 ) -> None:
     summary = write_block(checkpoints, batches)
     assert (summary.file, summary.index, summary.blocks) == (3, 12, 13)
-    assert checkpoints.read_summary(BLOCK) == summary
-    assert checkpoints.read_summary(replace(BLOCK, index=11)) is None
-    assert checkpoints.read_summary(replace(BLOCK, file=4)) is None
+    assert checkpoints.read_summary(PLACE) == summary
+    assert checkpoints.read_summary(replace(PLACE, index=11)) is None
+    assert checkpoints.read_summary(replace(PLACE, file=4)) is None
     other_job = Checkpoints(checkpoints.storage, "another")
-    assert other_job.read_summary(BLOCK) is None
-    content = checkpoints.storage.read_if_there(checkpoints.tokens_name(3, 12)) or b""
+    assert other_job.read_summary(PLACE) is None
+    content = checkpoints.storage.read_if_there(checkpoints.tokens_name(PLACE)) or b""
     assert content == np.arange(sum(map(sum, batches)), dtype="<u4").tobytes()
 
 
 def test_a_block_without_its_documents_is_not_finished(checkpoints: Checkpoints) -> None:
     write_block(checkpoints, [[5, 6]])
-    checkpoints.storage.delete(checkpoints.documents_name(3, 12))
-    assert checkpoints.read_summary(BLOCK) is None
+    checkpoints.storage.delete(checkpoints.documents_name(PLACE))
+    assert checkpoints.read_summary(PLACE) is None
 
 
 def test_a_block_without_its_tokens_is_not_finished(checkpoints: Checkpoints) -> None:
     write_block(checkpoints, [[5, 6]])
-    checkpoints.storage.delete(checkpoints.tokens_name(3, 12))
-    assert checkpoints.read_summary(BLOCK) is None
+    checkpoints.storage.delete(checkpoints.tokens_name(PLACE))
+    assert checkpoints.read_summary(PLACE) is None
 
 
 @pytest.mark.parametrize("size", [0, 1, 43, 45, 48])
@@ -100,12 +111,12 @@ def test_a_block_whose_tokens_have_another_size_is_not_finished(
     checkpoints: Checkpoints, size: int
 ) -> None:
     summary = write_block(checkpoints, [[5, 6]])
-    name = checkpoints.tokens_name(3, 12)
+    name = checkpoints.tokens_name(PLACE)
     content = checkpoints.storage.read(name)
     checkpoints.storage.write(name, (content + content)[:size])
-    assert checkpoints.read_summary(BLOCK) is None
+    assert checkpoints.read_summary(PLACE) is None
     checkpoints.storage.write(name, content)
-    assert checkpoints.read_summary(BLOCK) == summary
+    assert checkpoints.read_summary(PLACE) == summary
 
 
 @pytest.mark.parametrize("place", range(0, 44, 5))
@@ -113,31 +124,31 @@ def test_a_block_with_another_byte_among_its_tokens_is_not_finished(
     checkpoints: Checkpoints, place: int
 ) -> None:
     write_block(checkpoints, [[5, 6]])
-    name = checkpoints.tokens_name(3, 12)
+    name = checkpoints.tokens_name(PLACE)
     content = bytearray(checkpoints.storage.read(name))
     content[place] ^= 0x40
     checkpoints.storage.write(name, bytes(content))
-    assert checkpoints.read_summary(BLOCK) is None
+    assert checkpoints.read_summary(PLACE) is None
 
 
 def test_a_block_whose_documents_were_cut_short_is_not_finished(checkpoints: Checkpoints) -> None:
     """A power cut leaves files that were not flushed shorter, or filled with zeros."""
     summary = write_block(checkpoints, [[5, 6]])
-    name = checkpoints.documents_name(3, 12)
+    name = checkpoints.documents_name(PLACE)
     content = checkpoints.storage.read(name)
     for size in (0, 3, 4, 8, len(content) // 2, len(content) - 1):
         for filler in (b"", b"\x00" * (len(content) - size)):
             checkpoints.storage.write(name, content[:size] + filler)
-            assert checkpoints.read_summary(BLOCK) is None
+            assert checkpoints.read_summary(PLACE) is None
     checkpoints.storage.write(name, content)
-    assert checkpoints.read_summary(BLOCK) == summary
+    assert checkpoints.read_summary(PLACE) == summary
 
 
 def test_a_block_with_another_byte_among_its_documents_is_not_finished(
     checkpoints: Checkpoints,
 ) -> None:
     write_block(checkpoints, [list(range(1, 200))])
-    name = checkpoints.documents_name(3, 12)
+    name = checkpoints.documents_name(PLACE)
     content = checkpoints.storage.read(name)
     metadata = pq.read_metadata(checkpoints.storage.path(name)).row_group(0)
     for number in range(metadata.num_columns):
@@ -147,7 +158,7 @@ def test_a_block_with_another_byte_among_its_documents_is_not_finished(
         changed = bytearray(content)
         changed[place] ^= 0x40
         checkpoints.storage.write(name, bytes(changed))
-        assert checkpoints.read_summary(BLOCK) is None, column.path_in_schema
+        assert checkpoints.read_summary(PLACE) is None, column.path_in_schema
 
 
 @pytest.mark.parametrize(("documents", "tokens"), [(1, 3), (0, 3), (2, 4), (2, 2)])
@@ -155,32 +166,32 @@ def test_a_block_with_other_counts_than_its_content_is_an_error_and_not_finished
     checkpoints: Checkpoints, documents: int, tokens: int
 ) -> None:
     def write() -> None:
-        with checkpoints.create_block(BLOCK) as writer:
+        with checkpoints.create_block(PLACE) as writer:
             flat, offsets = np.arange(3, dtype=np.uint32), np.array([0, 1, 3])
-            writer.append(flat, offsets, np.array([0, 1]), pa.array(["a", "b"], pa.string()))
-            writer.finish(BLOCK, Counts(rows=2, documents=documents, tokens=tokens))
+            writer.append(flat, offsets, sources_of([0, 1], ["a", "b"]))
+            writer.finish(12, 13, Counts(rows=2, documents=documents, tokens=tokens))
 
     with pytest.raises(
         FineshardsError,
         match=rf"holds 2 documents and 3 tokens, expected {documents} and {tokens}\.",
     ):
         write()
-    assert checkpoints.read_summary(BLOCK) is None
+    assert checkpoints.read_summary(PLACE) is None
     assert list(checkpoints.storage.entries("")) == []
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_an_exception_while_a_block_is_written_leaves_no_block(checkpoints: Checkpoints) -> None:
     def fail_halfway() -> None:
-        with checkpoints.create_block(BLOCK) as writer:
+        with checkpoints.create_block(PLACE) as writer:
             tokens = np.arange(3, dtype=np.uint32)
-            writer.append(tokens, np.array([0, 3]), np.array([0]), pa.array(["a"], pa.string()))
+            writer.append(tokens, np.array([0, 3]), sources_of([0], ["a"]))
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
         fail_halfway()
     assert list(checkpoints.storage.entries(".")) == []
-    assert checkpoints.read_summary(BLOCK) is None
+    assert checkpoints.read_summary(PLACE) is None
 
 
 def test_a_full_disk_while_a_block_is_written_leaves_no_block(checkpoints: Checkpoints) -> None:
@@ -190,19 +201,24 @@ import numpy as np, pyarrow as pa
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.errors import OutputError
 from fineshards.shards.counts import Counts
-from fineshards.shards.records import Block
+from fineshards.shards.documents import source_schema
+from fineshards.shards.layout import SplitRule
+from fineshards.shards.records import TokenBlock
 from fineshards.storage.base import open_storage
-block = Block(3, 12, 13, 5, 7, 100, 999)
+block = TokenBlock("blocks", 3, 12)
 checkpoints = Checkpoints(open_storage(sys.argv[1]), "f1ng3r")
 ids = pa.array([str(hash(str(n))) * 10 for n in range(2000)], pa.string())
+rows = np.arange(2000)
+columns = [rows.astype(np.int32), rows, ids, rows.astype(np.uint64)]
+sources = pa.record_batch(columns, schema=source_schema(SplitRule(None, 0)))
 for limit, length in ((4_000_000, 1000), (40_000, 1)):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, 4_000_000))
     try:
         with checkpoints.create_block(block) as writer:
             for _ in range(3):
                 tokens = np.zeros(2000 * length, np.uint32)
-                writer.append(tokens, np.arange(2001) * length, np.arange(2000), ids)
-            writer.finish(block, Counts(6000, 6000, tokens=6000 * length))
+                writer.append(tokens, np.arange(2001) * length, sources)
+            writer.finish(12, 13, Counts(6000, 6000, tokens=6000 * length))
     except OutputError as error:
         print(error)
 """
@@ -222,14 +238,14 @@ for limit, length in ((4_000_000, 1000), (40_000, 1)):
 
 def test_finished_blocks_are_those_with_both_files(checkpoints: Checkpoints) -> None:
     write_block(checkpoints, [[5, 6]])
-    write_block(checkpoints, [[2]], replace(BLOCK, index=13))
-    write_block(checkpoints, [[]], replace(BLOCK, file=100_000, index=123_456))
-    write_block(checkpoints, [[9]], replace(BLOCK, index=14))
-    checkpoints.storage.delete(checkpoints.documents_name(3, 14))
+    write_block(checkpoints, [[2]], replace(PLACE, index=13))
+    write_block(checkpoints, [[]], replace(PLACE, file=100_000, index=123_456))
+    write_block(checkpoints, [[9]], replace(PLACE, index=14))
+    checkpoints.storage.delete(checkpoints.documents_name(replace(PLACE, index=14)))
     finished = checkpoints.finished_blocks()
     tokens = {key: tokens for key, (tokens, _) in finished.items()}
     assert tokens == {(3, 12): 11, (3, 13): 2, (100_000, 123_456): 0}
-    documents = os.stat(checkpoints.storage.path(checkpoints.documents_name(3, 12)))
+    documents = os.stat(checkpoints.storage.path(checkpoints.documents_name(PLACE)))
     assert finished[3, 12][1] == documents.st_mtime
 
 
@@ -250,10 +266,11 @@ def test_read_documents_gives_exactly_the_overlapping_rows(
         if own & set(range(start, stop)):
             row = {"document": document, "offset": offset, "end": offset + tokens}
             id_ = None if document % 2 else f"id{document}"
-            expected.append(row | {"row": document * 10, "id": id_})
+            source = {"file": 3, "row": document * 10, "id": id_, "text_hash": document * 20}
+            expected.append(row | source)
         offset += tokens
-    table = checkpoints.read_documents(3, 12, "all", start, stop)
-    assert table.schema.equals(DOCUMENTS_SCHEMA)
+    table = checkpoints.read_documents(PLACE, "all", start, stop)
+    assert table.schema.equals(documents_schema(NO_TEST))
     assert table.to_pylist() == expected
 
 
@@ -295,4 +312,4 @@ def test_a_shard_is_finished_once_its_record_file_and_document_table_exist(
 
 def test_missing_documents_are_an_output_error(checkpoints: Checkpoints) -> None:
     with pytest.raises(OutputError, match=r"00003-00012\.parquet cannot be read"):
-        checkpoints.read_documents(3, 12, "all", 0, 1)
+        checkpoints.read_documents(PLACE, "all", 0, 1)

@@ -18,11 +18,16 @@ from fineshards.errors import FineshardsError
 from fineshards.shards.assembly import write_shard
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts
-from fineshards.shards.documents import SCHEMA, SCHEMA_WITH_HASH, DocumentPiece, DocumentTable
+from fineshards.shards.documents import (
+    DocumentPiece,
+    DocumentTable,
+    source_schema,
+    table_schema,
+)
 from fineshards.shards.layout import Layout, ShardKey, SplitRule, table_name
 from fineshards.shards.npy import header
 from fineshards.shards.plan import plan_pieces, plan_stream
-from fineshards.shards.records import Block, Piece
+from fineshards.shards.records import Piece, TokenBlock
 from fineshards.shards.reports import BlockSummary, report_file
 from fineshards.storage.base import open_storage
 
@@ -53,11 +58,16 @@ def made_up_hash(file: int, row: int) -> int:
     return (file * 1_000_003 + row * 7919 + 1) * 2_654_435_761 % 2**32
 
 
+def made_up_text_hash(file: int, row: int) -> int:
+    return 2**64 - 1 - file - 1000 * row
+
+
 def model(files: Files, rule: SplitRule = NO_TEST) -> dict[str, list[Token]]:
-    """The tokens of each stream; documents are numbered through all streams."""
-    streams, document = {}, 0
+    """The tokens of each stream; documents are numbered in it."""
+    streams = {}
     for stream in rule.streams:
         own: list[Token] = []
+        document = 0
         for number, blocks in enumerate(files):
             for row, length in enumerate(length for lengths in blocks for length in lengths):
                 is_test = made_up_hash(number, row) < 2**32 // 3
@@ -72,31 +82,36 @@ def model(files: Files, rule: SplitRule = NO_TEST) -> dict[str, list[Token]]:
     return streams
 
 
+def sources_of(file: int, rows: list[int], rule: SplitRule) -> pa.RecordBatch:
+    schema = source_schema(rule)
+    columns = {
+        "file": [file] * len(rows),
+        "row": rows,
+        "id": [f"f{file}r{row}" if row % 3 else None for row in rows],
+        "split_hash": [made_up_hash(file, row) for row in rows],
+        "text_hash": [made_up_text_hash(file, row) for row in rows],
+    }
+    return pa.record_batch(
+        [pa.array(columns[field.name], field.type) for field in schema], schema=schema
+    )
+
+
 def write_blocks(
-    checkpoints: Checkpoints, files: Files, by_document: bool = False
+    checkpoints: Checkpoints, files: Files, rule: SplitRule = NO_TEST
 ) -> list[list[BlockSummary]]:
     """Token blocks in which every token is its index in the input."""
     summaries, position = [], 0
     for number, blocks in enumerate(files):
         row, of_file = 0, []
         for index, lengths in enumerate(blocks):
-            block = Block(number, index, len(blocks), 0, 0, 0, 0)
-            with checkpoints.create_block(block) as writer:
+            with checkpoints.create_block(TokenBlock("blocks", number, index)) as writer:
                 offsets = np.array([0, *accumulate(lengths)], dtype=np.int64)
-                rows = np.arange(row, row + len(lengths), dtype=np.int64)
-                ids = [f"f{number}r{n}" if n % 3 else None for n in rows.tolist()]
                 tokens = np.arange(position, position + sum(lengths), dtype=np.uint32)
-                hashes = np.array([made_up_hash(number, n) for n in rows.tolist()], np.uint32)
-                writer.append(
-                    tokens,
-                    offsets,
-                    rows,
-                    pa.array(ids, pa.string()),
-                    hashes if by_document else None,
-                )
+                rows = list(range(row, row + len(lengths)))
+                writer.append(tokens, offsets, sources_of(number, rows, rule))
                 count = len(lengths)
                 counts = Counts(rows=count, documents=count, tokens=len(tokens))
-                of_file.append(writer.finish(block, counts))
+                of_file.append(writer.finish(index, len(blocks), counts))
             row, position = row + count, position + len(tokens)
         summaries.append(of_file)
     return summaries
@@ -106,7 +121,10 @@ def write_blocks(
 @given(
     files=files_of_documents,
     shard_tokens=st.integers(1, 15),
-    rule=st.sampled_from([SplitRule(None, 1), SplitRule("1/3", None, "text", 1)]),
+    rule=st.sampled_from(
+        [SplitRule(None, 1), SplitRule("1/3", None, "text", 1), SplitRule("1/3", None, "id", 1)]
+    ),
+    first=st.integers(0, 99),
     data=st.data(),
 )
 def test_document_tables_locate_every_token_and_every_document(
@@ -114,6 +132,7 @@ def test_document_tables_locate_every_token_and_every_document(
     files: Files,
     shard_tokens: int,
     rule: SplitRule,
+    first: int,
     data: st.DataObject,
 ) -> None:
     streams = model(files, rule)
@@ -121,12 +140,12 @@ def test_document_tables_locate_every_token_and_every_document(
     in_input = dict(zip(in_input, range(len(in_input)), strict=True))
     storage = open_storage(str(tmp_path_factory.mktemp("out")))
     checkpoints = Checkpoints(storage, "f1ng3r", rule=rule)
-    summaries = write_blocks(checkpoints, files, rule.by_document)
+    summaries = write_blocks(checkpoints, files, rule)
     for blocks in summaries:
         for summary in blocks:
-            block = Block(summary.file, summary.index, summary.blocks, 0, 0, 0, 0)
-            assert checkpoints.read_summary(block) == summary
-    plan = plan_stream(map(report_file, summaries), len(files), shard_tokens, rule)
+            place = TokenBlock("blocks", summary.file, summary.index)
+            assert checkpoints.read_summary(place) == summary
+    plan = plan_stream([report_file(blocks) for blocks in summaries], shard_tokens, rule)
     pieces: dict[ShardKey, list[Piece]] = {}
     for blocks in summaries:
         for key, piece in plan_pieces(blocks, plan):
@@ -142,9 +161,10 @@ def test_document_tables_locate_every_token_and_every_document(
         content = checkpoints.storage.read(record.name)
         assert content == header(len(own)) + payload.tobytes()
 
-        schema = SCHEMA_WITH_HASH if rule.by_document else SCHEMA
-        table = DocumentTable.read(checkpoints.storage.open(table_name(record.name)), schema)
-        check_table(table, own, rule.by_document)
+        opened = checkpoints.storage.open(table_name(record.name))
+        # A reader may number the documents of the stream from another number.
+        table = DocumentTable.read(opened, table_schema(rule, 3), first)
+        check_table(table, own, rule, first)
         assert record.pieces == len(table)
         assert record.documents == sum(token.start == 0 for token in own)
         assert record.first_document == own[0].document
@@ -152,28 +172,34 @@ def test_document_tables_locate_every_token_and_every_document(
         assert write_shard(key, [], plan.layout, checkpoints, paths) == record, "it is finished"
 
 
-def check_table(table: DocumentTable, own: list[Token], with_hash: bool) -> None:
-    expected = {}
+def file_of(token: Token) -> int:
+    return int(token.file.rpartition("/")[2])
+
+
+def check_table(table: DocumentTable, own: list[Token], rule: SplitRule, number: int) -> None:
+    expected: dict[int, tuple[int, Token]] = {}
     for offset, token in enumerate(own):
-        expected.setdefault(token.document, (offset, token))
+        expected.setdefault(number + token.document, (offset, token))
     found = [table.piece(index) for index in range(len(table))]
     assert found == [
         DocumentPiece(
             document,
             offset,
-            sum(token.document == document for token in own),
+            sum(number + token.document == document for token in own),
             first.start,
             first.file,
             first.row,
             first.id,
-            made_up_hash(int(first.file.rpartition("/")[2]), first.row) if with_hash else None,
+            made_up_hash(file_of(first), first.row) if rule.by_document else None,
+            made_up_text_hash(file_of(first), first.row) if rule.may_leak else None,
+            redacted=False,
         )
         for document, (offset, first) in expected.items()
     ]
     for offset, token in enumerate(own):
         piece = table.piece(table.index_of_token(offset))
         assert (piece.document, piece.start + offset - piece.offset) == (
-            token.document,
+            number + token.document,
             token.start,
         )
     for index, document in enumerate(expected):
@@ -196,11 +222,13 @@ def test_a_document_in_three_shards_has_a_row_in_each(
 ) -> None:
     checkpoints = Checkpoints(open_storage(str(tmp_path_factory.mktemp("out"))), "f1ng3r")
     (summaries,) = write_blocks(checkpoints, [[[2, 25, 1]]])
-    plan = plan_stream([report_file(summaries)], 1, 10, SplitRule(None, 0))
+    plan = plan_stream([report_file(summaries)], 10, SplitRule(None, 0))
     rows = []
     for key, piece in plan_pieces(summaries, plan):
         record = write_shard(key, [piece], plan.layout, checkpoints, ["/in/0"])
-        table = DocumentTable.read(checkpoints.storage.open(table_name(record.name)))
+        table = DocumentTable.read(
+            checkpoints.storage.open(table_name(record.name)), table_schema(NO_TEST, 3)
+        )
         own = map(table.piece, range(len(table)))
         rows.append([(row.document, row.offset, row.length, row.start) for row in own])
     assert rows == [
@@ -213,7 +241,7 @@ def test_a_document_in_three_shards_has_a_row_in_each(
 def one_shard(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoints, list[Piece], Layout]:
     checkpoints = Checkpoints(open_storage(str(tmp_path_factory.mktemp("out"))), "f1ng3r")
     (summaries,) = write_blocks(checkpoints, [[[3, 4], [5]]])
-    plan = plan_stream([report_file(summaries)], 1, 100, SplitRule(None, 0))
+    plan = plan_stream([report_file(summaries)], 100, SplitRule(None, 0))
     return checkpoints, [piece for _, piece in plan_pieces(summaries, plan)], plan.layout
 
 
@@ -243,7 +271,7 @@ def test_a_token_block_cut_short_is_an_error_and_no_shard_is_written(
 ) -> None:
     checkpoints, pieces, layout = one_shard(tmp_path_factory)
     (key,) = layout.shard_keys()
-    name = checkpoints.tokens_name(0, 1)
+    name = checkpoints.tokens_name(TokenBlock("blocks", 0, 1))
     checkpoints.storage.write(name, checkpoints.storage.read(name)[:-4])
     with pytest.raises(FineshardsError, match=r"00000-00001\.tokens ended 4 bytes early"):
         write_shard(key, pieces, layout, checkpoints, ["/in/0"])
@@ -256,4 +284,4 @@ def test_a_table_of_another_schema_is_refused() -> None:
     with pytest.raises(
         ValueError, match=r"the columns \['document'\], expected \['document', 'off"
     ):
-        DocumentTable.read(BytesIO(content.getvalue()))
+        DocumentTable.read(BytesIO(content.getvalue()), table_schema(NO_TEST, 3))

@@ -19,9 +19,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from fineshards.errors import OutputError
 from fineshards.pipeline.cli import main
 from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.documents import source_schema
 from fineshards.shards.job import Job
+from fineshards.shards.layout import SplitRule
 from fineshards.shards.npy import DTYPES, HEADER_BYTES, file_bytes, header, parse_header
-from fineshards.shards.records import Block
+from fineshards.shards.records import TokenBlock
 from fineshards.storage.base import open_storage
 
 Run = Callable[..., CompletedProcess[str]]
@@ -103,10 +105,10 @@ def test_a_job_resumes_from_16_bit_blocks(dataset: Path, tokenizer: Path, sample
     blocks = [block for file in job.files for block in checkpoints.read_blocks(file.index) or []]
     assert len(blocks) > 1
     for block in blocks:
-        summary = checkpoints.read_summary(block)
+        summary = checkpoints.read_summary(block.place)
         assert summary is not None
         assert checkpoints.finished_blocks()[block.file, block.index][0] == summary.counts.tokens
-        path = output / checkpoints.tokens_name(block.file, block.index)
+        path = output / checkpoints.tokens_name(block.place)
         assert path.stat().st_size == 2 * summary.counts.tokens
     expected = shards_in(dataset)
     (output / "metadata/manifest.json").unlink()
@@ -176,16 +178,18 @@ def test_the_header_is_the_one_numpy_writes(tokens: int) -> None:
 
 def test_an_id_that_does_not_fit_is_never_truncated(tmp_path: Path) -> None:
     checkpoints = Checkpoints(open_storage(str(tmp_path)), "f1ng3r", UINT16)
-    block = Block(0, 0, 1, 0, 0, 0, 0)
+    block = TokenBlock("blocks", 0, 0)
+    schema = source_schema(SplitRule(None, 0))
+    sources = pa.table({"file": [0], "row": [0], "id": ["a"], "text_hash": [0]}).cast(schema)
 
     def write(*tokens: int) -> None:
         with checkpoints.create_block(block) as writer:
-            offsets, rows = np.array([0, len(tokens)]), np.array([0], np.int64)
-            writer.append(np.array(tokens, np.uint32), offsets, rows, pa.array(["a"]))
+            offsets = np.array([0, len(tokens)])
+            writer.append(np.array(tokens, np.uint32), offsets, *sources.to_batches())
 
     with pytest.raises(OutputError, match="the id 65536, which uint16 cannot hold"):
         write(1, 65_536)
-    name = tmp_path / checkpoints.tokens_name(0, 0)
+    name = tmp_path / checkpoints.tokens_name(block)
     assert not name.exists()
     write(1, 65_535)
     assert np.fromfile(name, "<u2").tolist() == [1, 65_535]

@@ -2,6 +2,7 @@
 
 The first version, whose code was in six packages, wrote `fixtures/version-0.1.0`: a finished
 dataset, the same job interrupted, and loader states (tests/test_batch_loader.py).
+Version 2 of the format wrote `fixtures/version-2` from the same input, with the split by document.
 """
 
 from __future__ import annotations
@@ -13,14 +14,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT
+from support.damage import edit_table
 from support.oracle import shards_in
 
 import fineshards
 from fineshards.config import BuildConfig
 from fineshards.errors import OutputError, UsageError
+from fineshards.pipeline.cli import main
 from fineshards.pipeline.main import build
+from fineshards.shards.dataset import Dataset
 from fineshards.shards.job import Job
 from fineshards.shards.manifest import Manifest
 from fineshards.storage.base import open_storage
@@ -28,22 +33,63 @@ from fineshards.storage.base import open_storage
 EARLIER = ROOT / "tests/fixtures/version-0.1.0"
 
 
-def test_a_finished_dataset_is_read_verified_and_described() -> None:
-    folder = EARLIER / "finished"
+VERSION_2 = ROOT / "tests/fixtures/version-2/finished"
+
+
+@pytest.mark.parametrize(
+    ("folder", "version", "samples"), [(EARLIER / "finished", 1, 257), (VERSION_2, 2, 245)]
+)
+def test_a_finished_dataset_is_read_verified_and_described(
+    folder: Path, version: int, samples: int
+) -> None:
     storage = open_storage(str(folder))
     job, manifest = Job.load(storage), Manifest.load(storage)
     assert job is not None
     assert manifest is not None
+    assert job.format_version == manifest.version == version
     stored = json.loads((folder / "metadata/job.json").read_text())
     # The same settings and files still have the same fingerprint.
     assert job.fingerprint() == stored["fingerprint"] == manifest.fingerprint
-    assert json.loads(json.dumps(manifest.to_json())) == json.loads(
+    assert json.loads(manifest.to_bytes()) == json.loads(
         (folder / "metadata/manifest.json").read_text()
     )
     verdict = fineshards.verify(folder)
     assert (verdict.problems, verdict.documents, verdict.tokens) == ([], 30, 18_502)
     assert fineshards.status(folder).stage == "finished"
-    assert len(fineshards.TokenDataset(folder, sequence_length=64)) == 257
+    assert len(fineshards.TokenDataset(folder, sequence_length=64)) == samples
+
+
+def test_documents_of_version_2_are_numbered_in_the_dataset(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Later versions number them in their stream."""
+    numbers = []
+    for split in ("test", "train"):
+        for path in sorted((VERSION_2 / "metadata/documents").glob(f"{split}_*.parquet")):
+            numbers.append(pq.read_table(path)["document"].to_pylist())
+    assert sorted({number for own in numbers for number in own}) == list(range(30))
+    assert numbers[0][0] == 0
+    first_of_train = numbers[2][0]
+    assert first_of_train == 6
+    opened = Dataset.open(open_storage(str(VERSION_2)))
+    document = opened.document(first_of_train)
+    assert (document.number, document.offset) == (6, 0)
+    assert document.shard.name == "train/train_0000.npy"
+    assert [opened.document(number).number for number in range(30)] == list(range(30))
+    assert main(["find", str(VERSION_2), "--token=2770", "--json"]) == 0
+    match = json.loads(capsys.readouterr().out)["match"]
+    assert (match["number"], match["file"], match["row"]) == (6, document.file, document.row)
+    assert main(["inspect", str(VERSION_2), "--shard=train/0", "--document=0", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["number"] == 6
+    # verify knows which numbers they should have.
+    output = Path(shutil.copytree(VERSION_2, tmp_path / "out"))
+    edit_table(
+        output,
+        "train/train_0000.npy",
+        lambda rows: rows.update(document=[number - 6 for number in rows["document"]]),
+    )
+    problems = fineshards.verify(output).problems
+    assert any("train_0000.parquet begins with document 0" in problem for problem in problems)
 
 
 def built_again(tmp_path: Path, state: str, **options: object) -> tuple[Path, BuildConfig]:
@@ -92,7 +138,7 @@ def test_another_rule_for_the_split_is_another_job(tmp_path: Path) -> None:
 
 def test_an_interrupted_job_is_refused_and_built_again_with_the_same_shards(tmp_path: Path) -> None:
     output, config = built_again(tmp_path, "interrupted")
-    message = r"unfinished job of an earlier version of fineshards \(format version 1, now 2\)"
+    message = r"unfinished job of an earlier version of fineshards \(format version 1, now 3\)"
     with pytest.raises(UsageError, match=message):
         build(config)
     with pytest.raises(OutputError, match=message):

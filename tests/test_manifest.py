@@ -15,6 +15,7 @@ import jsonschema
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import xxhash
 from conftest import ROOT, SAMPLE
 from support.oracle import ENCODING, EOT
 
@@ -119,6 +120,8 @@ def test_document_tables_are_those_of_the_oracle(
             length = min(len(row["tokens"]) - start, SHARD_TOKENS - offset)
             piece = {"document": number, "offset": offset, "length": length, "start": start}
             piece |= {"file": str(SAMPLE), "row": number, "id": row["id"]}
+            text_hash = xxhash.xxh3_64_intdigest(row["text"].encode(), seed=0x66732D73706C6974)
+            piece |= {"text_hash": text_hash, "redacted": False}
             expected[window].append(piece)
             start += length
         position += len(row["tokens"])

@@ -15,7 +15,7 @@ from fineshards.errors import FineshardsError, InputError
 from fineshards.shards.counts import Counts, LabelCount, Sums
 from fineshards.shards.layout import ShardKey, SplitRule
 from fineshards.shards.plan import StreamPlan, plan_pieces, plan_stream
-from fineshards.shards.records import Piece
+from fineshards.shards.records import Piece, TokenBlock
 from fineshards.shards.reports import (
     BlockSummary,
     FileReport,
@@ -47,7 +47,7 @@ def plan_of(
     summaries: list[list[BlockSummary]], shard_tokens: int, test_shards: int = 1
 ) -> StreamPlan:
     reports = [report_file(complete_file(blocks)) for blocks in summaries if blocks]
-    return plan_stream(reports, len(summaries), shard_tokens, SplitRule(None, test_shards))
+    return plan_stream(reports, shard_tokens, SplitRule(None, test_shards))
 
 
 def pieces_of(summaries: list[list[BlockSummary]], plan: StreamPlan) -> dict[ShardKey, list[Piece]]:
@@ -57,6 +57,12 @@ def pieces_of(summaries: list[list[BlockSummary]], plan: StreamPlan) -> dict[Sha
             for key, piece in plan_pieces(complete_file(blocks), plan):
                 by_shard[key].append(piece)
     return by_shard
+
+
+def place_of(piece: Piece) -> tuple[int, int]:
+    """The file and the index of a piece's token block, which is that of a block."""
+    assert piece.block.folder == "blocks"
+    return piece.block.file, piece.block.index
 
 
 @dataclass
@@ -117,11 +123,11 @@ def test_pieces_cover_every_shard_with_the_right_tokens(stream: tuple[Files, int
         key = ShardKey("test", window) if in_test else ShardKey("train", window - test_shards)
         position = window * shard_tokens
         for piece in sorted(by_shard[key], key=lambda piece: piece.at):
-            block = files[piece.file][piece.block]
+            block = files[piece.block.file][piece.block.index]
             assert 0 <= piece.start < piece.stop <= block[1]
             assert piece.at == position - window * shard_tokens
-            assert model.tokens[piece.file, piece.block] + piece.start == position
-            assert piece.first_document == model.documents[piece.file, piece.block]
+            assert model.tokens[place_of(piece)] + piece.start == position
+            assert piece.first_document == model.documents[place_of(piece)]
             position += piece.stop - piece.start
         assert position == min((window + 1) * shard_tokens, model.total)
 
@@ -138,7 +144,7 @@ def test_copied_tokens_are_the_stream(files: Files, shard_tokens: int, test_shar
     plan = plan_of(summaries, shard_tokens, test_shards)
     by_shard = pieces_of(summaries, plan)
     copied = [
-        (piece.file, piece.block, token)
+        (*place_of(piece), token)
         for key in plan.layout.shard_keys()
         for piece in sorted(by_shard[key], key=lambda piece: piece.at)
         for token in range(piece.start, piece.stop)
@@ -155,7 +161,7 @@ def test_summaries_may_arrive_in_any_order(files: Files, shard_tokens: int, rand
         random.shuffle(blocks)  # type: ignore[attr-defined]
     reports = [report_file(complete_file(blocks)) for blocks in shuffled if blocks]
     random.shuffle(reports)  # type: ignore[attr-defined]
-    plan = plan_stream(reports, len(files), shard_tokens, SplitRule(None, 1))
+    plan = plan_stream(reports, shard_tokens, SplitRule(None, 1))
     assert plan.layout == expected.layout
     assert np.array_equal(plan.token_offsets, expected.token_offsets)
     assert np.array_equal(plan.document_offsets, expected.document_offsets)
@@ -188,10 +194,9 @@ def test_two_streams_are_copied_one_after_the_other(
 ) -> None:
     reports = [report_file(complete_file(blocks)) for blocks in summaries if blocks]
     rule = SplitRule("1/100", None, "text", 1)
-    plan = plan_stream(reports, len(summaries), shard_tokens, rule)
+    plan = plan_stream(reports, shard_tokens, rule)
     by_shard = pieces_of(summaries, plan)
     assert sorted(by_shard) == sorted(plan.layout.shard_keys())
-    first_document = 0
     for number, split in enumerate(("test", "train")):
         parts = [
             (summary.file, summary.index, summary.streams()[number])
@@ -209,11 +214,12 @@ def test_two_streams_are_copied_one_after_the_other(
         ]
         assert {piece.stream for piece in pieces} <= {split}
         assert stream == [
-            (piece.file, piece.block, token)
+            (*place_of(piece), token)
             for piece in pieces
             for token in range(piece.start, piece.stop)
         ]
-        firsts = {(piece.file, piece.block): piece.first_document for piece in pieces}
+        firsts = {place_of(piece): piece.first_document for piece in pieces}
+        first_document = 0
         for file, block, sums in parts:
             assert firsts.get((file, block), first_document) == first_document
             first_document += sums.documents
@@ -237,12 +243,13 @@ def test_offsets_are_64_bit_and_pieces_hold_plain_ints() -> None:
 
 def test_one_document_longer_than_several_shards_is_cut_into_whole_shards() -> None:
     summaries = summaries_of([[(1, 35)]])
+    block = TokenBlock("blocks", 0, 0)
     by_shard = pieces_of(summaries, plan_of(summaries, shard_tokens=10))
     assert by_shard == {
-        ShardKey("test", 0): [Piece(0, 0, "all", 0, 10, 0, 0)],
-        ShardKey("train", 0): [Piece(0, 0, "all", 10, 20, 0, 0)],
-        ShardKey("train", 1): [Piece(0, 0, "all", 20, 30, 0, 0)],
-        ShardKey("train", 2): [Piece(0, 0, "all", 30, 35, 0, 0)],
+        ShardKey("test", 0): [Piece(block, "all", 0, 10, 0, 0)],
+        ShardKey("train", 0): [Piece(block, "all", 10, 20, 0, 0)],
+        ShardKey("train", 1): [Piece(block, "all", 20, 30, 0, 0)],
+        ShardKey("train", 2): [Piece(block, "all", 30, 35, 0, 0)],
     }
 
 

@@ -117,7 +117,7 @@ def test_every_stage_of_a_job_is_reported(
     assert now["text_bytes"] == now["text_bytes_total"]
 
     report = report_file(summaries)
-    plan = plan_stream([report], 1, job.settings.shard_tokens, job.settings.split)
+    plan = plan_stream([report], job.settings.shard_tokens, job.settings.split)
     checkpoints.write_layout(plan.layout)
     now, _ = status(capsys, tmp_path)
     assert (now["stage"], now["shards"]) == ("writing", 0)

@@ -399,7 +399,7 @@ def test_an_edited_manifest_is_found(
         pytest.param(lambda f: (f / MANIFEST).write_text("[1, 2]"), id="a list"),
         pytest.param(_truncate(MANIFEST, 0), id="empty"),
         pytest.param(_truncate(MANIFEST, -50), id="cut short"),
-        pytest.param(_set(lambda c: c.update(version=3)), id="another version"),
+        pytest.param(_set(lambda c: c.update(version=4)), id="another version"),
         pytest.param(_set(lambda c: c.update(format="other")), id="another format"),
         pytest.param(_set(lambda c: c.pop("shards")), id="no shards"),
         pytest.param(_set(lambda c: c["shards"].clear()), id="empty shards"),

@@ -11,7 +11,15 @@ import apache_beam as beam
 
 from fineshards.shards.records import TokenBlock
 from fineshards.shards.reports import BlockSummary, FileReport, check_reports
-from fineshards.shards.shuffle import Bucket, Fragment, Group, ShufflePlan, buckets_of, groups_of
+from fineshards.shards.shuffle import (
+    Bucket,
+    Fragment,
+    Group,
+    PlainFragment,
+    ShufflePlan,
+    buckets_of,
+    groups_of,
+)
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks
@@ -71,39 +79,59 @@ def _plan(reports: list[FileReport], work: Work) -> ShufflePlan:
     return plan
 
 
-def _direct(summaries: list[BlockSummary], plan: ShufflePlan) -> Iterator[tuple[Bucket, Fragment]]:
+# What crosses the shuffles is plain: Beam knows how to code tuples of numbers and texts, and
+# pickles all else.
+
+
+def _direct(
+    summaries: list[BlockSummary], plan: ShufflePlan
+) -> Iterator[tuple[int, PlainFragment]]:
     if not plan.group:
         for summary in summaries:
-            yield from buckets_of(TokenBlock("blocks", summary.file, summary.index), summary, plan)
+            yield from _plain_buckets("blocks", summary, plan)
 
 
-def _groups(summaries: list[BlockSummary], plan: ShufflePlan) -> Iterator[tuple[Group, Fragment]]:
+def _groups(
+    summaries: list[BlockSummary], plan: ShufflePlan
+) -> Iterator[tuple[tuple[int, int, int], PlainFragment]]:
     if plan.group:
-        yield from groups_of(summaries, plan)
+        for group, fragment in groups_of(summaries, plan):
+            yield (group.number, group.tokens, group.bits), fragment.plain()
 
 
-def _merged(summary: BlockSummary, plan: ShufflePlan) -> Iterator[tuple[Bucket, Fragment]]:
-    return buckets_of(TokenBlock("merged", summary.file, 0), summary, plan)
+def _merged(summary: BlockSummary, plan: ShufflePlan) -> Iterator[tuple[int, PlainFragment]]:
+    return _plain_buckets("merged", summary, plan)
 
 
-def _listed(key: Any, fragments: Iterable[Fragment]) -> tuple[Any, list[Fragment]]:
+def _plain_buckets(
+    folder: str, summary: BlockSummary, plan: ShufflePlan
+) -> Iterator[tuple[int, PlainFragment]]:
+    block = TokenBlock(folder, summary.file, summary.index)
+    for number, fragment in buckets_of(block, summary, plan):
+        yield number, fragment.plain()
+
+
+def _listed(key: Any, fragments: Iterable[PlainFragment]) -> tuple[Any, list[Fragment]]:
     # Some runners allow only one read of a group, and only where it arrived.
-    return key, list(fragments)
+    return key, [Fragment.of(fragment) for fragment in fragments]
 
 
 class _Merge(RunTasks):
-    def task(self, group: tuple[Group, list[Fragment]]) -> MergeRuns:
-        return MergeRuns(group[0], tuple(group[1]))
+    def task(self, group: tuple[tuple[int, int, int], list[Fragment]]) -> MergeRuns:
+        return MergeRuns(Group(*group[0]), tuple(group[1]))
 
-    def counts(self, group: tuple[Group, list[Fragment]], summary: BlockSummary) -> dict[str, int]:
+    def counts(
+        self, group: tuple[tuple[int, int, int], list[Fragment]], summary: BlockSummary
+    ) -> dict[str, int]:
         return {"runs_in": len(group[1]), "tokens_merged": summary.counts.tokens}
 
 
 class _Sort(RunTasks):
-    def task(self, group: tuple[Bucket, list[Fragment]]) -> WriteBucket:
-        return WriteBucket(group[0], tuple(group[1]))
+    def task(self, group: tuple[int, list[Fragment]]) -> WriteBucket:
+        streams = len(self._work.settings.split.streams)
+        return WriteBucket(Bucket.numbered(group[0], streams), tuple(group[1]))
 
-    def counts(self, group: tuple[Bucket, list[Fragment]], summary: BlockSummary) -> dict[str, int]:
+    def counts(self, group: tuple[int, list[Fragment]], summary: BlockSummary) -> dict[str, int]:
         return {
             "fragments_in": len(group[1]),
             "buckets_out": 1,

@@ -43,6 +43,7 @@ class Summary:
     folder: str
     shards: int
     shard_tokens: int
+    shuffle_seed: int | None
     split: str
     splits: dict[str, dict[str, int]]
     leaks: Leaks | None
@@ -66,7 +67,7 @@ class Summary:
 class ShownDocument:
     """A document of a shard.
 
-    document: its number in the shard, of `documents`. number: in the stream. tokens: all of them,
+    document: its number in the shard, of `documents`. number: in the dataset. tokens: all of them,
     of which `[offset, end)` of this shard are in this shard. begins_in, begins_at: the shard and
     the offset of the first. first_ids: the first token ids.
     """
@@ -92,10 +93,12 @@ def summarize(dataset: Dataset) -> Summary:
     manifest = dataset.manifest
     shuffle = manifest.settings.shuffle
     layout, totals, tokenizer = manifest.layout, manifest.totals(), manifest.settings.tokenizer
+    shuffle = manifest.settings.shuffle
     return Summary(
         folder=dataset.storage.root,
         shards=layout.windows,
         shard_tokens=layout.shard_tokens,
+        shuffle_seed=None if shuffle is None else shuffle.seed,
         split=manifest.settings.split.described(),
         splits=manifest.splits(),
         leaks=manifest.leaks,
@@ -139,6 +142,11 @@ def describe_summary(summary: Summary) -> list[str]:
         summary.folder,
         f"  shards     {summary.shards:,}, {counted(summary.shard_tokens, 'token')} each; the last "
         "of a split may have fewer",
+        *(
+            []
+            if summary.shuffle_seed is None
+            else [f"  order      --shuffle_seed {summary.shuffle_seed}"]
+        ),
         f"  split      {summary.split}",
         *(
             [f"  order      shuffled, --shuffle_seed {summary.shuffle_seed}"]

@@ -24,7 +24,7 @@ def merge_runs(
     group: Group, fragments: Iterable[Fragment], shuffle: Shuffle, checkpoints: Checkpoints
 ) -> BlockSummary:
     """Makes one sorted token block of several runs, unless it is there."""
-    name = TokenBlock("merged", group.number, 0)
+    name = group.place
     finished = checkpoints.read_runs(name)
     if finished is not None:
         return finished
@@ -32,7 +32,7 @@ def merge_runs(
     with checkpoints.create_runs(name, shuffle, gathered.bytes + 1, group.bits) as writer:
         for tokens, offsets, sources in gathered.batches():
             writer.append(tokens, offsets, sources)
-        summary = writer.finish(0, 1)
+        summary = writer.finish(name.index, 1)
     checkpoints.mark_runs(name, writer, summary)
     return summary
 

@@ -35,7 +35,8 @@ from fineshards.shards.split_hash import row_keys
 FRAGMENT_BYTES = 256 << 10
 # A bucket is sorted in memory by one worker, which a machine has two to four gigabytes for.
 _BUCKET_BYTES = 256 << 20
-_MAX_BITS = 30
+# So that lists with an entry per bucket stay small: 60 TB are buckets of 57 MB.
+_MAX_BITS = 20
 
 
 def shuffle_keys(
@@ -184,11 +185,11 @@ class ShufflePlan:
     @property
     def buckets(self) -> int:
         """The number of buckets of all streams."""
-        return self.first_bucket(len(self.bits))
+        return sum(1 << bits for bits in self.bits)
 
-    def first_bucket(self, stream: int) -> int:
-        """The number of a stream's first bucket."""
-        return sum(1 << bits for bits in self.bits[:stream])
+
+# A Fragment as it crosses a shuffle.
+PlainFragment = tuple[str, int, int, int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,26 +202,62 @@ class Fragment:
     first_byte: int
     last_byte: int
 
+    def plain(self) -> PlainFragment:
+        """The same as text and numbers, which Beam writes in a fifth of the bytes of an object."""
+        block = self.block
+        place = (block.folder, block.file, block.index)
+        return (*place, self.start, self.stop, self.first_byte, self.last_byte)
+
+    @classmethod
+    def of(cls, plain: PlainFragment) -> Fragment:
+        """The inverse of `plain`."""
+        return cls(TokenBlock(*plain[:3]), *plain[3:])
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Neighbouring runs of a stream that are merged into a token block with this number.
+    """Neighbouring runs of a stream that are merged into one.
 
-    bits: of the cells that it is to have.
+    number: of all groups of this size. tokens: the size. bits: of the cells that it is to have.
     """
 
     number: int
+    tokens: int
     bits: int
+
+    @property
+    def place(self) -> TokenBlock:
+        """The merged token block. It is another for groups of another size (`--bucket_bytes`)."""
+        return TokenBlock("merged", self.number, self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """All documents of a stream whose keys begin with `bits` bits that are the number `prefix`."""
+    """All documents of a stream whose keys begin with `bits` bits that are the number `prefix`.
 
-    number: int
-    stream: str
+    stream: its position among `streams` streams.
+    """
+
+    stream: int
+    streams: int
     bits: int
     prefix: int
+
+    @property
+    def number(self) -> int:
+        """A number that no other bucket has, also of a plan with more or fewer of them.
+
+        So a restart with another `--bucket_bytes` does not take one for another. In a stream, the
+        numbers are in the order of the keys.
+        """
+        return ((1 << self.bits) + self.prefix) * self.streams + self.stream
+
+    @classmethod
+    def numbered(cls, number: int, streams: int) -> Bucket:
+        """The inverse of `number`."""
+        place, stream = divmod(number, streams)
+        bits = place.bit_length() - 1
+        return cls(stream, streams, bits, place - (1 << bits))
 
 
 def fragment_of(block: TokenBlock, run: Run, first: int, stop: int) -> Fragment:
@@ -248,14 +285,14 @@ def fragments_of_run(block: TokenBlock, run: Run, bits: int) -> Iterator[tuple[i
 
 def buckets_of(
     block: TokenBlock, summary: BlockSummary, plan: ShufflePlan
-) -> Iterator[tuple[Bucket, Fragment]]:
-    """The buckets that the runs of a token block have documents for, and which."""
+) -> Iterator[tuple[int, Fragment]]:
+    """The numbers of the buckets that the runs of a token block have documents for, and which."""
+    streams = len(plan.streams)
     for run in summary.runs:
         stream = plan.streams.index(run.stream)
         bits = plan.bits[stream]
         for prefix, fragment in fragments_of_run(block, run, bits):
-            number = plan.first_bucket(stream) + prefix
-            yield Bucket(number, run.stream, bits, prefix), fragment
+            yield Bucket(stream, streams, bits, prefix).number, fragment
 
 
 def groups_of(
@@ -270,5 +307,6 @@ def groups_of(
         for run in summary.runs:
             stream = plan.streams.index(run.stream)
             number = offsets[stream] // plan.group * len(plan.streams) + stream
-            yield Group(number, plan.bits[stream]), fragment_of(block, run, 0, len(run.tokens) - 1)
+            group = Group(number, plan.group, plan.bits[stream])
+            yield group, fragment_of(block, run, 0, len(run.tokens) - 1)
             offsets[stream] += run.tokens[-1] - run.tokens[0]

@@ -83,10 +83,11 @@ def finished_work(output: Path) -> tuple[int, dict[str, int]]:
         inodes = {name: os.stat(storage.path(name)).st_ino for name in names}
         return manifest.totals()["documents"], inodes
     checkpoints = Checkpoints.of(storage, job)
+    read = checkpoints.read_runs if job.settings.shuffle else checkpoints.read_summary
     documents = 0
     for file in job.files:
         for block in checkpoints.read_blocks(file.index) or []:
-            summary = checkpoints.read_summary(block)
+            summary = read(block.place)
             documents += summary.counts.documents if summary else 0
     shards = {}
     for entry in storage.entries(f"{checkpoints.folder}/shards"):
@@ -94,6 +95,15 @@ def finished_work(output: Path) -> tuple[int, dict[str, int]]:
         if record is not None:
             shards[record.name] = os.stat(storage.path(record.name)).st_ino
     return documents, shards
+
+
+def finished_buckets(output: Path) -> dict[str, int]:
+    """The inodes of merged runs and buckets that are finished, by name of the mark."""
+    return {
+        str(path): path.stat().st_ino
+        for pattern in ("merged/*.json", "buckets/*-00000.train.parquet")
+        for path in output.glob(f"checkpoints/*/{pattern}")
+    }
 
 
 def split_folders(output: Path) -> dict[str, str]:
@@ -119,6 +129,7 @@ def crash_and_resume(output: Path, flags: list[str], number: int) -> dict[str, A
         return None
     assert status == -signal.SIGKILL, f"the build ended with {status}"
     documents, shards = finished_work(output)
+    buckets = finished_buckets(output)
     visible = split_folders(output)
     log = output.parent / "encoded"
     log.unlink(missing_ok=True)
@@ -137,6 +148,12 @@ def crash_and_resume(output: Path, flags: list[str], number: int) -> dict[str, A
         "changed_after_crash": sorted(visible.items() - split_folders(output).items()),
         "shards_rewritten": [
             name for name, inode in shards.items() if os.stat(output / name).st_ino != inode
+        ],
+        "buckets_finished": len(buckets),
+        "buckets_rewritten": [
+            name
+            for name, inode in buckets.items()
+            if "--keep_checkpoints" in flags and os.stat(name).st_ino != inode
         ],
     }
 

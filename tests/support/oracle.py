@@ -53,6 +53,36 @@ def oracle_by_document(
     return test | cut(streams["train"], shard_tokens, test_shards=0)
 
 
+def oracle_shuffled(
+    files: Iterable[Iterable[str | None]],
+    seed: int,
+    shard_tokens: int,
+    fraction: str | None = None,
+    test_shards: int = 0,
+    encode: Callable[[str], Iterable[int]] | None = None,
+    dtype: str = "<u4",
+) -> dict[str, bytes]:
+    """The shard files of the texts of these files, shuffled: docs/shuffling.md.
+
+    fraction: of documents in test, by the text; None for a number of test shards. encode: the
+    tokens of a document, EOT first.
+    """
+    documents = sorted(
+        (xxhash.xxh3_128_intdigest(f"{file}:{row}".encode(), seed), file, row, text)
+        for file, texts in enumerate(files)
+        for row, text in enumerate(texts)
+        if text is not None
+    )
+    streams: dict[str, list[int]] = {"all": [], "test": [], "train": []}
+    for *_, text in documents:
+        side = "all" if fraction is None else side_of(text, fraction)
+        streams[side] += encode(text) if encode else [EOT, *_encode(text)]
+    if fraction is None:
+        return cut(streams["all"], shard_tokens, test_shards, dtype)
+    test = cut(streams["test"], shard_tokens, len(streams["test"]), dtype)
+    return test | cut(streams["train"], shard_tokens, 0, dtype)
+
+
 def oracle_by_text(*files: list[str], shard_tokens: int, fraction: str) -> dict[str, bytes]:
     """The shard files of these texts if the split is by document and its key is the text."""
     rows = [[{"text": text} for text in texts] for texts in files]

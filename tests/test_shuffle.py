@@ -1,0 +1,284 @@
+"""`--shuffle_seed`: the oracle's bytes, however documents were sorted; commands and loaders."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+from support.oracle import ENCODING, EOT, oracle_shuffled, read_texts, shards_in
+from support.tokenizer_files import oracle_documents, save, train
+
+import fineshards
+from fineshards import TokenDataset
+from fineshards.errors import UsageError
+from fineshards.pipeline.cli import main
+from fineshards.shards.dataset import Dataset
+from fineshards.storage.base import open_storage
+
+Build = Callable[..., int]
+
+SEED = 20_260_101
+SHARD_TOKENS = 20_000
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory, sample: Path) -> Path:
+    """Files of both formats, one without documents; some rows have no text."""
+    folder = tmp_path_factory.mktemp("shuffle") / "in"
+    folder.mkdir()
+    table = pq.read_table(sample, columns=["text", "id"])
+    pq.write_table(table.slice(0, 100), folder / "a.parquet", row_group_size=20)
+    rows = table.slice(100, 80).to_pylist()
+    rows[3]["text"] = rows[40]["text"] = None
+    lines = [json.dumps(row) for row in rows]
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    pq.write_table(table.slice(0, 0), folder / "c.parquet")
+    (folder / "d.jsonl").write_text("\n".join(map(json.dumps, table.slice(180, 60).to_pylist())))
+    pq.write_table(table.slice(90, 30), folder / "e.parquet")  # texts of a.parquet and of b, again
+    return folder
+
+
+@pytest.fixture(scope="module")
+def texts(source: Path) -> list[list[str | None]]:
+    """The texts of each file, by row."""
+    return [
+        read_texts(path) if path.suffix == ".parquet" else [row["text"] for row in lines_of(path)]
+        for path in sorted(source.iterdir())
+    ]
+
+
+def lines_of(path: Path) -> Iterator[dict[str, Any]]:
+    content = path.read_bytes()
+    yield from map(
+        json.loads, (gzip.decompress(content) if path.suffix == ".gz" else content).splitlines()
+    )
+
+
+def flags_of(source: Path, output: Path, *flags: str) -> list[str]:
+    common = [f"--input={source}", f"--output={output}", f"--shard_tokens={SHARD_TOKENS}"]
+    return ["build", *common, f"--shuffle_seed={SEED}", *flags]
+
+
+@pytest.fixture(scope="module")
+def dataset(source: Path) -> Path:
+    """A shuffled dataset. Read-only."""
+    output = source.parent / "dataset"
+    assert main(flags_of(source, output, "--test_fraction=0.2", "--bucket_bytes=100k")) == 0
+    return output
+
+
+def tables_in(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / "metadata/documents").iterdir()}
+
+
+def folders_used(output: Path) -> set[str]:
+    """The kinds of token blocks among the checkpoints that were kept."""
+    (kept,) = (path for path in (output / "checkpoints").iterdir() if len(path.name) == 64)
+    return {name for name in ("blocks", "merged", "buckets") if any((kept / name).glob("*"))}
+
+
+# How documents are sorted: in one bucket; in buckets of whole runs; in buckets of merged runs.
+WAYS = {
+    "one": ["--workers=1"],
+    "direct": ["--workers=2", "--bucket_bytes=50k"],
+    "merged": ["--workers=2", "--bucket_bytes=80k", "--block_bytes=20k"],
+}
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [("--test_fraction=0.2", {"fraction": "0.2"}), ("--test_shards=2", {"test_shards": 2})],
+)
+def test_shards_are_those_of_the_oracle_however_documents_are_sorted(
+    source: Path, texts: list[list[str | None]], tmp_path: Path, rule: str, expected: Any
+) -> None:
+    shards = oracle_shuffled(texts, SEED, SHARD_TOKENS, **expected)
+    assert len(shards) > 7
+    tables = []
+    for name, flags in WAYS.items():
+        output = tmp_path / name
+        assert main(flags_of(source, output, rule, "--keep_checkpoints", *flags)) == 0
+        assert shards_in(output) == shards, name
+        again = {"sample": 100} if name == "merged" else {}
+        assert fineshards.verify(output, **again).problems == []
+        tables.append(tables_in(output))
+        used = {"blocks", "buckets"} | ({"merged"} if name == "merged" else set())
+        assert folders_used(output) == used
+        buckets = list(output.glob("checkpoints/*/buckets/*.tokens"))
+        assert (len(buckets) <= 2) == (name == "one")
+    assert tables[0] == tables[1] == tables[2]
+
+
+def test_a_block_larger_than_block_bytes_has_several_runs(
+    source: Path, texts: list[list[str | None]], tmp_path: Path
+) -> None:
+    """A JSON Lines file is one block, whatever its size."""
+    flags = ["--test_fraction=0.2", "--block_bytes=5k", "--keep_checkpoints"]
+    assert main(flags_of(source, tmp_path / "out", *flags)) == 0
+    assert shards_in(tmp_path / "out") == oracle_shuffled(texts, SEED, SHARD_TOKENS, "0.2")
+    (record,) = (tmp_path / "out/checkpoints").glob("*/blocks/00003-00000.json")
+    assert len(json.loads(record.read_text())["runs"]) >= 2
+
+
+def test_sixteen_bits(source: Path, texts: list[list[str | None]], tmp_path: Path) -> None:
+    every = [text for of_file in texts for text in of_file if text is not None]
+    tokenizer = save(train("gpt2", every[::5], 1000), tmp_path / "mine.json")
+    encoded = dict(zip(every, oracle_documents(tokenizer, "<|endoftext|>", every), strict=True))
+    flags = [f"--tokenizer={tokenizer}", "--dtype=auto", "--bucket_bytes=100k", "--test_shards=1"]
+    assert main(flags_of(source, tmp_path / "out", *flags)) == 0
+    assert shards_in(tmp_path / "out") == oracle_shuffled(
+        texts, SEED, SHARD_TOKENS, test_shards=1, encode=encoded.__getitem__, dtype="<u2"
+    )
+
+
+def test_the_order_is_that_of_the_keys_of_file_and_row(dataset: Path, source: Path) -> None:
+    """Every row of the tables, computed from its own file and row alone."""
+    paths = [str(path) for path in sorted(source.iterdir())]
+    keys: dict[str, list[int]] = {"test": [], "train": []}
+    for path in sorted((dataset / "metadata/documents").iterdir()):
+        for piece in pq.read_table(path).to_pylist():
+            if piece["start"] == 0:
+                place = f"{paths.index(piece['file'])}:{piece['row']}".encode()
+                keys[path.name.partition("_")[0]].append(xxhash.xxh3_128_intdigest(place, SEED))
+    assert len(keys["test"]) > 20
+    for own in keys.values():
+        assert own == sorted(own)
+        assert len(own) == len(set(own))
+
+
+def test_another_seed_is_another_order_of_the_same_documents(
+    source: Path, dataset: Path, tmp_path: Path
+) -> None:
+    command = flags_of(source, tmp_path / "out", "--test_fraction=0.2")
+    command.remove(f"--shuffle_seed={SEED}")
+    assert main([*command, f"--shuffle_seed={2**63 - 1}"]) == 0
+    found, other = places_in(tmp_path / "out"), places_in(dataset)
+    assert found != other
+    assert sorted(found) == sorted(other)
+
+
+def places_in(folder: Path) -> list[tuple[str, int]]:
+    """The documents of a dataset in their order."""
+    pieces = [
+        piece
+        for path in sorted((folder / "metadata/documents").iterdir())
+        for piece in pq.read_table(path, columns=["file", "row", "start"]).to_pylist()
+    ]
+    return [(piece["file"], piece["row"]) for piece in pieces if piece["start"] == 0]
+
+
+# The commands and the loader read a shuffled dataset as any other.
+
+
+def test_every_document_is_found_with_its_tokens(dataset: Path, source: Path) -> None:
+    data = Dataset.open(open_storage(str(dataset)))
+    texts = {
+        str(path): pq.read_table(path)["text"].to_pylist() for path in source.glob("*.parquet")
+    }
+    places = places_in(dataset)
+    assert len(places) == data.manifest.totals()["documents"]
+    for number, place in enumerate(places):
+        document = data.document(number)
+        assert (document.number, document.file, document.row) == (number, *place)
+        if document.file in texts:
+            expected = [EOT, *ENCODING.encode_ordinary(texts[document.file][document.row])]
+            assert document.tokens.tolist() == expected
+
+
+def test_commands_name_the_sources_of_a_shuffled_dataset(
+    dataset: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def printed(*command: str) -> Any:
+        capsys.readouterr()
+        assert main([*command, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    (row,) = pq.read_table(source / "a.parquet").slice(17, 1).to_pylist()
+    (match, *_) = printed("find", str(dataset), f"--id={row['id']}")["matches"]
+    assert (match["file"], match["row"]) == (str(source / "a.parquet"), 17)
+    (piece, *_) = match["pieces"]
+    shard = piece["shard"].replace(".npy", "").replace("_0", "/0").partition("/")[2].partition("/")
+    name = f"{shard[0]}/{int(shard[2])}"
+    shown = printed("inspect", str(dataset), f"--shard={name}", f"--document={piece['document']}")
+    assert shown["number"] == match["number"]
+    assert ENCODING.decode(shown["first_ids"][1:]) in row["text"]
+    explained = printed(
+        "explain", str(dataset), f"--document={match['number']}", "--sequence_length=64"
+    )
+    assert str(source / "a.parquet") in json.dumps(explained)
+    status = printed("status", str(dataset))
+    described = printed("inspect", str(dataset))
+    assert (status["stage"], status["tokens"]) == ("finished", described["tokens"])
+    assert described["shuffle_seed"] == SEED
+
+
+def test_inspect_names_the_seed(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["inspect", str(dataset)]) == 0
+    assert f"  order      --shuffle_seed {SEED}\n" in capsys.readouterr().out
+
+
+def test_a_loader_reads_the_stream_in_the_order_of_the_keys(dataset: Path) -> None:
+    shards = sorted((dataset / "train").iterdir())
+    stream = np.concatenate([np.load(path) for path in shards])
+    samples = TokenDataset(dataset, sequence_length=100)
+    assert np.array_equal(samples[3], stream[300:401])
+    pieces = [
+        piece
+        for path in sorted((dataset / "metadata/documents").glob("train_*"))
+        for piece in pq.read_table(path).to_pylist()
+    ]
+    rows = [row for piece in pieces for row in [(piece["file"], piece["row"])] * piece["length"]]
+    for number in range(0, len(samples), 7):
+        own = samples.documents(number)
+        at = 100 * number
+        assert [(document.file, document.row) for document in own] == list(
+            dict.fromkeys(rows[at : at + 101])
+        )
+
+
+# Bad input.
+
+
+def test_bucket_bytes_need_a_seed(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--bucket_bytes goes with --shuffle_seed"):
+        fineshards.build(input=source, output=tmp_path / "out", bucket_bytes=1000)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("seed", ["-1", str(2**63), "1.5", "x", ""])
+def test_a_seed_out_of_range_is_refused(
+    build: Build, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: str
+) -> None:
+    assert build(source, tmp_path / "out", f"--shuffle_seed={seed}") == 2
+    assert "--shuffle_seed" in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "difference"),
+    [([], f"--shuffle_seed: was {SEED}, now None"), (["--shuffle_seed=8"], f"was {SEED}, now 8")],
+)
+def test_another_order_on_the_same_output_is_refused_and_named(
+    build: Build,
+    source: Path,
+    dataset: Path,
+    capsys: pytest.CaptureFixture[str],
+    given: list[str],
+    difference: str,
+) -> None:
+    before = shards_in(dataset)
+    flags = [f"--shard_tokens={SHARD_TOKENS}", "--test_fraction=0.2", *given]
+    assert build(source, dataset, *flags) == 2
+    assert difference in capsys.readouterr().err.splitlines()[-1]
+    assert shards_in(dataset) == before
+    # The size of buckets decides nothing.
+    flags = [*flags[:2], f"--shuffle_seed={SEED}", "--bucket_bytes=1M"]
+    assert build(source, dataset, *flags) == 0

@@ -1,0 +1,343 @@
+"""The arithmetic of the shuffle: keys, buckets, fragments, groups; and that the order is random."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from itertools import accumulate, pairwise
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fineshards.shards.counts import Counts, Sums
+from fineshards.shards.layout import Shuffle, SplitRule
+from fineshards.shards.records import TokenBlock
+from fineshards.shards.reports import BlockSummary, FileReport, Run, report_file
+from fineshards.shards.shuffle import (
+    FRAGMENT_BYTES,
+    Bucket,
+    DocumentOrder,
+    Fragment,
+    ShufflePlan,
+    buckets_of,
+    cell_borders,
+    fragments_of_run,
+    groups_of,
+    key_order,
+    shuffle_keys,
+)
+
+ONE = SplitRule(None, 1)
+TWO = SplitRule("1/5", None, "text", 1)
+MIB = 1 << 20
+
+
+def keys_of(seed: int, files: list[int], rows: list[int]) -> np.ndarray:
+    return shuffle_keys(seed, np.array(files, np.int32), np.array(rows, np.int64))
+
+
+# Keys.
+
+
+def test_the_keys_are_those_of_the_page() -> None:
+    """As in docs/shuffling.md."""
+    keys = keys_of(1, [0, 3], [0, 1017])
+    found = [f"{upper:016x}{lower:016x}" for upper, lower in keys.tolist()]
+    assert found == ["7eb4fec14183cc4543064413f0240a0e", "18cdc046f5a016ec4f2b798d63a52b41"]
+
+
+places = st.lists(st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**62)), max_size=20)
+
+
+@given(places, st.integers(0, 2**63 - 1))
+def test_the_order_is_that_of_the_hashes_as_numbers(
+    given_places: list[tuple[int, int]], seed: int
+) -> None:
+    files, rows = ([place[axis] for place in given_places] for axis in (0, 1))
+    keys = keys_of(seed, files, rows)
+    expected = [
+        xxhash.xxh3_128_intdigest(f"{file}:{row}".encode(), seed) for file, row in given_places
+    ]
+    assert [upper << 64 | lower for upper, lower in keys.tolist()] == expected
+    order = key_order(keys).tolist()
+    assert order == sorted(range(len(expected)), key=lambda index: (expected[index], index))
+    unique = sorted(set(given_places), key=lambda place: expected[given_places.index(place)])
+    follows = DocumentOrder(Shuffle(seed, 1), (2**31,)).follows
+    columns = [np.array([place[axis] for place in unique], np.int64) for axis in (0, 1)]
+    assert follows(*columns)
+    if len(unique) > 1:
+        assert not follows(columns[0][::-1], columns[1][::-1])
+        # A document cannot come twice.
+        assert not follows(*(np.concatenate([column, column[-1:]]) for column in columns))
+
+
+def test_generations_follow_one_another_whatever_the_keys() -> None:
+    rng = np.random.default_rng(0)
+    files, rows = np.repeat(np.arange(4), 50), rng.integers(0, 1000, 200)
+    places = np.unique(np.stack([files, rows], axis=1), axis=0)
+    order = key_order(shuffle_keys(9, places[:, 0], places[:, 1]))
+    shuffled = places[order]
+    assert DocumentOrder(Shuffle(9, 1), (4,)).follows(shuffled[:, 0], shuffled[:, 1])
+    assert not DocumentOrder(Shuffle(9, 1), (2, 4)).follows(shuffled[:, 0], shuffled[:, 1])
+    early = shuffled[:, 0] < 2
+    by_generation = np.concatenate([shuffled[early], shuffled[~early]])
+    assert DocumentOrder(Shuffle(9, 1), (2, 4)).follows(by_generation[:, 0], by_generation[:, 1])
+    assert not DocumentOrder(Shuffle(9, 1), (4,)).follows(by_generation[:, 0], by_generation[:, 1])
+
+
+# The order is as random as numpy's.
+
+
+def mixed(documents: int, files: int) -> list[int]:
+    """The places, in the order of the input, of documents of several files in shuffled order."""
+    each = documents // files
+    return key_order(
+        shuffle_keys(2026, np.repeat(np.arange(files), each), np.tile(np.arange(each), files))
+    ).tolist()
+
+
+def statistics_of(order: np.ndarray, files: int) -> dict[str, float]:
+    """Numbers that are near 0 for a random permutation, in standard deviations of one.
+
+    Sums of squares are compared with their mean and deviation under independence.
+    """
+    n = len(order)
+    places = np.arange(n)
+    centered = 2 * order / (n - 1) - 1
+    found = {
+        # Positions: whether a document's place says where it goes, coarsely and in cells.
+        "correlation": float(np.mean(centered * (2 * places / (n - 1) - 1)) * 3 * np.sqrt(n)),
+        # Neighbours: whether the next document says where this one was.
+        "serial": float(np.mean(centered[1:] * centered[:-1]) * 3 * np.sqrt(n)),
+        "rising": float((np.sum(order[1:] > order[:-1]) - (n - 1) / 2) / np.sqrt((n + 1) / 12)),
+        "adjacent": float((np.sum(np.abs(np.diff(order)) == 1) - 2) / np.sqrt(2)),
+    }
+    cells = 16
+    table = np.bincount(order * cells // n * cells + places * cells // n, minlength=cells**2)
+    free = (cells - 1) ** 2
+    chi2 = float(np.sum((table - n / cells**2) ** 2 / (n / cells**2)))
+    found["cells"] = (chi2 - free) / np.sqrt(2 * free)
+    # Files: how many documents of each file are in each shard of a thousand.
+    shards = n // 1000
+    table = np.bincount(
+        order * files // n * shards + places * shards // n, minlength=files * shards
+    )
+    free = (files - 1) * (shards - 1)
+    expected = n / files / shards
+    found["files"] = float((np.sum((table - expected) ** 2 / expected) - free) / np.sqrt(2 * free))
+    return found
+
+
+def test_the_order_is_as_good_as_numpys_permutation() -> None:
+    """Keys are fixed, so this always gives the same numbers."""
+    documents, files = 40_000, 8
+    ours = statistics_of(np.array(mixed(documents, files)), files)
+    numpys = [
+        statistics_of(np.random.default_rng(seed).permutation(documents), files)
+        for seed in range(60)
+    ]
+    for name, value in ours.items():
+        usual = sorted(abs(one[name]) for one in numpys)
+        assert abs(value) <= usual[-1], (name, value, usual[-3:])
+        assert abs(value) < 3.5
+        # The statistic itself tells random orders from others.
+        assert usual[-1] < 5, (name, usual[-3:])
+    kept = statistics_of(np.arange(documents), files)
+    assert all(abs(value) > 20 for value in kept.values()), kept
+
+
+# The plan.
+
+file_sizes = st.lists(
+    st.tuples(st.integers(1, 40), st.integers(0, 2**40), st.integers(0, 2**40)),
+    min_size=1,
+    max_size=8,
+)
+
+
+def report_of(file: int, blocks: int, test: int, train: int) -> FileReport:
+    documents = (test > 0) + (train > 0)
+    tokens = test + train
+    counts = Counts(rows=documents, documents=documents, tokens=tokens, text_bytes=4 * tokens)
+    return FileReport(file, blocks, counts, Sums(int(test > 0), test))
+
+
+@given(file_sizes, st.none() | st.integers(1 << 20, 1 << 40), st.sampled_from([2, 4]))
+def test_buckets_are_at_most_as_large_as_asked_for_and_not_far_smaller(
+    sizes: list[tuple[int, int, int]], bucket_bytes: int | None, token_bytes: int
+) -> None:
+    reports = [report_of(file, *size) for file, size in enumerate(sizes)]
+    plan = ShufflePlan.of(reports, TWO, 64 * MIB, token_bytes, bucket_bytes)
+    totals = [sum(size[1 + stream] for size in sizes) * token_bytes for stream in range(2)]
+    largest = max(totals)
+    limit = bucket_bytes or max(256 * MIB, int((largest * FRAGMENT_BYTES) ** 0.5))
+    assert plan.buckets == sum(1 << bits for bits in plan.bits)
+    for bits, total in zip(plan.bits, totals, strict=True):
+        if bits < 20:
+            assert total >> bits <= limit
+        assert bits == 0 or total >> (bits - 1) > limit - 1
+    runs = sum(max(report.blocks, report.counts.text_bytes // (64 * MIB)) for report in reports)
+    if plan.group:
+        # A group is as large as a bucket, and so larger than the runs that it is made of.
+        assert (plan.group - 1) * token_bytes < limit <= plan.group * token_bytes
+        assert largest < limit * runs
+    elif largest > limit:
+        fragments = (largest >> max(plan.bits)) / runs
+        assert fragments >= FRAGMENT_BYTES or largest >= limit * runs
+
+
+@given(st.integers(1, 3), st.data())
+def test_the_number_of_a_bucket_is_its_own_and_in_the_order_of_keys(
+    streams: int, data: st.DataObject
+) -> None:
+    bits = st.integers(0, 20)
+    some = st.lists(
+        bits.flatmap(
+            lambda b: st.builds(
+                Bucket,
+                st.integers(0, streams - 1),
+                st.just(streams),
+                st.just(b),
+                st.integers(0, (1 << b) - 1),
+            )
+        ),
+        max_size=30,
+    )
+    buckets = data.draw(some)
+    assert [Bucket.numbered(bucket.number, streams) for bucket in buckets] == buckets
+    assert len({bucket.number for bucket in buckets}) == len(set(buckets))
+    for one in buckets:
+        for other in buckets:
+            if (one.stream, one.bits) == (other.stream, other.bits):
+                assert (one.number < other.number) == (one.prefix < other.prefix)
+
+
+# Documents in runs, in fragments. A document is (the upper half of its key, its length).
+
+documents_of_a_run = st.lists(
+    st.tuples(st.integers(0, 2**64 - 1), st.integers(1, 9)), max_size=30
+).map(sorted)
+
+
+def run_of(documents: list[tuple[int, int]], bits: int, start: int = 0) -> Run:
+    """A run whose documents take one byte each in its file of documents, from byte 0."""
+    borders = cell_borders(np.array([key for key, _ in documents], np.uint64), bits).tolist()
+    ends = list(accumulate((length for _, length in documents), initial=start))
+    return Run("all", tuple(ends[border] for border in borders), tuple(borders))
+
+
+@given(documents_of_a_run, st.integers(0, 7), st.integers(0, 7))
+def test_each_bucket_gets_a_fragment_with_all_its_documents(
+    documents: list[tuple[int, int]], cells: int, bits: int
+) -> None:
+    run = run_of(documents, cells)
+    found = dict(fragments_of_run(TokenBlock("blocks", 0, 0), run, bits))
+    wanted = defaultdict(list)
+    for index, (key, _) in enumerate(documents):
+        wanted[key >> (64 - bits) if bits else 0].append(index)
+    assert found.keys() >= wanted.keys()
+    ends = list(accumulate((length for _, length in documents), initial=0))
+    for prefix, fragment in found.items():
+        inside = range(fragment.first_byte, fragment.last_byte)
+        assert len(inside) > 0
+        assert Fragment.of(fragment.plain()) == fragment
+        assert set(wanted[prefix]) <= set(inside)
+        assert (fragment.start, fragment.stop) == (ends[inside[0]], ends[inside[-1] + 1])
+        if cells >= bits:
+            assert list(inside) == wanted[prefix], "exactly its own"
+
+
+@st.composite
+def blocks_in_files(draw: st.DrawFn) -> list[list[BlockSummary]]:
+    """Summaries of blocks with runs in both streams."""
+    files = []
+    for file in range(draw(st.integers(1, 4))):
+        count = draw(st.integers(1, 4))
+        of_file = []
+        for index in range(count):
+            runs, sums, at = [], {"test": [0, 0], "train": [0, 0]}, 0
+            for stream in draw(st.lists(st.sampled_from(["test", "train"]), max_size=4)):
+                documents = draw(documents_of_a_run.filter(bool))
+                run = run_of(documents, draw(st.integers(0, 4)), at)
+                runs.append(Run(stream, run.tokens, run.documents))
+                at = run.tokens[-1]
+                sums[stream][0] += len(documents)
+                sums[stream][1] += run.tokens[-1] - run.tokens[0]
+            both = [a + b for a, b in zip(sums["test"], sums["train"], strict=True)]
+            counts = Counts(rows=both[0], documents=both[0], tokens=both[1])
+            test = Sums(*sums["test"])
+            of_file.append(BlockSummary(file, index, count, counts, test, tuple(runs)))
+        files.append(of_file)
+    return files
+
+
+def plan_with(files: list[list[BlockSummary]], bits: tuple[int, int], group: int) -> ShufflePlan:
+    reports = [report_file(blocks) for blocks in files]
+    made = ShufflePlan.of(reports, TWO, MIB, 4, None)
+    return ShufflePlan(made.streams, bits, group, made.token_offsets)
+
+
+@settings(max_examples=25)
+@given(blocks_in_files(), st.integers(1, 200))
+def test_every_run_is_in_one_group_whole_and_groups_are_about_their_size(
+    files: list[list[BlockSummary]], size: int
+) -> None:
+    plan = plan_with(files, (1, 3), size)
+    found = [pair for blocks in files for pair in groups_of(blocks, plan)]
+    runs = [
+        (TokenBlock("blocks", summary.file, summary.index), run)
+        for blocks in files
+        for summary in blocks
+        for run in summary.runs
+    ]
+    assert [(one.block, one.start, one.stop) for _, one in found] == [
+        (place, run.tokens[0], run.tokens[-1]) for place, run in runs
+    ]
+    tokens: Counter[int] = Counter()
+    longest: Counter[int] = Counter()
+    streams, numbers = defaultdict(set), defaultdict(list)
+    for (group, one), (_, run) in zip(found, runs, strict=True):
+        assert group.bits == plan.bits[plan.streams.index(run.stream)]
+        assert group.place == TokenBlock("merged", group.number, size)
+        tokens[group.number] += one.stop - one.start
+        longest[group.number] = one.stop - one.start  # the last of a group may reach beyond it
+        streams[group.number].add(run.stream)
+        numbers[run.stream].append(group.number)
+    assert all(len(own) == 1 for own in streams.values())
+    assert all(tokens[number] - longest[number] < size for number in tokens)
+    # In the order of the stream, so that documents with equal keys stay in order.
+    for own in numbers.values():
+        assert all(first <= second for first, second in pairwise(own))
+
+
+@settings(max_examples=25)
+@given(blocks_in_files(), st.integers(0, 4), st.integers(0, 4))
+def test_buckets_get_their_fragments_from_every_run(
+    files: list[list[BlockSummary]], test_bits: int, train_bits: int
+) -> None:
+    plan = plan_with(files, (test_bits, train_bits), 0)
+    assert plan.buckets == (1 << test_bits) + (1 << train_bits)
+    for blocks in files:
+        for summary in blocks:
+            place = TokenBlock("blocks", summary.file, summary.index)
+            found = list(buckets_of(place, summary, plan))
+            assert all(one.block == place for _, one in found)
+            expected = [
+                (Bucket(stream, 2, plan.bits[stream], prefix).number, one)
+                for run in summary.runs
+                for stream in [plan.streams.index(run.stream)]
+                for prefix, one in fragments_of_run(place, run, plan.bits[stream])
+            ]
+            assert found == expected
+
+
+@pytest.mark.parametrize("bits", [0, 1, 5])
+def test_cells_begin_where_the_leading_bits_change(bits: int) -> None:
+    keys = np.sort(np.random.default_rng(1).integers(0, 2**64, 200, np.uint64))
+    borders = cell_borders(keys, bits)
+    assert (borders[0], borders[-1], len(borders)) == (0, 200, 2**bits + 1)
+    for cell, (first, stop) in enumerate(pairwise(borders.tolist())):
+        assert {int(key) >> (64 - bits) if bits else 0 for key in keys[first:stop]} <= {cell}
+    assert cell_borders(np.empty(0, np.uint64), bits).tolist() == [0] * (2**bits + 1)

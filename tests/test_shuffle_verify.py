@@ -1,0 +1,191 @@
+"""Verify on shuffled datasets: the order of the keys, and all that it finds in other datasets."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from conftest import ROOT
+from support.damage import edit_manifest, edit_table, flip_bit, load, save_consistently
+
+import fineshards
+from fineshards.errors import FineshardsError, UsageError
+from fineshards.pipeline.repair import repair
+
+SHARD = "train/train_0001.npy"
+TABLE = "metadata/documents/train_0001.parquet"
+Damage = Callable[[Path], object]
+
+
+@pytest.fixture(scope="module", params=[{"test_fraction": 0.2}, {"test_shards": 1}], ids=str)
+def undamaged(request: Any, sample: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shuffle-verify")
+    table = pq.read_table(sample)
+    pq.write_table(table.slice(0, 60), folder / "a.parquet")
+    pq.write_table(table.slice(60, 60), folder / "b.parquet")
+    tokenizer = ROOT / "tests/fixtures/version-0.1.0/tokenizer.json"
+    fineshards.build(
+        input=folder / "*.parquet",
+        output=folder / "out",
+        tokenizer=tokenizer,
+        shard_tokens=20_000,
+        shuffle_seed=3,
+        **request.param,
+    )
+    return folder / "out"
+
+
+@pytest.fixture
+def dataset(undamaged: Path, tmp_path: Path) -> Path:
+    """A copy to damage."""
+    return Path(shutil.copytree(undamaged, tmp_path / "copy"))
+
+
+def problems_of(folder: Path) -> str:
+    return "\n".join(fineshards.verify(folder).problems)
+
+
+def test_an_undamaged_dataset_passes_with_all_documents_tokenized_again(undamaged: Path) -> None:
+    verdict = fineshards.verify(undamaged, sample=100)
+    assert (verdict.problems, verdict.documents) == ([], 120)
+
+
+def whole_rows(rows: dict[str, list[Any]]) -> list[int]:
+    """The rows of documents that lie in this shard as a whole."""
+    return list(range(1, len(rows["row"]) - 1))
+
+
+def swap(rows: dict[str, list[Any]], first: int, second: int) -> None:
+    """Exchanges the sources of two documents, as if each were where the other is."""
+    for name in rows:
+        if name not in ("document", "offset", "length", "start"):
+            own = rows[name]
+            own[first], own[second] = own[second], own[first]
+
+
+@pytest.mark.parametrize("distance", [1, 5])
+def test_two_documents_swapped_in_a_table(dataset: Path, distance: int) -> None:
+    """Also two of one source file, whose sums stay as they were."""
+
+    def change(rows: dict[str, list[Any]]) -> None:
+        for first in whole_rows(rows)[:-distance]:
+            if rows["file"][first] == rows["file"][first + distance]:
+                return swap(rows, first, first + distance)
+        raise AssertionError("there are none")
+
+    edit_table(dataset, SHARD, change)
+    assert f"{TABLE}: its documents are not in the order of the keys of the shuffle" in problems_of(
+        dataset
+    )
+
+
+def test_a_document_that_is_recorded_as_another_row(dataset: Path) -> None:
+    """Its key is another, so it belongs to another place."""
+
+    def change(rows: dict[str, list[Any]]) -> None:
+        rows["row"][4] += 1
+
+    edit_table(dataset, SHARD, change)
+    assert "not in the order of the keys" in problems_of(dataset)
+
+
+def test_a_shard_that_does_not_continue_the_document_of_the_one_before(dataset: Path) -> None:
+    """Both tables are in order, but the last document of one is not the first of the next."""
+    later = pq.read_table(dataset / TABLE).slice(3, 1).to_pylist()[0]
+    assert pq.read_table(dataset / TABLE)["start"][0].as_py() > 0
+
+    def change(rows: dict[str, list[Any]]) -> None:
+        for name in rows:
+            if name not in ("document", "offset", "length", "start"):
+                rows[name][-1] = later[name]
+
+    edit_table(dataset, "train/train_0000.npy", change)
+    problems = problems_of(dataset)
+    assert "not in the order" not in problems
+    assert f"{TABLE} begins with row" in problems
+    assert "but the previous shard ended in row" in problems
+
+
+def test_another_seed_in_the_manifest(dataset: Path) -> None:
+    def change(content: dict[str, Any]) -> None:
+        content["settings"]["shuffle"]["seed"] = 4
+
+    edit_manifest(dataset, change)
+    assert "keys of the shuffle" in problems_of(dataset)
+
+
+@pytest.mark.parametrize("shuffle", [{"seed": 3, "key_version": 2}, {"seed": -1, "key_version": 1}])
+def test_keys_of_another_version_are_refused(dataset: Path, shuffle: dict[str, int]) -> None:
+    edit_manifest(dataset, lambda content: content["settings"].update(shuffle=shuffle))
+    with pytest.raises(FineshardsError, match=r"manifest\.json"):
+        fineshards.status(dataset)
+
+
+def shifted(folder: Path) -> None:
+    tokens = load(folder, SHARD)
+    save_consistently(folder, SHARD, np.roll(tokens, 1))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder: flip_bit(folder / SHARD, 4000), f"{SHARD} .*crc32c"),
+        (lambda folder: flip_bit(folder / TABLE, 50), f"{TABLE} .*crc32c"),
+        (lambda folder: flip_bit(folder / "metadata/job.json", 90), "metadata/job.json"),
+        (lambda folder: (folder / SHARD).unlink(), f"{SHARD} .*"),
+        (lambda folder: (folder / TABLE).unlink(), f"{TABLE} .*"),
+        (lambda folder: os.truncate(folder / SHARD, 4000), SHARD),
+        (lambda folder: (folder / "train/other.npy").write_bytes(b""), "train/other.npy"),
+        (shifted, f"{SHARD}: its EOT tokens are not where its documents begin"),
+        (
+            lambda folder: edit_table(
+                folder, SHARD, lambda rows: rows.update(offset=[n + 1 for n in rows["offset"]])
+            ),
+            f"{TABLE} does not cover tokens",
+        ),
+        (
+            lambda folder: edit_table(
+                folder, SHARD, lambda rows: rows.update(document=[n + 1 for n in rows["document"]])
+            ),
+            f"{TABLE} begins with document",
+        ),
+        (
+            lambda folder: edit_table(folder, SHARD, lambda rows: rows["file"].__setitem__(3, "x")),
+            "the document tables name x",
+        ),
+    ],
+)
+def test_damage_is_found_as_in_any_dataset(dataset: Path, damage: Damage, message: str) -> None:
+    damage(dataset)
+    assert re.search(message, problems_of(dataset)), problems_of(dataset)
+
+
+def test_tokens_of_a_document_exchanged_with_those_of_another_are_found_by_sample(
+    dataset: Path,
+) -> None:
+    """Two documents of the same length would pass all sums."""
+    tokens = load(dataset, SHARD)
+    eot = int(tokens[pq.read_table(dataset / TABLE)["offset"][3].as_py()])
+    place = int(np.flatnonzero((tokens[:-1] != eot) & (tokens[1:] != eot))[500])
+    tokens = tokens.copy()
+    tokens[place] = (tokens[place] + 1) % 400
+    save_consistently(dataset, SHARD, tokens)
+    assert fineshards.verify(dataset).problems == []
+    (problem,) = fineshards.verify(dataset, sample=100).problems
+    assert "its tokens differ from those of" in problem
+
+
+def test_repair_refuses_a_shuffled_dataset_and_changes_nothing(dataset: Path) -> None:
+    assert repair(str(dataset)).repaired == []
+    (dataset / SHARD).unlink()
+    before = {path: path.read_bytes() for path in dataset.rglob("*") if path.is_file()}
+    with pytest.raises(UsageError, match="repair cannot make files of a dataset with --shuffle_se"):
+        repair(str(dataset))
+    assert {path: path.read_bytes() for path in dataset.rglob("*") if path.is_file()} == before
