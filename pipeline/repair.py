@@ -66,21 +66,11 @@ def repair(folder: str, tokenizer: str | None = None) -> Repaired:
     damaged = find_damaged(storage, manifest)
     sources: list[str] = []
     if damaged:
-        _check_order(manifest)
         with temporary_room(), tempfile.TemporaryDirectory(prefix="fineshards-repair-") as scratch:
             sources = call_in_fresh_interpreter(_make_again, folder, damaged, tokenizer, scratch)
             _put_in_place(storage, manifest, damaged, open_storage(scratch), sources)
     checked = sum(1 for _ in expected_files(manifest))
     return Repaired(storage.root, checked, damaged, sources)
-
-
-def _check_order(manifest: Manifest) -> None:
-    """Raises UsageError for a dataset whose files cannot be made again yet."""
-    if manifest.settings.shuffle is not None:
-        raise UsageError(
-            "repair cannot make files of a dataset with --shuffle_seed again yet; nothing was "
-            "changed. Build the dataset again with --overwrite."
-        )
 
 
 def _make_again(

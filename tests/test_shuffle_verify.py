@@ -16,7 +16,7 @@ from conftest import ROOT
 from support.damage import edit_manifest, edit_table, flip_bit, load, save_consistently
 
 import fineshards
-from fineshards.errors import FineshardsError, UsageError
+from fineshards.errors import FineshardsError
 from fineshards.pipeline.repair import repair
 
 SHARD = "train/train_0001.npy"
@@ -182,10 +182,10 @@ def test_tokens_of_a_document_exchanged_with_those_of_another_are_found_by_sampl
     assert "its tokens differ from those of" in problem
 
 
-def test_repair_refuses_a_shuffled_dataset_and_changes_nothing(dataset: Path) -> None:
+def test_a_shuffled_dataset_is_repaired(dataset: Path) -> None:
     assert repair(str(dataset)).repaired == []
-    (dataset / SHARD).unlink()
     before = {path: path.read_bytes() for path in dataset.rglob("*") if path.is_file()}
-    with pytest.raises(UsageError, match="repair cannot make files of a dataset with --shuffle_se"):
-        repair(str(dataset))
+    (dataset / SHARD).unlink()
+    (dataset / TABLE).unlink()
+    assert repair(str(dataset)).repaired == [SHARD, TABLE]
     assert {path: path.read_bytes() for path in dataset.rglob("*") if path.is_file()} == before

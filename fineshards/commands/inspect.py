@@ -59,7 +59,6 @@ class Summary:
     files: int
     origin: dict[str, str]
     fingerprint: str
-    shuffle_seed: int | None
     generations: list[GenerationSummary]
 
 
@@ -93,7 +92,6 @@ def summarize(dataset: Dataset) -> Summary:
     manifest = dataset.manifest
     shuffle = manifest.settings.shuffle
     layout, totals, tokenizer = manifest.layout, manifest.totals(), manifest.settings.tokenizer
-    shuffle = manifest.settings.shuffle
     return Summary(
         folder=dataset.storage.root,
         shards=layout.windows,
@@ -114,7 +112,6 @@ def summarize(dataset: Dataset) -> Summary:
         files=len(manifest.files),
         origin={name: value for name, value in manifest.origin if value},
         fingerprint=manifest.fingerprint,
-        shuffle_seed=shuffle.seed if shuffle else None,
         generations=_generations(manifest),
     )
 
@@ -148,11 +145,6 @@ def describe_summary(summary: Summary) -> list[str]:
             else [f"  order      --shuffle_seed {summary.shuffle_seed}"]
         ),
         f"  split      {summary.split}",
-        *(
-            [f"  order      shuffled, --shuffle_seed {summary.shuffle_seed}"]
-            if summary.shuffle_seed is not None
-            else []
-        ),
         *describe_splits(summary.splits),
         *_described_leaks(summary.leaks),
         f"  tokens     {summary.tokens:,}, {summary.dtype}, {summary.tokenizer} with "
