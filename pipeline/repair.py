@@ -258,9 +258,10 @@ def _buckets(
             if run.stream == stretch.stream:
                 by_generation[generation].append(fragment_of(block, run, 0, len(run.tokens) - 1))
     for generation, fragments in sorted(by_generation.items()):
-        bucket = Bucket(generation, stretch.stream, 0, 0)
-        summary = write_bucket(bucket, fragments, shuffle, checkpoints)
-        yield TokenBlock("buckets", generation, 0), summary
+        streams = stretch.rule.streams
+        bucket = Bucket(streams.index(stretch.stream), len(streams), 0, 0)
+        summary = write_bucket(bucket, fragments, shuffle, checkpoints, generation)
+        yield TokenBlock("buckets", bucket.number, generation), summary
 
 
 def _as_it_is(file: SourceFile) -> SourceFile:

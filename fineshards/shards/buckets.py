@@ -38,14 +38,18 @@ def merge_runs(
 
 
 def write_bucket(
-    bucket: Bucket, fragments: Iterable[Fragment], shuffle: Shuffle, checkpoints: Checkpoints
+    bucket: Bucket,
+    fragments: Iterable[Fragment],
+    shuffle: Shuffle,
+    checkpoints: Checkpoints,
+    index: int = 0,
 ) -> BlockSummary:
     """Writes a token block of all documents of a bucket, unless it is there.
 
-    Its summary is that of block 0 of file `bucket.number`, so that buckets are planned as files
-    are.
+    Its summary is that of block `index` of file `bucket.number`, so that buckets are planned as
+    files are.
     """
-    name = TokenBlock("buckets", bucket.number, 0)
+    name = TokenBlock("buckets", bucket.number, index)
     finished = checkpoints.read_summary(name)
     if finished is not None:
         return finished
