@@ -1,12 +1,12 @@
 """
-### A dataset of token shards, once a month
+### A dataset of token shards, once a month, or one that grows every month
 
 Launches the Dataflow Flex Template of fineshards, waits for the job without occupying a worker, and
 checks with `fineshards verify` that the dataset is complete.
 
 | task | what it does |
 |---|---|
-| `prepare` | creates the launch request; skips the rest if the dataset is already finished |
+| `prepare` | creates the launch request; skips the rest if there is nothing new to do |
 | `launch` | starts the job, or adopts the one that an earlier attempt started |
 | `wait` | deferred until the job is done; fails with the reason if the job fails or is cancelled |
 | `cancel` | cancels the job if it outlives `wait`: the run was marked failed, or took too long |
@@ -47,13 +47,20 @@ PARAMS = {
         "HuggingFaceFW/fineweb-edu",
         type="string",
         pattern=r"^(gs://\S+|[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?)$",
-        description="A dataset on the Hugging Face hub, or files: gs://bucket/folder/*.parquet.",
+        description="A dataset on the Hugging Face hub, or files: gs://bucket/folder/*.parquet. "
+        "{month} stands for the run's month.",
     ),
     "dataset_config": Param(
         "sample-10BT",
         type=["null", "string"],
         pattern=r"^[\w.-]+$",
         description="Configuration of a dataset on the hub; empty for its default, and for files.",
+    ),
+    "append": Param(
+        False,
+        type="boolean",
+        description="Add the input to the dataset in output, once there is one, instead of "
+        "building a dataset per month.",
     ),
     "output": Param(
         OUTPUT,
@@ -149,18 +156,32 @@ def source(params: Mapping[str, Any]) -> dict[str, str]:
     return {"dataset": params["dataset"]} | ({"dataset_config": config} if config else {})
 
 
-def other_dataset(manifest: Mapping[str, Any], params: Mapping[str, Any]) -> list[str]:
-    """How a finished dataset differs from the one that the run should build."""
+def other_dataset(
+    manifest: Mapping[str, Any], params: Mapping[str, Any], compare_source: bool = True
+) -> list[str]:
+    """How a finished dataset differs from the one that the run should build, or append to."""
     origin, settings = manifest["origin"], manifest["settings"]
+    named = source(params) if compare_source else {}
     compared = [
         (name, origin.get(name.removeprefix("dataset_")), wanted)
-        for name, wanted in source(params).items()
+        for name, wanted in named.items()
     ]
     compared += [
         ("shard_tokens", settings["shard_tokens"], params["shard_tokens"]),
         ("tokenizer", settings["tokenizer"]["name"], params["tokenizer"].rpartition("/")[2]),
     ]
     return [f"{name} is {is_!r}, not {wanted!r}" for name, is_, wanted in compared if is_ != wanted]
+
+
+def holds(manifest: Mapping[str, Any], params: Mapping[str, Any]) -> bool:
+    """Whether a finished dataset has the run's input, in any of its generations."""
+    origin = manifest["origin"]
+    wanted = {name.removeprefix("dataset_"): value for name, value in source(params).items()}
+    later = range(2, len(manifest.get("generations", [])) + 1)
+    return any(
+        all(origin.get(f"{name}{ending}") == value for name, value in wanted.items())
+        for ending in ("", *(f" of generation {number}" for number in later))
+    )
 
 
 def job_name(dag_id: str, run_id: str, output: str) -> str:
@@ -175,16 +196,19 @@ def job_name(dag_id: str, run_id: str, output: str) -> str:
     return f"fineshards-{readable}-{digest}".replace("--", "-")
 
 
-def launch_request(dag_id: str, run_id: str, output: str, params: Mapping[str, Any]) -> Any:
-    """The body of flexTemplates:launch.
+def launch_request(
+    dag_id: str, run_id: str, output: str, params: Mapping[str, Any], grows: bool = False
+) -> Any:
+    """The body of flexTemplates:launch. grows: whether the output holds a dataset to append to.
 
     The parameters are those of templates/metadata.json. Temporary files go to the template's
     bucket, as in `make template`, never into the dataset.
     """
+    decided = {"shard_tokens": str(params["shard_tokens"]), "tokenizer": params["tokenizer"]}
     parameters = source(params) | {
         "output": output,
-        "shard_tokens": str(params["shard_tokens"]),
-        "tokenizer": params["tokenizer"],
+        # What a dataset is was decided when it was built.
+        **({"append": "true"} if grows else decided),
         "sdk_container_image": params["image"],
     }
     bucket = params["template"].split("/")[2]
@@ -208,20 +232,26 @@ def launch_request(dag_id: str, run_id: str, output: str, params: Mapping[str, A
 
 @task.short_circuit
 def prepare(**context: Any) -> Any:
-    """The launch request; None, which skips the rest, if the dataset is finished."""
-    params, run = context["params"], context["dag_run"]
+    """The launch request; None, which skips the rest, if the dataset has the run's input."""
+    run = context["dag_run"]
     month = f"{run.logical_date or run.run_after:%Y-%m}"
-    output = params["output"].replace("{month}", month)
+    params = dict(context["params"])
+    for name in ("output", "dataset"):
+        params[name] = params[name].replace("{month}", month)
+    output = params["output"]
     manifest = load_manifest(output)
     if manifest is None:
         return launch_request(run.dag_id, run.run_id, output, params)
-    differences = other_dataset(manifest, params)
+    grows = params["append"] and not holds(manifest, params)
+    differences = other_dataset(manifest, params, compare_source=not params["append"])
     if differences:
         raise AirflowFailException(
             f"{output} holds a different finished dataset: {'; '.join(differences)}. Give another "
             "output."
         )
-    logging.getLogger(__name__).info("%s is already finished; nothing to do.", output)
+    if grows:
+        return launch_request(run.dag_id, run.run_id, output, params, grows=True)
+    logging.getLogger(__name__).info("%s has this input already; nothing to do.", output)
     return None
 
 

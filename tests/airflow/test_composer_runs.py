@@ -76,6 +76,31 @@ def test_files_in_a_bucket_are_built_too(cloud: Cloud) -> None:
     assert states(cloud.run(**params))["launch"] == "skipped"
 
 
+def test_one_dataset_grows_by_a_dump_a_month(cloud: Cloud, module: ModuleType) -> None:
+    cloud.bucket().blob("dumps/1.parquet").upload_from_filename(SAMPLE)
+    output = f"gs://{BUCKET}/grows"
+    params = {"append": True, "output": output, "dataset": f"gs://{BUCKET}/dumps/1.parquet"}
+    assert states(cloud.run(**params)) == ALL_DONE
+    # The same month again has nothing new.
+    assert states(cloud.run(**params))["launch"] == "skipped"
+    params["dataset"] = f"gs://{BUCKET}/dumps/2.parquet"
+    cloud.bucket().blob("dumps/2.parquet").upload_from_filename(SAMPLE)
+    assert states(cloud.run(**params)) == ALL_DONE
+    first, second = cloud.dataflow.jobs
+    assert "append" not in first.parameters
+    assert second.parameters == {
+        "input": params["dataset"],
+        "output": output,
+        "append": "true",
+        "sdk_container_image": PARAMS["image"],
+    }
+    manifest = json.loads(cloud.bucket().blob(f"grows/{module.MANIFEST}").download_as_bytes())
+    assert [generation["files"] for generation in manifest["generations"]] == [1, 1]
+    assert states(cloud.run(**params))["launch"] == "skipped"
+    # It is a dataset of other shards.
+    assert cloud.run(**params, shard_tokens=200_000).state == "failed"
+
+
 def test_a_finished_dataset_is_not_built_again(cloud: Cloud) -> None:
     cloud.fineshards("build", f"--dataset={DATASET}", f"--output={OUTPUT}", "--shard_tokens=100000")
     run = cloud.run()

@@ -1,0 +1,49 @@
+"""docs/growing.md runs as printed, on three months of made-up dumps."""
+
+from __future__ import annotations
+
+import glob
+import re
+import shlex
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from conftest import ROOT, SAMPLE
+
+import fineshards
+from fineshards.pipeline.cli import main
+
+PAGE = ROOT / "docs/growing.md"
+
+
+def test_the_page_runs_and_prints_what_it_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = pq.read_table(SAMPLE)
+    for number, month in enumerate(["2026-09", "2026-10", "2026-11"]):
+        (tmp_path / "months" / month).mkdir(parents=True)
+        part = table.slice(number * 350, 350)
+        pq.write_table(part, tmp_path / "months" / month / "part.parquet")
+    monkeypatch.chdir(tmp_path)
+    commands = 0
+    names: dict[str, object] = {}
+    for command, code in re.findall(
+        r"^    fineshards ([^\n]*)$|^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL
+    ):
+        # A command is one line; the pattern's dot takes several for the code.
+        for line in command.splitlines():
+            words = shlex.split(line.strip().removeprefix("fineshards "))
+            arguments = [path for word in words for path in sorted(glob.glob(word)) or [word]]
+            assert main(arguments) == 0, line
+            commands += 1
+        if code:
+            capsys.readouterr()
+            exec(compile(code, str(PAGE), "exec"), names)
+            shown = re.findall(r"print\(.*\)  # (.*)$", code, re.MULTILINE)
+            printed = capsys.readouterr().out.splitlines()
+            assert len(shown) == len(printed) > 0
+            for expected, found in zip(shown, printed, strict=True):
+                assert found.startswith(expected.removesuffix(" …"))
+    assert commands >= 10
+    assert fineshards.verify("web").ok
