@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fineshards.config import BuildConfig
-from fineshards.encoders.loading import load_reference
+from fineshards.encoders.loading import load_encoder
 from fineshards.errors import OutputError, UsageError
 from fineshards.pipeline.launch import (
     Launch,
@@ -55,7 +55,7 @@ def prepare_append(config: BuildConfig) -> Launch:
         generations=(*before.generations, Generation(len(files))),
     )
     # Also the check that this tokenizer gives the tokens that it gave when the dataset was built.
-    load_reference(job.settings.tokenizer, storage)
+    load_encoder(job.settings.tokenizer, storage, config.tokenizer_engine)
     replaces = _claim(storage, manifest, version, job, config.overwrite)
     return Launch(job, Checkpoints.of(storage, job), None, replaces, Before.of(manifest))
 

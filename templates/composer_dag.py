@@ -163,8 +163,7 @@ def other_dataset(
     origin, settings = manifest["origin"], manifest["settings"]
     named = source(params) if compare_source else {}
     compared = [
-        (name, origin.get(name.removeprefix("dataset_")), wanted)
-        for name, wanted in named.items()
+        (name, origin.get(name.removeprefix("dataset_")), wanted) for name, wanted in named.items()
     ]
     compared += [
         ("shard_tokens", settings["shard_tokens"], params["shard_tokens"]),

@@ -206,8 +206,23 @@ def test_inspect_status_and_find_know_generations(
         )
     assert printed("status", last).startswith("finished: ")
     assert "; generation 3" in printed("status", last)
-    id_ = next(row["id"] for row in ROWS[60:] if row["id"] and row["text"] is not None)
-    assert id_ in printed("find", last, f"--id={id_}")
+
+
+def test_find_finds_what_a_generation_has(
+    generations: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def found(folder: Path, id_: str, *flags: str) -> tuple[int, Any]:
+        capsys.readouterr()
+        code = main(["find", str(folder), f"--id={id_}", "--json", *flags])
+        return code, json.loads(capsys.readouterr().out)
+
+    last = generations[-1]
+    with_id = [row["id"] for row in ROWS if row["id"] and row["text"] is not None]
+    for id_ in with_id[::7]:
+        for number, copy in enumerate(generations, 1):
+            assert found(last, id_, f"--generation={number}") == found(copy, id_)
+    assert found(last, with_id[-1])[0] == 0
+    assert found(last, with_id[-1], "--generation=1")[0] == 1
 
 
 def test_the_progress_of_an_append(

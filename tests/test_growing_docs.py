@@ -29,7 +29,9 @@ def test_the_page_runs_and_prints_what_it_shows(
     commands = 0
     names: dict[str, object] = {}
     for command, code in re.findall(
-        r"^    fineshards ([^\n]*)$|^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL
+        r"^    fineshards ([^\n]*)$|^```python\n(.*?)^```$",
+        PAGE.read_text(),
+        re.MULTILINE | re.DOTALL,
     ):
         # A command is one line; the pattern's dot takes several for the code.
         for line in command.splitlines():

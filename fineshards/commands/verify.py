@@ -89,34 +89,34 @@ def verify(
     storage = open_storage(os.fspath(folder))
     while True:
         state = _state(storage)
-        verdict = _verify(storage, sample, generation)
+        verdict = _verify(storage, *state, sample, generation)
         # What an append did meanwhile may look like damage.
         if verdict.ok or _state(storage) == state:
             return verdict
 
 
-def _state(storage: Storage) -> tuple[bytes | None, bool]:
-    """The manifest, and whether an append is under way."""
+def _state(storage: Storage) -> tuple[bytes, bytes | None]:
+    """The manifest, and the job record of the generation after it, if there is one already."""
     stored = storage.read_if_there(MANIFEST_NAME)
     if stored is None:
         raise OutputError(unfinished(storage))
     latest = Manifest.parse(stored, storage.path(MANIFEST_NAME))
-    return stored, storage.size(job_name(latest.generation + 1)) is not None
+    return stored, storage.read_if_there(job_name(latest.generation + 1))
 
 
-def _verify(storage: Storage, sample: float, generation: int | None) -> Verdict:
-    stored = storage.read_if_there(MANIFEST_NAME)
-    if stored is None:
-        raise OutputError(unfinished(storage))
+def _verify(
+    storage: Storage, stored: bytes, record: bytes | None, sample: float, generation: int | None
+) -> Verdict:
     latest = Manifest.parse(stored, storage.path(MANIFEST_NAME))
     if generation is not None and not 1 <= generation <= latest.generation:
         raise OutputError(latest.no_generation(storage, generation))
     problems: list[str] = []
-    try:
-        following = Job.load(storage, latest.generation + 1)
-    except OutputError as error:
-        following = None
-        problems.append(str(error))
+    following = None
+    if record is not None:
+        try:
+            following = Job.parse(record, storage.path(job_name(latest.generation + 1)))
+        except OutputError as error:
+            problems.append(str(error))
     folders = Folders(storage, latest, following)
     problems += folders.problems()
     problems += check_manifest(latest, stored)

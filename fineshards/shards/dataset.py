@@ -150,9 +150,15 @@ class Dataset:
 
     def ids(self, position: int) -> pa.ChunkedArray:
         """The ids in the document table of a shard; only they are read, and not cached."""
-        name = table_name(self.manifest.shards[position].name)
+        shard = self.manifest.shards[position]
+        name = table_name(shard.name)
         with self._explained(name), self.storage.open(name) as opened:
+<<<<<<< HEAD
             return DocumentTable.read_columns(opened, self._schema, ["id"])["id"]
+=======
+            ids = DocumentTable.read_ids(opened, self._schema)
+        return ids.slice(0, shard.pieces) if self._may_grow(shard) else ids
+>>>>>>> append-tests
 
     def parse_table(self, shard: ShardRecord, content: bytes) -> DocumentTable:
         """A shard's document table from its file's content; raises OutputError for other content.
@@ -162,9 +168,12 @@ class Dataset:
         with self._explained(table_name(shard.name)):
             first = self._firsts[shard.split]
             table = DocumentTable.read(BytesIO(content), self._schema, first)
-        # The last shard of a split is longer in a later generation, with the same beginning.
-        grown = len(table) > shard.pieces and shard.tokens < self.manifest.layout.shard_tokens
+        grown = len(table) > shard.pieces and self._may_grow(shard)
         return table.head(shard.pieces) if grown else table
+
+    def _may_grow(self, shard: ShardRecord) -> bool:
+        """Whether a shard is longer in a later generation, with the same beginning."""
+        return shard.tokens < self.manifest.layout.shard_tokens
 
     def _read_table(self, position: int) -> DocumentTable:
         """The document table of the shard at a position in the manifest."""
