@@ -153,12 +153,8 @@ class Dataset:
         shard = self.manifest.shards[position]
         name = table_name(shard.name)
         with self._explained(name), self.storage.open(name) as opened:
-<<<<<<< HEAD
-            return DocumentTable.read_columns(opened, self._schema, ["id"])["id"]
-=======
-            ids = DocumentTable.read_ids(opened, self._schema)
+            ids = DocumentTable.read_columns(opened, self._schema, ["id"])["id"]
         return ids.slice(0, shard.pieces) if self._may_grow(shard) else ids
->>>>>>> append-tests
 
     def parse_table(self, shard: ShardRecord, content: bytes) -> DocumentTable:
         """A shard's document table from its file's content; raises OutputError for other content.
