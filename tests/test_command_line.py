@@ -105,6 +105,8 @@ def test_the_page_of_commands_has_every_flag(command) -> None:
 def test_the_examples_of_the_page_run_as_written(tmp_path: Path, sample: Path) -> None:
     (tmp_path / "data").mkdir()
     shutil.copy(sample, tmp_path / "data")
+    (tmp_path / "new").mkdir()
+    pq.write_table(pq.read_table(sample).slice(0, 100), tmp_path / "new/more.parquet")
     examples = re.findall(r"^    (fineshards .+)$", PAGE, re.MULTILINE)
     assert {example.split()[1] for example in examples} >= {*NAMES, "help", "completion"}
     for example in examples:
