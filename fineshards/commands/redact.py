@@ -75,7 +75,7 @@ def redact(folder: str, ids: Iterable[str] = (), documents: Iterable[int] = ()) 
         return Redacted(storage.root, manifest.generation, 0, 0, [])
     redaction = Redaction(
         tuple(sorted({(piece.file, piece.row) for piece in pieces})),
-        tuple(sorted(piece.range_of(manifest) for piece in pieces)),
+        tuple(sorted(_ranges(pieces, manifest))),
     )
     before = manifest.job
     generation = Generation(0, len(redaction.documents), redaction.sha256())
@@ -135,11 +135,17 @@ class _Piece:
     row: int
     redacted: int
 
-    def range_of(self, manifest: Manifest) -> tuple[str, int, int]:
-        """The tokens within their split."""
-        shard = manifest.shards[self.position]
-        begin = shard.index * manifest.layout.shard_tokens + self.offset
-        return shard.split, begin, begin + self.length
+
+def _ranges(pieces: Sequence[_Piece], manifest: Manifest) -> Iterable[tuple[str, int, int]]:
+    """The tokens of each document within its split; one range, however many shards it is in."""
+    found: dict[tuple[int, int, str], tuple[str, int, int]] = {}
+    for piece in pieces:
+        shard = manifest.shards[piece.position]
+        begin = shard.index * manifest.layout.shard_tokens + piece.offset
+        document = (piece.file, piece.row, shard.split)
+        _, first, _ = found.get(document, ("", begin, 0))
+        found[document] = shard.split, first, begin + piece.length
+    return found.values()
 
 
 def read_ids(path: str) -> list[str]:

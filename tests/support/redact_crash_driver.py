@@ -1,0 +1,79 @@
+"""Kills a redaction before each of its file operations in turn, reads the dataset, and resumes.
+
+Runs as a separate process because it forks, as `crash_driver`. Prints a JSON list with one entry
+per crash.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from fineshards.commands.redact import redact
+from fineshards.commands.verify import verify
+from fineshards.loader.dataset import TokenDataset
+from support import crash_driver
+from support.crash_driver import child, kill_before_operation
+from support.growing import everything_in
+
+crash_driver.OPERATIONS = ("fsync", "replace", "rmdir", "link", "unlink")
+DOCUMENTS = (3, 17, 40)
+
+
+def run(finished: Path, scratch: Path) -> None:
+    """Redacts copies of a dataset."""
+    whole = scratch / "whole"
+    shutil.copytree(finished, whole)
+    before = tokens_of(whole)
+    redact(str(whole), documents=DOCUMENTS)
+    after = tokens_of(whole)
+    results, number = [], 0
+    while True:
+        dataset = scratch / f"crash-{number}"
+        shutil.copytree(finished, dataset)
+
+        def crash(number: int = number, dataset: Path = dataset) -> int:
+            kill_before_operation(number)
+            redact(str(dataset), documents=DOCUMENTS)
+            return 0
+
+        status = child(crash)
+        if status == 0:
+            break
+        assert status == -signal.SIGKILL, f"the redaction ended with {status}"
+
+        def look(dataset: Path = dataset) -> int:
+            found = tokens_of(dataset)
+            # Each token is what it was, or what it is to be.
+            return int(not np.all((found == before) | (found == after)))
+
+        def resume(dataset: Path = dataset) -> int:
+            redact(str(dataset), documents=DOCUMENTS)
+            return int(not verify(dataset).ok)
+
+        results.append(
+            {
+                "operation": number,
+                "read": child(look),
+                "resumed": child(resume),
+                "same": everything_in(dataset) == everything_in(whole),
+            }
+        )
+        shutil.rmtree(dataset)
+        number += 1
+    json.dump(results, sys.stdout)
+
+
+def tokens_of(dataset: Path) -> np.ndarray:
+    """All tokens of the train split, as a reader of generation 2 sees them."""
+    opened = TokenDataset(dataset, sequence_length=1, generation=2)
+    return opened.gather(np.arange(len(opened)))
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]), Path(sys.argv[2]))
