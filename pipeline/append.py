@@ -15,6 +15,7 @@ from fineshards.pipeline.launch import (
     clear_checkpoints,
     find_input,
     refuse_foreign_files,
+    refuse_leaks,
 )
 from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.assembly import restore_shard
@@ -45,7 +46,10 @@ def prepare_append(config: BuildConfig) -> Launch:
     refuse_foreign_files(storage)
     if not _are_new(before, files):
         # A job that was killed just after its manifest leaves them behind.
-        clear_checkpoints(Checkpoints.of(storage, before))
+        if not config.keep_checkpoints:
+            clear_checkpoints(Checkpoints.of(storage, before))
+        if config.fail_on_leak:
+            refuse_leaks(manifest, storage.root)
         return Launch(before, Checkpoints.of(storage, before), manifest)
     number = manifest.generation + 1
     job = Job(
@@ -68,7 +72,7 @@ def withdraw(launch: Launch) -> None:
     if launch.before is None or manifest is None or manifest.generation != job.generation - 1:
         return
     if record is not None and not launch.checkpoints.has_finished_blocks():
-        launch.checkpoints.job()
+        launch.checkpoints.job()  # raises if it is another's
         _discard(storage, manifest, job.generation, (version, record))
 
 
@@ -146,6 +150,11 @@ def _claim(
         if not overwrite:
             raise
         other = None
+    if other is not None and other.redaction is not None:
+        raise UsageError(
+            f"a redaction of {len(other.redaction.documents)} documents of {storage.root} is not "
+            "finished. Run it again to finish it before you append."
+        )
     if record is not None and (
         overwrite if other is None else other.fingerprint() != job.fingerprint()
     ):

@@ -36,7 +36,7 @@ from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.dataset import Dataset
-from fineshards.shards.job import FORMAT_VERSION, Job, Tokenizer, job_name
+from fineshards.shards.job import FORMAT_VERSION, Job, Tokenizer, job_name, load_redaction
 from fineshards.shards.layout import ShardKey, Shuffle, table_name
 from fineshards.shards.manifest import Manifest, kept_name
 from fineshards.shards.records import Block, Piece, SourceFile, TokenBlock
@@ -98,7 +98,7 @@ def _make_again(
         with tempfile.TemporaryDirectory(dir=scratch_folder) as place:
             own = open_storage(place)
             own.write(record.file, vocabulary)
-            _remake(dataset, stretch, own)
+            _remake(dataset, stretch, own, scratch)
             for name in {name for shard in stretch.shards for name in names_of(shard)} & {*damaged}:
                 _copy(own, name, scratch)
             for entry in own.entries(REJECTED_FOLDER):
@@ -109,7 +109,7 @@ def _make_again(
         with tempfile.TemporaryDirectory(dir=scratch_folder) as place:
             own = open_storage(place)
             own.write(record.file, vocabulary)
-            _remake(dataset, replace(nothing(manifest), files=tuple(sorted(listed))), own)
+            _remake(dataset, replace(nothing(manifest), files=tuple(sorted(listed))), own, scratch)
             for entry in own.entries(REJECTED_FOLDER):
                 _copy(own, entry.name, scratch)
     return [manifest.files[index].path for index in sorted(used | listed)]
@@ -154,8 +154,11 @@ def _redaction(dataset: Dataset, damaged: list[str], generation: int) -> Redacti
     )
 
 
-def _remake(dataset: Dataset, stretch: Stretch, own: Storage) -> None:
-    """Makes the shards of a stretch again, with their tables and lists of rejected rows."""
+def _remake(dataset: Dataset, stretch: Stretch, own: Storage, records: Storage) -> None:
+    """Makes the shards of a stretch again, with their tables and lists of rejected rows.
+
+    records: has the job records that were made again.
+    """
     manifest, settings = dataset.manifest, dataset.manifest.settings
     job = Job(settings, manifest.files, manifest.origin, FORMAT_VERSION)
     job.save(own)
@@ -177,7 +180,7 @@ def _remake(dataset: Dataset, stretch: Stretch, own: Storage) -> None:
             pieces[cut.key].append(piece)
         offset, number = offset + sums.tokens, number + sums.documents
     paths = [file.path for file in manifest.files]
-    redactions = dict(_redactions(dataset))
+    redactions = dict(_redactions(dataset, records)) if stretch.shards else {}
     for shard in stretch.shards:
         key = ShardKey(shard.split, shard.index)
         try:
@@ -188,17 +191,16 @@ def _remake(dataset: Dataset, stretch: Stretch, own: Storage) -> None:
             redact_again(own, record, redaction, generation, manifest)
 
 
-def _redactions(dataset: Dataset) -> Iterator[tuple[int, Redaction]]:
-    """What each generation redacted, from their job records."""
+def _redactions(dataset: Dataset, records: Storage) -> Iterator[tuple[int, Redaction]]:
+    """What each generation redacted, from their job records.
+
+    records: has those that were damaged, made again.
+    """
     for number, generation in enumerate(dataset.manifest.generations, 1):
         if generation.redacted:
-            job = Job.load(dataset.storage, number)
-            if job is None or job.redaction is None:
-                raise InputError(
-                    f"{job_name(number)} is damaged, so nothing says which documents were redacted "
-                    "in a damaged shard. Copy it from its origin. Nothing was repaired."
-                )
-            yield number, job.redaction
+            made = records.size(job_name(number)) is not None
+            storage = records if made else dataset.storage
+            yield number, load_redaction(storage, number, generation)
 
 
 def _encode(
@@ -334,4 +336,5 @@ def _put_in_place(
         storage.delete(name)
         _copy(scratch, name, storage)
     if not keeps_checkpoints:
-        storage.delete_folder(CHECKPOINTS)  # where unfinished files were
+        # Where unfinished files were; an append may have begun meanwhile.
+        Checkpoints.of(storage, manifest.job).clear()

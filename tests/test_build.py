@@ -287,7 +287,6 @@ def test_keys_are_plain_and_beam_logs_nothing_about_the_graph(
     assert keys["Shuffle/GroupRuns"] == typehints.Tuple[int, int, int]
     assert keys["Shuffle/GroupBuckets"] is keys["ReportBuckets/GroupFiles"] is int
     assert keys["Write/GroupShards"] == typehints.Tuple[str, int]
-    assert keys["Plan/AllReports/Group"] is keys["Commit/AllRecords/Group"] is None
 
 
 def test_no_step_has_state_or_timers(sample: Path, tmp_path: Path) -> None:

@@ -43,7 +43,13 @@ def test_examples_run_as_written(
     name: str, dataset_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    given = {"dataset_folder": dataset_folder, "folder": str(tmp_path / "new")}
+    more = tmp_path / "more.jsonl"
+    more.write_text("".join(f'{{"text": "{number}", "id": "{number}"}}\n' for number in range(3)))
+    given = {
+        "dataset_folder": dataset_folder,
+        "folder": str(tmp_path / "new"),
+        "more_documents": str(more),
+    }
     module = importlib.import_module(name.removesuffix(".__init__"))
     result = doctest.testmod(module, extraglobs=given)
     assert result.failed == 0

@@ -77,10 +77,12 @@ def commit(
         rule = work.settings.split
         if work.fail_on_leak:
             example = describe_example(storage, found.example, rule)
+            advice = f"Build again with {flags_against_leaks(rule)} and --overwrite, or finish it"
+            if work.before is not None:
+                advice = "Leave these documents out of the new files, or finish the append"
             raise FineshardsError(
                 f"{describe_leaks(found.leaks)}, such as {example}, so the dataset is not finished "
-                f"(--fail_on_leak). Build again with {flags_against_leaks(rule)} and --overwrite, "
-                "or finish it by the same command without --fail_on_leak."
+                f"(--fail_on_leak). {advice} by the same command without --fail_on_leak."
             )
         _log.warning("commit: %s", warn_of_leaks(found.leaks, rule))
     job, before = work.checkpoints.job(), None

@@ -16,6 +16,7 @@ from fineshards.commands.check_sides import check_sides
 from fineshards.commands.wording import counted
 from fineshards.errors import FineshardsError
 from fineshards.shards import npy
+from fineshards.shards.assembly import table_head
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.documents import DocumentPiece, DocumentTable
 from fineshards.shards.layout import ONE_STREAM, table_name
@@ -23,7 +24,7 @@ from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import ShardRecord
 from fineshards.shards.redaction import redaction_sha256
 from fineshards.shards.shuffle import DocumentOrder
-from fineshards.storage.checksums import crc32c
+from fineshards.storage.checksums import crc32c, file_checksum
 
 # Tokens in memory at once, per shard.
 _READ_TOKENS = 1 << 20
@@ -76,7 +77,7 @@ def check_shard(
             contents.problems.append(str(error))
     if shard.name in files:
         try:
-            _check_tokens(dataset, shard, table, contents, grows)
+            _check_tokens(dataset, shard, table, contents, now, grows)
         except FineshardsError as error:
             contents.problems.append(str(error))
     return contents
@@ -93,7 +94,13 @@ def _read_table(
     name = table_name(shard.name)
     content = dataset.storage.read(name)
     if grows and len(content) > (now.table_bytes or 0):
-        return dataset.parse_table(shard, content)
+        manifest = dataset.manifest
+        paths = [file.path for file in manifest.files]
+        head = table_head(content, shard, paths, manifest.settings.split)
+        if head is None:
+            contents.problems.append(f"{name} does not begin as the manifest says")
+            return None
+        return dataset.parse_table(shard, head)
     if now.table_bytes is not None and now.table_crc32c is not None:
         found = list(
             content_problems(name, len(content), crc32c(content), now.table_bytes, now.table_crc32c)
@@ -150,6 +157,7 @@ def _check_tokens(
     shard: ShardRecord,
     table: DocumentTable | None,
     contents: ShardContents,
+    now: ShardRecord,
     grows: bool,
 ) -> None:
     """Size, header, checksum and ids are right; an EOT is where a document begins, nowhere else."""
@@ -190,10 +198,14 @@ def _check_tokens(
                 )
             eot_parts.append(np.flatnonzero(chunk == tokenizer.eot) + position)
             position += len(chunk)
-    # Tokens that a later generation overwrote are not those of this one. verify of that one
-    # compares the checksum.
+    # Of tokens that a later generation overwrote, the latest manifest has the checksum.
     later = table is not None and bool(np.any(table.redacted > dataset.manifest.generation))
-    if not later or size != shard.bytes:
+    if later:
+        with dataset.storage.open(shard.name, _READ_AHEAD) as opened:
+            checksum = file_checksum(opened)
+            size = opened.tell()
+        problems += content_problems(shard.name, size, checksum, now.bytes, now.crc32c)
+    else:
         problems += content_problems(shard.name, size, checksum, shard.bytes, shard.crc32c)
     if tokens != shard.tokens:
         problems.append(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from io import BytesIO
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -71,7 +71,8 @@ def redact(folder: str, ids: Iterable[str] = (), documents: Iterable[int] = ()) 
     pieces = _pieces(dataset, [*ids], [*documents])
     pieces = [piece for piece in pieces if piece.redacted in (0, number)]
     if not pieces:
-        storage.delete_folder(CHECKPOINTS)
+        # A job that was killed just after its manifest leaves them behind.
+        Checkpoints.of(storage, manifest.job).clear()
         return Redacted(storage.root, manifest.generation, 0, 0, [])
     redaction = Redaction(
         tuple(sorted({(piece.file, piece.row) for piece in pieces})),
@@ -86,37 +87,66 @@ def redact(folder: str, ids: Iterable[str] = (), documents: Iterable[int] = ()) 
         generations=(*before.generations, generation),
         redaction=redaction,
     )
-    if not storage.claim(job.record_name, job.to_bytes()):
-        raise OutputError(
-            f"another change of {storage.root} is not finished (see {job.record_name}). Finish it "
-            "by its own command first."
-        )
-    # Kept token blocks hold the documents, too.
-    checkpoints = Checkpoints.of(storage, job)
-    for name in storage.names(f"{CHECKPOINTS}/"):
-        if name not in (f"{checkpoints.folder}/", f"{CHECKPOINTS}/"):
-            storage.delete_folder(name.rstrip("/"))
     by_shard: dict[int, list[_Piece]] = {}
     for piece in pieces:
         by_shard.setdefault(piece.position, []).append(piece)
-    with ThreadPoolExecutor(usable_cores()) as pool:
-        done = dict(
-            pool.map(
-                lambda position: (
-                    position,
-                    _rewrite(dataset, position, by_shard[position], number, checkpoints),
-                ),
-                sorted(by_shard),
-            )
-        )
-    _commit(storage, manifest, job, done)
-    return Redacted(
+    done = Redacted(
         storage.root,
         number,
         len(redaction.documents),
         sum(piece.length for piece in pieces),
-        [manifest.shards[position].name for position in sorted(done)],
+        [manifest.shards[position].name for position in sorted(by_shard)],
     )
+    try:
+        _overwrite_all(dataset, job, by_shard)
+    except OutputError:
+        now = Manifest.load_finished(storage)
+        if now.generation < number or now.job.at(number).fingerprint() != job.fingerprint():
+            raise
+        # The same command, run at the same time, was faster.
+    return done
+
+
+def _overwrite_all(dataset: Dataset, job: Job, by_shard: dict[int, list[_Piece]]) -> None:
+    """Claims the generation, overwrites all pieces and writes the manifest.
+
+    Whatever is damaged is found before anything is claimed or changed.
+    """
+    storage, manifest = dataset.storage, dataset.manifest
+    checkpoints = Checkpoints.of(storage, job)
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        plans = list(
+            pool.map(
+                lambda position: _Rewrite.plan(dataset, position, by_shard[position], checkpoints),
+                sorted(by_shard),
+            )
+        )
+        if not storage.claim(job.record_name, job.to_bytes()):
+            raise OutputError(
+                f"another change of {storage.root} is not finished (see {job.record_name}). Finish "
+                "it by its own command first."
+            )
+        # Kept token blocks hold the documents, too.
+        for name in list(storage.names(f"{CHECKPOINTS}/")):
+            if name not in (f"{checkpoints.folder}/", f"{CHECKPOINTS}/"):
+                storage.delete_folder(name.rstrip("/"))
+        # All records first: by them a later attempt tells what was overwritten from damage.
+        for plan in plans:
+            checkpoints.write_shard_record(plan.record, durable=True)
+        list(pool.map(lambda plan: plan.carry_out(storage, checkpoints), plans))
+    before = manifest
+    before.keep(storage)
+    records = {plan.position: plan.record for plan in plans}
+    replace(
+        before,
+        fingerprint=job.fingerprint(),
+        shards=tuple(records.get(at, shard) for at, shard in enumerate(before.shards)),
+        generations=job.generations,
+        metadata=tuple(
+            sorted(metadata_files(storage, job, before.reports), key=lambda file: file.name)
+        ),
+    ).save(storage, before)
+    checkpoints.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +181,10 @@ def _ranges(pieces: Sequence[_Piece], manifest: Manifest) -> Iterable[tuple[str,
 def read_ids(path: str) -> list[str]:
     """The ids in a file, one per line; raises InputError if it cannot be read or has none."""
     try:
-        lines = Path(path).read_text("utf-8").splitlines()
+        content = Path(path).read_text("utf-8-sig")
     except (OSError, ValueError) as error:
         raise InputError(f"--ids {path} cannot be read: {error}.") from error
-    ids = [line.strip() for line in lines if line.strip()]
+    ids = [line for line in content.split("\n") if line]
     if not ids:
         raise InputError(f"--ids {path} has no ids: it must have one per line.")
     return ids
@@ -203,67 +233,75 @@ def _pieces(dataset: Dataset, ids: Sequence[str], numbers: Sequence[int]) -> lis
     return found
 
 
-def _rewrite(
-    dataset: Dataset,
-    position: int,
-    pieces: Sequence[_Piece],
-    generation: int,
-    checkpoints: Checkpoints,
-) -> ShardRecord:
-    """Overwrites pieces of a shard and marks them in its table; returns the new record.
+@dataclass(frozen=True, slots=True)
+class _Rewrite:
+    """What becomes of a shard and its table, and the versions of the files that are replaced.
 
-    The record is stored before the files are replaced, so that a later attempt can tell a file
-    that was overwritten from one that is damaged.
+    table: the new content. record: of the new files. ranges: tokens of the shard that are
+    overwritten.
     """
-    storage, shard = dataset.storage, dataset.manifest.shards[position]
-    name, table = shard.name, table_name(shard.name)
-    versions = storage.version(name), storage.version(table)
-    intended = checkpoints.read_shard_record(name) or shard
-    marked = _marked_table(storage.read(table), shard, intended, pieces, generation, table)
-    ranges = [(piece.offset, piece.offset + piece.length) for piece in pieces]
-    header = npy.header(shard.tokens, checkpoints.dtype)
-    eot = dataset.manifest.settings.tokenizer.eot
 
-    def copy(target: BytesIO | None, gone: Sequence[tuple[int, int]]) -> str:
-        with storage.open(name, _READ_AHEAD) as source:
-            source.seek(npy.HEADER_BYTES)
-            checksum = overwrite(source, target, gone, eot, checkpoints.dtype, crc32c(header))
-        return checksum_to_base64(checksum)
+    position: int
+    record: ShardRecord
+    table: bytes
+    ranges: tuple[tuple[int, int], ...]
+    eot: int
+    versions: tuple[str | None, str | None]
 
-    found = copy(None, [])
-    if found not in (shard.crc32c, intended.crc32c):
-        raise _damaged(storage, name)
-    record = replace(
-        shard,
-        crc32c=copy(None, ranges),
-        table_bytes=len(marked),
-        table_crc32c=checksum_to_base64(crc32c(marked)),
-    )
-    checkpoints.write_shard_record(record)
-    storage.write(table, marked, over=versions[1])
-    if found != record.crc32c:
-        with storage.create(name, over=versions[0]) as target:
-            target.write(header)
-            copy(target, ranges)  # type: ignore[arg-type]
-    return record
-
-
-def _marked_table(
-    content: bytes,
-    shard: ShardRecord,
-    intended: ShardRecord,
-    pieces: Sequence[_Piece],
-    generation: int,
-    name: str,
-) -> bytes:
-    """The content of a document table with pieces marked as redacted by a generation."""
-    if checksum_to_base64(crc32c(content)) not in (shard.table_crc32c, intended.table_crc32c):
-        raise OutputError(
-            f"{name} is not what the manifest says, so nothing was redacted. Mend it with "
-            "fineshards repair."
+    @classmethod
+    def plan(
+        cls, dataset: Dataset, position: int, pieces: Sequence[_Piece], checkpoints: Checkpoints
+    ) -> _Rewrite:
+        """Reads a shard and its table; raises OutputError if they are damaged. Changes nothing."""
+        storage, shard = dataset.storage, dataset.manifest.shards[position]
+        name, table_file = shard.name, table_name(shard.name)
+        versions = storage.version(name), storage.version(table_file)
+        # What an earlier attempt has planned, and may have carried out.
+        planned = checkpoints.read_shard_record(name) or shard
+        content = storage.read(table_file)
+        known = (shard.table_crc32c, planned.table_crc32c)
+        if checksum_to_base64(crc32c(content)) not in known:
+            raise _damaged(storage, table_file)
+        table = DocumentTable(DocumentTable.parse(content))
+        marked = table.marked([piece.index for piece in pieces], dataset.manifest.generation + 1)
+        ranges = tuple((piece.offset, piece.offset + piece.length) for piece in pieces)
+        eot = dataset.manifest.settings.tokenizer.eot
+        if storage.size(name) != shard.bytes:
+            raise _damaged(storage, name)
+        if _copy(storage, shard, (), eot, checkpoints) not in (shard.crc32c, planned.crc32c):
+            raise _damaged(storage, name)
+        record = replace(
+            shard,
+            crc32c=_copy(storage, shard, ranges, eot, checkpoints),
+            table_bytes=len(marked),
+            table_crc32c=checksum_to_base64(crc32c(marked)),
         )
-    table = DocumentTable(DocumentTable.parse(content))
-    return table.marked([piece.index for piece in pieces], generation)
+        return cls(position, record, marked, ranges, eot, versions)
+
+    def carry_out(self, storage: Storage, checkpoints: Checkpoints) -> None:
+        """Replaces the table, then the shard; again, if an earlier attempt did."""
+        name = self.record.name
+        storage.write(table_name(name), self.table, over=self.versions[1])
+        with storage.create(name, over=self.versions[0]) as target:
+            target.write(npy.header(self.record.tokens, checkpoints.dtype))
+            _copy(storage, self.record, self.ranges, self.eot, checkpoints, target)
+
+
+def _copy(
+    storage: Storage,
+    shard: ShardRecord,
+    ranges: Sequence[tuple[int, int]],
+    eot: int,
+    checkpoints: Checkpoints,
+    target: BinaryIO | None = None,
+) -> str:
+    """Copies a shard's tokens with some of them overwritten; returns the checksum of the shard."""
+    header = npy.header(shard.tokens, checkpoints.dtype)
+    with storage.open(shard.name, _READ_AHEAD) as source:
+        source.seek(npy.HEADER_BYTES)
+        return checksum_to_base64(
+            overwrite(source, target, ranges, eot, checkpoints.dtype, crc32c(header))
+        )
 
 
 def redact_again(
@@ -286,34 +324,19 @@ def redact_again(
     table = DocumentTable(DocumentTable.parse(storage.read(name)))
     offsets = np.array([first for first, _ in ranges])
     storage.write(name, table.marked(np.flatnonzero(np.isin(table.offset, offsets)), generation))
-    header = npy.header(shard.tokens, settings.token_dtype)
-    content = storage.read(shard.name)[npy.HEADER_BYTES :]
-    with storage.create(shard.name) as target:
-        target.write(header)
-        overwrite(BytesIO(content), target, ranges, settings.tokenizer.eot, settings.token_dtype, 0)
+    dtype, eot = settings.token_dtype, settings.tokenizer.eot
+    # Opened before it is replaced, so the old content is read.
+    with storage.open(shard.name, _READ_AHEAD) as source, storage.create(shard.name) as target:
+        source.seek(npy.HEADER_BYTES)
+        target.write(npy.header(shard.tokens, dtype))
+        overwrite(source, target, ranges, eot, dtype, 0)
 
 
 def _damaged(storage: Storage, name: str) -> OutputError:
     return OutputError(
-        f"{storage.path(name)} is not what the manifest says, so it was not redacted. Mend it with "
-        "fineshards repair, and run the same command again."
+        f"{storage.path(name)} is not what the manifest says, so nothing was redacted. Mend it "
+        "with fineshards repair, and run the same command again."
     )
-
-
-def _commit(storage: Storage, before: Manifest, job: Job, done: dict[int, ShardRecord]) -> None:
-    before.keep(storage)
-    shards = tuple(done.get(position, shard) for position, shard in enumerate(before.shards))
-    manifest = replace(
-        before,
-        fingerprint=job.fingerprint(),
-        shards=shards,
-        generations=job.generations,
-        metadata=tuple(
-            sorted(metadata_files(storage, job, before.reports), key=lambda file: file.name)
-        ),
-    )
-    manifest.save(storage, before)
-    storage.delete_folder(CHECKPOINTS)
 
 
 def describe_redacted(done: Redacted) -> list[str]:

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 from fineshards.commands.wording import counted
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError
-from fineshards.shards.job import FORMAT_VERSION
+from fineshards.shards import npy
+from fineshards.shards.assembly import prefix_checksum, table_head
+from fineshards.shards.job import FORMAT_VERSION, Job
 from fineshards.shards.layout import table_name
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest, kept_name
+from fineshards.shards.plan import Before
 from fineshards.shards.records import ShardRecord
-from fineshards.storage.base import Storage
+from fineshards.storage.base import Part, Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c, file_checksum
 
 
@@ -71,12 +75,39 @@ def names_of(shard: ShardRecord) -> tuple[str, str]:
 
 
 def find_damaged(storage: Storage, manifest: Manifest) -> list[str]:
-    """The names of the files that are missing or have another content than the manifest says."""
+    """The names of the files that are missing or have another content than the manifest says.
+
+    While an append is not finished, last shards may be longer. Raises OutputError while a redaction
+    is not.
+    """
+    following = Job.load(storage, manifest.generation + 1)
+    if following is not None and following.redaction is not None:
+        raise OutputError(
+            f"a redaction of {storage.root} is not finished. Run it again to finish it, then repair."
+        )
     with ThreadPoolExecutor(usable_cores()) as pool:
         checked = pool.map(
             lambda file: (file[0], is_whole(storage, *file)), expected_files(manifest)
         )
-        return [name for name, whole in checked if not whole]
+        damaged = [name for name, whole in checked if not whole]
+    longer = set() if following is None else _longer(storage, manifest, damaged)
+    return [name for name in damaged if name not in longer]
+
+
+def _longer(storage: Storage, manifest: Manifest, damaged: list[str]) -> set[str]:
+    """Those of the damaged files that begin as they should: an append has made them longer."""
+    settings, paths, found = manifest.settings, [file.path for file in manifest.files], set[str]()
+    for shard in Before.of(manifest).last:
+        with suppress(OutputError, OSError):
+            if shard.name in damaged:
+                end = npy.file_bytes(shard.tokens, settings.token_dtype)
+                part = Part(shard.name, npy.HEADER_BYTES, end)
+                if prefix_checksum(storage, part, settings.token_dtype) == shard.crc32c:
+                    found.add(shard.name)
+            table = table_name(shard.name)
+            if table in damaged and table_head(storage.read(table), shard, paths, settings.split):
+                found.add(table)
+    return found
 
 
 def is_whole(storage: Storage, name: str, size: int, checksum: str) -> bool:

@@ -99,7 +99,9 @@ def latest_job(storage: Storage) -> Job | None:
     """The job of the latest generation, finished or not; None if there is none."""
     manifest = Manifest.load(storage)
     following = None if manifest is None else Job.load(storage, manifest.generation + 1)
-    return following or (Job.load(storage) if manifest is None else manifest.job)
+    if following is not None and following.redaction is None:
+        return following
+    return Job.load(storage) if manifest is None else manifest.job
 
 
 class StatusReader:

@@ -117,6 +117,11 @@ def _verify(
             following = Job.parse(record, storage.path(job_name(latest.generation + 1)))
         except OutputError as error:
             problems.append(str(error))
+    if following is not None and following.redaction is not None:
+        # Its files are neither those of this generation nor those of the next.
+        count = counted(len(following.redaction.documents), "document")
+        problem = f"a redaction of {count} is not finished. Run it again, then verify."
+        return Verdict(False, [problem], len(latest.shards), 0, 0, 0)
     folders = Folders(storage, latest, following)
     problems += folders.problems()
     problems += check_manifest(latest, stored)

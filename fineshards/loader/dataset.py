@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +17,7 @@ from fineshards.loader.boundaries import document_starts
 from fineshards.loader.mapped import MappedShards
 from fineshards.loader.remote import RemoteShards
 from fineshards.loader.split_shards import SplitShards
-from fineshards.shards.job import Job
+from fineshards.shards.job import load_redaction
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.redaction import masked
 from fineshards.storage.base import open_storage
@@ -120,10 +120,8 @@ class TokenDataset:
                 f"sequence_length {sequence_length:,} needs {sequence_length + 1:,}. Choose a "
                 "smaller sequence_length."
             )
-        self._skip = skip
+        self._skip = _checked_skip(skip)
         self._skipped: npt.NDArray[np.int64] | None = None
-        if not (skip is None or skip == "redacted" or not isinstance(skip, str)):
-            raise UsageError(f"skip must be 'redacted' or numbers of documents, got {skip!r}.")
         self._process: int | None = None
         self._reader: MappedShards | RemoteShards | None = None
         self._dataset: Dataset | None = None
@@ -212,8 +210,7 @@ class TokenDataset:
             IndexError: A number is out of range.
             OutputError: A shard is missing or damaged.
         """
-        if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
-            raise IndexError(f"sample numbers out of range({len(self)})")
+        self._check_range(indices)
         rows = np.empty((len(indices), self.sequence_length + 1), np.uint32)
         starts = indices.astype(np.int64) * self.sequence_length
         shards, offsets = np.divmod(starts, self._split.layout.shard_tokens)
@@ -230,6 +227,7 @@ class TokenDataset:
             bool, shape (n, T): False where `gather(indices)[:, 1:]` is a token of such a document.
 
         Raises:
+            IndexError: A sample number is out of range.
             UsageError: A number in `skip` is no document, or pyarrow is not installed.
             OutputError: A document table or a job record is missing or damaged.
 
@@ -239,6 +237,7 @@ class TokenDataset:
             >>> int((~dataset.loss_mask(np.array([0, 1]))).sum())
             737
         """
+        self._check_range(indices)
         if self._skipped is None:
             self._skipped = self._find_skipped()
         starts = indices.astype(np.int64) * self.sequence_length + 1
@@ -249,13 +248,14 @@ class TokenDataset:
         found: list[tuple[str, int, int]] = []
         if self._skip == "redacted":
             storage = self._split.storage
-            for generation in range(2, self.latest() + 1):
-                job = Job.load(storage, generation)
-                found += job.redaction.ranges if job is not None and job.redaction else ()
+            latest = Manifest.load_finished(storage).generations
+            for number, generation in enumerate(latest, 1):
+                if generation.redacted:
+                    found += load_redaction(storage, number, generation).ranges
         else:
-            for number in self._skip or ():
+            for number in self._skip:
                 try:
-                    found += self._tables().ranges(int(number))
+                    found += self._tables().ranges(number)
                 except IndexError:
                     raise UsageError(f"skip: the dataset has no document {number}.") from None
         ranges = sorted({(begin, end) for split, begin, end in found if split == self._split.name})
@@ -349,6 +349,10 @@ class TokenDataset:
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_reader": None, "_dataset": None, "_process": None}
 
+    def _check_range(self, indices: npt.NDArray[np.int64]) -> None:
+        if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
+            raise IndexError(f"sample numbers out of range({len(self)})")
+
     def _number(self, index: int) -> int:
         try:
             return range(len(self))[index]
@@ -381,3 +385,14 @@ class TokenDataset:
         if self._dataset is None:
             self._dataset = Dataset.open(self._split.storage, self.generation)
         return self._dataset
+
+
+def _checked_skip(skip: object) -> Literal["redacted"] | tuple[int, ...]:
+    """What `skip` says: numbers of documents, in any sequence, or `redacted`."""
+    if skip is None:
+        return ()
+    if skip == "redacted" and isinstance(skip, str):
+        return "redacted"
+    if isinstance(skip, str) or not isinstance(skip, Iterable):
+        raise UsageError(f"skip must be 'redacted' or numbers of documents, got {skip!r}.")
+    return tuple(checked_integer("skip", number, 0) for number in skip)

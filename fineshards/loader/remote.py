@@ -140,9 +140,7 @@ class RemoteShards:
         try:
             return self._read(chunk)
         except OutputError:
-            if not self._split.may_grow(shard):
-                raise
-            # An append has replaced the shard by a longer one since it was opened.
+            # An append, a redaction or a repair may have replaced it since it was opened.
             with self._lock:
                 self._open.pop(shard, None)
             return self._read(chunk)

@@ -104,8 +104,9 @@ class SplitShards:
             except ValueError as error:
                 problem = str(error)
             else:
-                if size != npy.file_bytes(tokens, self.dtype):
-                    problem = f"has {tokens:,} tokens in its header, but {size:,} bytes"
+                expected = (size - npy.HEADER_BYTES) // self.dtype.itemsize
+                if tokens != expected or size != npy.file_bytes(tokens, self.dtype):
+                    problem = f"has {tokens:,} tokens in its header, expected {expected:,}"
         if problem:
             raise OutputError(
                 f"the shard {path} {problem}: it is damaged. Copy it again from its origin, or "

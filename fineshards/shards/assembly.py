@@ -18,11 +18,10 @@ from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards import npy
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.documents import DocumentTable, cut_documents, join_documents
-from fineshards.shards.layout import Layout, ShardKey, table_name
+from fineshards.shards.layout import Layout, ShardKey, SplitRule, table_name
 from fineshards.shards.records import Piece, ShardRecord
 from fineshards.storage.base import Part, Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c, file_checksum
-from fineshards.storage.parquet import open_parquet
 
 # Bytes per request, where requests have a price.
 _READ_AHEAD = 16 << 20
@@ -44,7 +43,7 @@ class Shorter:
     table: pa.Table
 
     @classmethod
-    def find(cls, record: ShardRecord, checkpoints: Checkpoints) -> Shorter:
+    def find(cls, record: ShardRecord, checkpoints: Checkpoints, paths: Sequence[str]) -> Shorter:
         """Reads a shard and its table; raises OutputError if they are not those of its record."""
         storage, name = checkpoints.storage, record.name
         version, table_version = storage.version(name), storage.version(table_name(name))
@@ -52,18 +51,27 @@ class Shorter:
         part = Part(name, npy.HEADER_BYTES, npy.HEADER_BYTES + record.tokens * size)
         if prefix_checksum(storage, part, checkpoints.dtype) != record.crc32c:
             raise _damaged(storage, name)
-        content = storage.read(table_name(name))
-        # A longer one, which an earlier attempt wrote, is known by its beginning only.
-        longer = len(content) != record.table_bytes
-        if not longer and checksum_to_base64(crc32c(content)) != record.table_crc32c:
+        head = table_head(storage.read(table_name(name)), record, paths, checkpoints.rule)
+        if head is None:
             raise _damaged(storage, table_name(name))
-        try:
-            table = open_parquet(BytesIO(content)).read(use_threads=False)
-        except (pa.ArrowException, OSError) as error:
-            raise _damaged(storage, table_name(name)) from error
-        if len(table) < record.pieces:
-            raise _damaged(storage, table_name(name))
-        return cls(part, version, table_version, table.slice(0, record.pieces))
+        return cls(part, version, table_version, DocumentTable.parse(head))
+
+
+def table_head(
+    content: bytes, record: ShardRecord, paths: Sequence[str], rule: SplitRule
+) -> bytes | None:
+    """The content of a shard's document table, from that of a longer shard that begins with it.
+
+    Also from its own content. None if it is not what the record says.
+    """
+    if checksum_to_base64(crc32c(content)) == record.table_crc32c:
+        return content
+    try:
+        rows = DocumentTable.parse(content).slice(0, record.pieces)
+        head = _table_bytes(join_documents((), paths, rule, rows))
+    except (pa.ArrowException, OSError, ValueError, KeyError):
+        return None
+    return head if checksum_to_base64(crc32c(head)) == record.table_crc32c else None
 
 
 def restore_shard(
@@ -80,18 +88,12 @@ def restore_shard(
     storage, table = checkpoints.storage, table_name(record.name)
     if (storage.size(record.name), storage.size(table)) == (record.bytes, record.table_bytes):
         return
-    longer = Shorter.find(record, checkpoints)
+    longer = Shorter.find(record, checkpoints, paths)
     if storage.size(record.name) != record.bytes:
         check()
         header = npy.header(record.tokens, checkpoints.dtype)
         storage.assemble(record.name, header, [longer.part], longer.version)
-    try:
-        before = join_documents((), paths, checkpoints.rule, longer.table)
-    except (pa.ArrowException, ValueError) as error:
-        raise _damaged(storage, table) from error
-    content = _table_bytes(before)
-    if checksum_to_base64(crc32c(content)) != record.table_crc32c:
-        raise _damaged(storage, table)
+    content = _table_bytes(join_documents((), paths, checkpoints.rule, longer.table))
     if storage.size(table) != record.table_bytes:
         check()
         storage.write(table, content, over=longer.table_version)
@@ -163,7 +165,7 @@ def _write_shard(
     _check_cover(name, ordered, before.tokens if before else 0, tokens)
     storage = checkpoints.storage
     size = checkpoints.dtype.itemsize
-    shorter = Shorter.find(before, checkpoints) if before else None
+    shorter = Shorter.find(before, checkpoints, paths) if before else None
     parts = [shorter.part] if shorter else []
     parts += [
         Part(

@@ -361,10 +361,10 @@ class Checkpoints:
         layout = self._read_json(self._plan_name())
         return None if layout is None else Layout(**layout)
 
-    def write_shard_record(self, record: ShardRecord) -> None:
-        """Marks a shard as finished."""
+    def write_shard_record(self, record: ShardRecord, durable: bool = False) -> None:
+        """Marks a shard as finished. durable: whether a power cut must leave it."""
         content = json.dumps(asdict(record)).encode()
-        self.storage.write(self._shard_name(record.name), content, durable=False)
+        self.storage.write(self._shard_name(record.name), content, durable)
 
     def read_shard_record(self, shard_name: str) -> ShardRecord | None:
         """The record of a finished shard; None if the shard or its table is not complete.

@@ -203,9 +203,9 @@ class Job:
             "settings": settings_to_json(self.settings, self.format_version),
             "files": [to_fields(file) for file in self.files],
         }
-        if self.settings.shuffle is not None and self.generation > 1:
-            # Each is shuffled within itself.
-            deciding["borders"] = sorted({*borders(self.generations)})
+        grown = sorted({*borders(self.generations)})
+        if self.settings.shuffle is not None and len(grown) > 1:
+            deciding["borders"] = grown  # each is shuffled within itself
         redacted = [each.redaction_sha256 for each in self.generations if each.redacted]
         if redacted and redactions:
             deciding["redactions"] = redacted
@@ -278,6 +278,18 @@ class Job:
             raise OutputError(
                 f"{path} is not a readable job record ({error!r}). Start again with --overwrite."
             ) from error
+
+
+def load_redaction(storage: Storage, number: int, generation: Generation) -> Redaction:
+    """What a generation redacted, from its job record; raises OutputError if that is damaged."""
+    job = Job.load(storage, number)
+    redaction = None if job is None else job.redaction
+    if redaction is None or redaction.sha256() != generation.redaction_sha256:
+        raise OutputError(
+            f"{storage.path(job_name(number))} is missing or damaged, so nothing says which "
+            "documents were redacted. Mend it with fineshards repair."
+        )
+    return redaction
 
 
 def settings_to_json(settings: Settings, version: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from fineshards.shards import version_1
 from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.generations import GENERATIONS_FOLDER, generations_from_json
 from fineshards.shards.job import JOB_NAME, TOKENIZER_FILES, settings_from_json
-from fineshards.shards.layout import Layout
+from fineshards.shards.layout import SPLITS, Layout
 from fineshards.shards.records import (
     Leaks,
     MetadataFile,
@@ -84,6 +84,8 @@ def manifest_fields(content: dict[str, Any]) -> dict[str, Any]:
 
 def _named(pattern: re.Pattern[str], record: _NamedRecord) -> _NamedRecord:
     """The record, if it has the name of such a file; raises ValueError otherwise."""
+    if isinstance(record, ShardRecord) and record.split not in SPLITS:
+        raise ValueError(f"{record.name} is recorded in the split {record.split!r}")
     if not pattern.fullmatch(record.name):
         raise ValueError(f"it names the file {record.name!r}")
     return record
