@@ -132,10 +132,11 @@ def append(output: str | os.PathLike[str], **options: Any) -> Manifest:
 
     Example:
         >>> import fineshards
+        >>> grows = f"{folder}-grows"
         >>> _ = fineshards.build(
-        ...     input="samples/debian_text.parquet", output=folder, shard_tokens=100_000
+        ...     input="samples/debian_text.parquet", output=grows, shard_tokens=100_000
         ... )
-        >>> manifest = fineshards.append(folder, input=more_documents)
+        >>> manifest = fineshards.append(grows, input=more_documents)
         >>> manifest.generation, manifest.totals()["documents"]
         (2, 1066)
     """

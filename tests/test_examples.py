@@ -44,7 +44,7 @@ def test_examples_run_as_written(
 ) -> None:
     monkeypatch.chdir(ROOT)
     more = tmp_path / "more.jsonl"
-    more.write_text("".join(f'{{"text": "{number}", "id": "{number}"}}\n' for number in range(3)))
+    more.write_text('{"text": "one"}\n{"text": "two"}\n{"text": "three"}\n')
     given = {
         "dataset_folder": dataset_folder,
         "folder": str(tmp_path / "new"),

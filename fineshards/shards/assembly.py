@@ -64,8 +64,8 @@ def table_head(
 
     Also from its own content. None if it is not what the record says.
     """
-    if checksum_to_base64(crc32c(content)) == record.table_crc32c:
-        return content
+    if len(content) == record.table_bytes:
+        return content if checksum_to_base64(crc32c(content)) == record.table_crc32c else None
     try:
         rows = DocumentTable.parse(content).slice(0, record.pieces)
         head = _table_bytes(join_documents((), paths, rule, rows))
