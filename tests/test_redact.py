@@ -253,6 +253,53 @@ def test_what_cannot_be_redacted_is_one_sentence(
     assert everything_in(dataset) == files
 
 
+def test_an_unfinished_redaction_is_in_the_way_of_everything_else(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = (
+        "from support import crash_driver as c; c.OPERATIONS = ('replace',);"
+        "from fineshards.commands.redact import redact; c.kill_before_operation(5);"
+        f"redact({str(dataset)!r}, documents=[3, 17, 40])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
+        check=False,
+    )
+    assert done.returncode == -9
+    before = everything_in(dataset)
+    more = write_rows(dataset.parent / "more.parquet", made_up_rows(12, 20))
+    for arguments, words in (
+        (["append", "--input", str(more)], "a redaction of 3 documents of"),
+        (["append", "--input", str(more), "--overwrite"], "a redaction of 3 documents of"),
+        (["repair"], "a redaction of"),
+        (["verify"], "a redaction of 3 documents is not finished"),
+        (["redact", "--documents", "5"], "another change of"),
+    ):
+        assert main([arguments[0], str(dataset), *arguments[1:]]) in (1, 2)
+        said = capsys.readouterr()
+        assert words in said.out + said.err
+        assert everything_in(dataset) == before
+    assert main(["status", str(dataset)]) == 0
+    assert "finished" in capsys.readouterr().out
+    redact(str(dataset), documents=[3, 17, 40])
+    assert fineshards.verify(dataset, sample=100).ok
+
+
+def test_a_repair_leaves_an_unfinished_append_alone(dataset: Path) -> None:
+    more = write_rows(dataset.parent / "more.parquet", made_up_rows(13, 20))
+    unfinished_append(dataset, more)
+    before = everything_in(dataset)
+    assert repair(str(dataset)).repaired == []
+    assert everything_in(dataset) == before
+    full = min((dataset / "train").iterdir())
+    full.unlink()
+    assert repair(str(dataset)).repaired == [f"train/{full.name}"]
+    assert everything_in(dataset) == before
+    append(dataset, more)
+    assert fineshards.verify(dataset, sample=100).ok
+
+
 def test_a_damaged_shard_is_not_redacted(dataset: Path) -> None:
     shard = dataset / Dataset.open(open_storage(str(dataset))).document(3).shard.name
     content = bytearray(shard.read_bytes())

@@ -83,7 +83,8 @@ def find_damaged(storage: Storage, manifest: Manifest) -> list[str]:
     following = Job.load(storage, manifest.generation + 1)
     if following is not None and following.redaction is not None:
         raise OutputError(
-            f"a redaction of {storage.root} is not finished. Run it again to finish it, then repair."
+            f"a redaction of {storage.root} is not finished. Run it again to finish it, and then "
+            "repair."
         )
     with ThreadPoolExecutor(usable_cores()) as pool:
         checked = pool.map(
