@@ -29,7 +29,7 @@ from support.tokenizer_files import save, train
 pytestmark = pytest.mark.cloud
 
 ROOT = Path(__file__).parent.parent
-STEPS = {"Discover", "Tokenize", "Plan", "Write", "Commit"}
+STEPS = {"Discover", "Tokenize", "Report", "Plan", "Write", "Commit"}
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ def test_a_template_launch_writes_a_job_that_dataflow_can_start(
     assert len(manifest) == 1
     # A pickled key would be long, and one key could have two encodings.
     keys = keys_of(graph)
-    assert keys["Plan/GroupFiles"] == "varint"
+    assert keys["Report/GroupFiles"] == "varint"
     assert keys["Write/GroupShards"] == "kv(string_utf8, varint)"
     # No file names, no vocabulary.
     largest = max(len(t.SerializeToString()) for t in graph.components.transforms.values())
