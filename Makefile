@@ -8,7 +8,7 @@ INSTALL := $(UV) pip install --quiet --compile-bytecode
 unexport PYTHONDONTWRITEBYTECODE
 SAMPLE := samples/debian_text.parquet
 
-.PHONY: help api demo test quick test-cloud test-kills test-airflow test-engines encoders lint types
+.PHONY: help api demo test quick test-cloud test-growing test-kills test-airflow test-engines encoders lint types
 .PHONY: bench bench-loader bench-scale template clean
 
 help: ## list the targets
@@ -49,6 +49,9 @@ quick: .venv/installed ## run a part of the tests that takes about a minute
 
 test-cloud: .venv/installed ## test jobs on gs:// and Dataflow, on servers of the tests' own
 	$(BIN)/pytest -m cloud
+
+test-growing: .venv/installed ## test shuffles, appends, redactions, repairs and leaks
+	$(BIN)/pytest -m "growing and not kills and not cloud"
 
 test-kills: .venv/installed ## kill builds again and again
 	$(BIN)/pytest -m kills -rs --durations=0 --durations-min=10

@@ -29,6 +29,8 @@ from fineshards.errors import UsageError
 from fineshards.shards.manifest import Manifest
 from fineshards.storage.base import open_storage
 
+pytestmark = pytest.mark.growing
+
 ROWS = made_up_rows(1, 120)
 KEYS: dict[str, Callable[[Row], str | None]] = {
     "text": lambda row: row["text"],

@@ -16,6 +16,8 @@ from fineshards.errors import OutputError
 from fineshards.shards.manifest import Manifest
 from fineshards.storage.base import Part, open_storage
 
+pytestmark = pytest.mark.growing
+
 FLAGS = ["--shard_tokens=500", "--test_fraction=0.3", "--block_bytes=1"]
 
 

@@ -37,6 +37,8 @@ from fineshards.shards.plan import Before, plan_stream
 from fineshards.shards.reports import FileReport
 from fineshards.storage.base import open_storage
 
+pytestmark = pytest.mark.growing
+
 ROWS = made_up_rows(2, 60)
 FLAGS = ["--shard_tokens=400", "--test_fraction=0.3"]
 

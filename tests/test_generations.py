@@ -26,6 +26,8 @@ from fineshards import BatchLoader, TokenDataset
 from fineshards.errors import OutputError, UsageError
 from fineshards.pipeline.cli import main
 
+pytestmark = pytest.mark.growing
+
 ROWS = made_up_rows(4, 90)
 SPLITS = ("test", "train")
 LENGTH = 32

@@ -45,6 +45,8 @@ from fineshards.storage.base import open_storage
 from fineshards.transforms.leaks import CountLeaks
 from fineshards.transforms.work import Work
 
+pytestmark = pytest.mark.growing
+
 Row = dict[str, Any]
 
 

@@ -34,6 +34,8 @@ from fineshards.shards.dataset import Dataset
 from fineshards.shards.documents import DocumentTable
 from fineshards.storage.base import open_storage
 
+pytestmark = pytest.mark.growing
+
 SECRET = "the number of the safe is four hundred and twelve"
 KINDS = {
     "document": ["--test_fraction=0.3"],

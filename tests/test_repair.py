@@ -23,6 +23,8 @@ import fineshards
 from fineshards.pipeline.cli import main
 from fineshards.shards.manifest import MANIFEST_NAME
 
+pytestmark = pytest.mark.growing
+
 FIXTURES = Path(__file__).parent / "fixtures"
 
 

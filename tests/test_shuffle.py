@@ -22,6 +22,8 @@ from fineshards.pipeline.cli import main
 from fineshards.shards.dataset import Dataset
 from fineshards.storage.base import open_storage
 
+pytestmark = pytest.mark.growing
+
 Build = Callable[..., int]
 
 SEED = 20_260_101

@@ -19,6 +19,8 @@ from support.oracle import oracle_shuffled, read_texts, shards_in
 
 from fineshards.pipeline.cli import main
 
+pytestmark = pytest.mark.growing
+
 Damage = Callable[[Path], object]
 
 FLAGS = ["--shard_tokens=10000", "--test_fraction=0.2", "--shuffle_seed=5", "--keep_checkpoints"]

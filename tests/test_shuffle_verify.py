@@ -19,6 +19,8 @@ import fineshards
 from fineshards.errors import FineshardsError
 from fineshards.pipeline.repair import repair
 
+pytestmark = pytest.mark.growing
+
 SHARD = "train/train_0001.npy"
 TABLE = "metadata/documents/train_0001.parquet"
 Damage = Callable[[Path], object]
