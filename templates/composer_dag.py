@@ -172,10 +172,13 @@ def other_dataset(
     return [f"{name} is {is_!r}, not {wanted!r}" for name, is_, wanted in compared if is_ != wanted]
 
 
-def holds(manifest: Mapping[str, Any], params: Mapping[str, Any]) -> bool:
-    """Whether a finished dataset has the run's input, in any of its generations."""
+def holds(manifest: Mapping[str, Any] | None, flags: Mapping[str, Any]) -> bool:
+    """Whether a finished dataset has the input that flags of `build` name, in any generation."""
+    if manifest is None:
+        return False
     origin = manifest["origin"]
-    wanted = {name.removeprefix("dataset_"): value for name, value in source(params).items()}
+    named = ("input", "dataset", "dataset_config")
+    wanted = {name.removeprefix("dataset_"): flags[name] for name in named if name in flags}
     later = range(2, len(manifest.get("generations", [])) + 1)
     return any(
         all(origin.get(f"{name}{ending}") == value for name, value in wanted.items())
@@ -241,7 +244,7 @@ def prepare(**context: Any) -> Any:
     manifest = load_manifest(output)
     if manifest is None:
         return launch_request(run.dag_id, run.run_id, output, params)
-    grows = params["append"] and not holds(manifest, params)
+    grows = params["append"] and not holds(manifest, source(params))
     differences = other_dataset(manifest, params, compare_source=not params["append"])
     if differences:
         raise AirflowFailException(
@@ -297,14 +300,16 @@ class LaunchOnce(DataflowStartFlexTemplateOperator):
 
     def _find(self) -> dict[str, Any] | None:
         name = self.body["launchParameter"]["jobName"]
-        output = self.body["launchParameter"]["parameters"]["output"]
+        flags = self.body["launchParameter"]["parameters"]
         service = self.hook.get_conn().projects().locations().jobs()
         request = service.list(projectId=self.project_id, location=self.location, name=name)
         while request is not None:
             answer = request.execute(num_retries=self.hook.num_retries)
             for job in answer.get("jobs", []):
                 state = job.get("currentState")
-                done = state == DataflowJobStatus.JOB_STATE_DONE and load_manifest(output)
+                done = state == DataflowJobStatus.JOB_STATE_DONE and holds(
+                    load_manifest(flags["output"]), flags
+                )
                 if done or state not in DataflowJobStatus.TERMINAL_STATES:
                     self.log.info("Job %s of this run exists already: %s", job["id"], state)
                     found: dict[str, Any] = job
