@@ -114,6 +114,9 @@ def _overwrite_all(dataset: Dataset, job: Job, by_shard: dict[int, list[_Piece]]
     """
     storage, manifest = dataset.storage, dataset.manifest
     checkpoints = Checkpoints.of(storage, job)
+    # Before the shards are read, which the other change may have made others.
+    if storage.read_if_there(job.record_name) not in (None, job.to_bytes()):
+        raise _other_change(storage, job)
     with ThreadPoolExecutor(usable_cores()) as pool:
         plans = list(
             pool.map(
@@ -122,10 +125,7 @@ def _overwrite_all(dataset: Dataset, job: Job, by_shard: dict[int, list[_Piece]]
             )
         )
         if not storage.claim(job.record_name, job.to_bytes()):
-            raise OutputError(
-                f"another change of {storage.root} is not finished (see {job.record_name}). Finish "
-                "it by its own command first."
-            )
+            raise _other_change(storage, job)
         # Kept token blocks hold the documents, too.
         for name in list(storage.names(f"{CHECKPOINTS}/")):
             if name not in (f"{checkpoints.folder}/", f"{CHECKPOINTS}/"):
@@ -330,6 +330,13 @@ def redact_again(
         source.seek(npy.HEADER_BYTES)
         target.write(npy.header(shard.tokens, dtype))
         overwrite(source, target, ranges, eot, dtype, 0)
+
+
+def _other_change(storage: Storage, job: Job) -> OutputError:
+    return OutputError(
+        f"another change of {storage.root} is not finished (see {job.record_name}). Finish it by "
+        "its own command first."
+    )
 
 
 def _damaged(storage: Storage, name: str) -> OutputError:
