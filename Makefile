@@ -8,7 +8,7 @@ INSTALL := $(UV) pip install --quiet --compile-bytecode
 unexport PYTHONDONTWRITEBYTECODE
 SAMPLE := samples/debian_text.parquet
 
-.PHONY: help api demo test quick test-cloud test-growing test-kills test-airflow test-engines encoders lint types
+.PHONY: help api demo test quick test-cloud test-growing test-kills test-airflow test-curation test-engines encoders lint types
 .PHONY: bench bench-loader bench-scale template clean
 
 help: ## list the targets
@@ -100,6 +100,16 @@ $(PYTHONS:%=.py%-venv/installed): .py%-venv/installed: .venv/installed
 test-airflow: .venv/installed .airflow-venv/installed ## test the Composer DAG in a real Airflow (1.6 GB)
 	.airflow-venv/bin/pytest -c tests/airflow/pytest.ini tests/airflow
 
+# datatrove, the oracle, has an environment of its own: its libraries are old ones.
+.curation-venv/installed: tests/curation/requirements.txt requirements.txt pyproject.toml | .venv/installed
+	@echo "preparing .curation-venv: a minute"
+	@$(PYTHON) -m venv .curation-venv
+	@$(INSTALL) --python .curation-venv/bin/python -e '.[curation,test]' -r tests/curation/requirements.txt
+	@touch $@
+
+test-curation: .curation-venv/installed ## compare the steps of recipes with datatrove's
+	.curation-venv/bin/pytest -c tests/curation/pytest.ini tests/curation
+
 # Minutes: all of Unicode, a million documents and more, the text in ../shared/corpus.
 encoders: .venv/installed ## prove the fast tokenizers equal to the reference: minutes
 	$(BIN)/pytest -m heavy -rs --durations=0 --durations-min=1
@@ -187,4 +197,4 @@ else
 endif
 
 clean: ## delete what the targets have made
-	rm -rf .venv .types .airflow-venv .bench-venv .py*-venv demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .ranks
+	rm -rf .venv .types .airflow-venv .bench-venv .curation-venv .py*-venv demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .ranks

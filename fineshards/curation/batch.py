@@ -1,0 +1,121 @@
+"""Documents of a record batch, on their way through the steps of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Derived = TypeVar("Derived")
+
+
+class Batch:
+    """Documents of one source file, and what steps have derived from their texts.
+
+    A step must not let one document of a batch influence another: how rows are cut into batches
+    depends on the format and on the size of blocks.
+
+    Args:
+        file: The source file's number in the input.
+        rows: Row numbers within the file, ascending, int64, shape (n,).
+        texts: The texts, `large_string` without nulls, n of them.
+        columns: Values of the columns that the steps ask for, n each, by name.
+        columns_are_json: Whether each value is its JSON text, because the format has no types.
+
+    Example:
+        >>> batch = Batch.of_texts(["one two", "three"])
+        >>> batch.derived("lengths", lambda texts: [len(text) for text in texts])
+        [7, 5]
+        >>> batch.keep(np.array([False, True])).strings
+        ['three']
+    """
+
+    def __init__(
+        self,
+        file: int,
+        rows: npt.NDArray[np.int64],
+        texts: pa.Array,
+        columns: Mapping[str, pa.Array],
+        columns_are_json: bool = False,
+    ) -> None:
+        self.file = file
+        self.rows = rows
+        self.texts = texts
+        self.columns = columns
+        self.columns_are_json = columns_are_json
+        self._derived: dict[str, list[Any]] = {}
+
+    @classmethod
+    def of_texts(cls, texts: Sequence[str]) -> Batch:
+        """Documents without a source, for golden values and tests; their rows count from 0."""
+        return cls(0, np.arange(len(texts)), pa.array(texts, pa.large_string()), {})
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def strings(self) -> list[str]:
+        """The texts as Python strings."""
+        strings: list[str] = self.texts.to_pylist()
+        return strings
+
+    def derived(self, name: str, derive: Callable[[list[str]], list[Derived]]) -> list[Derived]:
+        """Something per document that follows from its text alone, and is computed once.
+
+        Args:
+            name: Names what is derived; one name always goes with one function.
+            derive: From n texts to a list of n values, none of them None.
+
+        Returns:
+            The values of all documents, from this call or an earlier one.
+        """
+        known = self._derived.get(name)
+        if known is None:
+            known = self._derived[name] = derive(self.strings)
+            return known
+        missing = [index for index, value in enumerate(known) if value is None]
+        if missing:
+            found = derive([self.strings[index] for index in missing])
+            for index, value in zip(missing, found, strict=True):
+                known[index] = value
+        return known
+
+    def keep(self, kept: npt.NDArray[np.bool_]) -> Batch:
+        """The documents where `kept`, shape (n,), is true, with all that was derived from them."""
+        if kept.all():
+            return self
+        mask, indices = pa.array(kept), np.flatnonzero(kept).tolist()
+        columns = {name: values.filter(mask) for name, values in self.columns.items()}
+        batch = Batch(
+            self.file, self.rows[kept], self.texts.filter(mask), columns, self.columns_are_json
+        )
+        if "strings" in self.__dict__:
+            batch.__dict__["strings"] = [self.strings[index] for index in indices]
+        batch._derived = {
+            name: [values[index] for index in indices] for name, values in self._derived.items()
+        }
+        return batch
+
+    def with_texts(self, texts: Sequence[str]) -> Batch:
+        """The same documents with other texts; what was derived stays where a text is the same."""
+        changed = [old != new for old, new in zip(self.strings, texts, strict=True)]
+        if not any(changed):
+            return self
+        array = pa.array(texts, pa.large_string())
+        batch = Batch(self.file, self.rows, array, self.columns, self.columns_are_json)
+        batch.__dict__["strings"] = list(texts)
+        batch._derived = {
+            name: [None if other else value for value, other in zip(values, changed, strict=True)]
+            for name, values in self._derived.items()
+        }
+        return batch
+
+    def only(self, index: int) -> Batch:
+        """One document by itself, without anything that was derived."""
+        columns = {name: values.slice(index, 1) for name, values in self.columns.items()}
+        rows, texts = self.rows[index : index + 1], self.texts.slice(index, 1)
+        return Batch(self.file, rows, texts, columns, self.columns_are_json)

@@ -1,0 +1,118 @@
+"""What a step of a recipe is: a pure function of one document, or a decision about keys.
+
+Pure means: no clock, no sequence of random numbers, no memory of earlier documents, no network.
+Each step is a frozen dataclass. Its fields are the parameters that a recipe may set, with their
+defaults; its docstring describes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fineshards.curation.batch import Batch
+
+
+class Outcome(NamedTuple):
+    """What a filter or a rewrite makes of the documents of a batch.
+
+    reasons: per document, why it is dropped, or None to keep it; None if all are kept.
+    texts: per document, its text from here on; None if all stay as they are. The text of a dropped
+        document does not matter.
+    """
+
+    reasons: Sequence[str | None] | None = None
+    texts: Sequence[str] | None = None
+
+
+class Step:
+    """What filters, rewrites and keyed steps have in common."""
+
+    # Raised whenever the step decides differently with the same parameters.
+    VERSION: ClassVar[int] = 1
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the input that the step reads beside the text."""
+        return ()
+
+    def pins(self) -> dict[str, str]:
+        """What decides beside the parameters: versions of libraries, SHA-256 of files, by name.
+
+        The pins are part of the job; a worker with other ones stops.
+
+        Raises:
+            FineshardsError: If a library or a file is missing.
+        """
+        return {}
+
+
+class Judge(Step):
+    """A filter or a rewrite: judges each document by itself."""
+
+    def apply(self, batch: Batch) -> Outcome:
+        """Judges the documents of a batch.
+
+        Raises:
+            InputError: If a document cannot be judged; names its row.
+        """
+        raise NotImplementedError
+
+    def apply_again(self, document: Batch) -> Outcome:
+        """Judges one document in the plainest way, to be compared with what `apply` gave.
+
+        Steps with a fast path override this and take the slow one.
+        """
+        return self.apply(document)
+
+
+class Keys(NamedTuple):
+    """Keys of the documents of a batch. Equal keys mean duplicates.
+
+    keys: uint64, shape (m,) or, for keys of 128 bits, (m, 2).
+    owners: the number of each key's document in the batch, int64, shape (m,), ascending.
+    spans: the number of each key's span in its document, uint32, shape (m,); None if the keys are
+        those of whole documents.
+    """
+
+    keys: npt.NDArray[np.uint64]
+    owners: npt.NDArray[np.int64]
+    spans: npt.NDArray[np.uint32] | None = None
+
+
+class Keyed(Step):
+    """A decision about keys of all documents: the first document in the stream keeps its key.
+
+    A document without keys is kept.
+    """
+
+    # Bits of a key, 64 or 128.
+    KEY_BITS: ClassVar[int] = 128
+
+    @property
+    def reason(self) -> str:
+        """Why a document is dropped that has a key of an earlier one."""
+        raise NotImplementedError
+
+    def keys(self, batch: Batch) -> Keys:
+        """The keys of the documents of a batch."""
+        raise NotImplementedError
+
+
+class KeyedSpans(Keyed):
+    """A keyed step that cuts spans of a text (lines, paragraphs, …) instead of dropping it."""
+
+    def cut(self, text: str, spans: Sequence[int]) -> tuple[str | None, str]:
+        """Cuts spans out of a text.
+
+        Args:
+            text: The text that `keys` numbered the spans of.
+            spans: Numbers of spans whose keys an earlier span has, ascending.
+
+        Returns:
+            What is left, and "". None, and the reason, if the document is dropped.
+        """
+        raise NotImplementedError
