@@ -144,9 +144,10 @@ def key_records(
     """
     records = np.empty(len(keys), key_dtype(64 * (1 if keys.ndim == 1 else 2), spans is not None))
     records["key"], records["position"] = keys, positions
+    least_first: list[npt.NDArray[np.unsignedinteger]] = [positions, *_halves(keys)[::-1]]
     if spans is not None:
         records["span"] = spans
-    least_first = [*([] if spans is None else [spans]), positions, *_halves(keys)[::-1]]
+        least_first.insert(0, spans)
     return records[np.lexsort(least_first)]
 
 
