@@ -516,4 +516,5 @@ def _file_json(file: SourceFile, report: FileReport) -> dict[str, Any]:
         | {"blocks": report.blocks}
         | counts.numbers()
         | {"test": report.test and asdict(report.test), "labels": counts.labels_json()}
+        | ({"dropped": counts.dropped_json()} if counts.dropped else {})
     )
