@@ -21,10 +21,10 @@ from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.assembly import restore_shard
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.generations import Generation
+from fineshards.shards.generations import Generation, kept_name
 from fineshards.shards.job import FORMAT_VERSION, Job, job_name, of_generation
 from fineshards.shards.layout import table_name
-from fineshards.shards.manifest import MANIFEST_NAME, Manifest, kept_name
+from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.plan import Before
 from fineshards.shards.records import SourceFile
 from fineshards.shards.rejected import REJECTED_FOLDER

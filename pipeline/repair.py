@@ -36,9 +36,10 @@ from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.dataset import Dataset
+from fineshards.shards.generations import kept_name
 from fineshards.shards.job import FORMAT_VERSION, Job, Tokenizer, job_name, load_redaction
 from fineshards.shards.layout import ShardKey, Shuffle, table_name
-from fineshards.shards.manifest import Manifest, kept_name
+from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import Block, Piece, SourceFile, TokenBlock
 from fineshards.shards.redaction import Redaction
 from fineshards.shards.rejected import REJECTED_FOLDER

@@ -6,11 +6,11 @@ import numpy as np
 
 from fineshards.encoders.compared import encode_compared
 from fineshards.encoders.encoder import Encoder
+from fineshards.shards.block_writer import Documents
 from fineshards.shards.counts import Counts
 from fineshards.shards.records import Block, SourceFile
 from fineshards.shards.rejected import Rejected
 from fineshards.shards.reports import BlockSummary
-from fineshards.shards.runs import RunWriter
 from fineshards.shards.stretch import Stretch
 from fineshards.sources.reading import Head, discover_blocks, read_block
 from fineshards.sources.rows import Rows
@@ -106,16 +106,12 @@ def _encode_rows(
             rejected.add(rows.bad)
             documents = rows.with_text()
             encoded, compared = encode_compared(encoder, documents.texts, file, documents.numbers)
-            writer.append(
-                encoded.tokens, encoded.offsets, documents.sources(file.index, settings.split)
-            )
+            sources = documents.sources(file.index, settings.split)
+            writer.append(Documents(encoded.tokens, encoded.offsets, sources))
             counts.append(rows.counts())
             counts.append(documents.document_counts(np.diff(encoded.offsets)))
             counts.append(Counts(by_reference=encoded.by_reference, compared=compared))
             if len(counts) > _ADDENDS:
                 counts = [Counts.total(counts)]
         rejected.save(checkpoints.storage, block)
-        summary = writer.finish(block.index, block.blocks, Counts.total(counts))
-    if isinstance(writer, RunWriter):
-        checkpoints.mark_runs(block.place, writer, summary)
-    return summary
+        return writer.finish(block.index, block.blocks, Counts.total(counts))

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from fineshards.commands.check_folders import Folders
 from fineshards.commands.wording import counted
 from fineshards.errors import OutputError
-from fineshards.shards.generations import GENERATIONS_FOLDER
+from fineshards.shards.generations import GENERATIONS_FOLDER, kept_name
 from fineshards.shards.job import JOB_NAME
-from fineshards.shards.manifest import MANIFEST_NAME, Manifest, kept_name
+from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.metadata import contradictions
 from fineshards.shards.rejected import REJECTED_FOLDER
 from fineshards.storage.base import Storage

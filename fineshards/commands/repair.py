@@ -15,9 +15,10 @@ from fineshards.cores import usable_cores
 from fineshards.errors import OutputError
 from fineshards.shards import npy
 from fineshards.shards.assembly import prefix_checksum, table_head
+from fineshards.shards.generations import kept_name
 from fineshards.shards.job import FORMAT_VERSION, Job
 from fineshards.shards.layout import table_name
-from fineshards.shards.manifest import MANIFEST_NAME, Manifest, kept_name
+from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.plan import Before
 from fineshards.shards.records import ShardRecord
 from fineshards.storage.base import Part, Storage
