@@ -54,12 +54,14 @@ class Columns:
         id_required: Whether a file without the id column is an error; true if the user named it, or
             if it is the split key.
         split: Column that is read for the split key alone; None if there is none.
+        others: Columns that the steps of a recipe ask for.
     """
 
     text: str
     id: str
     id_required: bool
     split: str | None = None
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +237,7 @@ class Job:
         """The content of the record."""
         content = {"format_version": self.format_version, "fingerprint": self.fingerprint()}
         content |= asdict(self)
+        content["settings"] = settings_to_json(self.settings, FORMAT_VERSION)
         if self.redaction is None:
             del content["redaction"]
         return json.dumps(content, indent=1).encode()
@@ -295,6 +298,8 @@ def load_redaction(storage: Storage, number: int, generation: Generation) -> Red
 def settings_to_json(settings: Settings, version: int) -> dict[str, Any]:
     """Settings as a version of the job record and the manifest has them."""
     fields = asdict(settings)
+    if not settings.columns.others:
+        del fields["columns"]["others"]  # so that records without them stay as they were
     if version < 3:
         del fields["shuffle"]
     if version == 1:
@@ -315,7 +320,7 @@ def settings_from_json(fields: dict[str, Any]) -> Settings:
     return from_fields(
         Settings,
         fields,
-        columns=from_fields(Columns, {"split": None} | fields["columns"]),
+        columns=_columns_from_json(fields["columns"]),
         tokenizer=from_fields(
             Tokenizer,
             fields["tokenizer"],
@@ -324,6 +329,11 @@ def settings_from_json(fields: dict[str, Any]) -> Settings:
         split=_rule_from_json(fields["split"]),
         shuffle=_shuffle_from_json(fields.get("shuffle")),
     )
+
+
+def _columns_from_json(fields: dict[str, Any]) -> Columns:
+    others = tuple(as_text(name) for name in fields.get("others", ()))
+    return from_fields(Columns, {"split": None} | fields, others=others)
 
 
 def _shuffle_from_json(fields: dict[str, Any] | None) -> Shuffle | None:
@@ -351,6 +361,7 @@ def _by_flag(settings: Settings) -> list[tuple[str, object]]:
         ("--text_column", columns.text),
         ("--id_column", columns.id),
         ("--id_column given", columns.id_required),
+        ("columns for the recipe", columns.others),
         ("kind of tokenizer", tokenizer.kind),
         ("--tokenizer", tokenizer.name),
         ("vocabulary sha256", tokenizer.vocabulary_sha256),
