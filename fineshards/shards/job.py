@@ -55,12 +55,14 @@ class Columns:
         id_required: Whether a file without the id column is an error; true if the user named it, or
             if it is the split key.
         split: Column that is read for the split key alone; None if there is none.
+        others: Columns that the steps of a recipe ask for.
     """
 
     text: str
     id: str
     id_required: bool
     split: str | None = None
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +246,8 @@ class Job:
     def to_bytes(self) -> bytes:
         """The content of the record."""
         content = {"format_version": self.format_version, "fingerprint": self.fingerprint()}
-        content |= asdict(self) | {"settings": settings_to_json(self.settings, FORMAT_VERSION)}
+        content |= asdict(self)
+        content["settings"] = settings_to_json(self.settings, FORMAT_VERSION)
         if self.redaction is None:
             del content["redaction"]
         return json.dumps(content, indent=1).encode()
@@ -305,10 +308,12 @@ def load_redaction(storage: Storage, number: int, generation: Generation) -> Red
 def settings_to_json(settings: Settings, version: int) -> dict[str, Any]:
     """Settings as a version of the job record and the manifest has them."""
     fields = asdict(settings)
-    # Left out where there is none, so that a job without a recipe is the same as it always was.
+    # Left out where there is none, so that records without them stay as they were.
     del fields["recipe"]
     if settings.recipe is not None:
         fields["recipe"] = settings.recipe.to_json()
+    if not settings.columns.others:
+        del fields["columns"]["others"]
     if version < 3:
         del fields["shuffle"]
     if version == 1:
@@ -329,7 +334,7 @@ def settings_from_json(fields: dict[str, Any]) -> Settings:
     return from_fields(
         Settings,
         fields,
-        columns=from_fields(Columns, {"split": None} | fields["columns"]),
+        columns=_columns_from_json(fields["columns"]),
         tokenizer=from_fields(
             Tokenizer,
             fields["tokenizer"],
@@ -339,6 +344,11 @@ def settings_from_json(fields: dict[str, Any]) -> Settings:
         shuffle=_shuffle_from_json(fields.get("shuffle")),
         recipe=RecipeRecord.from_json(fields["recipe"]) if "recipe" in fields else None,
     )
+
+
+def _columns_from_json(fields: dict[str, Any]) -> Columns:
+    others = tuple(as_text(name) for name in fields.get("others", ()))
+    return from_fields(Columns, {"split": None} | fields, others=others)
 
 
 def _shuffle_from_json(fields: dict[str, Any] | None) -> Shuffle | None:
@@ -366,6 +376,7 @@ def _by_flag(settings: Settings) -> list[tuple[str, object]]:
         ("--text_column", columns.text),
         ("--id_column", columns.id),
         ("--id_column given", columns.id_required),
+        ("columns for the recipe", columns.others),
         ("kind of tokenizer", tokenizer.kind),
         ("--tokenizer", tokenizer.name),
         ("vocabulary sha256", tokenizer.vocabulary_sha256),

@@ -59,7 +59,7 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
     row = block.first_row
     for line_number, line in lines(file, opened):
         try:
-            batch.add(row, parse_row(line, columns), len(line))
+            batch.add(row, *_parse_row(line, columns), len(line))
         except ValueError as error:
             batch.bad.append(BadRow(row, f"line {line_number}, ", str(error)))
         row += 1
@@ -82,12 +82,14 @@ class _Batch:
         self._columns = columns
         self._numbers: list[int] = []
         self._records: list[dict[str, Any]] = []
+        self._others: list[list[str | None]] = []
         self._bytes = 0
         self.bad: list[BadRow] = []
 
-    def add(self, row: int, record: dict[str, Any], size: int) -> None:
+    def add(self, row: int, record: dict[str, Any], others: list[str | None], size: int) -> None:
         self._numbers.append(row)
         self._records.append(record)
+        self._others.append(others)
         self._bytes += size
 
     def is_full(self) -> bool:
@@ -101,6 +103,11 @@ class _Batch:
             split=self._column(self._columns.split, pa.string()),
             labels={name: self._column(name, pa.string()) for name in LABEL_COLUMNS},
             bad=self.bad,
+            others={
+                name: pa.array([values[index] for values in self._others], pa.string())
+                for index, name in enumerate(self._columns.others)
+            },
+            others_are_json=True,
         )
 
     def _column(self, name: str | None, kind: pa.DataType) -> pa.Array:
@@ -109,8 +116,11 @@ class _Batch:
         return pa.array([_as_text(record.get(name)) for record in self._records], kind)
 
 
-def parse_row(line: bytes, columns: Columns) -> dict[str, Any]:
-    """The object of a line; raises ValueError with the reason if it cannot be a row."""
+def _parse_row(line: bytes, columns: Columns) -> tuple[dict[str, Any], list[str | None]]:
+    """The object of a line, and the JSON texts of the other columns that are asked for.
+
+    Raises ValueError with the reason if it cannot be a row.
+    """
     record = _parse(line)
     if columns.text not in record:
         raise ValueError(f"has no field {columns.text!r}; its fields are {', '.join(record)}")
@@ -119,15 +129,35 @@ def parse_row(line: bytes, columns: Columns) -> dict[str, Any]:
         raise ValueError(f"its {columns.text!r} is {_kind(text)}, expected a string")
     if columns.id_required and isinstance(id_ := record.get(columns.id), dict | list):
         raise ValueError(f"its {columns.id!r} is {_kind(id_)}, expected a string or a number")
+    others = [_json_text(record.get(name), name, line) for name in columns.others]
     # Integers beyond 64 bits have become floats, which would make different ids equal.
     as_text = [columns.id, *LABEL_COLUMNS, *([columns.split] if columns.split else [])]
     inexact = [name for name in as_text if _is_inexact(record.get(name))]
     if inexact:
-        try:
-            exact = json.loads(line, parse_int=str, parse_float=str)
-        except RecursionError:
-            raise ValueError("is nested too deep to read its numbers exactly") from None
+        exact = _parse_exactly(line, parse_int=str, parse_float=str)
         record |= {name: exact[name] for name in inexact}
+    return record, others
+
+
+def _json_text(value: object, name: str, line: bytes) -> str | None:
+    """A value of an object as JSON; null for null."""
+    if value is None:
+        return None
+    try:
+        if not _holds_inexact(value):
+            return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:  # nested deeper than it writes
+        pass
+    value = _parse_exactly(line)[name]
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _parse_exactly(line: bytes, **numbers: Any) -> dict[str, Any]:
+    """The object of a line, by a slower parser that keeps large integers."""
+    try:
+        record: dict[str, Any] = json.loads(line, **numbers)
+    except RecursionError:
+        raise ValueError("is nested too deep to read its values exactly") from None
     return record
 
 
@@ -144,6 +174,20 @@ def _parse(line: bytes) -> dict[str, Any]:
 
 def _is_inexact(value: object) -> bool:
     return isinstance(value, float) and abs(value) >= 1 << 63
+
+
+def _holds_inexact(value: object) -> bool:
+    """Whether a value, or one inside it, is a float that may have been an integer."""
+    within = [value]
+    while within:
+        value = within.pop()
+        if _is_inexact(value):
+            return True
+        if isinstance(value, dict):
+            within += value.values()
+        elif isinstance(value, list):
+            within += value
+    return False
 
 
 def _as_text(value: object) -> str | None:

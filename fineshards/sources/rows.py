@@ -34,7 +34,8 @@ class Rows:
     numbers: row numbers within the file, int64, shape (n,). texts: large_string with nulls.
     ids: string with nulls. split: values of the column that is read for the split key, string with
     nulls; all null if there is none. labels: string arrays by column name. bad: rows that were left
-    out because they cannot be encoded.
+    out because they cannot be encoded. others: the columns of `Columns.others`, with the types of
+    the file. others_are_json: whether these are JSON texts instead, string with nulls.
     """
 
     numbers: npt.NDArray[np.int64]
@@ -43,6 +44,8 @@ class Rows:
     split: pa.Array
     labels: dict[str, pa.Array]
     bad: list[BadRow] = field(default_factory=list)
+    others: dict[str, pa.Array] = field(default_factory=dict)
+    others_are_json: bool = False
 
     def with_text(self) -> Rows:
         """Returns the rows whose text is not null. Each of them is a document."""
@@ -60,6 +63,8 @@ class Rows:
             split=self.split.filter(mask),
             labels={name: values.filter(mask) for name, values in self.labels.items()},
             bad=bad,
+            others={name: values.filter(mask) for name, values in self.others.items()},
+            others_are_json=self.others_are_json,
         )
 
     def sources(self, file: int, rule: SplitRule) -> pa.RecordBatch:
