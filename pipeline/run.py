@@ -176,8 +176,9 @@ def execute(
     from fineshards.transforms.work import Work
 
     storage = launch.checkpoints.storage
-    work = Work.of(launch.checkpoints, launch.job, config, launch.before)
-    if runs_here(config):
+    here = runs_here(config)
+    work = Work.of(launch.checkpoints, launch.job, config, launch.before, inline=not here)
+    if here:
         try:
             with (
                 _pool(work, config, launch.job) if own_process.is_alone() else nullcontext(),

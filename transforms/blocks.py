@@ -14,6 +14,7 @@ from fineshards.shards.reports import BlockSummary
 from fineshards.shards.stretch import Stretch
 from fineshards.sources.reading import Head, discover_blocks, read_block
 from fineshards.sources.rows import Rows
+from fineshards.transforms.judging import Judging
 from fineshards.transforms.work import Work
 
 # Counts of record batches that are kept before they are added up.
@@ -34,8 +35,11 @@ def finish_block(
     block: Block,
     encoder: Encoder,
     work: Work,
+    judging: Judging | None = None,
 ) -> tuple[BlockSummary, bool]:
     """Encodes a block into its token block, unless an earlier run did.
+
+    judging: the steps of the job's recipe, if it has one; its last stage is done here.
 
     Returns the block's summary, and whether an earlier run had finished it. Rows with null text
     are counted and skipped. Rows that cannot be encoded are listed in `metadata/rejected/`; one
@@ -43,10 +47,12 @@ def finish_block(
     """
     read = work.checkpoints.read_runs if work.settings.shuffle else work.checkpoints.read_summary
     finished = read(block.place)
-    if finished is not None:
+    if finished is not None and (judging is None or judging.has_last_stage(block)):
         return finished, True
     work.checkpoints.stop_if_replaced(file.index)
     rows = read_block(file, work.settings.columns, block)
+    if judging is not None:
+        rows = judging.last_stage(rows, file, block)
     return _encode_rows(rows, file, block, encoder, work), False
 
 

@@ -97,6 +97,7 @@ class Curator:
             if not len(batch):
                 break
             step, before = self.steps[number], batch
+            reasons: Sequence[str | None] | None
             if isinstance(step, KeyedSpans):
                 batch, reasons = _cut(step, batch, number, earlier)
             elif isinstance(step, Judge) and (number >= first or step.REWRITES):

@@ -22,7 +22,7 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from fineshards.curation.registry import STEPS
-from fineshards.curation.step import Step
+from fineshards.curation.step import Keyed, Step
 from fineshards.errors import UsageError
 from fineshards.shards.recipes import StepRecord
 from fineshards.suggestions import did_you_mean
@@ -38,9 +38,10 @@ class NamedStep:
     step: Step
 
     def record(self) -> StepRecord:
-        """The step with everything that it decides by; raises FineshardsError if that is missing."""
+        """All that the step decides by; raises FineshardsError if something of it is missing."""
+        step = self.step
         return StepRecord.of(
-            self.use, parameters_of(self.step), self.step.VERSION, self.step.pins()
+            self.use, parameters_of(step), step.VERSION, step.pins(), isinstance(step, Keyed)
         )
 
 

@@ -85,8 +85,8 @@ def to_bytes(table: pa.Table, metadata: dict[str, str] | None = None) -> bytes:
 def from_bytes(content: bytes, path: str) -> pa.Table:
     """The inverse of `to_bytes`; raises OutputError, with the path, if it is damaged."""
     try:
-        table = open_parquet(io.BytesIO(content)).read(use_threads=False)
-        return table.cast(SCHEMA)
+        table: pa.Table = open_parquet(io.BytesIO(content)).read(use_threads=False)
+        return table.cast(SCHEMA.with_metadata(table.schema.metadata))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise OutputError(f"{path} is damaged: {error}. Copy the dataset again.") from error
 

@@ -20,20 +20,27 @@ class StepRecord:
         version: The version of the step's code.
         pins: What else decides, as sorted (name, value) pairs: versions of libraries, SHA-256 of
             files.
+        keyed: Whether the step compares keys of all documents.
     """
 
     use: str
     parameters: str
     version: int
     pins: tuple[tuple[str, str], ...]
+    keyed: bool = False
 
     @classmethod
     def of(
-        cls, use: str, parameters: Mapping[str, Any], version: int, pins: Mapping[str, str]
+        cls,
+        use: str,
+        parameters: Mapping[str, Any],
+        version: int,
+        pins: Mapping[str, str],
+        keyed: bool,
     ) -> StepRecord:
         """The record of a step; parameters must be values that JSON has."""
         canonical = json.dumps(parameters, sort_keys=True, ensure_ascii=False)
-        return cls(use, canonical, version, tuple(sorted(pins.items())))
+        return cls(use, canonical, version, tuple(sorted(pins.items())), keyed)
 
     def to_json(self) -> dict[str, Any]:
         """The record as plain values."""
@@ -42,6 +49,7 @@ class StepRecord:
             "parameters": json.loads(self.parameters),
             "version": self.version,
             "pins": dict(self.pins),
+            "keyed": self.keyed,
         }
 
 
@@ -56,6 +64,11 @@ class RecipeRecord:
 
     steps: tuple[StepRecord, ...]
     golden_sha256: str
+
+    @property
+    def keyed(self) -> tuple[int, ...]:
+        """The numbers of the keyed steps."""
+        return tuple(number for number, step in enumerate(self.steps) if step.keyed)
 
     def step_name(self, number: int) -> str:
         """A step's number, from 1, and name, as people see it: `3 gopher_quality`."""
@@ -75,6 +88,7 @@ class RecipeRecord:
                 dict(step["parameters"]),
                 _version(step["version"]),
                 {name: as_text(value) for name, value in step["pins"].items()},
+                step["keyed"] is True,
             )
             for step in fields["steps"]
         )
@@ -98,9 +112,8 @@ class RecipeRecord:
                     if was.get(name) != now.get(name)
                 ]
             if old.version != new.version:
-                found.append(
-                    f"version of step {self.step_name(number)}: was {old.version}, now {new.version}"
-                )
+                name = self.step_name(number)
+                found.append(f"version of step {name}: was {old.version}, now {new.version}")
         if not found and self.golden_sha256 != other.golden_sha256:
             found.append(
                 "what the steps make of the golden documents: was "

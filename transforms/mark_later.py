@@ -1,0 +1,204 @@
+"""MarkLater: which documents have a key that an earlier document has.
+
+All deduplication is this one step, with other keys: see docs/deduplication.md. Modules in this
+folder do without `from __future__ import annotations`: see plan.py.
+"""
+
+import json
+import logging
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import apache_beam as beam
+
+from fineshards.shards.judged import JudgedBlock, Range
+from fineshards.shards.records import Block, SourceFile
+from fineshards.transforms.metrics import StepMetrics
+from fineshards.transforms.run_tasks import RunTasks
+from fineshards.transforms.tasks import (
+    JoinComponents,
+    JudgeBlock,
+    MarkKeys,
+    SplitKeys,
+    WriteMarked,
+)
+from fineshards.transforms.work import Work
+
+METRICS = StepMetrics("mark_later")
+# Bytes of keys that a worker compares at a time, by default; it needs about four times as much.
+_RANGE_BYTES = 64 << 20
+_KEY_BYTES = 24
+_log = logging.getLogger("fineshards.worker")
+
+
+class MarkLater(beam.PTransform):
+    """From (file, block) pairs to the same pairs, once it is known which documents to drop.
+
+    Each block is judged by the steps before the keyed one, and gives the keys of the documents that
+    are left. Keys are grouped by ranges, compared, and what was found goes back by file. Texts and
+    tokens cross no shuffle, and keys only where the runner's shuffle is not in memory.
+    """
+
+    def __init__(self, work: Work, stage: int) -> None:
+        super().__init__()
+        self._work = work
+        self._stage = stage
+
+    def expand(self, blocks: beam.PCollection) -> beam.PCollection:
+        """Builds the step."""
+        work, stage = self._work, self._stage
+        judged = (
+            blocks
+            | "Spread" >> beam.Reshuffle()
+            | "Judge" >> beam.ParDo(_Judge(METRICS, work, stage))
+            | "Judged" >> beam.Map(_first)
+        )
+        partitions = beam.pvalue.AsSingleton(
+            judged
+            | "Keys" >> beam.Map(_keys)
+            | "AllKeys" >> beam.CombineGlobally(sum)
+            | "Partitions" >> beam.Map(_partitions, work)
+        )
+        found = (
+            judged
+            | "Ranges" >> beam.ParDo(_Split(METRICS, work, stage), partitions)
+            | "EachRange" >> beam.FlatMap(_each)
+            | "GroupKeys" >> beam.GroupByKey()
+            | "ListedKeys" >> beam.MapTuple(_listed)
+            | "Mark" >> beam.ParDo(_Mark(METRICS, work, stage), partitions)
+            | "EachMarks" >> beam.FlatMap(_each)
+        )
+        if _joins(work, stage):
+            found = (
+                found
+                | "GroupLinks" >> beam.GroupByKey()
+                | "ListedLinks" >> beam.MapTuple(_listed)
+                | "Join" >> beam.ParDo(_Join(METRICS, work, stage))
+                | "EachJoined" >> beam.FlatMap(_each)
+            )
+        # The blocks of a file are read on when all its marks are there.
+        return (
+            (found, judged | "ByFile" >> beam.Map(_by_file))
+            | "MarksAndBlocks" >> beam.Flatten()
+            | "GroupFiles" >> beam.GroupByKey()
+            | "ListedFiles" >> beam.MapTuple(_listed)
+            | "OfThisJob" >> beam.FlatMap(_file_and_marks)
+            | "Marked" >> beam.ParDo(_Store(METRICS, work, stage))
+            | "Blocks" >> beam.FlatMap(_pairs)
+        )
+
+
+def _first(result: tuple[JudgedBlock, bool]) -> JudgedBlock:
+    return result[0]
+
+
+def _keys(judged: JudgedBlock) -> int:
+    return judged.keys
+
+
+def _joins(work: Work, stage: int) -> bool:
+    """Whether a keyed step has the rule `components`."""
+    recipe = work.settings.recipe
+    assert recipe is not None
+    parameters = json.loads(recipe.steps[recipe.keyed[stage]].parameters)
+    return bool(parameters.get("rule") == "components")
+
+
+def _partitions(keys: int, work: Work) -> int:
+    """The number of ranges of keys, a power of two. It decides no byte of the result."""
+    ranges = math.ceil(keys * _KEY_BYTES / (work.bucket_bytes or _RANGE_BYTES))
+    partitions = 1 << max(ranges - 1, 0).bit_length()
+    _log.info("deduplication: %s keys in %d ranges", f"{keys:,}", partitions)
+    return partitions
+
+
+def _each(found: list[tuple[int, Range]]) -> Iterator[tuple[int, Range]]:
+    return iter(found)
+
+
+def _listed(key: int, values: Iterable[Any]) -> tuple[int, list[Any]]:
+    # Some runners allow only one read of a group, and only where it arrived.
+    return key, list(values)
+
+
+def _by_file(judged: JudgedBlock) -> tuple[int, tuple[SourceFile, Block]]:
+    return judged.file.index, (judged.file, judged.block)
+
+
+def _file_and_marks(
+    group: tuple[int, list[Any]],
+) -> Iterator[tuple[SourceFile, list[Block], list[Range]]]:
+    """A file with its blocks in order, and its marks; nothing for a file of an earlier job."""
+    pairs = [each for each in group[1] if isinstance(each[0], SourceFile)]
+    ranges = [each for each in group[1] if not isinstance(each[0], SourceFile)]
+    if pairs:
+        blocks = sorted((block for _, block in pairs), key=lambda block: block.index)
+        # Sorted, so that a task that is done again is the same task.
+        yield pairs[0][0], blocks, sorted(ranges, key=lambda each: each[:4])
+
+
+def _pairs(found: tuple[SourceFile, tuple[Block, ...]]) -> Iterator[tuple[SourceFile, Block]]:
+    file, blocks = found
+    return ((file, block) for block in blocks)
+
+
+class _OfStage(RunTasks):
+    def __init__(self, metrics: StepMetrics, work: Work, stage: int) -> None:
+        super().__init__(metrics, work)
+        self._stage = stage
+
+
+class _Judge(_OfStage):
+    def task(self, element: tuple[SourceFile, Block]) -> JudgeBlock:
+        return JudgeBlock(*element, self._stage)
+
+    def counts(
+        self, element: tuple[SourceFile, Block], result: tuple[JudgedBlock, bool]
+    ) -> dict[str, int]:
+        judged, reused = result
+        return {"blocks_in": 1, "blocks_reused": int(reused), "keys_out": judged.keys}
+
+
+class _Split(_OfStage):
+    def task(self, judged: JudgedBlock, partitions: int) -> SplitKeys:
+        return SplitKeys(judged, self._stage, partitions, self._work.inline)
+
+    def counts(self, judged: JudgedBlock, found: list[tuple[int, Range]]) -> dict[str, int]:
+        return {"ranges_out": len(found)}
+
+
+class _Mark(_OfStage):
+    def task(self, group: tuple[int, list[Range]], partitions: int) -> MarkKeys:
+        ranges = tuple(sorted(group[1], key=lambda each: each[:4]))
+        return MarkKeys(self._stage, group[0], partitions, ranges, self._work.inline)
+
+    def counts(
+        self, group: tuple[int, list[Range]], found: list[tuple[int, Range]]
+    ) -> dict[str, int]:
+        marks = sum(stop - start for _, (_, _, start, stop, _) in found)
+        return {"partitions_in": 1, "marks_out": marks}
+
+
+class _Join(_OfStage):
+    def task(self, group: tuple[int, list[Range]]) -> JoinComponents:
+        ranges = tuple(sorted(group[1], key=lambda each: each[:4]))
+        return JoinComponents(self._stage, ranges, self._work.inline)
+
+    def counts(
+        self, group: tuple[int, list[Range]], found: list[tuple[int, Range]]
+    ) -> dict[str, int]:
+        return {"links_in": sum(stop - start for _, _, start, stop, _ in group[1])}
+
+
+class _Store(_OfStage):
+    def task(self, element: tuple[SourceFile, list[Block], list[Range]]) -> WriteMarked:
+        file, blocks, ranges = element
+        return WriteMarked(self._stage, file, tuple(blocks), tuple(ranges))
+
+    def counts(
+        self,
+        element: tuple[SourceFile, list[Block], list[Range]],
+        result: tuple[SourceFile, tuple[Block, ...]],
+    ) -> dict[str, int]:
+        return {"files_in": 1}
