@@ -29,9 +29,15 @@ _TOKENIZER = "tokenizer"
 _WORK = "work"
 
 
-def _flag(default: Any, group: str, metavar: str | None = None, least: int = 0) -> Any:
-    """A field that is a flag: its group on the help page, and the least number that it takes."""
-    return field(default=default, metadata={"group": group, "metavar": metavar, "least": least})
+def _flag(
+    default: Any, group: str, metavar: str | None = None, least: int = 0, decides: bool = False
+) -> Any:
+    """A field that is a flag: its group on the help page, and the least number that it takes.
+
+    decides: whether it decides what a dataset is, and stays as it was when the dataset grows.
+    """
+    metadata = {"group": group, "metavar": metavar, "least": least, "decides": decides}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,22 +110,22 @@ class BuildConfig:
     dataset_config: str | None = _flag(None, _INPUT, "NAME")
     dataset_split: str = _flag("train", _INPUT, "NAME")
     dataset_revision: str | None = _flag(None, _INPUT, "REVISION")
-    text_column: str = _flag("text", _INPUT, "NAME")
-    id_column: str | None = _flag(None, _INPUT, "NAME")
+    text_column: str = _flag("text", _INPUT, "NAME", decides=True)
+    id_column: str | None = _flag(None, _INPUT, "NAME", decides=True)
     output: str | os.PathLike[str] = _flag("", _OUTPUT, "FOLDER")
-    tokenizer: str | os.PathLike[str] = _flag("cl100k_base", _TOKENIZER, "NAME")
-    eot_token: str | None = _flag(None, _TOKENIZER, "TEXT")
-    dtype: Literal["auto", "uint16", "uint32"] = _flag("uint32", _OUTPUT)
-    shard_tokens: int = _flag(DEFAULT_SHARD_TOKENS, _OUTPUT, "N", least=1)
-    shuffle_seed: int | None = _flag(None, _OUTPUT, "S")
-    test_fraction: str | float | Fraction | None = _flag(None, _OUTPUT, "F")
-    split_key: str | None = _flag(None, _OUTPUT, "KEY")
-    test_shards: int | None = _flag(None, _OUTPUT, "N")
+    tokenizer: str | os.PathLike[str] = _flag("cl100k_base", _TOKENIZER, "NAME", decides=True)
+    eot_token: str | None = _flag(None, _TOKENIZER, "TEXT", decides=True)
+    dtype: Literal["auto", "uint16", "uint32"] = _flag("uint32", _OUTPUT, decides=True)
+    shard_tokens: int = _flag(DEFAULT_SHARD_TOKENS, _OUTPUT, "N", least=1, decides=True)
+    shuffle_seed: int | None = _flag(None, _OUTPUT, "S", decides=True)
+    test_fraction: str | float | Fraction | None = _flag(None, _OUTPUT, "F", decides=True)
+    split_key: str | None = _flag(None, _OUTPUT, "KEY", decides=True)
+    test_shards: int | None = _flag(None, _OUTPUT, "N", decides=True)
     append: bool = _flag(False, _OUTPUT)
     overwrite: bool = _flag(False, _OUTPUT)
     workers: int | None = _flag(None, _WORK, "N", least=1)
     tokenizer_engine: Literal["auto", "gigatoken", "tiktoken", "tokenizers"] = _flag("auto", _WORK)
-    block_bytes: int | None = _flag(None, _WORK, "SIZE", least=1)
+    block_bytes: int | None = _flag(None, _WORK, "SIZE", least=1, decides=True)
     bucket_bytes: int | None = _flag(None, _WORK, "SIZE", least=1)
     assembly: Literal["auto", "compose", "stream"] = _flag("auto", _WORK)
     max_bad_rows: int = _flag(0, _WORK, "N")
@@ -195,7 +201,7 @@ class BuildConfig:
     def _check_append(self) -> None:
         """Nothing is said that the dataset has decided."""
         for flag in flags():
-            if flag.name in SETTINGS and getattr(self, flag.name) != flag.default:
+            if flag.metadata["decides"] and getattr(self, flag.name) != flag.default:
                 raise UsageError(
                     f"--{flag.name} is the dataset's own, and an append takes it from there. Leave "
                     "it out."
@@ -248,25 +254,16 @@ class BuildConfig:
 
 
 _TYPES = get_type_hints(BuildConfig)
-# Flags that decide what a dataset is, and stay as they were when it grows.
-SETTINGS = (
-    "text_column",
-    "id_column",
-    "tokenizer",
-    "eot_token",
-    "dtype",
-    "shard_tokens",
-    "shuffle_seed",
-    "test_fraction",
-    "split_key",
-    "test_shards",
-    "block_bytes",
-)
 
 
 def flags() -> list[Field[Any]]:
     """The fields of BuildConfig that are flags, in the order of the help page."""
     return [each for each in fields(BuildConfig) if each.metadata]
+
+
+def deciding_flags() -> tuple[str, ...]:
+    """The names of the flags that decide what a dataset is."""
+    return tuple(flag.name for flag in flags() if flag.metadata["decides"])
 
 
 def kinds(flag: Field[Any]) -> tuple[Any, ...]:

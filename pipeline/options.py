@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Sequence
 from itertools import pairwise
 from typing import Any
 
-from fineshards.config import SETTINGS, BuildConfig, choices, flags, kinds
+from fineshards.config import BuildConfig, choices, deciding_flags, flags, kinds
 from fineshards.errors import UsageError
 from fineshards.pipeline.parser import Parser, one_of
 from fineshards.pipeline.quantities import byte_count, count
@@ -28,7 +28,7 @@ def add_build_flags(parser: Parser) -> None:
 
 def add_append_flags(parser: Parser) -> None:
     """Adds the flags of `append`: those of `build` that the dataset has not decided."""
-    own = ("output", "append", *SETTINGS)
+    own = ("output", "append", *deciding_flags())
     _add_flags(parser, [flag.name for flag in flags() if flag.name not in own])
 
 
