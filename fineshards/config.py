@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import Field, dataclass, field, fields
 from fractions import Fraction
-from types import NoneType
-from typing import Any, Literal, get_args, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fineshards.errors import UsageError, with_escaped_bytes
 
@@ -27,6 +27,7 @@ _INPUT = "input (--input or --dataset)"
 _OUTPUT = "output"
 _TOKENIZER = "tokenizer"
 _WORK = "work"
+_CURATION = "curation"
 
 
 def _flag(
@@ -57,6 +58,14 @@ class BuildConfig:
         text_column: The column that holds the text. Default: text.
         id_column: The column that names documents in the document tables. Default: id, where a
             file has it, and null where its value is an object or a list.
+        recipe: A TOML file with the steps that documents pass before they are tokenized, or the
+            name of one that fineshards has, such as fineweb. Flags given beside it win.
+        where: A condition in SQL on the columns of the input, such as language_score > 0.9; other
+            rows are dropped, before the recipe.
+        dedup: Drop documents that repeat an earlier one, after the recipe: exact (the same text)
+            or minhash (nearly the same).
+        decontaminate: Drop documents that contain questions of evaluations, after the recipe:
+            files of them, such as evals/*.jsonl.
         output: Folder for the dataset, local or gs://bucket/folder.
         tokenizer: A tiktoken encoding, or a tokenizer.json of Hugging Face's tokenizers library:
             the file, a folder that holds one, or a repository on the hub as OWNER/NAME or
@@ -84,8 +93,9 @@ class BuildConfig:
             fastest that is proven to.
         block_bytes: Bytes of text per block, the unit of work. Default: 16 to 64 MiB, by the size
             of the input.
-        bucket_bytes: With --shuffle_seed, the tokens that a worker sorts in memory at a time.
-            Default: 256 MiB, and more for inputs beyond 70 billion tokens.
+        bucket_bytes: With --shuffle_seed, the tokens that a worker sorts in memory at a time, by
+            default 256 MiB, and more for inputs beyond 70 billion tokens. With deduplication, the
+            keys that it compares at a time, by default 64 MiB.
         assembly: How shards are made of token blocks: compose lets Cloud Storage join them, stream
             copies them through the workers. The bytes are the same. Default: auto, compose on
             gs://.
@@ -112,6 +122,10 @@ class BuildConfig:
     dataset_revision: str | None = _flag(None, _INPUT, "REVISION")
     text_column: str = _flag("text", _INPUT, "NAME", decides=True)
     id_column: str | None = _flag(None, _INPUT, "NAME", decides=True)
+    recipe: str | os.PathLike[str] | None = _flag(None, _CURATION, "FILE", decides=True)
+    where: str | None = _flag(None, _CURATION, "SQL", decides=True)
+    dedup: Literal["exact", "minhash"] | None = _flag(None, _CURATION, decides=True)
+    decontaminate: str | None = _flag(None, _CURATION, "FILE", decides=True)
     output: str | os.PathLike[str] = _flag("", _OUTPUT, "FOLDER")
     tokenizer: str | os.PathLike[str] = _flag("cl100k_base", _TOKENIZER, "NAME", decides=True)
     eot_token: str | None = _flag(None, _TOKENIZER, "TEXT", decides=True)
@@ -140,8 +154,9 @@ class BuildConfig:
         self._settle("input", tuple(_place("input", pattern) for pattern in given))
         self._settle("output", _place("output", self.output or ""))
         self._settle("tokenizer", _place("tokenizer", self.tokenizer))
-        if isinstance(self.dataset, str):
-            self._settle("dataset", _place("dataset", self.dataset))
+        for name in ("dataset", "recipe"):
+            if getattr(self, name) is not None:
+                self._settle(name, _place(name, getattr(self, name)))
         if isinstance(self.beam_args, str):
             raise UsageError(f"beam_args must be a list such as [{self.beam_args!r}], not text.")
         self._settle("beam_args", tuple(self.beam_args))
@@ -152,8 +167,11 @@ class BuildConfig:
             raise UsageError("--test_fraction and --test_shards exclude each other; give one.")
         if self.append:
             self._check_append()
-        elif self.bucket_bytes is not None and self.shuffle_seed is None:
-            raise UsageError("--bucket_bytes goes with --shuffle_seed; without it has no meaning.")
+        elif self.bucket_bytes is not None and self.shuffle_seed is None and not self.curates:
+            raise UsageError(
+                "--bucket_bytes goes with --shuffle_seed or deduplication; without it has no "
+                "meaning."
+            )
         if self.split_key is not None:
             self._check_split_key(self.split_key)
         if self.test_fraction is not None:
@@ -177,6 +195,11 @@ class BuildConfig:
     def key_of_split(self) -> str | None:
         """The split key in effect; None for a number of test shards."""
         return None if self.test_shards is not None else self.split_key or _DEFAULT_SPLIT_KEY
+
+    @property
+    def curates(self) -> bool:
+        """Whether documents pass steps before they are tokenized."""
+        return any((self.recipe, self.where, self.dedup, self.decontaminate))
 
     @property
     def folder(self) -> str:
@@ -230,7 +253,7 @@ class BuildConfig:
     def _check_value(self, flag: Field[Any]) -> None:
         """A word is one of those allowed, a text is one, a number is whole and large enough."""
         value, words = getattr(self, flag.name), choices(flag)
-        if words and value not in words:
+        if words and value not in words and not (value is None and NoneType in kinds(flag)):
             raise UsageError(f"--{flag.name} must be {' or '.join(words)}, got {value!r}.")
         if bool in kinds(flag) and not isinstance(value, bool):
             raise UsageError(f"--{flag.name} must be True or False, got {value!r}.")
@@ -268,7 +291,9 @@ def deciding_flags() -> tuple[str, ...]:
 
 def kinds(flag: Field[Any]) -> tuple[Any, ...]:
     """The types that a flag takes."""
-    return get_args(_TYPES[flag.name]) or (_TYPES[flag.name],)
+    united = _TYPES[flag.name]
+    parts = get_args(united) if get_origin(united) in (Union, UnionType) else (united,)
+    return tuple(kind for part in parts for kind in (get_args(part) or (part,)))
 
 
 def choices(flag: Field[Any]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from fineshards.commands.check_folders import Folders
 from fineshards.commands.wording import counted
 from fineshards.errors import OutputError
+from fineshards.shards.decisions import DECISIONS_FOLDER
 from fineshards.shards.generations import GENERATIONS_FOLDER, kept_name
 from fineshards.shards.job import JOB_NAME
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
@@ -71,7 +72,7 @@ def check_metadata(storage: Storage, manifest: Manifest, folders: Folders) -> li
 
 def _is_small(name: str, manifest: Manifest) -> bool:
     own = (JOB_NAME, manifest.settings.tokenizer.file)
-    return name in own or name.startswith((REJECTED_FOLDER, GENERATIONS_FOLDER))
+    return name in own or name.startswith((DECISIONS_FOLDER, REJECTED_FOLDER, GENERATIONS_FOLDER))
 
 
 def content_problems(
