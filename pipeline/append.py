@@ -41,6 +41,7 @@ def prepare_append(config: BuildConfig) -> Launch:
     version = storage.version(MANIFEST_NAME)
     manifest = _finished_dataset(storage)
     before = manifest.job
+    _refuse_lost_keys(storage, before)
     files, origin = find_input(config)
     refuse_overlap(storage, files, (config.dataset,) if config.dataset else config.patterns)
     refuse_foreign_files(storage)
@@ -85,6 +86,25 @@ def _finished_dataset(storage: Storage) -> Manifest:
             "again with all files."
         )
     return manifest
+
+
+def _refuse_lost_keys(storage: Storage, before: Job) -> None:
+    """Raises UsageError if new documents cannot be compared with those of the dataset."""
+    recipe = before.settings.recipe
+    if recipe is None or not recipe.keyed:
+        return
+    if not recipe.keep_keys:
+        raise UsageError(
+            f"{storage.root} was deduplicated without --keep_keys, so new documents cannot be "
+            "compared with those in it. Build it again with all files, or with --keep_keys."
+        )
+    for number in recipe.keyed:
+        if recipe.steps[number].rule == "components":
+            raise UsageError(
+                f"step {recipe.step_name(number)} of {storage.root} drops whole components, and a "
+                "new document may join documents that are in the dataset already. Build it again "
+                'with all files, or with rule = "earlier".'
+            )
 
 
 def _are_new(before: Job, files: Sequence[SourceFile]) -> bool:

@@ -35,6 +35,7 @@ from fineshards.shards.job import (
     Settings,
     Tokenizer,
 )
+from fineshards.shards.key_files import KEYS_FOLDER
 from fineshards.shards.layout import HASH_VERSION, KEY_VERSION, SPLITS, Shuffle, SplitRule
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.plan import Before
@@ -123,7 +124,7 @@ def describe_job(config: BuildConfig) -> tuple[Job, bytes]:
         block_bytes=config.block_bytes or default_block_bytes(files),
         dtype=_resolve_dtype(config.dtype, tokenizer),
         shuffle=None if config.shuffle_seed is None else Shuffle(config.shuffle_seed, KEY_VERSION),
-        recipe=describe_steps(steps),
+        recipe=describe_steps(steps, config.keep_keys),
     )
     return Job(settings, tuple(files), origin), vocabulary
 
@@ -353,8 +354,8 @@ def _clear(storage: Storage, check: Callable[[], object]) -> None:
     docs/design.md).
     """
     storage.delete(MANIFEST_NAME, check)
-    lists = ("metadata/documents", DECISIONS_FOLDER, REJECTED_FOLDER, GENERATIONS_FOLDER)
-    for folder in (*SPLITS, CHECKPOINTS, *lists):
+    lists = ("metadata/documents", REJECTED_FOLDER, GENERATIONS_FOLDER)
+    for folder in (*SPLITS, CHECKPOINTS, *lists, DECISIONS_FOLDER, KEYS_FOLDER):
         storage.delete_folder(folder, check)
     for name in TOKENIZER_FILES.values():
         storage.delete(name, check)

@@ -102,10 +102,13 @@ def columns_of_steps(steps: Iterable[NamedStep]) -> tuple[str, ...]:
     return tuple(sorted({column for each in steps for column in each.step.columns}))
 
 
-def describe_steps(steps: list[NamedStep]) -> RecipeRecord | None:
+def describe_steps(steps: list[NamedStep], keep_keys: bool) -> RecipeRecord | None:
     """The record of a job's steps; None if it has none."""
     if not steps:
         return None
     from fineshards.curation.curator import describe
 
-    return describe(steps)
+    recipe = describe(steps, keep_keys)
+    if keep_keys and not recipe.keyed:
+        raise UsageError("--keep_keys goes with deduplication, and no step compares documents.")
+    return recipe

@@ -56,7 +56,7 @@ class Curator:
         Raises FineshardsError if a step is not what it was when the job was launched.
         """
         steps = load_steps(recipe.steps)
-        found = describe(steps)
+        found = describe(steps, recipe.keep_keys)
         differences = recipe.differences(found)
         if differences:
             raise FineshardsError(
@@ -175,10 +175,10 @@ class Curator:
         )
 
 
-def describe(steps: Sequence[NamedStep]) -> RecipeRecord:
+def describe(steps: Sequence[NamedStep], keep_keys: bool = False) -> RecipeRecord:
     """The record of steps; raises FineshardsError if what they need is missing."""
     golden = golden_sha256(each.step for each in steps)
-    return RecipeRecord(tuple(each.record() for each in steps), golden)
+    return RecipeRecord(tuple(each.record() for each in steps), golden, keep_keys)
 
 
 def _verdict(reason: str | None) -> str:

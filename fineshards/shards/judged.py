@@ -28,18 +28,26 @@ from fineshards.shards.marks import Records
 from fineshards.shards.records import Block, SourceFile
 from fineshards.storage.checksums import crc32c
 
-# Where keys or marks are: file and block, or number and count of partitions; start and
-# stop; the bytes themselves, where they travel with it.
-Range = tuple[int, int, int, int, bytes | None]
+# Bytes of a file, of keys or of marks: the file's name, start and stop; or the bytes themselves,
+# with an empty name. What crosses a shuffle is plain: Beam knows how to code tuples.
+Range = tuple[str, int, int, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFile:
+    """A file of sorted keys. count: how many there are."""
+
+    name: str
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedBlock:
-    """A block that a stage has judged. keys: how many its documents have."""
+    """A block that a stage has judged. keys: those of the documents that are left."""
 
     file: SourceFile
     block: Block
-    keys: int
+    keys: KeyFile
 
 
 class Stage:
@@ -57,7 +65,7 @@ class Stage:
         metadata = {"keys": "0", "crc32c": "0"}
         if keys is not None:
             content = keys.tobytes()
-            checksum = self._storage.write(self._keys_name(block), content, durable=False)
+            checksum = self._storage.write(self.keys_file(block), content, durable=False)
             metadata = {"keys": str(len(keys)), "crc32c": str(checksum)}
         content = to_bytes(merged(tables), metadata)
         self._storage.write(self._block_name(block), content, durable=False)
@@ -76,10 +84,10 @@ class Stage:
         if key_type is None:
             return count
         size = count * key_type.itemsize
-        if self._storage.size(self._keys_name(block)) != size:
+        if self._storage.size(self.keys_file(block)) != size:
             return None
         if not self._storage.verifies_content:
-            keys = self._storage.read(self._keys_name(block))
+            keys = self._storage.read(self.keys_file(block))
             if crc32c(keys) != int(metadata[b"crc32c"]):
                 return None
         return count
@@ -88,19 +96,6 @@ class Stage:
         """What the stage decided about a block; raises OutputError if it is not there."""
         name = self._block_name(block)
         return from_bytes(self._storage.read(name), self._storage.path(name))
-
-    def read_keys(self, block: Block, key_type: np.dtype[np.void]) -> Records:
-        """All keys of a block, sorted."""
-        return np.frombuffer(self._storage.read(self._keys_name(block)), key_type)
-
-    def keys_of(self, found: Range, key_type: np.dtype[np.void]) -> Records:
-        """The keys of a range of a block's keys."""
-        file, block, start, stop, content = found
-        if content is None:
-            size = key_type.itemsize
-            name = self._name("judged", f"{file:05d}-{block:05d}.keys")
-            content = self._storage.read_range(name, start * size, stop * size)
-        return np.frombuffer(content, key_type)
 
     # -- marks by range of keys
 
@@ -132,13 +127,9 @@ class Stage:
             return None
         return [(file, start, stop) for file, start, stop in record["files"]]
 
-    def marks_of(self, found: Range, dtype: np.dtype[np.void]) -> Records:
-        """The marks, or links, of a range of those of a partition."""
-        partition, partitions, start, stop, content = found
-        if content is None:
-            name = f"{self._marks_name(partition, partitions)}.marks"
-            content = self._storage.read_range(name, start * dtype.itemsize, stop * dtype.itemsize)
-        return np.frombuffer(content, dtype)
+    def marks_file(self, partition: int, partitions: int) -> str:
+        """The file of the marks of a range of keys."""
+        return f"{self._marks_name(partition, partitions)}.marks"
 
     # -- marks by file
 
@@ -170,7 +161,8 @@ class Stage:
     def _block_name(self, block: Block) -> str:
         return self._name("judged", f"{block.file:05d}-{block.index:05d}.parquet")
 
-    def _keys_name(self, block: Block) -> str:
+    def keys_file(self, block: Block) -> str:
+        """The file of the keys of a block."""
         return self._name("judged", f"{block.file:05d}-{block.index:05d}.keys")
 
     def _marks_name(self, partition: int, partitions: int) -> str:

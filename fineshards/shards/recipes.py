@@ -42,6 +42,11 @@ class StepRecord:
         canonical = json.dumps(parameters, sort_keys=True, ensure_ascii=False)
         return cls(use, canonical, version, tuple(sorted(pins.items())), keyed)
 
+    @property
+    def rule(self) -> str:
+        """The rule of a keyed step."""
+        return str(json.loads(self.parameters).get("rule", "earlier"))
+
     def to_json(self) -> dict[str, Any]:
         """The record as plain values."""
         return {
@@ -60,10 +65,12 @@ class RecipeRecord:
     Args:
         steps: The steps, in order.
         golden_sha256: SHA-256, as hex, of what the steps make of the golden documents.
+        keep_keys: Whether the keys of documents stay with the dataset, for appends.
     """
 
     steps: tuple[StepRecord, ...]
     golden_sha256: str
+    keep_keys: bool = False
 
     @property
     def keyed(self) -> tuple[int, ...]:
@@ -77,7 +84,8 @@ class RecipeRecord:
     def to_json(self) -> dict[str, Any]:
         """The recipe as plain values."""
         steps = [step.to_json() for step in self.steps]
-        return {"steps": steps, "golden_sha256": self.golden_sha256}
+        fields = {"steps": steps, "golden_sha256": self.golden_sha256}
+        return fields | {"keep_keys": self.keep_keys}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> RecipeRecord:
@@ -114,6 +122,8 @@ class RecipeRecord:
             if old.version != new.version:
                 name = self.step_name(number)
                 found.append(f"version of step {name}: was {old.version}, now {new.version}")
+        if self.keep_keys != other.keep_keys:
+            found.append(f"--keep_keys: was {self.keep_keys}, now {other.keep_keys}")
         if not found and self.golden_sha256 != other.golden_sha256:
             found.append(
                 "what the steps make of the golden documents: was "
