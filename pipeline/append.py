@@ -22,9 +22,10 @@ from fineshards.shards.assembly import restore_shard
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.generations import Generation, kept_name
-from fineshards.shards.job import FORMAT_VERSION, Job, job_name, of_generation
+from fineshards.shards.job import Job, job_name, of_generation
 from fineshards.shards.layout import table_name
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.manifest_checks import refuse_earlier_version
 from fineshards.shards.plan import Before
 from fineshards.shards.records import SourceFile
 from fineshards.shards.rejected import REJECTED_FOLDER
@@ -79,12 +80,9 @@ def withdraw(launch: Launch) -> None:
 
 def _finished_dataset(storage: Storage) -> Manifest:
     manifest = Manifest.load_finished(storage)
-    if manifest.version != FORMAT_VERSION:
-        raise OutputError(
-            f"{storage.root} was built by an earlier version of fineshards (format version "
-            f"{manifest.version}, now {FORMAT_VERSION}), whose datasets cannot grow. Build it "
-            "again with all files."
-        )
+    refuse_earlier_version(
+        manifest, storage, "whose datasets cannot grow. Build it again with all files."
+    )
     return manifest
 
 
