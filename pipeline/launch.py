@@ -24,7 +24,7 @@ from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.pipeline.recipes import columns_of_steps, describe_steps, steps_of
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.decisions import DECISIONS_FOLDER
+from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER
 from fineshards.shards.generations import GENERATIONS_FOLDER
 from fineshards.shards.job import (
     FORMAT_VERSION,
@@ -35,7 +35,6 @@ from fineshards.shards.job import (
     Settings,
     Tokenizer,
 )
-from fineshards.shards.key_files import KEYS_FOLDER
 from fineshards.shards.layout import HASH_VERSION, KEY_VERSION, SPLITS, Shuffle, SplitRule
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.plan import Before

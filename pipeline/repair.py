@@ -37,6 +37,7 @@ from fineshards.shards.buckets import write_bucket
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts, Sums
+from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, decisions_name
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.documents import DocumentPiece
 from fineshards.shards.generations import kept_name
@@ -83,6 +84,12 @@ def _make_again(
     """Makes files again in a scratch folder; returns the paths of the sources that it took."""
     storage, scratch = open_storage(folder), open_storage(scratch_folder)
     manifest = load_whole_manifest(storage)
+    for name in damaged:
+        if name.startswith((DECISIONS_FOLDER, KEYS_FOLDER)):
+            raise InputError(
+                f"{storage.path(name)} is damaged, and it cannot be made again from one source. "
+                "Copy it from its origin, or build the dataset again. Nothing was repaired."
+            )
     dataset = Dataset(storage, manifest)
     _write_records(dataset, damaged, scratch)
     record = manifest.settings.tokenizer
@@ -158,6 +165,10 @@ def _remake(dataset: Dataset, stretch: Stretch, own: Storage, records: Storage) 
     job.save(own)
     checkpoints = Checkpoints.of(own, job)
     work = Work(checkpoints, settings, max_bad_rows=sys.maxsize)
+    listed = {file.name for file in manifest.metadata}
+    for name in map(decisions_name, stretch.files):
+        if name in listed:
+            _copy(dataset.storage, name, own)
     with Pool(work, usable_cores(), ()) as pool:
         blocks = _encode(pool, manifest, stretch)
     if settings.shuffle is not None:

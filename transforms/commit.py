@@ -11,8 +11,7 @@ import apache_beam as beam
 
 from fineshards.commands.wording import describe_leaks, flags_against_leaks, warn_of_leaks
 from fineshards.errors import FineshardsError
-from fineshards.shards.decisions import DECISIONS_FOLDER
-from fineshards.shards.key_files import KEYS_FOLDER
+from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER
 from fineshards.shards.leaks import NOTHING, Found, describe_example
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.metadata import metadata_files

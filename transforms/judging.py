@@ -11,13 +11,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fineshards.curation.batch import Batch
+from fineshards.commands.decided import batch_of, decided, survivors
 from fineshards.curation.curator import Curator, Judged
 from fineshards.curation.step import Keyed, Keys
 from fineshards.shards.counts import Dropped
-from fineshards.shards.decisions import Decisions, decisions_name, merged, to_bytes
+from fineshards.shards.curated_files import decisions_name, keys_name
+from fineshards.shards.decisions import Decisions, merged, read_decisions, to_bytes
 from fineshards.shards.judged import JudgedBlock, KeyFile, Stage, earlier_decisions
-from fineshards.shards.key_files import keys_name
 from fineshards.shards.marks import Records, key_records, positions
 from fineshards.shards.records import Block, MetadataFile, SourceFile
 from fineshards.shards.rejected import Rejected
@@ -39,6 +39,7 @@ class Judging:
         self._work = work
         self._recipe = work.settings.recipe
         self._marked = lru_cache(_FILES_KEPT)(self._read_marked)
+        self._decisions = lru_cache(_FILES_KEPT)(self._read_decisions)
 
     @cached_property
     def curator(self) -> Curator:
@@ -92,6 +93,10 @@ class Judging:
             yield _survivors(rows, found, judged, earlier)
         self._stage(last).write_block(block, tables, None)
 
+    def decided(self, rows: Rows, file: SourceFile) -> Rows:
+        """The rows with text that became documents of a finished dataset, with their texts."""
+        return decided(rows, file, self.curator, self._decisions(file.index))
+
     def has_last_stage(self, block: Block) -> bool:
         """Whether the decisions of the last stage about a block are stored, undamaged."""
         return self._stage(self.curator.stages - 1).read_block(block, None) is not None
@@ -130,19 +135,11 @@ class Judging:
     def _stage(self, number: int) -> Stage:
         return Stage(self._work.checkpoints, number)
 
+    def _read_decisions(self, file: int) -> Decisions:
+        return read_decisions(self._work.checkpoints.storage, file)
+
     def _read_marked(self, number: int, file: int) -> pa.Table:
         return self._stage(number).marked(file)
-
-
-def batch_of(rows: Rows, file: SourceFile) -> Batch:
-    """Rows with text as the batch that steps take."""
-    return Batch(file.index, rows.numbers, rows.texts, rows.others, rows.others_are_json)
-
-
-def survivors(rows: Rows, kept: Batch) -> Rows:
-    """The rows of a batch that steps have kept, with the texts that they made."""
-    there = rows.filter(np.isin(rows.numbers, kept.rows), rows.bad)
-    return replace(there, texts=kept.texts)
 
 
 def _survivors(read: Rows, found: Rows, judged: Judged, earlier: Decisions) -> Rows:

@@ -12,8 +12,8 @@ from typing import Any
 import apache_beam as beam
 
 from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.curated_files import keys_name
 from fineshards.shards.judged import JudgedBlock, KeyFile, Range
-from fineshards.shards.key_files import keys_name
 from fineshards.shards.records import Block, SourceFile
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks

@@ -1,4 +1,4 @@
-"""What keyed steps do with keys and marks: ranges of keys, marks of a range, marks of a file. No Beam."""
+"""What keyed steps do with files of keys: ranges, marks of a range, marks by file. No Beam."""
 
 from __future__ import annotations
 

@@ -232,7 +232,9 @@ class EncodeAgain:
 
     def run(self, worker: Worker) -> tuple[BlockSummary, Counts, int]:
         """See `encode_again`."""
-        return encode_again(self.file, self.block, self.stretch, worker.encoder, worker.work)
+        return encode_again(
+            self.file, self.block, self.stretch, worker.encoder, worker.work, worker.judging
+        )
 
     def __str__(self) -> str:
         return f"tokenizing {self.file.path} again (from row {self.block.first_row})"

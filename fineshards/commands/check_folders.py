@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
-from fineshards.shards.decisions import DECISIONS_FOLDER
+from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER
 from fineshards.shards.generations import GENERATIONS_FOLDER, kept_name
 from fineshards.shards.job import JOB_NAME, Job
-from fineshards.shards.key_files import KEYS_FOLDER
 from fineshards.shards.layout import SPLITS, table_name
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.rejected import REJECTED_FOLDER

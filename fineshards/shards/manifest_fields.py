@@ -7,10 +7,9 @@ from typing import Any, TypeVar
 
 from fineshards.shards import version_1
 from fineshards.shards.counts import Counts, Sums
-from fineshards.shards.decisions import DECISIONS_FOLDER
+from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER
 from fineshards.shards.generations import GENERATIONS_FOLDER, generations_from_json
 from fineshards.shards.job import JOB_NAME, TOKENIZER_FILES, settings_from_json
-from fineshards.shards.key_files import KEYS_FOLDER
 from fineshards.shards.layout import SPLITS, Layout
 from fineshards.shards.records import (
     Leaks,
