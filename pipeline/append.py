@@ -89,7 +89,7 @@ def _finished_dataset(storage: Storage) -> Manifest:
 def _refuse_lost_keys(storage: Storage, before: Job) -> None:
     """Raises UsageError if new documents cannot be compared with those of the dataset."""
     recipe = before.settings.recipe
-    if recipe is None or not recipe.keyed:
+    if recipe is None or not any(step.compares for step in recipe.steps):
         return
     if not recipe.keep_keys:
         raise UsageError(

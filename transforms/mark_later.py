@@ -14,10 +14,12 @@ import apache_beam as beam
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.curated_files import keys_name
 from fineshards.shards.judged import JudgedBlock, KeyFile, Range
+from fineshards.shards.recipes import StepRecord
 from fineshards.shards.records import Block, SourceFile
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks
 from fineshards.transforms.tasks import (
+    IndexKeys,
     JoinComponents,
     JudgeBlock,
     MarkKeys,
@@ -57,10 +59,10 @@ class MarkLater(beam.PTransform):
             | "Judged" >> beam.Map(_first)
         )
         keys = judged | "Keys" >> beam.Map(_keys)
-        if work.before is not None:
-            kept = blocks.pipeline | "Earlier" >> beam.Create([work.checkpoints])
-            kept = kept | "Kept" >> beam.FlatMap(_kept, stage) | "SpreadKept" >> beam.Reshuffle()
-            keys = (keys, kept) | "AndKept" >> beam.Flatten()
+        step = _step(work, stage)
+        if step.use == "seen_in" or work.before is not None:
+            job = blocks.pipeline | "Job" >> beam.Create([work.checkpoints])
+            keys = (keys, self._others(job, step)) | "AllFiles" >> beam.Flatten()
         partitions = beam.pvalue.AsSingleton(
             keys
             | "Count" >> beam.Map(_count)
@@ -76,7 +78,7 @@ class MarkLater(beam.PTransform):
             | "Mark" >> beam.ParDo(_Mark(METRICS, work, stage), partitions)
             | "EachMarks" >> beam.FlatMap(_each)
         )
-        if _joins(work, stage):
+        if step.rule == "components":
             found = (
                 found
                 | "GroupLinks" >> beam.GroupByKey()
@@ -93,6 +95,18 @@ class MarkLater(beam.PTransform):
             | "OfThisJob" >> beam.FlatMap(_file_and_marks)
             | "Marked" >> beam.ParDo(_Store(METRICS, work, stage))
             | "Blocks" >> beam.FlatMap(_pairs)
+        )
+
+    def _others(self, job: beam.PCollection, step: StepRecord) -> beam.PCollection:
+        """The keys of documents that are not read: of other datasets, of earlier generations."""
+        if step.use != "seen_in":
+            kept = job | "Kept" >> beam.FlatMap(_kept, self._stage)
+            return kept | "SpreadKept" >> beam.Reshuffle()
+        return (
+            job
+            | "Indexes" >> beam.FlatMap(_indexes, self._stage)
+            | "SpreadIndexes" >> beam.Reshuffle()
+            | "Index" >> beam.ParDo(_Index(METRICS, self._work, self._stage))
         )
 
 
@@ -120,11 +134,18 @@ def _kept(checkpoints: Checkpoints, stage: int) -> Iterator[KeyFile]:
             yield KeyFile(name, size // _KEY_BYTES)
 
 
-def _joins(work: Work, stage: int) -> bool:
-    """Whether a keyed step has the rule `components`."""
+def _step(work: Work, stage: int) -> StepRecord:
+    """The keyed step that ends a stage."""
     recipe = work.settings.recipe
     assert recipe is not None
-    return recipe.steps[recipe.keyed[stage]].rule == "components"
+    return recipe.steps[recipe.keyed[stage]]
+
+
+def _indexes(checkpoints: Checkpoints, stage: int) -> Iterator[SourceFile]:
+    """The files that a step `seen_in` looks documents up in."""
+    recipe = checkpoints.job().settings.recipe
+    assert recipe is not None
+    return (file for step, file in recipe.indexes if step == recipe.keyed[stage])
 
 
 def _partitions(keys: int, work: Work) -> int:
@@ -184,6 +205,14 @@ class _Judge(_OfStage):
     ) -> dict[str, int]:
         judged, reused = result
         return {"blocks_in": 1, "blocks_reused": int(reused), "keys_out": judged.keys.count}
+
+
+class _Index(_OfStage):
+    def task(self, file: SourceFile) -> IndexKeys:
+        return IndexKeys(file, self._stage)
+
+    def counts(self, file: SourceFile, keys: KeyFile) -> dict[str, int]:
+        return {"indexes_in": 1, "keys_of_indexes": keys.count}
 
 
 class _Split(_OfStage):

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from fineshards.curation.curator import Curator
+from fineshards.curation.seen_in import SeenIn
 from fineshards.curation.step import Keyed, KeyedSpans
 from fineshards.shards.decisions import SCHEMA
 from fineshards.shards.judged import KeyFile, Range, Stage
@@ -68,7 +69,7 @@ class Marking:
                 made = edges(keys)
                 stored = [(0, 0, len(made))]
             else:
-                made = mark(keys)
+                made = mark(keys, only_external=isinstance(self._keyed, SeenIn))
                 stored = _by_file(made)
             self._stage.write_marks(partition, partitions, made, stored)
         return self._marks(partition, partitions, stored, self._mark_type)
@@ -129,7 +130,7 @@ class Marking:
 
 def key_type(keyed: Keyed) -> np.dtype[np.void]:
     """The type of the records of a step's keys."""
-    return key_dtype(keyed.KEY_BITS, isinstance(keyed, KeyedSpans))
+    return key_dtype(keyed.key_bits, isinstance(keyed, KeyedSpans))
 
 
 def _joins(keyed: Keyed) -> bool:

@@ -126,6 +126,21 @@ class JudgeBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexKeys:
+    """Makes the keys of documents that others have."""
+
+    file: SourceFile
+    stage: int
+
+    def run(self, worker: Worker) -> KeyFile:
+        """See `Judging.index_keys`."""
+        return worker.recipe.index_keys(self.file, self.stage)
+
+    def __str__(self) -> str:
+        return f"reading the keys of {self.file.path}"
+
+
+@dataclass(frozen=True, slots=True)
 class SplitKeys:
     """Cuts a file of keys by ranges of keys."""
 
@@ -325,6 +340,7 @@ Task = (
     DiscoverFile
     | FinishBlock
     | JudgeBlock
+    | IndexKeys
     | SplitKeys
     | MarkKeys
     | JoinComponents

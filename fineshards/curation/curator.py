@@ -9,6 +9,7 @@ rewrite is done again in each later stage, because texts are not stored.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -56,7 +57,7 @@ class Curator:
         Raises FineshardsError if a step is not what it was when the job was launched.
         """
         steps = load_steps(recipe.steps)
-        found = describe(steps, recipe.keep_keys)
+        found = replace(describe(steps), keep_keys=recipe.keep_keys, indexes=recipe.indexes)
         differences = recipe.differences(found)
         if differences:
             raise FineshardsError(
@@ -175,10 +176,10 @@ class Curator:
         )
 
 
-def describe(steps: Sequence[NamedStep], keep_keys: bool = False) -> RecipeRecord:
+def describe(steps: Sequence[NamedStep]) -> RecipeRecord:
     """The record of steps; raises FineshardsError if what they need is missing."""
     golden = golden_sha256(each.step for each in steps)
-    return RecipeRecord(tuple(each.record() for each in steps), golden, keep_keys)
+    return RecipeRecord(tuple(each.record() for each in steps), golden)
 
 
 def _verdict(reason: str | None) -> str:

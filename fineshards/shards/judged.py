@@ -7,6 +7,8 @@
                                            of keys, sorted by position
     marks/0/00005-of-00016.json            marks them as finished
     marked/0/00003.parquet                 the same by source file, as decisions
+    index/0/00003.keys                     the keys of an index of other documents, and with .json
+                                           the mark of its completion
 
 The last stage, which ends with Tokenize, has no keys. Its decisions are written before its token
 block. As other checkpoints, these may be damaged by a power cut: a restart checks them.
@@ -83,19 +85,43 @@ class Stage:
         count = int(metadata.get(b"keys", b"0"))
         if key_type is None:
             return count
-        size = count * key_type.itemsize
-        if self._storage.size(self.keys_file(block)) != size:
-            return None
-        if not self._storage.verifies_content:
-            keys = self._storage.read(self.keys_file(block))
-            if crc32c(keys) != int(metadata[b"crc32c"]):
-                return None
-        return count
+        size, checksum = count * key_type.itemsize, int(metadata[b"crc32c"])
+        return count if self._is_whole(self.keys_file(block), size, checksum) else None
 
     def decisions(self, block: Block) -> pa.Table:
         """What the stage decided about a block; raises OutputError if it is not there."""
         name = self._block_name(block)
         return from_bytes(self._storage.read(name), self._storage.path(name))
+
+    # -- keys of documents that others have
+
+    def write_index(self, number: int, keys: Records) -> KeyFile:
+        """Stores the keys of an index, sorted."""
+        name = self._name("index", f"{number:05d}")
+        checksum = self._storage.write(f"{name}.keys", keys.tobytes(), durable=False)
+        record = {"count": len(keys), "crc32c": checksum}
+        self._storage.write(f"{name}.json", json.dumps(record).encode(), durable=False)
+        return KeyFile(f"{name}.keys", len(keys))
+
+    def read_index(self, number: int, key_type: np.dtype[np.void]) -> KeyFile | None:
+        """The stored keys of an index; None if they are missing or damaged."""
+        name = self._name("index", f"{number:05d}")
+        stored = self._storage.read_if_there(f"{name}.json")
+        try:
+            record = None if stored is None else json.loads(stored)
+        except ValueError:
+            return None
+        if record is None or not self._is_whole(
+            f"{name}.keys", record["count"] * key_type.itemsize, record["crc32c"]
+        ):
+            return None
+        return KeyFile(f"{name}.keys", record["count"])
+
+    def _is_whole(self, name: str, size: int, checksum: int) -> bool:
+        """Whether a file has its size and, on a disk, its checksum."""
+        if self._storage.size(name) != size:
+            return False
+        return self._storage.verifies_content or crc32c(self._storage.read(name)) == checksum
 
     # -- marks by range of keys
 
