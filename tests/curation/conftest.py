@@ -1,0 +1,12 @@
+"""What tests that compare with datatrove share: one test per part of the documents."""
+
+from __future__ import annotations
+
+import pytest
+from documents import parts
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test with the argument `part` runs once per part of the documents (documents.py)."""
+    if "part" in metafunc.fixturenames:
+        metafunc.parametrize("part", list(parts()), ids=str)
