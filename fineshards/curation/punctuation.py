@@ -1,32 +1,34 @@
-"""The characters that datatrove takes for punctuation. Their sets decide, so they are spelt out."""
+"""The characters that FineWeb's filters take for punctuation, as datatrove 0.10 defines them."""
 
 from __future__ import annotations
 
-import string
 
-_CONTROL = [*range(9), 11, 12, *range(13, 32), *range(127, 160)]
+def _characters(ranges: str) -> frozenset[str]:
+    """The characters of code points and ranges of code points, in hexadecimal."""
+    bounds = [[int(end, 16) for end in part.split("-")] for part in ranges.split()]
+    return frozenset(chr(code) for ends in bounds for code in range(ends[0], ends[-1] + 1))
 
-# All of ASCII's punctuation, and some of other scripts'; control characters but tab and newline.
-PUNCTUATION = frozenset(
-    string.punctuation
-    + "«´»–—’“”„…∶━►、。〈〉《》「」【】！％（），．１：；？～"
-    + "".join(map(chr, _CONTROL))
+
+# Control characters, ASCII punctuation, and some of other scripts.
+PUNCTUATION = _characters(
+    """
+    0-8 B-1F 21-2F 3A-40 5B-60 7B-9F AB B4 BB 2013-2014 2019 201C-201E 2026 2236 2501 25BA
+    3001-3002 3008-300D 3010-3011 FF01 FF05 FF08-FF09 FF0C FF0E FF11 FF1A-FF1B FF1F FF5E
+    """
 )
 
-# What ends a sentence, by script: Unicode's property Sentence_Terminal of some years ago.
-TERMINAL_PUNCTUATION = frozenset(
-    "\u0021\u002e\u003f\u0589\u061d\u061e\u061f\u06d4\u0700\u0701\u0702\u07f9\u0837\u0839\u083d"
-    "\u083e\u0964\u0965\u104a\u104b\u1362\u1367\u1368\u166e\u1735\u1736\u17d4\u17d5\u17d6\u17d9"
-    "\u17da\u1803\u1809\u1944\u1945\u1aa8\u1aa9\u1aaa\u1aab\u1b5a\u1b5b\u1b5e\u1b5f\u1b7d\u1b7e"
-    "\u1c3b\u1c3c\u1c7e\u1c7f\u203c\u203d\u2047\u2048\u2049\u2e2e\u2e3c\u2e53\u2e54\u3002\ua4ff"
-    "\ua60e\ua60f\ua6f3\ua6f7\ua876\ua877\ua8ce\ua8cf\ua92f\ua9c8\ua9c9\uaa5d\uaa5e\uaa5f\uaaf0"
-    "\uaaf1\uabeb\ufe52\ufe56\ufe57\uff01\uff0e\uff1f\uff61\U00010a56\U00010a57\U00010f55"
-    "\U00010f56\U00010f57\U00010f58\U00010f59\U00010f86\U00010f87\U00010f88\U00010f89\U00011047"
-    "\U00011048\U000110be\U000110bf\U000110c0\U000110c1\U00011141\U00011142\U00011143\U000111c5"
-    "\U000111c6\U000111cd\U000111de\U000111df\U00011238\U00011239\U0001123b\U0001123c\U000112a9"
-    "\U0001144b\U0001144c\U000115c2\U000115c3\U000115c9\U000115ca\U000115cb\U000115cc\U000115cd"
-    "\U000115ce\U000115cf\U000115d0\U000115d1\U000115d2\U000115d3\U000115d4\U000115d5\U000115d6"
-    "\U000115d7\U00011641\U00011642\U0001173c\U0001173d\U0001173e\U00011944\U00011946\U00011a42"
-    "\U00011a43\U00011a9b\U00011a9c\U00011c41\U00011c42\U00011ef7\U00011ef8\U00011f43\U00011f44"
-    "\U00016a6e\U00016a6f\U00016af5\U00016b37\U00016b38\U00016b44\U00016e98\U0001bc9f\U0001da88"
+# Characters that end a sentence, in many scripts.
+TERMINAL_PUNCTUATION = _characters(
+    """
+    21 2E 3F 589 61D-61F 6D4 700-702 7F9 837 839 83D-83E 964-965 104A-104B 1362 1367-1368 166E
+    1735-1736 17D4-17D6 17D9-17DA 1803 1809 1944-1945 1AA8-1AAB 1B5A-1B5B 1B5E-1B5F 1B7D-1B7E
+    1C3B-1C3C 1C7E-1C7F 203C-203D 2047-2049 2E2E 2E3C 2E53-2E54 3002 A4FF A60E-A60F A6F3 A6F7
+    A876-A877 A8CE-A8CF A92F A9C8-A9C9 AA5D-AA5F AAF0-AAF1 ABEB FE52 FE56-FE57 FF01 FF0E FF1F FF61
+    10A56-10A57 10F55-10F59 10F86-10F89 11047-11048 110BE-110C1 11141-11143 111C5-111C6 111CD
+    111DE-111DF 11238-11239 1123B-1123C 112A9 1144B-1144C 115C2-115C3 115C9-115D7 11641-11642
+    1173C-1173E 11944 11946 11A42-11A43 11A9B-11A9C 11C41-11C42 11EF7-11EF8 11F43-11F44
+    16A6E-16A6F 16AF5 16B37-16B38 16B44 16E98 1BC9F 1DA88
+    """
 )
+
+PUNCTUATION_OR_TERMINAL = PUNCTUATION | TERMINAL_PUNCTUATION
