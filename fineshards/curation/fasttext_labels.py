@@ -113,9 +113,8 @@ def paragraphs(text: str) -> list[str]:
 
 def _labels(name: str, value: object) -> Labels:
     """Pairs of label and score. A single pair may stand alone, as in datatrove."""
-    pairs = (
-        [value] if isinstance(value, Sequence) and value and isinstance(value[0], str) else value
-    )
+    single = isinstance(value, Sequence) and len(value) > 0 and isinstance(value[0], str)
+    pairs = [value] if single else value
     fits = isinstance(pairs, Sequence) and len(pairs) > 0 and all(map(_is_pair, pairs))
     check("fasttext", name, value, fits, "a list of pairs of a label and a score")
     assert isinstance(pairs, Sequence)

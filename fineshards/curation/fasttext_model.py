@@ -39,7 +39,7 @@ class Model:
         self._compiled = compiled
 
     def scores(self, line: str) -> dict[str, float]:
-        """The score of each label, for text without newlines; labels with tiny ones are left out."""
+        """The scores of a text without newlines, by label; labels with tiny ones are left out."""
         found = self._compiled.predict(f"{line}\n", -1, 0.0, "strict")
         return {label: score for score, label in found}
 

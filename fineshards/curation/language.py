@@ -73,10 +73,8 @@ class Language(Judge):
         return Outcome([self._reason(model, text) for text in batch.strings])
 
     def _reason(self, model: Model, text: str) -> str | None:
-        scores = {
-            _language(label): score
-            for label, score in model.scores(text.replace("\n", " ")).items()
-        }
+        found = model.scores(text.replace("\n", " "))
+        scores = {_language(label): score for label, score in found.items()}
         asked = scores if self.languages is None else self.languages
         best = max((scores.get(language, 0.0) for language in asked), default=0.0)
         return None if best > self.language_threshold else "language"
