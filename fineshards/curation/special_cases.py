@@ -50,12 +50,16 @@ class SpecialCases:
         matched = [text for text in rules if _is_matched(tokenizer, text)]
         plain = _variant(tokenizer, {})
         split = {text: tuple(token.text for token in plain(text)) for text in matched}
-        self._unmatched = _variant(tokenizer, {x: y for x, y in tokenizer.rules.items() if " " not in x})
+        self._unmatched = _variant(
+            tokenizer, {x: y for x, y in tokenizer.rules.items() if " " not in x}
+        )
         # The first token of every special case whose tokens differ from those of its parts.
         self._results = {
             rules[text][0] for text in matched if tuple(rules[text]) != split[text] and rules[text]
         }
-        self.patterns: list[Pattern] = sorted({tokens for tokens in split.values() if len(tokens) > 1})
+        self.patterns: list[Pattern] = sorted(
+            {tokens for tokens in split.values() if len(tokens) > 1}
+        )
         spaced = {split[text] for text in matched if len(text.split()) > 1}
         self._lefts, self._rights = _ends(self.patterns)
         self._spaced_lefts, self._spaced_rights = _ends(spaced)
