@@ -42,7 +42,8 @@ class BuildConfig:
         input: Files to read, one or more: data/*.parquet, or 'gs://bucket/data/*.parquet', or a
             folder: all data files below it, except for names that begin with . or _, README,
             LICENSE and *.md. May be repeated. Files come in the order given, each pattern's
-            matches sorted. Formats: .parquet; .jsonl plain, .gz or .zst.
+            matches sorted. Formats: .parquet, .arrow, .feather; .jsonl, .csv, .tsv and .txt, plain
+            or .gz, .zst, .xz, .bz2; .warc and .wet, plain or .gz.
         dataset: Instead of --input, a dataset on the Hugging Face hub, or a local folder laid out
             like one.
         dataset_config: The dataset's configuration, such as sample-350BT.
@@ -51,6 +52,9 @@ class BuildConfig:
         text_column: The column that holds the text. Default: text.
         id_column: The column that names documents in the document tables. Default: id, where a
             file has it, and null where its value is an object or a list.
+        extract: What makes text of the HTML in WARC files: resiliparse, fast, or trafilatura, the
+            library of FineWeb. Default: resiliparse.
+        limit: For trials: read only so many documents, the first ones. Default: all.
         output: Folder for the dataset, local or gs://bucket/folder.
         tokenizer: A tiktoken encoding, or a tokenizer.json of Hugging Face's tokenizers library:
             the file, a folder that holds one, or a repository on the hub as OWNER/NAME or
@@ -106,6 +110,8 @@ class BuildConfig:
     dataset_revision: str | None = _flag(None, _INPUT, "REVISION")
     text_column: str = _flag("text", _INPUT, "NAME")
     id_column: str | None = _flag(None, _INPUT, "NAME")
+    extract: Literal["resiliparse", "trafilatura"] = _flag("resiliparse", _INPUT)
+    limit: int | None = _flag(None, _INPUT, "N", least=1)
     output: str | os.PathLike[str] = _flag("", _OUTPUT, "FOLDER")
     tokenizer: str | os.PathLike[str] = _flag("cl100k_base", _TOKENIZER, "NAME")
     eot_token: str | None = _flag(None, _TOKENIZER, "TEXT")

@@ -16,6 +16,7 @@ _MODULES = {
         *("tokenizers", "xxhash"),
     ),
     "gcs": ("google", "requests"),
+    "warc": ("fastwarc", "justext", "lxml", "lxml_html_clean", "resiliparse", "trafilatura"),
     "dataflow": ("apitools",),
     "torch": ("torch",),
     "jax": ("jax",),

@@ -135,7 +135,7 @@ def _read(
 
 
 def _is_end(text: pa.Scalar) -> bool:
-    return text.is_valid and text.as_buffer().to_pybytes() == _END.encode()
+    return bool(text.is_valid and text.as_buffer().to_pybytes() == _END.encode())
 
 
 @contextmanager
