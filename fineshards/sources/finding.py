@@ -63,7 +63,9 @@ def is_beside_data(name: str) -> bool:
     parts = name.split("/")
     if any(part.startswith((".", "_")) for part in parts) or parts[-1] in _HUB_DESCRIPTIONS:
         return True
-    return not has_known_format(name) and bool(_DESCRIPTION.fullmatch(parts[-1]))
+    # README.json may be data, as it always was; plain text with such a name is not.
+    about = bool(_DESCRIPTION.fullmatch(parts[-1]))
+    return about and (not has_known_format(name) or format_of(name)[0] == "text")
 
 
 def walk(folder: str) -> Iterator[str]:
