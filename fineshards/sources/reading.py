@@ -18,8 +18,10 @@ from fineshards.sources import arrow, csv, jsonl, parquet, text, warc
 from fineshards.sources.files import check_unchanged, open_file
 from fineshards.sources.rows import Rows
 
-# Bytes per request while discovering: the first line of a remote file does not need READ_AHEAD.
-_DISCOVERY_READ_AHEAD = 1 << 20
+# Bytes per request while discovering: the first line of a remote file does not need READ_AHEAD, and
+# of Arrow only the metadata of each record batch is read.
+_DISCOVERY_READ_AHEAD = {"arrow": 1 << 16}
+_USUAL_READ_AHEAD = 1 << 20
 
 # A format is a module with `discover`, `read` and `share_read`. CONTRIBUTING.md explains how to add
 # one.
@@ -38,7 +40,8 @@ _FORMATS: dict[str, ModuleType] = {
 def discover_blocks(file: SourceFile, columns: Columns, block_bytes: int) -> list[Block]:
     """Returns the blocks of a file, from its metadata; raises InputError if it cannot be used."""
     check_unchanged(file)
-    with explain_failures(file), open_file(file, _DISCOVERY_READ_AHEAD) as opened:
+    read_ahead = _DISCOVERY_READ_AHEAD.get(file.format, _USUAL_READ_AHEAD)
+    with explain_failures(file), open_file(file, read_ahead) as opened:
         blocks: list[Block] = _FORMATS[file.format].discover(file, opened, columns, block_bytes)
     if file.stop_row is None:
         return blocks
