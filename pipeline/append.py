@@ -16,6 +16,7 @@ from fineshards.pipeline.launch import (
     find_input,
     refuse_foreign_files,
     refuse_leaks,
+    settle_input,
 )
 from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.assembly import restore_shard
@@ -53,6 +54,7 @@ def prepare_append(config: BuildConfig) -> Launch:
         if config.fail_on_leak:
             refuse_leaks(manifest, storage.root)
         return Launch(before, Checkpoints.of(storage, before), manifest)
+    files = settle_input(files, before.settings.columns, config)
     number = manifest.generation + 1
     job = Job(
         before.settings,

@@ -41,7 +41,9 @@ from fineshards.shards.plan import Before
 from fineshards.shards.records import SourceFile
 from fineshards.shards.rejected import REJECTED_FOLDER
 from fineshards.shards.split_hash import split_column
+from fineshards.sources.extraction import with_extraction
 from fineshards.sources.finding import find_files
+from fineshards.sources.limit import first_documents
 from fineshards.storage.base import TEMPORARY, Storage, open_storage
 
 if TYPE_CHECKING:
@@ -112,6 +114,7 @@ def describe_job(config: BuildConfig) -> tuple[Job, bytes]:
     """
     files, origin = find_input(config)
     steps = steps_of(config)
+    files = settle_input(files, columns_of(config), config)
     tokenizer, vocabulary = describe_tokenizer(
         _tokenizer_place(os.fspath(config.tokenizer)), config.tokenizer_engine, config.eot_token
     )
@@ -227,6 +230,19 @@ def find_input(config: BuildConfig) -> tuple[list[SourceFile], tuple[tuple[str, 
         "commit": resolved.commit or "",
     }
     return resolved.files, tuple(origin.items())
+
+
+def settle_input(
+    files: Sequence[SourceFile], columns: Columns, config: BuildConfig
+) -> list[SourceFile]:
+    """The files with how they are read: what extracts their text, and where a limit ends them."""
+    found = with_extraction(files, config.extract)
+    if config.limit is None:
+        return found
+    # What reads files starts threads, so it has no place in the process that is forked.
+    if own_process.is_alone():
+        return call_in_fresh_interpreter(first_documents, found, columns, config.limit)
+    return first_documents(found, columns, config.limit)
 
 
 def _resolve(config: BuildConfig) -> ResolvedDataset:

@@ -25,7 +25,7 @@ from fineshards.shards.generations import (
 from fineshards.shards.layout import HASH_VERSION, KEY_VERSION, Shuffle, SplitRule
 from fineshards.shards.npy import DTYPES
 from fineshards.shards.recipes import RecipeRecord
-from fineshards.shards.records import JSON_ERRORS, SourceFile, as_text, from_fields, to_fields
+from fineshards.shards.records import JSON_ERRORS, SourceFile, as_text, from_fields
 from fineshards.shards.redaction import Redaction
 from fineshards.storage.base import Storage
 
@@ -213,7 +213,7 @@ class Job:
         deciding: dict[str, Any] = {
             "format_version": self.format_version,
             "settings": settings_to_json(self.settings, self.format_version),
-            "files": [to_fields(file) for file in self.files],
+            "files": [file.to_json() for file in self.files],
         }
         grown = sorted({*borders(self.generations)})
         if self.settings.shuffle is not None and len(grown) > 1:
@@ -235,6 +235,17 @@ class Job:
                     f"input file {old_file.index}: was {old_file.path}, now {new_file.path}"
                 )
                 break
+            if old_file.extraction != new_file.extraction:
+                found.append(
+                    f"--extract of {old_file.path}: was {old_file.extraction!r}, now "
+                    f"{new_file.extraction!r}"
+                )
+                break
+            if old_file.stop_row != new_file.stop_row:
+                found.append(
+                    f"--limit: {old_file.path} ended {_end(old_file)}, now {_end(new_file)}"
+                )
+                break
             if old_file != new_file:
                 found.append(
                     f"{old_file.path} changed: it had {old_file.size} bytes and "
@@ -248,6 +259,7 @@ class Job:
         content = {"format_version": self.format_version, "fingerprint": self.fingerprint()}
         content |= asdict(self)
         content["settings"] = settings_to_json(self.settings, FORMAT_VERSION)
+        content["files"] = [file.to_json() for file in self.files]
         if self.redaction is None:
             del content["redaction"]
         return json.dumps(content, indent=1).encode()
@@ -277,7 +289,7 @@ class Job:
                 )
             return cls(
                 settings=settings_from_json(content["settings"]),
-                files=tuple(from_fields(SourceFile, file) for file in content["files"]),
+                files=tuple(SourceFile.from_json(file) for file in content["files"]),
                 origin=tuple((as_text(name), as_text(value)) for name, value in content["origin"]),
                 format_version=int(version),  # not 1.0 or true
                 generations=generations_from_json(content["generations"], len(content["files"]))
@@ -367,6 +379,10 @@ def _rule_from_json(fields: dict[str, Any]) -> SplitRule:
         if not valid or rule.threshold > 1 << 32:
             raise ValueError(f"unknown split {fields}")
     return rule
+
+
+def _end(file: SourceFile) -> str:
+    return "with its last row" if file.stop_row is None else f"before row {file.stop_row}"
 
 
 def _by_flag(settings: Settings) -> list[tuple[str, object]]:

@@ -57,7 +57,7 @@ def manifest_fields(content: dict[str, Any]) -> dict[str, Any]:
         "fingerprint": as_text(content["fingerprint"]),
         "origin": tuple((name, as_text(value)) for name, value in content["origin"].items()),
         "settings": settings,
-        "files": tuple(from_fields(SourceFile, fields) for fields in content["files"]),
+        "files": tuple(SourceFile.from_json(fields) for fields in content["files"]),
         "reports": tuple(
             from_fields(
                 FileReport,
