@@ -64,12 +64,12 @@ class Unigram(Judge):
 
     def _judge(self, documents: list[list[str]]) -> Outcome:
         known = _log_probabilities(pinned(self.frequencies))
-        unknown = np.log(_UNKNOWN)
+        unknown = float(np.log(_UNKNOWN))
         reasons = []
         for document in documents:
+            each = np.array([known.get(word.lower(), unknown) for word in document])
             # Added one by one, as the original does: the order decides the last bits.
-            total = sum([known.get(word.lower(), unknown) for word in document])
-            mean = total / len(document) if document else 0
+            mean = np.add.accumulate(each)[-1] / len(document) if document else 0
             reasons.append(None if mean > self.logprobs_threshold else "unigram")
         return Outcome(reasons)
 
@@ -86,4 +86,4 @@ def _log_probabilities(file: Pinned) -> dict[str, float]:
             "which is a whole number."
         ) from error
     total = sum(count for _, count in counts)
-    return {word: np.log(count / total) for word, count in counts}
+    return {word: float(np.log(count / total)) for word, count in counts}

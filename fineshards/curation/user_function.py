@@ -8,8 +8,8 @@ The function gets a dict of one document: `text`, the columns that the step name
     a text                      keep with this text
     None                        drop
 
-It must be a function of what it gets. A sample of the documents is judged a second time, and the job
-fails if the verdict is another one.
+It must be a function of what it gets. A sample of the documents is judged a second time, and the
+job fails if the verdict is another one.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class UserFunction(Judge):
         check("step", "use", self.use, fits, "package.module:function")
         columns = strings(self.use, "columns", self.columns)
         if taken := sorted(set(columns) & set(_GIVEN)):
-            fits = f"other columns than {', '.join(taken)}, which the function gets anyway"
-            check(self.use, "columns", list(columns), False, fits)
+            others = f"other columns than {', '.join(taken)}, which the function gets anyway"
+            check(self.use, "columns", list(columns), False, others)
         assign(self, "columns", columns)
 
     def pins(self) -> dict[str, str]:

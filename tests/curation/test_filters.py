@@ -97,8 +97,9 @@ def test_language(part: Part, parameters: dict[str, Any], share: int) -> None:
         {"keep_labels": [("en", 0.5), ("de", 0.2)]},
         {"remove_labels": ("en", 0.9), "newline_replacement": " "},
         {"keep_labels": [("en", 0.4)], "filter_mode": "PARAGRAPH"},
+        {"remove_labels": [("en", 0.8)], "filter_mode": "SENTENCE"},
     ],
-    ids=["keep", "remove", "paragraphs"],
+    ids=["keep", "remove", "paragraphs", "sentences"],
 )
 def test_fasttext(part: Part, parameters: dict[str, Any]) -> None:
     texts = compared(part)[::10]
