@@ -1,0 +1,374 @@
+"""Which documents repeat a key of an earlier one: arithmetic on packed records, without Beam.
+
+Every kind of deduplication asks one question. Given (key, position) of all documents, which
+positions are not the smallest of their key, and what is the smallest one, the witness?
+
+- `key_records` sorts the keys of a part of the input, and `split` cuts them by ranges of keys.
+- `mark` answers for all records of a range of keys, in any order.
+- `merge_marks` joins the answers of all ranges, in any order.
+
+Documents that are linked in several steps form a component: `edges` instead of `mark` for a range,
+then `components` over the edges of all ranges.
+
+A position is the order of the stream in 64 bits. A document of the job has the top bit, then its
+file in 23 bits and its row in 40. An entry of an index, for example of another dataset, has the
+number of the index in these 23 bits, and its own number in the 40. It has no top bit: it comes
+before every document of the job, and is never marked itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from fineshards.errors import FineshardsError
+
+FILES = 1 << 23
+ROWS = 1 << 40
+_ROW_BITS = np.uint64(40)
+_OF_THE_JOB = np.uint64(1 << 63)
+
+# Edges that `components` takes: 43 GB with what they are made into.
+MOST_EDGES = 400_000_000
+
+Positions = npt.NDArray[np.uint64]
+# A structured array: of `key_dtype`, `mark_dtype` or `EDGE`.
+Records = npt.NDArray[np.void]
+Mask = npt.NDArray[np.bool_]
+
+# A link between two documents that share a key, of which `smallest` is the first that has it.
+EDGE = np.dtype([("smallest", "<u8"), ("member", "<u8")])
+
+
+def key_dtype(bits: int, spans: bool = False) -> np.dtype[np.void]:
+    """The type of a record: a key of 64 or 128 bits, a position, and the number of a span.
+
+    Records are packed: 16 bytes, or 24 with 128 bits, and 4 more with spans.
+    """
+    if bits not in (64, 128):
+        raise ValueError(f"a key of {bits} bits; 64 and 128 are possible")
+    key = ("key", "<u8") if bits == 64 else ("key", "<u8", (2,))
+    return np.dtype([key, ("position", "<u8"), *([("span", "<u4")] if spans else [])])
+
+
+def mark_dtype(spans: bool = False) -> np.dtype[np.void]:
+    """The type of a mark: a position, the number of a span if there are spans, and the witness."""
+    span = [("span", "<u4")] if spans else []
+    return np.dtype([("position", "<u8"), *span, ("witness", "<u8")])
+
+
+def positions(file: int, rows: npt.NDArray[np.int64]) -> Positions:
+    """The positions of documents of the job.
+
+    Args:
+        file: The number of their file in the input.
+        rows: Their row numbers in it, shape (n,).
+
+    Returns:
+        Positions, shape (n,).
+
+    Raises:
+        FineshardsError: If the file or a row has too high a number.
+
+    Example:
+        >>> [hex(position) for position in positions(2, np.array([0, 255])).tolist()]
+        ['0x8000020000000000', '0x80000200000000ff']
+    """
+    return _numbered("file", file, "row", rows) | _OF_THE_JOB
+
+
+def external_positions(index: int, entries: npt.NDArray[np.int64]) -> Positions:
+    """The positions of entries of an index, before those of all documents of the job.
+
+    Args:
+        index: The number of the index among those of the job.
+        entries: Numbers of the entries, shape (n,).
+
+    Returns:
+        Positions, shape (n,).
+
+    Raises:
+        FineshardsError: If the index or an entry has too high a number.
+    """
+    return _numbered("index", index, "entry", entries)
+
+
+def _numbered(group: str, number: int, item: str, items: npt.NDArray[np.int64]) -> Positions:
+    """Positions without the top bit."""
+    for name, highest, most in (
+        (group, number, FILES),
+        (item, int(items.max(initial=0)), ROWS),
+    ):
+        if highest >= most:
+            raise FineshardsError(
+                f"{name} number {highest:,} is too high for deduplication, which can number "
+                f"{most:,} of them, from 0. Split the input into several jobs."
+            )
+    if number < 0 or items.min(initial=0) < 0:
+        raise ValueError(f"a negative {group} or {item}")
+    return items.astype(np.uint64) | np.uint64(number << 40)
+
+
+def file_of(positions: Positions) -> npt.NDArray[np.int64]:
+    """The file of each position; of an entry of an index, the number of the index."""
+    return ((positions & ~_OF_THE_JOB) >> _ROW_BITS).astype(np.int64)
+
+
+def row_of(positions: Positions) -> npt.NDArray[np.int64]:
+    """The row of each position in its file; of an entry of an index, its number there."""
+    return (positions & np.uint64(ROWS - 1)).astype(np.int64)
+
+
+def is_external(positions: Positions) -> Mask:
+    """Whether each position is an entry of an index."""
+    return positions < _OF_THE_JOB
+
+
+def key_records(
+    keys: npt.NDArray[np.uint64],
+    positions: Positions,
+    spans: npt.NDArray[np.uint32] | None = None,
+) -> Records:
+    """Records of keys, sorted by key, position and span.
+
+    Args:
+        keys: Shape (n,), or (n, 2) for keys of 128 bits: the leading half first.
+        positions: The position of each key's document, shape (n,).
+        spans: The number of each key's span in its document, shape (n,).
+
+    Returns:
+        Records, shape (n,). At the peak, sorting takes 40 bytes per record beside the two times
+        that the records take.
+    """
+    records = np.empty(len(keys), key_dtype(64 * (1 if keys.ndim == 1 else 2), spans is not None))
+    records["key"], records["position"] = keys, positions
+    least_first: list[npt.NDArray[np.unsignedinteger]] = [positions, *_halves(keys)[::-1]]
+    if spans is not None:
+        records["span"] = spans
+        least_first.insert(0, spans)
+    return records[np.lexsort(least_first)]
+
+
+def _halves(keys: npt.NDArray[np.uint64]) -> list[npt.NDArray[np.uint64]]:
+    """The 64-bit numbers of keys, leading ones first."""
+    return [keys] if keys.ndim == 1 else [keys[:, 0], keys[:, 1]]
+
+
+def split(records: Records, partitions: int) -> list[Records]:
+    """Cuts sorted records by the leading bits of their keys.
+
+    Args:
+        records: Sorted by key, as `key_records` gives them.
+        partitions: A number of ranges of keys, all of one size: a power of two.
+
+    Returns:
+        The records of each range, views, in order.
+
+    Example:
+        >>> keys = np.array([1 << 63, 5, 3 << 62], np.uint64)
+        >>> records = key_records(keys, positions(0, np.arange(3)))
+        >>> [len(part) for part in split(records, 4)]
+        [1, 0, 1, 1]
+    """
+    if partitions < 1 or partitions & (partitions - 1):
+        raise ValueError(f"{partitions} is not a power of two")
+    bits = partitions.bit_length() - 1
+    leading = _halves(records["key"])[0]
+    first = [number << (64 - bits) for number in range(1, partitions)]
+    cuts = np.searchsorted(leading, np.array(first, np.uint64)).tolist()
+    bounds = [0, *cuts, len(records)]
+    return [records[bounds[i] : bounds[i + 1]] for i in range(partitions)]
+
+
+def mark(records: Records, only_external: bool = False) -> Records:
+    """Marks the records that are not the first of their key.
+
+    The first is the one with the smallest position and, in one document, the smallest span: a line
+    that a document repeats is marked, with the document itself as its witness.
+
+    Args:
+        records: All records of a range of keys, in any order; the same record may come twice.
+        only_external: Mark only what an entry of an index has the key of.
+
+    Returns:
+        Marks, sorted by position and span: each once, with the smallest of the witnesses that its
+        keys have. Entries of an index are never marked. At the peak, 40 bytes per record beside the
+        records, and at most 70 more per record that shares its key.
+    """
+    spans = "span" in (records.dtype.names or ())
+    at, starts = _repeated(records)
+    position, witness = _with_first(records, at, starts)
+    marked = position != witness
+    if spans:
+        # Of the records at the first position, the one with the smallest span is the first.
+        span = records["span"][at]
+        first_span = np.where(marked, np.uint32(2**32 - 1), span)
+        first_span = np.repeat(_least(first_span, starts), _lengths(starts, len(at)))
+        marked |= span != first_span
+    marked &= ~is_external(position)
+    if only_external:
+        marked &= is_external(witness)
+    marks = np.empty(np.count_nonzero(marked), mark_dtype(spans))
+    marks["position"], marks["witness"] = position[marked], witness[marked]
+    if spans:
+        marks["span"] = span[marked]
+    return _each_once(marks)
+
+
+def merge_marks(marks: Sequence[Records], spans: bool = False) -> Records:
+    """Joins marks of several ranges of keys, or of several steps.
+
+    Args:
+        marks: Arrays of marks, in any order.
+        spans: Whether the marks are those of spans.
+
+    Returns:
+        All marks, sorted by position and span: each once, with the smallest of its witnesses. At
+        the peak, 40 bytes per mark beside two times what the marks take.
+    """
+    dtype = mark_dtype(spans)
+    if any(each.dtype != dtype for each in marks):
+        raise ValueError(f"marks of another type than {dtype}")
+    return _each_once(np.concatenate([np.empty(0, dtype), *marks]))
+
+
+def by_file(marks: Records) -> Iterator[tuple[int, Records]]:
+    """Cuts sorted marks by file: each file that has marks, ascending, and a view of them."""
+    files = file_of(marks["position"])
+    starts = np.flatnonzero(np.diff(files, prepend=-1))
+    ends = [*starts[1:].tolist(), len(marks)]
+    for start, end in zip(starts.tolist(), ends, strict=False):
+        yield int(files[start]), marks[start:end]
+
+
+def edges(records: Records) -> Records:
+    """Links each document to the first one that has one of its keys.
+
+    Args:
+        records: All records of a range of keys, without spans, in any order.
+
+    Returns:
+        Edges, each once, sorted by member. Entries of an index are members too: they may link
+        documents. Memory is that of `mark`.
+    """
+    if "span" in (records.dtype.names or ()):
+        raise ValueError("records of spans: components are those of documents")
+    at, starts = _repeated(records)
+    member, smallest = _with_first(records, at, starts)
+    linked = member != smallest
+    found = np.empty(np.count_nonzero(linked), EDGE)
+    found["smallest"], found["member"] = smallest[linked], member[linked]
+    found = found[np.lexsort((found["smallest"], found["member"]))]
+    return found[_differs(found["member"]) | _differs(found["smallest"])]
+
+
+def components(edges: Records, most: int = MOST_EDGES) -> Records:
+    """Marks all documents of each connected component but the one with the smallest position.
+
+    Args:
+        edges: The edges of all ranges of keys, in any order; the same edge may come twice.
+        most: Edges that fit into memory.
+
+    Returns:
+        Marks, sorted by position; the witness of each is the smallest position of its component.
+        Entries of an index are never marked. At the peak, 91 bytes per edge beside the edges.
+
+    Raises:
+        FineshardsError: If there are more edges than fit into memory. It never stops early.
+    """
+    if len(edges) > most:
+        raise FineshardsError(
+            f"{len(edges):,} links between documents, and components are found among at most "
+            f'{most:,}. Use rule = "earlier", which has no such limit, or deduplicate parts of the '
+            "input in jobs of their own."
+        )
+    # A component is the same with its documents numbered without gaps, in the order of positions.
+    nodes = np.concatenate([edges["smallest"], edges["member"]])
+    nodes.sort()
+    nodes = nodes[_differs(nodes)]
+    labels = _labels(len(nodes), *(_numbers(nodes, edges[name]) for name in ("smallest", "member")))
+    # Of several values for one label, the one that is assigned last stays: that of the first node.
+    smallest = np.empty(len(nodes), np.uint64)
+    smallest[labels[::-1]] = nodes[::-1]
+    witness = smallest[labels]
+    marked = (nodes != witness) & ~is_external(nodes)
+    marks = np.empty(np.count_nonzero(marked), mark_dtype())
+    marks["position"], marks["witness"] = nodes[marked], witness[marked]
+    return marks
+
+
+def _numbers(nodes: Positions, positions: Positions) -> npt.NDArray[np.int32]:
+    """The number of each position among all nodes."""
+    return np.searchsorted(nodes, positions).astype(np.int32)
+
+
+def _labels(
+    nodes: int, left: npt.NDArray[np.int32], right: npt.NDArray[np.int32]
+) -> npt.NDArray[np.int32]:
+    """A number per node that is the same within a component; below the number of nodes."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    # scipy would convert another type to this one.
+    linked = coo_array((np.ones(len(left)), (left, right)), shape=(nodes, nodes))
+    labels: npt.NDArray[np.int32] = connected_components(linked.tocsr(), directed=False)[1]
+    return labels
+
+
+def _repeated(records: Records) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Indices of the records that share their key with others, grouped by key, and group starts."""
+    halves = _halves(records["key"])
+    leading = np.ascontiguousarray(halves[0])
+    order = np.argsort(leading)
+    leading = leading[order]
+    differs = _differs(leading)
+    del leading
+    if len(halves) == 2:
+        # Almost never are only the leading halves equal. Then, one sort is not enough.
+        trailing = halves[1][order]
+        if np.any(_differs(trailing) & ~differs):
+            order = np.lexsort((halves[1], halves[0]))
+            differs = _differs(halves[0][order]) | _differs(halves[1][order])
+    # A record is alone with its key where it differs from the record before and the next one does.
+    alone = differs.copy()
+    alone[:-1] &= differs[1:]
+    return order[~alone], np.flatnonzero(differs[~alone])
+
+
+def _with_first(
+    records: Records, at: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]
+) -> tuple[Positions, Positions]:
+    """The positions of grouped records, and the smallest position of each one's group."""
+    position = records["position"][at]
+    return position, np.repeat(_least(position, starts), _lengths(starts, len(at)))
+
+
+def _least(
+    values: npt.NDArray[np.unsignedinteger], starts: npt.NDArray[np.int64]
+) -> npt.NDArray[np.unsignedinteger]:
+    """The smallest value of each group."""
+    return np.minimum.reduceat(values, starts) if len(starts) else values[:0]
+
+
+def _lengths(starts: npt.NDArray[np.int64], end: int) -> npt.NDArray[np.int64]:
+    """The number of records in each group."""
+    return np.diff(starts, append=end)
+
+
+def _differs(values: npt.NDArray[np.unsignedinteger]) -> Mask:
+    """Whether each value differs from the one before; the first does."""
+    differs = np.ones(len(values), np.bool_)
+    np.not_equal(values[1:], values[:-1], out=differs[1:])
+    return differs
+
+
+def _each_once(marks: Records) -> Records:
+    """Sorts marks by position and span, and keeps the smallest witness of each."""
+    names = [name for name in ("span", "position") if name in (marks.dtype.names or ())]
+    marks = marks[np.lexsort([marks["witness"], *(marks[name] for name in names)])]
+    first = np.zeros(len(marks), np.bool_)
+    for name in names:
+        first |= _differs(marks[name])
+    return marks[first]

@@ -1,0 +1,354 @@
+"""Marks and components against dicts and a union-find, in every order and partition."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fineshards.errors import FineshardsError
+from fineshards.shards import marks
+from fineshards.shards.marks import (
+    by_file,
+    components,
+    edges,
+    external_positions,
+    file_of,
+    is_external,
+    key_dtype,
+    key_records,
+    mark,
+    mark_dtype,
+    merge_marks,
+    positions,
+    row_of,
+    split,
+)
+
+JOB = 1 << 63
+# A key (one or two numbers), a position, a span.
+Entry = tuple[tuple[int, ...], int, int]
+
+# Few values, so that most keys are shared; the largest ones, so that no comparison is signed; keys
+# that are equal in one half only.
+NUMBERS = st.sampled_from([0, 1, 2, 3, 1 << 62, JOB, (3 << 62) + 1, 2**64 - 1])
+PLACES = st.builds(
+    lambda external, file, row: (0 if external else JOB) + (file << 40) + row,
+    st.sampled_from([True, False, False, False]),
+    st.sampled_from([0, 1, (1 << 23) - 1]),
+    st.sampled_from([0, 1, 2, 3, (1 << 40) - 1]),
+)
+SPANS = st.sampled_from([0, 1, 2, 70_000, 2**32 - 1])
+
+
+def entries(bits: int) -> st.SearchStrategy[list[Entry]]:
+    key = st.tuples(*[NUMBERS] * (bits // 64))
+    return st.lists(st.tuples(key, PLACES, SPANS), max_size=40)
+
+
+KINDS = pytest.mark.parametrize(
+    ("bits", "spans"), [(64, False), (64, True), (128, False), (128, True)]
+)
+
+
+def packed(found: list[Entry], bits: int, spans: bool) -> np.ndarray:
+    """Records in the order given, without the function that makes them."""
+    records = np.empty(len(found), key_dtype(bits, spans))
+    for index, (key, position, span) in enumerate(found):
+        records[index] = ((key[0] if bits == 64 else key), position, *([span] if spans else []))
+    return records
+
+
+def listed(array: np.ndarray) -> list[Any]:
+    return array.tolist()
+
+
+def groups(found: list[Entry]) -> dict[tuple[int, ...], list[tuple[int, int]]]:
+    """The (position, span) of each key."""
+    by_key: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+    for key, position, span in found:
+        by_key.setdefault(key, []).append((position, span))
+    return by_key
+
+
+def expected_marks(found: list[Entry], spans: bool, only_external: bool) -> list[Any]:
+    """`mark` in plain Python."""
+    witnesses: dict[tuple[int, ...], int] = {}
+    for members in groups(found).values():
+        plain = members if spans else [(position, 0) for position, _ in members]
+        first = min(plain)
+        for place in plain:
+            wanted = first[0] < JOB if only_external else True
+            if place != first and place[0] >= JOB and wanted:
+                name = place if spans else place[:1]
+                witnesses[name] = min(witnesses.get(name, first[0]), first[0])
+    return [(*name, witness) for name, witness in sorted(witnesses.items())]
+
+
+def expected_components(links: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """`components` by a union-find to the minimum."""
+    parent: dict[int, int] = {}
+
+    def root(node: int) -> int:
+        parent.setdefault(node, node)
+        while parent[node] != node:
+            parent[node] = parent[parent[node]]
+            node = parent[node]
+        return node
+
+    for left, right in links:
+        low, high = sorted((root(left), root(right)))
+        parent[high] = low
+    return sorted((node, root(node)) for node in parent if node >= JOB and root(node) != node)
+
+
+@given(
+    st.integers(0, (1 << 23) - 1), st.lists(st.integers(0, (1 << 40) - 1), min_size=1, max_size=5)
+)
+def test_a_position_is_the_order_of_the_stream(file: int, rows: list[int]) -> None:
+    own, index = positions(file, np.array(rows)), external_positions(file, np.array(rows))
+    assert own.tolist() == [(1 << 63) | file << 40 | row for row in rows]
+    assert index.tolist() == [file << 40 | row for row in rows]
+    for each in (own, index):
+        assert (file_of(each) == file).all()
+        assert row_of(each).tolist() == rows
+    assert not is_external(own).any()
+    assert is_external(index).all()
+
+
+@pytest.mark.parametrize("numbered", [positions, external_positions])
+def test_a_number_that_has_no_position_is_an_error(
+    numbered: Callable[[int, np.ndarray], np.ndarray],
+) -> None:
+    with pytest.raises(FineshardsError, match=r"number 8,388,608 is too high .* 8,388,608 of them"):
+        numbered(1 << 23, np.array([0]))
+    with pytest.raises(FineshardsError, match=r"number 1,099,511,627,776 is too high"):
+        numbered(0, np.array([5, 1 << 40, 7]))
+    with pytest.raises(ValueError, match="negative"):
+        numbered(0, np.array([-1]))
+    assert len(numbered(0, np.array([], np.int64))) == 0
+
+
+@pytest.mark.parametrize(
+    ("bits", "spans", "size"), [(64, False, 16), (64, True, 20), (128, False, 24), (128, True, 28)]
+)
+def test_records_are_packed(bits: int, spans: bool, size: int) -> None:
+    dtype = key_dtype(bits, spans)
+    assert dtype.itemsize == size
+    assert dtype.names == ("key", "position", "span")[: 2 + spans]
+    assert mark_dtype(spans).itemsize == 16 + 4 * spans
+    record = packed([((2,) if bits == 64 else (1, 2), 3, 4)], bits, spans)
+    numbers = [(2, 8)] if bits == 64 else [(1, 8), (2, 8)]
+    numbers += [(3, 8), (4, 4)] if spans else [(3, 8)]
+    assert record.tobytes() == b"".join(n.to_bytes(size, "little") for n, size in numbers)
+
+
+def test_no_other_width_of_a_key() -> None:
+    with pytest.raises(ValueError, match="32 bits"):
+        key_dtype(32)
+
+
+@KINDS
+@given(data=st.data())
+def test_records_are_sorted_and_cut_by_their_leading_bits(
+    data: st.DataObject, bits: int, spans: bool
+) -> None:
+    found = data.draw(entries(bits))
+    keys = np.array([key for key, _, _ in found], np.uint64).reshape(len(found), bits // 64)
+    places = np.array([position for _, position, _ in found], np.uint64)
+    numbers = np.array([span for _, _, span in found], np.uint32)
+    made = key_records(keys[:, 0] if bits == 64 else keys, places, numbers if spans else None)
+    expected = sorted(found if spans else [(*entry[:2], 0) for entry in found])
+    assert made.tobytes() == packed(expected, bits, spans).tobytes()
+
+    power = data.draw(st.integers(0, 6))
+    parts = split(made, 1 << power)
+    assert len(parts) == 1 << power
+    assert b"".join(part.tobytes() for part in parts) == made.tobytes()
+    for number, part in enumerate(parts):
+        leading = part["key"].reshape(len(part), bits // 64)[:, 0].tolist()
+        assert all(key >> (64 - power) == number for key in leading)
+
+
+@pytest.mark.parametrize("partitions", [0, 3, -4])
+def test_partitions_are_a_power_of_two(partitions: int) -> None:
+    with pytest.raises(ValueError, match="power of two"):
+        split(np.empty(0, key_dtype(64)), partitions)
+
+
+@KINDS
+@pytest.mark.parametrize("only_external", [False, True])
+@given(data=st.data())
+def test_all_but_the_first_of_a_key_are_marked(
+    data: st.DataObject, bits: int, spans: bool, only_external: bool
+) -> None:
+    found = data.draw(entries(bits))
+    marked = mark(packed(found, bits, spans), only_external)
+    assert marked.dtype == mark_dtype(spans)
+    assert listed(marked) == expected_marks(found, spans, only_external)
+
+
+@KINDS
+@given(data=st.data())
+def test_marks_do_not_depend_on_partitions_or_order(
+    data: st.DataObject, bits: int, spans: bool
+) -> None:
+    found = data.draw(entries(bits))
+    shuffled = data.draw(st.permutations(found))
+    whole = mark(packed(found, bits, spans))
+    ranges: dict[int, list[Entry]] = {}
+    power = data.draw(st.integers(0, 6))
+    for entry in shuffled:
+        ranges.setdefault(entry[0][0] >> (64 - power), []).append(entry)
+    parts = [mark(packed(each, bits, spans)) for each in ranges.values()]
+    assert merge_marks(parts, spans).tobytes() == whole.tobytes()
+    # Joined in two steps, and a part twice.
+    some = merge_marks(parts[::2], spans)
+    assert merge_marks([some, *parts[::-1]], spans).tobytes() == whole.tobytes()
+
+
+def test_marks_of_two_types_are_not_joined() -> None:
+    with pytest.raises(ValueError, match="another type"):
+        merge_marks([np.empty(0, mark_dtype(True))])
+
+
+def test_a_line_that_a_document_repeats_has_the_document_as_its_witness() -> None:
+    place = JOB + 7
+    marked = mark(packed([((1,), place, 4), ((1,), place, 2)], 64, True))
+    assert listed(marked) == [(place, 4, place)]
+
+
+@given(st.lists(PLACES, max_size=30))
+def test_marks_are_cut_by_file(places: list[int]) -> None:
+    own = sorted({place | JOB for place in places})
+    marked = np.array([(place, 1) for place in own], mark_dtype())
+    files = dict(by_file(marked))
+    assert list(files) == sorted(files)
+    assert [place for part in files.values() for place in part["position"].tolist()] == own
+    assert all((file_of(part["position"]) == file).all() for file, part in files.items())
+
+
+@pytest.mark.parametrize("bits", [64, 128])
+@given(data=st.data())
+def test_edges_link_each_document_to_the_first_of_its_keys(data: st.DataObject, bits: int) -> None:
+    found = data.draw(entries(bits))
+    expected = {
+        (member, min(members)[0])
+        for members in groups(found).values()
+        for member, _ in members
+        if member != min(members)[0]
+    }
+    linked = edges(packed(found, bits, False))
+    assert list(zip(linked["member"].tolist(), linked["smallest"].tolist(), strict=True)) == sorted(
+        expected
+    )
+
+
+def test_spans_have_no_components() -> None:
+    with pytest.raises(ValueError, match="spans"):
+        edges(np.empty(0, key_dtype(64, True)))
+
+
+@given(data=st.data())
+def test_components_are_those_of_all_keys_however_they_are_partitioned(data: st.DataObject) -> None:
+    found = data.draw(entries(64))
+    links = [
+        (member, other)
+        for members in groups(found).values()
+        for member, _ in members
+        for other, _ in members
+    ]
+    ranges: dict[int, list[Entry]] = {}
+    for entry in found:
+        ranges.setdefault(entry[0][0] >> 61, []).append(entry)
+    parts = data.draw(st.permutations([edges(packed(e, 64, False)) for e in ranges.values()]))
+    gathered = np.concatenate([np.empty(0, marks.EDGE), *parts, *parts[:1]])
+    assert listed(components(gathered)) == expected_components(links)
+
+
+def edge_array(smallest: np.ndarray, member: np.ndarray) -> np.ndarray:
+    linked = np.empty(len(member), marks.EDGE)
+    linked["smallest"], linked["member"] = smallest, member
+    return linked
+
+
+@pytest.mark.parametrize("shape", ["chain", "chain of random order", "star", "pairs"])
+def test_large_components_are_found_whole(shape: str) -> None:
+    n = 1_000_000
+    nodes = np.arange(n, dtype=np.uint64) + np.uint64(JOB)
+    survivor = np.full(n, JOB, np.uint64)
+    if shape == "star":
+        linked = edge_array(survivor[1:], nodes[1:])
+    elif shape == "pairs":
+        linked = edge_array(nodes[0::2], nodes[1::2])
+        survivor = np.repeat(nodes[0::2], 2)
+    else:
+        path = nodes
+        if shape == "chain of random order":
+            path = np.random.default_rng(5).permutation(nodes)
+        linked = edge_array(np.minimum(path[1:], path[:-1]), np.maximum(path[1:], path[:-1]))
+    marked = components(linked)
+    others = nodes != survivor
+    assert np.array_equal(marked["position"], nodes[others])
+    assert np.array_equal(marked["witness"], survivor[others])
+
+
+@pytest.mark.parametrize("nodes", [100_000, 2_000_000])
+def test_a_million_edges_have_the_components_of_a_union_find(nodes: int) -> None:
+    """One large component and some nodes; many small ones."""
+    generator = np.random.default_rng(nodes)
+    ends = generator.integers(0, nodes, (1_000_000, 2)).astype(np.uint64)
+    # A quarter of them are entries of an index.
+    ends |= np.where(ends % 4 == 0, np.uint64(0), np.uint64(JOB))
+    ends = ends[ends[:, 0] != ends[:, 1]]
+    marked = components(edge_array(ends.min(1), ends.max(1)))
+    assert listed(marked) == expected_components(map(tuple, ends.tolist()))
+
+
+def test_too_many_edges_are_an_error_that_says_what_to_do() -> None:
+    linked = edge_array(np.array([1, 2, 3], np.uint64), np.array([4, 5, 6], np.uint64))
+    with pytest.raises(FineshardsError, match=r'^3 links .* at most 2\. Use rule = "earlier"'):
+        components(linked, most=2)
+    # Numbers of nodes are signed, of 32 bits.
+    assert 2 * marks.MOST_EDGES < 2**31
+
+
+def peak(run: Callable[[], object]) -> int:
+    """Bytes that a call needs, with what it returns."""
+    tracemalloc.start()
+    try:
+        run()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("bits", [64, 128])
+@pytest.mark.parametrize(("share", "most"), [(0.0, 40), (1.0, 110)])
+def test_records_and_marks_need_the_memory_that_they_state(
+    bits: int, share: float, most: int
+) -> None:
+    n = 200_000
+    generator = np.random.default_rng(3)
+    keys = generator.integers(0, 2**64, (n, bits // 64), np.uint64)
+    if share:
+        keys[: n // 2] = keys[n // 2 :]
+    records = np.empty(n, key_dtype(bits))
+    records["key"] = keys[:, 0] if bits == 64 else keys
+    records["position"] = positions(0, generator.permutation(n))
+    made = peak(lambda: key_records(records["key"], records["position"]))
+    assert made <= (40 + 2 * records.itemsize) * n + 100_000
+    assert peak(lambda: mark(records)) <= most * n + 100_000
+
+
+def test_components_need_the_memory_that_they_state() -> None:
+    n = 200_000
+    nodes = positions(0, np.random.default_rng(3).permutation(2 * n))
+    linked = edge_array(*np.sort(nodes.reshape(2, n), axis=0))
+    components(linked[:10])  # scipy itself
+    assert peak(lambda: components(linked)) <= 91 * n + 100_000
