@@ -50,7 +50,8 @@ class Decontaminate(Judge):
         ngram: Words in a row that must be shared.
         columns: The columns to compare, each text by itself. None: all strings of a record, also
             those within its lists and objects.
-        label_column: Instead of `evaluation_columns`, as in datatrove: the column with the answer or answers.
+        label_column: Instead of `evaluation_columns`: the column with the answer or answers, as in
+            datatrove.
         query_column: With `label_column`: the column with the question.
         find_query_ngrams: Whether words of the question alone count.
         find_overlap_ngrams: Whether words from the end of the question and the beginning of the
