@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import Field, dataclass, field, fields
 from fractions import Fraction
-from types import NoneType
-from typing import Any, Literal, get_args, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fineshards.errors import UsageError, with_escaped_bytes
 
@@ -27,11 +27,18 @@ _INPUT = "input (--input or --dataset)"
 _OUTPUT = "output"
 _TOKENIZER = "tokenizer"
 _WORK = "work"
+_CURATION = "curation"
 
 
-def _flag(default: Any, group: str, metavar: str | None = None, least: int = 0) -> Any:
-    """A field that is a flag: its group on the help page, and the least number that it takes."""
-    return field(default=default, metadata={"group": group, "metavar": metavar, "least": least})
+def _flag(
+    default: Any, group: str, metavar: str | None = None, least: int = 0, decides: bool = False
+) -> Any:
+    """A field that is a flag: its group on the help page, and the least number that it takes.
+
+    decides: whether it decides what a dataset is, and stays as it was when the dataset grows.
+    """
+    metadata = {"group": group, "metavar": metavar, "least": least, "decides": decides}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +58,15 @@ class BuildConfig:
         text_column: The column that holds the text. Default: text.
         id_column: The column that names documents in the document tables. Default: id, where a
             file has it, and null where its value is an object or a list.
+        recipe: A TOML file with the steps that documents pass before they are tokenized, or the
+            name of one that fineshards has, such as fineweb. Flags given beside it win.
+        where: A condition in SQL on the columns of the input, such as language_score > 0.9; other
+            rows are dropped, before the recipe.
+        dedup: Drop documents that repeat an earlier one, after the recipe: exact (the same text)
+            or minhash (nearly the same).
+        decontaminate: Drop documents that contain questions of evaluations, after the recipe:
+            files of them, such as evals/*.jsonl.
+        keep_keys: Keep the keys of duplicates with the dataset, so that it can grow.
         output: Folder for the dataset, local or gs://bucket/folder.
         tokenizer: A tiktoken encoding, or a tokenizer.json of Hugging Face's tokenizers library:
             the file, a folder that holds one, or a repository on the hub as OWNER/NAME or
@@ -78,8 +94,9 @@ class BuildConfig:
             fastest that is proven to.
         block_bytes: Bytes of text per block, the unit of work. Default: 16 to 64 MiB, by the size
             of the input.
-        bucket_bytes: With --shuffle_seed, the tokens that a worker sorts in memory at a time.
-            Default: 256 MiB, and more for inputs beyond 70 billion tokens.
+        bucket_bytes: With --shuffle_seed, the tokens that a worker sorts in memory at a time, by
+            default 256 MiB, and more for inputs beyond 70 billion tokens. With deduplication, the
+            keys that it compares at a time, by default 64 MiB.
         assembly: How shards are made of token blocks: compose lets Cloud Storage join them, stream
             copies them through the workers. The bytes are the same. Default: auto, compose on
             gs://.
@@ -104,22 +121,27 @@ class BuildConfig:
     dataset_config: str | None = _flag(None, _INPUT, "NAME")
     dataset_split: str = _flag("train", _INPUT, "NAME")
     dataset_revision: str | None = _flag(None, _INPUT, "REVISION")
-    text_column: str = _flag("text", _INPUT, "NAME")
-    id_column: str | None = _flag(None, _INPUT, "NAME")
+    text_column: str = _flag("text", _INPUT, "NAME", decides=True)
+    id_column: str | None = _flag(None, _INPUT, "NAME", decides=True)
+    recipe: str | os.PathLike[str] | None = _flag(None, _CURATION, "FILE", decides=True)
+    where: str | None = _flag(None, _CURATION, "SQL", decides=True)
+    dedup: Literal["exact", "minhash"] | None = _flag(None, _CURATION, decides=True)
+    decontaminate: str | None = _flag(None, _CURATION, "FILE", decides=True)
+    keep_keys: bool = _flag(False, _CURATION, decides=True)
     output: str | os.PathLike[str] = _flag("", _OUTPUT, "FOLDER")
-    tokenizer: str | os.PathLike[str] = _flag("cl100k_base", _TOKENIZER, "NAME")
-    eot_token: str | None = _flag(None, _TOKENIZER, "TEXT")
-    dtype: Literal["auto", "uint16", "uint32"] = _flag("uint32", _OUTPUT)
-    shard_tokens: int = _flag(DEFAULT_SHARD_TOKENS, _OUTPUT, "N", least=1)
-    shuffle_seed: int | None = _flag(None, _OUTPUT, "S")
-    test_fraction: str | float | Fraction | None = _flag(None, _OUTPUT, "F")
-    split_key: str | None = _flag(None, _OUTPUT, "KEY")
-    test_shards: int | None = _flag(None, _OUTPUT, "N")
+    tokenizer: str | os.PathLike[str] = _flag("cl100k_base", _TOKENIZER, "NAME", decides=True)
+    eot_token: str | None = _flag(None, _TOKENIZER, "TEXT", decides=True)
+    dtype: Literal["auto", "uint16", "uint32"] = _flag("uint32", _OUTPUT, decides=True)
+    shard_tokens: int = _flag(DEFAULT_SHARD_TOKENS, _OUTPUT, "N", least=1, decides=True)
+    shuffle_seed: int | None = _flag(None, _OUTPUT, "S", decides=True)
+    test_fraction: str | float | Fraction | None = _flag(None, _OUTPUT, "F", decides=True)
+    split_key: str | None = _flag(None, _OUTPUT, "KEY", decides=True)
+    test_shards: int | None = _flag(None, _OUTPUT, "N", decides=True)
     append: bool = _flag(False, _OUTPUT)
     overwrite: bool = _flag(False, _OUTPUT)
     workers: int | None = _flag(None, _WORK, "N", least=1)
     tokenizer_engine: Literal["auto", "gigatoken", "tiktoken", "tokenizers"] = _flag("auto", _WORK)
-    block_bytes: int | None = _flag(None, _WORK, "SIZE", least=1)
+    block_bytes: int | None = _flag(None, _WORK, "SIZE", least=1, decides=True)
     bucket_bytes: int | None = _flag(None, _WORK, "SIZE", least=1)
     assembly: Literal["auto", "compose", "stream"] = _flag("auto", _WORK)
     max_bad_rows: int = _flag(0, _WORK, "N")
@@ -134,8 +156,9 @@ class BuildConfig:
         self._settle("input", tuple(_place("input", pattern) for pattern in given))
         self._settle("output", _place("output", self.output or ""))
         self._settle("tokenizer", _place("tokenizer", self.tokenizer))
-        if isinstance(self.dataset, str):
-            self._settle("dataset", _place("dataset", self.dataset))
+        for name in ("dataset", "recipe"):
+            if getattr(self, name) is not None:
+                self._settle(name, _place(name, getattr(self, name)))
         if isinstance(self.beam_args, str):
             raise UsageError(f"beam_args must be a list such as [{self.beam_args!r}], not text.")
         self._settle("beam_args", tuple(self.beam_args))
@@ -146,8 +169,11 @@ class BuildConfig:
             raise UsageError("--test_fraction and --test_shards exclude each other; give one.")
         if self.append:
             self._check_append()
-        elif self.bucket_bytes is not None and self.shuffle_seed is None:
-            raise UsageError("--bucket_bytes goes with --shuffle_seed; without it has no meaning.")
+        elif self.bucket_bytes is not None and self.shuffle_seed is None and not self.curates:
+            raise UsageError(
+                "--bucket_bytes goes with --shuffle_seed or deduplication; without it has no "
+                "meaning."
+            )
         if self.split_key is not None:
             self._check_split_key(self.split_key)
         if self.test_fraction is not None:
@@ -173,6 +199,11 @@ class BuildConfig:
         return None if self.test_shards is not None else self.split_key or _DEFAULT_SPLIT_KEY
 
     @property
+    def curates(self) -> bool:
+        """Whether documents pass steps before they are tokenized."""
+        return any((self.recipe, self.where, self.dedup, self.decontaminate))
+
+    @property
     def folder(self) -> str:
         """The output folder, as text however it was given."""
         return os.fspath(self.output)
@@ -195,7 +226,7 @@ class BuildConfig:
     def _check_append(self) -> None:
         """Nothing is said that the dataset has decided."""
         for flag in flags():
-            if flag.name in SETTINGS and getattr(self, flag.name) != flag.default:
+            if flag.metadata["decides"] and getattr(self, flag.name) != flag.default:
                 raise UsageError(
                     f"--{flag.name} is the dataset's own, and an append takes it from there. Leave "
                     "it out."
@@ -224,7 +255,7 @@ class BuildConfig:
     def _check_value(self, flag: Field[Any]) -> None:
         """A word is one of those allowed, a text is one, a number is whole and large enough."""
         value, words = getattr(self, flag.name), choices(flag)
-        if words and value not in words:
+        if words and value not in words and not (value is None and NoneType in kinds(flag)):
             raise UsageError(f"--{flag.name} must be {' or '.join(words)}, got {value!r}.")
         if bool in kinds(flag) and not isinstance(value, bool):
             raise UsageError(f"--{flag.name} must be True or False, got {value!r}.")
@@ -248,20 +279,6 @@ class BuildConfig:
 
 
 _TYPES = get_type_hints(BuildConfig)
-# Flags that decide what a dataset is, and stay as they were when it grows.
-SETTINGS = (
-    "text_column",
-    "id_column",
-    "tokenizer",
-    "eot_token",
-    "dtype",
-    "shard_tokens",
-    "shuffle_seed",
-    "test_fraction",
-    "split_key",
-    "test_shards",
-    "block_bytes",
-)
 
 
 def flags() -> list[Field[Any]]:
@@ -269,9 +286,16 @@ def flags() -> list[Field[Any]]:
     return [each for each in fields(BuildConfig) if each.metadata]
 
 
+def deciding_flags() -> tuple[str, ...]:
+    """The names of the flags that decide what a dataset is."""
+    return tuple(flag.name for flag in flags() if flag.metadata["decides"])
+
+
 def kinds(flag: Field[Any]) -> tuple[Any, ...]:
     """The types that a flag takes."""
-    return get_args(_TYPES[flag.name]) or (_TYPES[flag.name],)
+    united = _TYPES[flag.name]
+    parts = get_args(united) if get_origin(united) in (Union, UnionType) else (united,)
+    return tuple(kind for part in parts for kind in (get_args(part) or (part,)))
 
 
 def choices(flag: Field[Any]) -> tuple[str, ...]:

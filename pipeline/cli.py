@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from fineshards.errors import UsageError
 from fineshards.pipeline.command_table import COMMANDS, Command
 from fineshards.pipeline.outcome import Outcome, show
-from fineshards.pipeline.suggestions import did_you_mean
+from fineshards.suggestions import did_you_mean
 
 # Commands that the table does not have, with their lines on the help page.
 _OTHERS = {

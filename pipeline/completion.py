@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fineshards.errors import UsageError
-from fineshards.pipeline.suggestions import did_you_mean
+from fineshards.suggestions import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import apache_beam as beam
 
 from fineshards.transforms.commit import Commit
+from fineshards.transforms.decisions import WriteDecisions
 from fineshards.transforms.discover import Discover
 from fineshards.transforms.leaks import CountLeaks
+from fineshards.transforms.mark_later import MarkLater
 from fineshards.transforms.plan import Plan, Report
 from fineshards.transforms.shuffle import Shuffle
 from fineshards.transforms.tokenize import Tokenize
@@ -19,7 +21,11 @@ def build_pipeline(root: beam.Pipeline, work: Work) -> beam.PCollection:
 
     When it runs, the job record and the vocabulary must be in storage (`pipeline.launch`).
     """
-    summaries = root | "Discover" >> Discover(work) | "Tokenize" >> Tokenize(work)
+    recipe = work.settings.recipe
+    found = root | "Discover" >> Discover(work)
+    for stage, step in enumerate(recipe.keyed if recipe else ()):
+        found = found | f"MarkLater{step + 1}" >> MarkLater(work, stage)
+    summaries = found | "Tokenize" >> Tokenize(work)
     read = blocks = summaries | "Report" >> Report()
     folder = "blocks"
     if work.settings.shuffle is not None:
@@ -30,4 +36,5 @@ def build_pipeline(root: beam.Pipeline, work: Work) -> beam.PCollection:
     if work.before is not None:
         records = records | "AllShards" >> WithEarlier(work)
     leaks = records | "CountLeaks" >> CountLeaks(work) if work.settings.split.may_leak else None
-    return records | "Commit" >> Commit(work, read["reports"], planned["plan"], leaks)
+    decisions = read["by_file"] | "Decisions" >> WriteDecisions(work) if recipe else None
+    return records | "Commit" >> Commit(work, read["reports"], planned["plan"], leaks, decisions)

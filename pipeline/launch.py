@@ -11,7 +11,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fineshards.commands.wording import describe_leaks, flags_against_leaks
@@ -21,8 +21,10 @@ from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.pipeline import own_process
 from fineshards.pipeline.fresh import call_in_fresh_interpreter
 from fineshards.pipeline.overlap import refuse_overlap
+from fineshards.pipeline.recipes import columns_of_steps, describe_steps, steps_of
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER
 from fineshards.shards.generations import GENERATIONS_FOLDER
 from fineshards.shards.job import (
     FORMAT_VERSION,
@@ -109,17 +111,19 @@ def describe_job(config: BuildConfig) -> tuple[Job, bytes]:
     Raises UsageError or InputError for an input or a tokenizer that cannot be used.
     """
     files, origin = find_input(config)
+    steps = steps_of(config)
     tokenizer, vocabulary = describe_tokenizer(
         _tokenizer_place(os.fspath(config.tokenizer)), config.tokenizer_engine, config.eot_token
     )
     settings = Settings(
-        columns=columns_of(config),
+        columns=replace(columns_of(config), others=columns_of_steps(steps)),
         tokenizer=tokenizer,
         shard_tokens=config.shard_tokens,
         split=_split_rule(config),
         block_bytes=config.block_bytes or default_block_bytes(files),
         dtype=_resolve_dtype(config.dtype, tokenizer),
         shuffle=None if config.shuffle_seed is None else Shuffle(config.shuffle_seed, KEY_VERSION),
+        recipe=describe_steps(steps, config.keep_keys),
     )
     return Job(settings, tuple(files), origin), vocabulary
 
@@ -349,7 +353,8 @@ def _clear(storage: Storage, check: Callable[[], object]) -> None:
     docs/design.md).
     """
     storage.delete(MANIFEST_NAME, check)
-    for folder in (*SPLITS, CHECKPOINTS, "metadata/documents", REJECTED_FOLDER, GENERATIONS_FOLDER):
+    lists = ("metadata/documents", REJECTED_FOLDER, GENERATIONS_FOLDER)
+    for folder in (*SPLITS, CHECKPOINTS, *lists, DECISIONS_FOLDER, KEYS_FOLDER):
         storage.delete_folder(folder, check)
     for name in TOKENIZER_FILES.values():
         storage.delete(name, check)

@@ -8,10 +8,11 @@ from collections.abc import Callable, Container, Sequence
 from itertools import pairwise
 from typing import Any
 
-from fineshards.config import SETTINGS, BuildConfig, choices, flags, kinds
+from fineshards.config import BuildConfig, choices, deciding_flags, flags, kinds
 from fineshards.errors import UsageError
 from fineshards.pipeline.parser import Parser, one_of
 from fineshards.pipeline.quantities import byte_count, count
+from fineshards.pipeline.recipes import with_recipe
 
 # Runners whose job service has options of its own: pipeline/runners/portable.py.
 _DESCRIBED = frozenset({"flink", "portable", "spark"})
@@ -28,7 +29,7 @@ def add_build_flags(parser: Parser) -> None:
 
 def add_append_flags(parser: Parser) -> None:
     """Adds the flags of `append`: those of `build` that the dataset has not decided."""
-    own = ("output", "append", *SETTINGS)
+    own = ("output", "append", *deciding_flags())
     _add_flags(parser, [flag.name for flag in flags() if flag.name not in own])
 
 
@@ -37,8 +38,7 @@ def append_config(
 ) -> BuildConfig:
     """The configuration of the parsed flags of `append`, whose output is `args.folder`."""
     args.output, args.append = args.folder, True
-    defaults = {flag.name: flag.default for flag in flags()}
-    return config_of(parser, argparse.Namespace(**(defaults | vars(args))), beam_args)
+    return config_of(parser, args, beam_args)
 
 
 def add_estimate_flags(parser: Parser) -> None:
@@ -62,9 +62,10 @@ def _add_flags(parser: Parser, names: Container[str]) -> None:
         if flag.name not in names:
             continue
         title, metavar = flag.metadata["group"], flag.metadata["metavar"]
-        options: dict[str, Any] = {"default": flag.default, "metavar": metavar}
+        # Without defaults, which are those of BuildConfig: a recipe may have other ones.
+        options: dict[str, Any] = {"default": argparse.SUPPRESS, "metavar": metavar}
         if flag.name == "input":
-            options |= {"action": "extend", "nargs": "+", "default": []}
+            options |= {"action": "extend", "nargs": "+"}
         elif bool in kinds(flag):
             options |= {"type": _boolean, "nargs": "?", "const": True, "metavar": "true|false"}
         elif choices(flag):
@@ -94,8 +95,8 @@ def config_of(parser: Parser, args: argparse.Namespace, beam_args: Sequence[str]
     """The configuration of parsed flags, and of the arguments that are left, for Beam."""
     if beam_args and not beam_args[0].startswith("-"):
         parser.refuse(beam_args[0], ": files follow --input")
-    given = {flag.name: getattr(args, flag.name) for flag in flags()}
-    return BuildConfig(**given, beam_args=beam_args)
+    given = {flag.name: getattr(args, flag.name) for flag in flags() if hasattr(args, flag.name)}
+    return BuildConfig(**with_recipe(given), beam_args=beam_args)
 
 
 def parse_estimate_flags(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from fineshards.errors import UsageError
-from fineshards.pipeline.suggestions import did_you_mean
+from fineshards.suggestions import did_you_mean
 
 _WIDEST = 100
 # How argparse begins the message about flags that must be given.

@@ -17,6 +17,7 @@ from fineshards.pipeline import own_process
 from fineshards.pipeline.explain import explain
 from fineshards.pipeline.fresh import call_in_fresh_interpreter
 from fineshards.pipeline.options import check_beam_args, launches_template
+from fineshards.pipeline.recipes import with_recipe
 from fineshards.pipeline.runners import dataflow
 from fineshards.pipeline.runners.choice import (
     local_args,
@@ -44,7 +45,7 @@ def _with_config(
 
     def taking_arguments(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Manifest:
         signature.bind(*args, **kwargs)  # whose TypeError does not name the class
-        return action(config(*args, **kwargs))
+        return action(config(*args, **with_recipe(kwargs)))
 
     signature = inspect.signature(config).replace(return_annotation="Manifest")
     taking_arguments.__signature__ = signature  # type: ignore[attr-defined]
@@ -176,8 +177,9 @@ def execute(
     from fineshards.transforms.work import Work
 
     storage = launch.checkpoints.storage
-    work = Work.of(launch.checkpoints, launch.job, config, launch.before)
-    if runs_here(config):
+    here = runs_here(config)
+    work = Work.of(launch.checkpoints, launch.job, config, launch.before, inline=not here)
+    if here:
         try:
             with (
                 _pool(work, config, launch.job) if own_process.is_alone() else nullcontext(),

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fineshards.errors import FineshardsError, OutputError
-from fineshards.shards.block_writer import documents_schema
+from fineshards.shards.block_writer import Documents, documents_schema
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts, LabelCount
 from fineshards.shards.documents import source_schema
@@ -59,7 +59,8 @@ def write_block(
             tokens = np.arange(writer.tokens, writer.tokens + offsets[-1], dtype=np.uint32)
             numbers = range(rows, rows + len(lengths))
             ids = [None if n % 2 else f"id{n}" for n in numbers]
-            writer.append(tokens, offsets, sources_of([n * 10 for n in numbers], ids))
+            sources = sources_of([n * 10 for n in numbers], ids)
+            writer.append(Documents(tokens, offsets, sources))
             rows += len(lengths)
         counts = Counts(
             rows=rows + 3,
@@ -168,7 +169,7 @@ def test_a_block_with_other_counts_than_its_content_is_an_error_and_not_finished
     def write() -> None:
         with checkpoints.create_block(PLACE) as writer:
             flat, offsets = np.arange(3, dtype=np.uint32), np.array([0, 1, 3])
-            writer.append(flat, offsets, sources_of([0, 1], ["a", "b"]))
+            writer.append(Documents(flat, offsets, sources_of([0, 1], ["a", "b"])))
             writer.finish(12, 13, Counts(rows=2, documents=documents, tokens=tokens))
 
     with pytest.raises(
@@ -185,7 +186,7 @@ def test_an_exception_while_a_block_is_written_leaves_no_block(checkpoints: Chec
     def fail_halfway() -> None:
         with checkpoints.create_block(PLACE) as writer:
             tokens = np.arange(3, dtype=np.uint32)
-            writer.append(tokens, np.array([0, 3]), sources_of([0], ["a"]))
+            writer.append(Documents(tokens, np.array([0, 3]), sources_of([0], ["a"])))
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
@@ -198,6 +199,7 @@ def test_a_full_disk_while_a_block_is_written_leaves_no_block(checkpoints: Check
     program = """
 import resource, sys
 import numpy as np, pyarrow as pa
+from fineshards.shards.block_writer import Documents
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.errors import OutputError
 from fineshards.shards.counts import Counts
@@ -217,7 +219,7 @@ for limit, length in ((4_000_000, 1000), (40_000, 1)):
         with checkpoints.create_block(block) as writer:
             for _ in range(3):
                 tokens = np.zeros(2000 * length, np.uint32)
-                writer.append(tokens, np.arange(2001) * length, sources)
+                writer.append(Documents(tokens, np.arange(2001) * length, sources))
             writer.finish(12, 13, Counts(6000, 6000, tokens=6000 * length))
     except OutputError as error:
         print(error)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from fineshards.errors import FineshardsError
 from fineshards.shards.assembly import write_shard
+from fineshards.shards.block_writer import Documents
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts
 from fineshards.shards.documents import (
@@ -108,7 +109,7 @@ def write_blocks(
                 offsets = np.array([0, *accumulate(lengths)], dtype=np.int64)
                 tokens = np.arange(position, position + sum(lengths), dtype=np.uint32)
                 rows = list(range(row, row + len(lengths)))
-                writer.append(tokens, offsets, sources_of(number, rows, rule))
+                writer.append(Documents(tokens, offsets, sources_of(number, rows, rule)))
                 count = len(lengths)
                 counts = Counts(rows=count, documents=count, tokens=len(tokens))
                 of_file.append(writer.finish(index, len(blocks), counts))

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from fineshards.errors import OutputError
 from fineshards.pipeline.cli import main
+from fineshards.shards.block_writer import Documents
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.documents import source_schema
 from fineshards.shards.job import Job
@@ -185,7 +186,8 @@ def test_an_id_that_does_not_fit_is_never_truncated(tmp_path: Path) -> None:
     def write(*tokens: int) -> None:
         with checkpoints.create_block(block) as writer:
             offsets = np.array([0, len(tokens)])
-            writer.append(np.array(tokens, np.uint32), offsets, *sources.to_batches())
+            flat = np.array(tokens, np.uint32)
+            writer.append(Documents(flat, offsets, *sources.to_batches()))
 
     with pytest.raises(OutputError, match="the id 65536, which uint16 cannot hold"):
         write(1, 65_536)

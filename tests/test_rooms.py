@@ -17,25 +17,15 @@ ROOT = Path(__file__).parent.parent
 # three lines: its public names and its command.
 ROOMS = [
     *("benchmarks", "fineshards", "pipeline", "transforms", "commands", "loader", "curation"),
-    *(
-        "encoders",
-        "sources",
-        "shards",
-        "storage",
-        "config",
-        "extras",
-        "cores",
-        "parent",
-        "errors",
-        "printable",
-    ),
+    *("encoders", "sources", "shards", "storage", "config", "extras", "cores", "parent", "errors"),
+    *("printable", "suggestions"),
 ]
 # Folders of the checkout that are installed inside the package.
 MAPPED = ("pipeline", "transforms")
 # A room that imports less than the rooms below it. The loader knows the files on disk alone.
 ALLOWED = {
     "loader": {"shards", "storage", "errors"},
-    "curation": {"shards", "storage", "extras", "errors"},
+    "curation": {"shards", "storage", "extras", "errors", "suggestions"},
     "encoders": {"shards", "storage", "cores", "errors"},
     "sources": {"shards", "storage", "errors"},
     "shards": {"storage", "errors"},

@@ -6,14 +6,15 @@ import numpy as np
 
 from fineshards.encoders.compared import encode_compared
 from fineshards.encoders.encoder import Encoder
+from fineshards.shards.block_writer import Documents
 from fineshards.shards.counts import Counts
 from fineshards.shards.records import Block, SourceFile
 from fineshards.shards.rejected import Rejected
 from fineshards.shards.reports import BlockSummary
-from fineshards.shards.runs import RunWriter
 from fineshards.shards.stretch import Stretch
 from fineshards.sources.reading import Head, discover_blocks, read_block
 from fineshards.sources.rows import Rows
+from fineshards.transforms.judging import Judging
 from fineshards.transforms.work import Work
 
 # Counts of record batches that are kept before they are added up.
@@ -34,8 +35,11 @@ def finish_block(
     block: Block,
     encoder: Encoder,
     work: Work,
+    judging: Judging | None = None,
 ) -> tuple[BlockSummary, bool]:
     """Encodes a block into its token block, unless an earlier run did.
+
+    judging: the steps of the job's recipe, if it has one; its last stage is done here.
 
     Returns the block's summary, and whether an earlier run had finished it. Rows with null text
     are counted and skipped. Rows that cannot be encoded are listed in `metadata/rejected/`; one
@@ -43,10 +47,12 @@ def finish_block(
     """
     read = work.checkpoints.read_runs if work.settings.shuffle else work.checkpoints.read_summary
     finished = read(block.place)
-    if finished is not None:
+    if finished is not None and (judging is None or judging.has_last_stage(block)):
         return finished, True
     work.checkpoints.stop_if_replaced(file.index)
     rows = read_block(file, work.settings.columns, block)
+    if judging is not None:
+        rows = judging.last_stage(rows, file, block)
     return _encode_rows(rows, file, block, encoder, work), False
 
 
@@ -62,9 +68,16 @@ def probe_block(
 
 
 def encode_again(
-    file: SourceFile, block: Block, stretch: Stretch, encoder: Encoder, work: Work
+    file: SourceFile,
+    block: Block,
+    stretch: Stretch,
+    encoder: Encoder,
+    work: Work,
+    judging: Judging | None = None,
 ) -> tuple[BlockSummary, Counts, int]:
     """Encodes those documents of a block that lie in a stretch of a stream, for a repair.
+
+    judging: the steps of the job's recipe, whose decisions are in the storage.
 
     Returns the summary of the token block, the counts of the whole block without tokens, and how
     many of its documents are in the stream.
@@ -75,6 +88,8 @@ def encode_again(
     def wanted_rows() -> Iterator[Rows]:
         for rows in read_block(file, work.settings.columns, block):
             found = rows.with_text()
+            if judging is not None:
+                found = judging.decided(found, file)
             text_bytes = found.document_counts(np.zeros(len(found.numbers), np.int64)).text_bytes
             documents = len(found.numbers)
             whole.append(rows.counts() + Counts(documents=documents, text_bytes=text_bytes))
@@ -106,16 +121,12 @@ def _encode_rows(
             rejected.add(rows.bad)
             documents = rows.with_text()
             encoded, compared = encode_compared(encoder, documents.texts, file, documents.numbers)
-            writer.append(
-                encoded.tokens, encoded.offsets, documents.sources(file.index, settings.split)
-            )
+            sources = documents.sources(file.index, settings.split)
+            writer.append(Documents(encoded.tokens, encoded.offsets, sources))
             counts.append(rows.counts())
             counts.append(documents.document_counts(np.diff(encoded.offsets)))
             counts.append(Counts(by_reference=encoded.by_reference, compared=compared))
             if len(counts) > _ADDENDS:
                 counts = [Counts.total(counts)]
         rejected.save(checkpoints.storage, block)
-        summary = writer.finish(block.index, block.blocks, Counts.total(counts))
-    if isinstance(writer, RunWriter):
-        checkpoints.mark_runs(block.place, writer, summary)
-    return summary
+        return writer.finish(block.index, block.blocks, Counts.total(counts))

@@ -5,16 +5,18 @@ nothing after `pipeline.run()` where the job is.
 """
 
 import logging
+from collections.abc import Iterable
 
 import apache_beam as beam
 
 from fineshards.commands.wording import describe_leaks, flags_against_leaks, warn_of_leaks
 from fineshards.errors import FineshardsError
+from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER
 from fineshards.shards.leaks import NOTHING, Found, describe_example
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.metadata import metadata_files
 from fineshards.shards.plan import StreamPlan
-from fineshards.shards.records import ShardRecord
+from fineshards.shards.records import MetadataFile, ShardRecord
 from fineshards.shards.reports import FileReport
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
@@ -27,7 +29,7 @@ _log = logging.getLogger("fineshards.worker.commit")
 class Commit(beam.PTransform):
     """From shard records, file reports, the plan and the leaks to the manifest.
 
-    leaks: None where there can be none.
+    leaks: None where there can be none. decisions: the files of a recipe's decisions.
     """
 
     def __init__(
@@ -36,8 +38,10 @@ class Commit(beam.PTransform):
         reports: beam.PCollection,
         plan: beam.PCollection,
         leaks: beam.PCollection | None,
+        decisions: beam.PCollection | None = None,
     ) -> None:
         super().__init__()
+        self._decisions = decisions
         self._leaks = leaks
         self._work = work
         self._reports = reports
@@ -55,6 +59,7 @@ class Commit(beam.PTransform):
                 beam.pvalue.AsSingleton(self._plan),
                 self._work,
                 None if self._leaks is None else beam.pvalue.AsSingleton(self._leaks, NOTHING),
+                () if self._decisions is None else beam.pvalue.AsList(self._decisions),
             )
         )
 
@@ -65,6 +70,7 @@ def commit(
     plan: StreamPlan,
     work: Work,
     found: Found | None = None,
+    decisions: Iterable[MetadataFile] = (),
 ) -> str:
     """Writes the manifest and clears the checkpoints; returns the manifest's name.
 
@@ -90,7 +96,10 @@ def commit(
         before = Manifest.load_finished(storage, job.generation - 1)
         before.keep(storage)
         reports = [*before.reports, *reports]
-    metadata = metadata_files(storage, job, reports)
+    metadata = [*metadata_files(storage, job, reports), *decisions]
+    if before is not None:
+        kept = (DECISIONS_FOLDER, KEYS_FOLDER)
+        metadata += [file for file in before.metadata if file.name.startswith(kept)]
     manifest = Manifest.of(job, plan.layout, records, reports, metadata, leaks)
     name = manifest.save(storage, before)
     # A worker that comes late must not delete the checkpoints of a job that came after.

@@ -26,7 +26,7 @@ from typing import Any
 from fineshards.errors import FineshardsError
 from fineshards.parent import end_with, how_it_ended
 from fineshards.shards.records import Block, SourceFile
-from fineshards.transforms.tasks import DiscoverFile, Done, FinishBlock, Task, Worker
+from fineshards.transforms.tasks import DiscoverFile, Done, Task, Worker, first_task
 from fineshards.transforms.work import Work
 
 # macOS's own libraries do not survive a fork.
@@ -65,6 +65,7 @@ class Pool:
 
         resumes: whether the same command goes on where this one ends, as a build does.
         """
+        self._work = work
         self._resumes = resumes
         # Guards what follows; notified when there is a result.
         self._changed = threading.Condition()
@@ -204,7 +205,9 @@ class Pool:
                 self._blocks[file] = blocks
                 # All footers first: a wrong flag then leaves no block behind.
                 if self._failure is None and len(self._blocks) == len(self._files):
-                    self._add(FinishBlock(f, b) for f in self._files for b in self._blocks[f])
+                    self._add(
+                        first_task(f, b, self._work) for f in self._files for b in self._blocks[f]
+                    )
             self._results[task] = result
             self._changed.notify_all()
 

@@ -15,9 +15,10 @@ from fineshards.encoders.loading import load_encoder
 from fineshards.shards.assembly import write_shard
 from fineshards.shards.buckets import merge_runs, write_bucket
 from fineshards.shards.counts import Counts
+from fineshards.shards.judged import JudgedBlock, KeyFile, Range
 from fineshards.shards.layout import Layout, ShardKey
 from fineshards.shards.leaks import Comparison, Part, TextsInTest, parts_of, read_texts
-from fineshards.shards.records import Block, Piece, ShardRecord, SourceFile
+from fineshards.shards.records import Block, MetadataFile, Piece, ShardRecord, SourceFile
 from fineshards.shards.reports import BlockSummary
 from fineshards.shards.shuffle import Bucket, Fragment, Group
 from fineshards.shards.stretch import Stretch
@@ -27,6 +28,7 @@ from fineshards.transforms.blocks import (
     finish_block,
     probe_block,
 )
+from fineshards.transforms.judging import Judging
 from fineshards.transforms.work import Work
 
 
@@ -45,6 +47,17 @@ class Worker:
             self.work.checkpoints.storage,
             self.work.tokenizer_engine,
         )
+
+    @cached_property
+    def judging(self) -> Judging | None:
+        """The steps of the job's recipe, if it has one."""
+        return None if self.work.settings.recipe is None else Judging(self.work)
+
+    @property
+    def recipe(self) -> Judging:
+        """The steps of the job's recipe, which it has."""
+        assert self.judging is not None
+        return self.judging
 
     @cached_property
     def paths(self) -> list[str]:
@@ -82,7 +95,7 @@ class FinishBlock:
 
     def run(self, worker: Worker) -> tuple[BlockSummary, bool]:
         """See `finish_block`."""
-        return finish_block(self.file, self.block, worker.encoder, worker.work)
+        return finish_block(self.file, self.block, worker.encoder, worker.work, worker.judging)
 
     def __str__(self) -> str:
         block = self.block
@@ -90,6 +103,122 @@ class FinishBlock:
             f"tokenizing block {block.index + 1} of {block.blocks} of {self.file.path} (from row "
             f"{block.first_row})"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeBlock:
+    """Judges a block in a stage of the recipe that ends with a keyed step."""
+
+    file: SourceFile
+    block: Block
+    stage: int
+
+    def run(self, worker: Worker) -> tuple[JudgedBlock, bool]:
+        """See `Judging.judge_block`."""
+        return worker.recipe.judge_block(self.file, self.block, self.stage)
+
+    def __str__(self) -> str:
+        block = self.block
+        return (
+            f"judging block {block.index + 1} of {block.blocks} of {self.file.path} (from row "
+            f"{block.first_row})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class IndexKeys:
+    """Makes the keys of documents that others have."""
+
+    file: SourceFile
+    stage: int
+
+    def run(self, worker: Worker) -> KeyFile:
+        """See `Judging.index_keys`."""
+        return worker.recipe.index_keys(self.file, self.stage)
+
+    def __str__(self) -> str:
+        return f"reading the keys of {self.file.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class SplitKeys:
+    """Cuts a file of keys by ranges of keys."""
+
+    keys: KeyFile
+    stage: int
+    partitions: int
+
+    def run(self, worker: Worker) -> list[tuple[int, Range]]:
+        """See `Marking.split_keys`."""
+        return worker.recipe.marking(self.stage).split_keys(self.keys, self.partitions)
+
+    def __str__(self) -> str:
+        return f"reading {self.keys.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class MarkKeys:
+    """Finds which documents have a key of an earlier one, in a range of keys."""
+
+    stage: int
+    partition: int
+    partitions: int
+    ranges: tuple[Range, ...]
+
+    def run(self, worker: Worker) -> list[tuple[int, Range]]:
+        """See `Marking.mark_keys`."""
+        marking = worker.recipe.marking(self.stage)
+        return marking.mark_keys(self.partition, self.partitions, self.ranges)
+
+    def __str__(self) -> str:
+        return f"comparing keys, range {self.partition + 1} of {self.partitions}"
+
+
+@dataclass(frozen=True, slots=True)
+class JoinComponents:
+    """Finds the documents that are linked by keys in any number of steps."""
+
+    stage: int
+    ranges: tuple[Range, ...]
+
+    def run(self, worker: Worker) -> list[tuple[int, Range]]:
+        """See `Marking.join_components`."""
+        return worker.recipe.marking(self.stage).join_components(self.ranges)
+
+    def __str__(self) -> str:
+        return "joining components"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMarked:
+    """Stores which documents of a file have a key of an earlier one."""
+
+    stage: int
+    file: SourceFile
+    blocks: tuple[Block, ...]
+    ranges: tuple[Range, ...]
+
+    def run(self, worker: Worker) -> tuple[SourceFile, tuple[Block, ...]]:
+        """See `Marking.write_marked`; returns the file and its blocks, for the next stage."""
+        worker.recipe.marking(self.stage).write_marked(self.file.index, self.ranges)
+        return self.file, self.blocks
+
+    def __str__(self) -> str:
+        return f"marking the duplicates of {self.file.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteDecisions:
+    """Writes the decisions about a file, and its keys if they are kept."""
+
+    file: int
+
+    def run(self, worker: Worker) -> list[MetadataFile]:
+        """See `Judging.write_decisions`."""
+        return worker.recipe.write_decisions(self.file)
+
+    def __str__(self) -> str:
+        return f"writing the decisions about file {self.file}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +247,9 @@ class EncodeAgain:
 
     def run(self, worker: Worker) -> tuple[BlockSummary, Counts, int]:
         """See `encode_again`."""
-        return encode_again(self.file, self.block, self.stretch, worker.encoder, worker.work)
+        return encode_again(
+            self.file, self.block, self.stretch, worker.encoder, worker.work, worker.judging
+        )
 
     def __str__(self) -> str:
         return f"tokenizing {self.file.path} again (from row {self.block.first_row})"
@@ -208,6 +339,13 @@ class ReadTexts:
 Task = (
     DiscoverFile
     | FinishBlock
+    | JudgeBlock
+    | IndexKeys
+    | SplitKeys
+    | MarkKeys
+    | JoinComponents
+    | WriteMarked
+    | WriteDecisions
     | ProbeBlock
     | EncodeAgain
     | MergeRuns
@@ -215,5 +353,13 @@ Task = (
     | WriteShard
     | ReadTexts
 )
+
+
+def first_task(file: SourceFile, block: Block, work: Work) -> Task:
+    """What is done first to a block."""
+    recipe = work.settings.recipe
+    return JudgeBlock(file, block, 0) if recipe and recipe.keyed else FinishBlock(file, block)
+
+
 # What a task returns, and the seconds that it took.
 Done = tuple[Any, float]

@@ -12,7 +12,9 @@ from fineshards.shards.plan import Before
 class Work:
     """A launched job as its steps see it. Small, because it is pickled into each step.
 
-    before: what the dataset holds already, if the job makes it grow. The options decide no byte;
+    before: what the dataset holds already, if the job makes it grow. inline: whether keys of
+    duplicates cross the runner's shuffle as bytes; otherwise, as references to files, because a
+    local runner holds its shuffle in memory. The options decide no byte;
     BuildConfig describes them.
     """
 
@@ -25,10 +27,16 @@ class Work:
     max_bad_rows: int = 0
     keep_checkpoints: bool = False
     fail_on_leak: bool = False
+    inline: bool = False
 
     @classmethod
     def of(
-        cls, checkpoints: Checkpoints, job: Job, config: BuildConfig, before: Before | None = None
+        cls,
+        checkpoints: Checkpoints,
+        job: Job,
+        config: BuildConfig,
+        before: Before | None = None,
+        inline: bool = False,
     ) -> "Work":
         """The work of a job."""
         return cls(
@@ -41,4 +49,5 @@ class Work:
             max_bad_rows=config.max_bad_rows,
             keep_checkpoints=config.keep_checkpoints,
             fail_on_leak=config.fail_on_leak,
+            inline=inline,
         )

@@ -67,7 +67,8 @@ class MinHash(Keyed):
             the stream is kept.
 
     Example:
-        >>> keys = MinHash(buckets=3).keys(Batch.of_texts(["The same words!", "the same words", "…"]))
+        >>> batch = Batch.of_texts(["The same words!", "the same words", "…"])
+        >>> keys = MinHash(buckets=3).keys(batch)
         >>> keys.owners.tolist(), bool((keys.keys[:3] == keys.keys[3:]).all())
         ([0, 0, 0, 1, 1, 1], True)
     """
@@ -109,7 +110,9 @@ class MinHash(Keyed):
         """See Keyed."""
         derived = f"word hashes: {self.words}"
         documents = batch.derived(derived, lambda texts: word_hashes(texts, self.words))
-        sizes = np.fromiter((len(document) // 8 for document in documents), np.int64, len(documents))
+        sizes = np.fromiter(
+            (len(document) // 8 for document in documents), np.int64, len(documents)
+        )
         owners = np.flatnonzero(sizes)
         hashes = np.frombuffer(b"".join(documents), "<u8").astype(np.uint64, copy=False)
         shingles, bounds = shingle_hashes(hashes, sizes[owners], self.n_grams)

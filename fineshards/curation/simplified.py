@@ -21,6 +21,7 @@ import threading
 import unicodedata
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from importlib.metadata import version
 from typing import Any, Literal, get_args
 
 from xxhash import xxh3_64_digest
@@ -91,10 +92,18 @@ def word_hashes(texts: Sequence[str], words: Words = "space") -> list[bytes]:
 
 def spacy_words(text: str) -> list[str]:
     """spaCy's English tokens of a text, without white space around them, and without empty ones."""
-    tokenizer = english().tokenizer
-    with english().memory_zone():
-        words = [token.text.strip() for token in tokenizer(text)]
+    nlp = english()
+    with nlp.memory_zone():
+        words = [token.text.strip() for token in nlp.tokenizer(for_spacy(text))]
     return [word for word in words if word]
+
+
+def for_spacy(text: str) -> str:
+    """A text without the one word that spaCy stumbles over: the name of a flag of its own.
+
+    Words and sentences have the same lengths as in the text.
+    """
+    return text.replace("IS_ALPHA", "is_alpha")
 
 
 _of_this_thread = threading.local()
@@ -121,10 +130,7 @@ def pins(words: Words = "space") -> dict[str, str]:
 
 def spacy_version() -> str:
     """The version of spaCy, which decides about tokens and sentences."""
-    import spacy
-
-    version: str = spacy.__version__
-    return version
+    return version("spacy")
 
 
 class _Memo(dict[str, bytes]):

@@ -33,6 +33,8 @@ class Step:
 
     # Raised whenever the step decides differently with the same parameters.
     VERSION: ClassVar[int] = 1
+    # Whether the step is tried on golden documents. Not where other people's code may fail on them.
+    GOLDEN: ClassVar[bool] = True
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -52,6 +54,9 @@ class Step:
 
 class Judge(Step):
     """A filter or a rewrite: judges each document by itself."""
+
+    # Whether the step may return other texts: then it is done again whenever a text is read.
+    REWRITES: ClassVar[bool] = False
 
     def apply(self, batch: Batch) -> Outcome:
         """Judges the documents of a batch.
@@ -91,6 +96,11 @@ class Keyed(Step):
 
     # Bits of a key, 64 or 128.
     KEY_BITS: ClassVar[int] = 128
+
+    @property
+    def key_bits(self) -> int:
+        """Bits of a key, 64 or 128."""
+        return self.KEY_BITS
 
     @property
     def reason(self) -> str:

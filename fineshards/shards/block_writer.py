@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,14 @@ def documents_schema(rule: SplitRule) -> pa.Schema:
     """
     numbers = [pa.field(name, pa.int64(), nullable=False) for name in ("document", "offset", "end")]
     return pa.schema([*numbers, *source_schema(rule)])
+
+
+class Documents(NamedTuple):
+    """n documents: their tokens in one array, n+1 offsets into it, n rows of `source_schema`."""
+
+    tokens: npt.NDArray[np.unsignedinteger]
+    offsets: npt.NDArray[np.int64]
+    sources: pa.RecordBatch
 
 
 class Part:
@@ -109,16 +117,9 @@ class BlockWriter:
         """The number of documents appended so far."""
         return sum(part.documents for part in self._parts.values())
 
-    def append(
-        self,
-        tokens: npt.NDArray[np.unsignedinteger],
-        offsets: npt.NDArray[np.int64],
-        sources: pa.RecordBatch,
-    ) -> None:
-        """Appends n documents: their tokens in one array, n+1 offsets, n rows of `source_schema`.
-
-        Raises OutputError for a token id that the dtype cannot hold.
-        """
+    def append(self, documents: Documents) -> None:
+        """Appends documents; raises OutputError for a token id that the dtype cannot hold."""
+        tokens, offsets, sources = documents
         content = fitting(tokens, self._dtype)
         streams = streams_of(sources, self._rule)
         # Neighbours of one stream are written together: tokens are not copied to sort them.

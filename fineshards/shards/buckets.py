@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pyarrow as pa
 
+from fineshards.shards.block_writer import Documents
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts
 from fineshards.shards.layout import Shuffle
@@ -30,11 +31,9 @@ def merge_runs(
         return finished
     gathered = _gather(fragments, checkpoints)
     with checkpoints.create_runs(name, shuffle, gathered.bytes + 1, group.bits) as writer:
-        for tokens, offsets, sources in gathered.batches():
-            writer.append(tokens, offsets, sources)
-        summary = writer.finish(name.index, 1)
-    checkpoints.mark_runs(name, writer, summary)
-    return summary
+        for documents in gathered.batches:
+            writer.append(documents)
+        return writer.finish(name.index, 1, gathered.counts())
 
 
 def write_bucket(
@@ -66,7 +65,7 @@ def write_bucket(
         for chosen, tokens in gathered.take(order):
             offsets = np.concatenate([[0], np.cumsum(lengths[chosen])])
             (sources,) = documents.take(pa.array(chosen)).combine_chunks().to_batches()
-            writer.append(tokens, offsets, sources)
+            writer.append(Documents(tokens, offsets, sources))
         counts = Counts(rows=len(order), documents=len(order), tokens=int(lengths[order].sum()))
         return writer.finish(0, 1, counts)
 
@@ -78,9 +77,9 @@ def _gather(fragments: Iterable[Fragment], checkpoints: Checkpoints) -> Gathered
     ordered = sorted(fragments, key=lambda one: (one.block, one.start))
     if checkpoints.storage.supports_mmap:
         for fragment in ordered:
-            gathered.append(*checkpoints.read_fragment(fragment))
+            gathered.append(checkpoints.read_fragment(fragment))
         return gathered
     with ThreadPoolExecutor(_REQUESTS) as pool:
         for found in pool.map(checkpoints.read_fragment, ordered):
-            gathered.append(*found)
+            gathered.append(found)
     return gathered

@@ -29,7 +29,6 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -39,6 +38,7 @@ from fineshards.shards.block_writer import (
     CHECKSUM_KEY,
     SUMMARY_KEY,
     BlockWriter,
+    Documents,
     Part,
     documents_writer,
 )
@@ -267,20 +267,17 @@ class Checkpoints:
     def create_runs(
         self, name: TokenBlock, shuffle: Shuffle, run_bytes: int, bits: int | None = None
     ) -> Iterator[RunWriter]:
-        """A sorted token block to write; `mark_runs` with its summary finishes it."""
+        """A sorted token block to write; end the `with` body with the writer's `finish`."""
         with (
             self.storage.create(self.tokens_name(name), durable=False) as tokens,
             self.storage.create(self._cells_name(name), durable=False) as documents,
         ):
-            yield RunWriter(
+            writer = RunWriter(
                 name, tokens, documents, self.dtype, self.rule, shuffle, run_bytes, bits
             )
-
-    def mark_runs(self, name: TokenBlock, writer: RunWriter, summary: BlockSummary) -> None:
-        """Marks a sorted token block as finished."""
-        checksums = {"tokens": writer.checksum, "documents": writer.documents_checksum}
-        record = summary.to_record() | {"bytes": writer.bytes, "crc32c": checksums}
-        self.storage.write(self._runs_name(name), json.dumps(record).encode(), durable=False)
+            yield writer
+        mark = json.dumps(writer.mark()).encode()
+        self.storage.write(self._runs_name(name), mark, durable=False)
 
     def read_runs(self, name: TokenBlock) -> BlockSummary | None:
         """The summary of a finished sorted block; None if it is missing, incomplete or damaged."""
@@ -295,10 +292,8 @@ class Checkpoints:
                 return None
         return BlockSummary.from_record(record)
 
-    def read_fragment(
-        self, fragment: Fragment
-    ) -> tuple[npt.NDArray[np.unsignedinteger], npt.NDArray[np.int64], pa.RecordBatch]:
-        """The documents of a fragment: what BlockWriter.append takes."""
+    def read_fragment(self, fragment: Fragment) -> Documents:
+        """The documents of a fragment."""
         size = self.dtype.itemsize
         content = self.storage.read_range(
             self._cells_name(fragment.block), fragment.first_byte, fragment.last_byte
@@ -307,7 +302,8 @@ class Checkpoints:
         tokens = self.storage.read_range(
             self.tokens_name(fragment.block), fragment.start * size, fragment.stop * size
         )
-        return np.frombuffer(tokens, self.dtype), np.concatenate([[0], np.cumsum(lengths)]), sources
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        return Documents(np.frombuffer(tokens, self.dtype), offsets, sources)
 
     # -- names
 

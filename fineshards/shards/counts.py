@@ -45,6 +45,23 @@ class LabelCount:
 
 
 @dataclass(frozen=True, slots=True)
+class Dropped:
+    """Documents that a step of the recipe dropped for one reason.
+
+    Args:
+        step: Number of the step in the recipe, from 0.
+        reason: Why, or `(more than 2,000 values)` for all of a step with so many reasons.
+        documents: Number of documents.
+        text_bytes: UTF-8 bytes of their texts as the source has them.
+    """
+
+    step: int
+    reason: str
+    documents: int
+    text_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Counts:
     """Counts of rows, and of the documents and tokens made from them. Add them with `+`.
 
@@ -58,6 +75,7 @@ class Counts:
         by_reference: Documents encoded by the reference encoder.
         compared: Documents that the reference encoder encoded as well, with the same tokens.
         labels: Documents and tokens per label, sorted by column and value.
+        dropped: Documents that the recipe dropped, by step and reason, sorted.
 
     Example:
         >>> from fineshards.shards.counts import Counts
@@ -75,6 +93,7 @@ class Counts:
     by_reference: int = 0
     compared: int = 0
     labels: tuple[LabelCount, ...] = ()
+    dropped: tuple[Dropped, ...] = ()
 
     def __add__(self, other: Counts) -> Counts:
         return Counts.total([self, other])
@@ -92,21 +111,33 @@ class Counts:
         """
         numbers = dict.fromkeys(_NUMBERS, 0)
         labels: dict[str, dict[str, list[int]]] = {}
+        dropped: dict[int, dict[str, list[int]]] = {}
         for part in parts:
             for name in _NUMBERS:
                 numbers[name] += getattr(part, name)
             for label in part.labels:
-                _add_label(labels.setdefault(label.column, {}), label)
-        ordered = tuple(
-            LabelCount(column, value, *labels[column][value])
-            for column in sorted(labels)
-            for value in sorted(labels[column])
+                sums = (label.documents, label.tokens)
+                _add_value(labels.setdefault(label.column, {}), label.value, sums)
+            for each in part.dropped:
+                sums = (each.documents, each.text_bytes)
+                _add_value(dropped.setdefault(each.step, {}), each.reason, sums)
+        return cls(
+            **numbers,
+            labels=tuple(
+                LabelCount(column, value, *values[value])
+                for column, values in sorted(labels.items())
+                for value in sorted(values)
+            ),
+            dropped=tuple(
+                Dropped(step, reason, *reasons[reason])
+                for step, reasons in sorted(dropped.items())
+                for reason in sorted(reasons)
+            ),
         )
-        return cls(**numbers, labels=ordered)
 
     @classmethod
     def sum_numbers(cls, parts: Iterable[Counts]) -> dict[str, int]:
-        """The sums of all numbers by name, without the labels, which are many."""
+        """The sums of all numbers by name, without those by label or reason, which are many."""
         parts = list(parts)
         return {name: sum(getattr(part, name) for part in parts) for name in _NUMBERS}
 
@@ -114,19 +145,25 @@ class Counts:
         """Whether every row is a document, has no text or was rejected.
 
         Returns:
-            True if rows = documents + nulls + rejected.
+            True if rows = documents + nulls + rejected + dropped.
         """
-        return self.rows == self.documents + self.nulls + self.rejected
+        return self.rows == self.documents + self.nulls + self.rejected + self.documents_dropped
+
+    @property
+    def documents_dropped(self) -> int:
+        """The number of documents that the recipe dropped."""
+        return sum(each.documents for each in self.dropped)
 
     def imbalance(self) -> str:
         """The numbers of rows that do not balance, for an error message."""
+        dropped = f", {self.documents_dropped} dropped" if self.dropped else ""
         return (
-            f"{self.rows} rows, but {self.documents} documents, {self.nulls} null and "
+            f"{self.rows} rows, but {self.documents} documents{dropped}, {self.nulls} null and "
             f"{self.rejected} rejected"
         )
 
     def numbers(self) -> dict[str, int]:
-        """All counts but the labels, by name."""
+        """All counts but those by label or reason, by name."""
         return {name: getattr(self, name) for name in _NUMBERS}
 
     def labels_json(self) -> dict[str, dict[str, dict[str, int]]]:
@@ -145,33 +182,40 @@ class Counts:
             for column, values in content["labels"].items()
             for value, sums in values.items()
         )
-        return from_fields(cls, content, labels=labels)
+        dropped = tuple(from_fields(Dropped, each) for each in content.get("dropped", ()))
+        return from_fields(cls, content, labels=labels, dropped=dropped)
 
     def to_record(self) -> dict[str, Any]:
         """The counts in the form of a checkpoint."""
-        return self.numbers() | {"labels": [asdict(label) for label in self.labels]}
+        labels = [asdict(label) for label in self.labels]
+        return self.numbers() | {"labels": labels, "dropped": self.dropped_json()}
+
+    def dropped_json(self) -> list[dict[str, Any]]:
+        """What the recipe dropped, in the manifest's form."""
+        return [asdict(each) for each in self.dropped]
 
     @classmethod
     def from_record(cls, content: Mapping[str, Any]) -> Counts:
         """The inverse of `to_record`; ignores other fields."""
         labels = tuple(LabelCount(**label) for label in content["labels"])
-        return from_fields(cls, content, labels=labels)
+        dropped = tuple(Dropped(**each) for each in content.get("dropped", ()))
+        return from_fields(cls, content, labels=labels, dropped=dropped)
 
 
-_NUMBERS = tuple(each.name for each in fields(Counts) if each.name != "labels")
+_NUMBERS = tuple(each.name for each in fields(Counts) if each.name not in ("labels", "dropped"))
 
 
-def _add_label(values: dict[str, list[int]], label: LabelCount) -> None:
-    """Adds a label to the sums of its column, by value.
+def _add_value(values: dict[str, list[int]], value: str, sums: tuple[int, int]) -> None:
+    """Adds to the two sums of one value of a column, or of one reason of a step.
 
-    Whether a column is one label depends on its values alone: an addend with more than MAX_VALUES
+    Whether a column has one entry depends on its values alone: an addend with more than MAX_VALUES
     makes the sum have more. So order and grouping do not matter.
     """
-    value = MANY_VALUES if MANY_VALUES in values else label.value
+    value = MANY_VALUES if MANY_VALUES in values else value
     entry = values.setdefault(value, [0, 0])
-    entry[0] += label.documents
-    entry[1] += label.tokens
+    entry[0] += sums[0]
+    entry[1] += sums[1]
     if value == MANY_VALUES or len(values) > MAX_VALUES:
-        sums = [sum(column) for column in zip(*values.values(), strict=True)]
+        total = [sum(column) for column in zip(*values.values(), strict=True)]
         values.clear()
-        values[MANY_VALUES] = sums
+        values[MANY_VALUES] = total

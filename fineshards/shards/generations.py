@@ -37,6 +37,11 @@ class Generation:
     redaction_sha256: str | None = None
 
 
+def kept_name(generation: int) -> str:
+    """The file that keeps the manifest of a generation when there is a later one."""
+    return f"{GENERATIONS_FOLDER}/{generation:04d}.json"
+
+
 def borders(generations: Sequence[Generation]) -> tuple[int, ...]:
     """How many source files each generation has, with those of the ones before."""
     return tuple(accumulate(generation.files for generation in generations))

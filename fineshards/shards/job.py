@@ -24,6 +24,7 @@ from fineshards.shards.generations import (
 )
 from fineshards.shards.layout import HASH_VERSION, KEY_VERSION, Shuffle, SplitRule
 from fineshards.shards.npy import DTYPES
+from fineshards.shards.recipes import RecipeRecord
 from fineshards.shards.records import JSON_ERRORS, SourceFile, as_text, from_fields, to_fields
 from fineshards.shards.redaction import Redaction
 from fineshards.storage.base import Storage
@@ -54,12 +55,14 @@ class Columns:
         id_required: Whether a file without the id column is an error; true if the user named it, or
             if it is the split key.
         split: Column that is read for the split key alone; None if there is none.
+        others: Columns that the steps of a recipe ask for.
     """
 
     text: str
     id: str
     id_required: bool
     split: str | None = None
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,7 @@ class Settings:
         block_bytes: Bytes of text per block; a block ends once it has this many.
         dtype: Type of the tokens in the shards, `uint32` (the default) or `uint16`.
         shuffle: The order of documents; None for that of their sources.
+        recipe: The steps that documents pass before they are tokenized; None if there are none.
 
     Example:
         >>> from fineshards.shards.manifest import Manifest
@@ -121,6 +125,7 @@ class Settings:
     block_bytes: int
     dtype: str = "uint32"
     shuffle: Shuffle | None = None
+    recipe: RecipeRecord | None = None
 
     @property
     def token_dtype(self) -> np.dtype[np.unsignedinteger]:
@@ -129,11 +134,18 @@ class Settings:
 
     def differences(self, other: Settings) -> list[str]:
         """How other settings differ from these, by flag; empty if they do not."""
-        return [
+        found = [
             f"{name}: was {old!r}, now {new!r}"
             for (name, old), (_, new) in zip(_by_flag(self), _by_flag(other), strict=True)
             if old != new
         ]
+        mine, others = self.recipe, other.recipe
+        if mine is not None and others is not None:
+            return found + mine.differences(others)
+        if mine is not None or others is not None:
+            was, now = ("none" if each is None else "one" for each in (mine, others))
+            found.append(f"recipe: was {was}, now {now}")
+        return found
 
 
 def of_generation(number: int) -> str:
@@ -235,6 +247,7 @@ class Job:
         """The content of the record."""
         content = {"format_version": self.format_version, "fingerprint": self.fingerprint()}
         content |= asdict(self)
+        content["settings"] = settings_to_json(self.settings, FORMAT_VERSION)
         if self.redaction is None:
             del content["redaction"]
         return json.dumps(content, indent=1).encode()
@@ -295,6 +308,12 @@ def load_redaction(storage: Storage, number: int, generation: Generation) -> Red
 def settings_to_json(settings: Settings, version: int) -> dict[str, Any]:
     """Settings as a version of the job record and the manifest has them."""
     fields = asdict(settings)
+    # Left out where there is none, so that records without them stay as they were.
+    del fields["recipe"]
+    if settings.recipe is not None:
+        fields["recipe"] = settings.recipe.to_json()
+    if not settings.columns.others:
+        del fields["columns"]["others"]
     if version < 3:
         del fields["shuffle"]
     if version == 1:
@@ -315,7 +334,7 @@ def settings_from_json(fields: dict[str, Any]) -> Settings:
     return from_fields(
         Settings,
         fields,
-        columns=from_fields(Columns, {"split": None} | fields["columns"]),
+        columns=_columns_from_json(fields["columns"]),
         tokenizer=from_fields(
             Tokenizer,
             fields["tokenizer"],
@@ -323,7 +342,13 @@ def settings_from_json(fields: dict[str, Any]) -> Settings:
         ),
         split=_rule_from_json(fields["split"]),
         shuffle=_shuffle_from_json(fields.get("shuffle")),
+        recipe=RecipeRecord.from_json(fields["recipe"]) if "recipe" in fields else None,
     )
+
+
+def _columns_from_json(fields: dict[str, Any]) -> Columns:
+    others = tuple(as_text(name) for name in fields.get("others", ()))
+    return from_fields(Columns, {"split": None} | fields, others=others)
 
 
 def _shuffle_from_json(fields: dict[str, Any] | None) -> Shuffle | None:
@@ -351,6 +376,7 @@ def _by_flag(settings: Settings) -> list[tuple[str, object]]:
         ("--text_column", columns.text),
         ("--id_column", columns.id),
         ("--id_column given", columns.id_required),
+        ("columns for the recipe", columns.others),
         ("kind of tokenizer", tokenizer.kind),
         ("--tokenizer", tokenizer.name),
         ("vocabulary sha256", tokenizer.vocabulary_sha256),

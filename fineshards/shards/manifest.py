@@ -15,12 +15,12 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fineshards.errors import FineshardsError, OutputError
-from fineshards.shards import npy, version_1
+from fineshards.shards import manifest_checks, npy, version_1
 from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.generations import (
-    GENERATIONS_FOLDER,
     Generation,
     generations_to_json,
+    kept_name,
 )
 from fineshards.shards.job import Job, Settings, settings_to_json
 from fineshards.shards.layout import SPLITS, Layout, table_name
@@ -38,13 +38,6 @@ from fineshards.storage.base import Storage
 
 MANIFEST_NAME = "metadata/manifest.json"
 MANIFEST_VERSION = 3
-
-
-def kept_name(generation: int) -> str:
-    """The file that keeps the manifest of a generation when there is a later one."""
-    return f"{GENERATIONS_FOLDER}/{generation:04d}.json"
-
-
 # The libraries that can change the bytes of a dataset.
 _LIBRARIES = (
     "fineshards",
@@ -179,64 +172,7 @@ class Manifest:
             >>> Manifest.load(open_storage(dataset_folder)).contradictions()
             []
         """
-        found = []
-        fingerprint = self.job.fingerprint()
-        if fingerprint != self.fingerprint:
-            found.append(
-                f"its fingerprint is {self.fingerprint}, but its settings and files give "
-                f"{fingerprint}"
-            )
-        names = [shard.name for shard in self.shards]
-        # Counted first, because a damaged layout may ask for more names than fit into memory.
-        if len(names) != self.layout.windows:
-            found.append(f"{len(names)} shards, expected {self.layout.windows}")
-        elif names != (expected := list(map(self.layout.shard_name, self.layout.shard_keys()))):
-            difference = sorted(set(names) ^ set(expected)) or "their order"
-            found.append(f"the names of the shards are not those of the layout: {difference}")
-        else:
-            for key, shard in zip(self.layout.shard_keys(), self.shards, strict=True):
-                length = self.layout.shard_length(key)
-                if (shard.split, shard.index) != (key.split, key.index):
-                    found.append(f"{shard.name} is recorded as {shard.split} {shard.index}")
-                if shard.tokens != length:
-                    found.append(f"{shard.name} has {shard.tokens} tokens, expected {length}")
-                if shard.bytes != npy.file_bytes(shard.tokens, self.settings.token_dtype):
-                    found.append(f"{shard.name} has {shard.bytes} bytes for {shard.tokens} tokens")
-        listed = {file.name for file in self.metadata}
-        if self.version != 1 and not listed >= {self.job.record_name, self.settings.tokenizer.file}:
-            found.append("it has no checksum of the job record, or of the tokenizer's file")
-        for report, file in zip(self.reports, self.files, strict=True):
-            if not report.counts.balances():
-                found.append(f"{file.path} does not balance: {report.counts.imbalance()}")
-        totals = self.totals()
-        for what, in_shards in (
-            ("tokens", sum(shard.tokens for shard in self.shards)),
-            ("documents", sum(shard.documents for shard in self.shards)),
-        ):
-            if totals[what] != in_shards:
-                found.append(f"the files have {totals[what]} {what}, the shards {in_shards}")
-        if self.settings.split.by_document:
-            test = self.splits()["test"]
-            for what in ("documents", "tokens"):
-                in_files = sum(getattr(report.test, what) for report in self.reports)
-                if in_files != test[what]:
-                    found.append(
-                        f"the files have {in_files} test {what}, the test shards {test[what]}"
-                    )
-        counts_leaks = self.version > 2 and self.settings.split.may_leak
-        if counts_leaks != (self.leaks is not None):
-            found.append("it counts leaks where there can be none, or does not where there can be")
-        elif self.leaks is not None:
-            splits = self.splits()
-            for split, leaking in (
-                ("test", self.leaks.test_documents),
-                ("train", self.leaks.train_documents),
-            ):
-                if leaking > splits[split]["documents"]:
-                    found.append(f"{leaking} documents of {split} leak, more than there are")
-            if bool(self.leaks.test_documents) != bool(self.leaks.train_documents):
-                found.append("documents of one split leak, and none of the other")
-        return found
+        return manifest_checks.contradictions(self)
 
     def splits(self) -> dict[str, dict[str, int]]:
         """What each split holds.
@@ -516,4 +452,5 @@ def _file_json(file: SourceFile, report: FileReport) -> dict[str, Any]:
         | {"blocks": report.blocks}
         | counts.numbers()
         | {"test": report.test and asdict(report.test), "labels": counts.labels_json()}
+        | ({"dropped": counts.dropped_json()} if counts.dropped else {})
     )

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from fineshards.errors import OutputError
+from fineshards.shards.generations import kept_name
 from fineshards.shards.job import JOB_NAME, Job, job_name
-from fineshards.shards.manifest import kept_name
 from fineshards.shards.records import JSON_ERRORS, MetadataFile
 from fineshards.shards.rejected import REJECTED_FOLDER, rejected_paths
 from fineshards.shards.reports import FileReport

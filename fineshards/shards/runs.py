@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from fineshards.shards.block_writer import check_counts, fitting, streams_of
+from fineshards.shards.block_writer import Documents, check_counts, fitting, streams_of
 from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.documents import source_schema
 from fineshards.shards.layout import Shuffle, SplitRule
@@ -47,48 +47,40 @@ class Gathered:
     """Documents in memory, to be taken in the order of their keys."""
 
     dtype: np.dtype[np.unsignedinteger]
-    tokens: list[npt.NDArray[np.unsignedinteger]] = field(default_factory=list)
-    offsets: list[npt.NDArray[np.int64]] = field(default_factory=list)
-    sources: list[pa.RecordBatch] = field(default_factory=list)
+    batches: list[Documents] = field(default_factory=list)
     bytes: int = 0
 
-    def append(
-        self,
-        tokens: npt.NDArray[np.unsignedinteger],
-        offsets: npt.NDArray[np.int64],
-        sources: pa.RecordBatch,
-    ) -> None:
-        """Adds n documents: see BlockWriter.append."""
-        content = fitting(tokens, self.dtype)
-        self.tokens.append(content)
-        self.offsets.append(offsets)
-        self.sources.append(sources)
-        self.bytes += content.nbytes + sources.nbytes
+    def append(self, documents: Documents) -> None:
+        """Adds documents: see BlockWriter.append."""
+        content = fitting(documents.tokens, self.dtype)
+        self.batches.append(documents._replace(tokens=content))
+        self.bytes += content.nbytes + documents.sources.nbytes
+
+    def counts(self) -> Counts:
+        """The counts of documents and tokens."""
+        documents = sum(len(batch.sources) for batch in self.batches)
+        tokens = sum(len(batch.tokens) for batch in self.batches)
+        return Counts(rows=documents, documents=documents, tokens=tokens)
 
     def table(self) -> pa.Table:
         """The sources of all documents, and `length`: the number of tokens of each."""
-        lengths = np.concatenate([np.diff(offsets) for offsets in self.offsets])
-        table = pa.Table.from_batches(self.sources).combine_chunks()
+        lengths = np.concatenate([np.diff(batch.offsets) for batch in self.batches])
+        table = pa.Table.from_batches([batch.sources for batch in self.batches]).combine_chunks()
         return table.append_column(
             pa.field("length", pa.int64(), nullable=False), pa.array(lengths)
         )
-
-    def batches(
-        self,
-    ) -> Iterator[tuple[npt.NDArray[np.unsignedinteger], npt.NDArray[np.int64], pa.RecordBatch]]:
-        """What was appended."""
-        return zip(self.tokens, self.offsets, self.sources, strict=True)
 
     def take(
         self, order: npt.NDArray[np.int64]
     ) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.unsignedinteger]]]:
         """The tokens of documents in an order: some of them, and their tokens, at a time."""
-        sizes = [len(offsets) - 1 for offsets in self.offsets]
+        sizes = [len(batch.sources) for batch in self.batches]
+        offsets = [batch.offsets for batch in self.batches]
         batches = np.repeat(np.arange(len(sizes)), sizes)[order].tolist()
-        starts = np.concatenate([offsets[:-1] for offsets in self.offsets])[order].tolist()
-        stops = np.concatenate([offsets[1:] for offsets in self.offsets])[order].tolist()
+        starts = np.concatenate([each[:-1] for each in offsets])[order].tolist()
+        stops = np.concatenate([each[1:] for each in offsets])[order].tolist()
         # Slices, because `take` of Arrow is five times as slow.
-        tokens = self.tokens
+        tokens = [batch.tokens for batch in self.batches]
         for at in range(0, len(order), _CHUNK_DOCUMENTS):
             upto = at + _CHUNK_DOCUMENTS
             places = zip(batches[at:upto], starts[at:upto], stops[at:upto], strict=True)
@@ -125,41 +117,39 @@ class RunWriter:
         self._sums = [[0, 0] for _ in rule.streams]
         self._runs: list[Run] = []
         self._token_end = self._document_end = 0
-        self.checksum = self.documents_checksum = 0
+        self._checksum = self._documents_checksum = 0
+        self._summary: BlockSummary | None = None
 
-    @property
-    def bytes(self) -> dict[str, int]:
-        """The sizes of the two files so far."""
-        return {
-            "tokens": self._token_end * self._dtype.itemsize,
-            "documents": self._document_end,
-        }
-
-    def append(
-        self,
-        tokens: npt.NDArray[np.unsignedinteger],
-        offsets: npt.NDArray[np.int64],
-        sources: pa.RecordBatch,
-    ) -> None:
-        """Appends n documents: see BlockWriter.append."""
-        self._gathered.append(tokens, offsets, sources)
+    def append(self, documents: Documents) -> None:
+        """Appends documents: see BlockWriter.append."""
+        self._gathered.append(documents)
         if self._gathered.bytes >= self._run_bytes:
             self._write_run()
 
-    def finish(self, index: int, blocks: int, counts: Counts | None = None) -> BlockSummary:
+    def finish(self, index: int, blocks: int, counts: Counts) -> BlockSummary:
         """Writes what is left; returns the summary of block `index` of `blocks`.
 
-        counts: of the block, which must be those of the documents appended; None for none but
-        those of documents and tokens.
+        Raises FineshardsError if `counts` differs from the documents and tokens appended.
         """
-        if self._gathered.tokens:
+        if self._gathered.batches:
             self._write_run()
         documents, tokens = (sum(sums[which] for sums in self._sums) for which in (0, 1))
-        if counts is None:
-            counts = Counts(rows=documents, documents=documents, tokens=tokens)
         check_counts(self._name, counts, documents, tokens)
         test = Sums(*self._sums[0]) if self._rule.by_document else None
-        return BlockSummary(self._name.file, index, blocks, counts, test, tuple(self._runs))
+        self._summary = BlockSummary(
+            self._name.file, index, blocks, counts, test, tuple(self._runs)
+        )
+        return self._summary
+
+    def mark(self) -> dict[str, Any]:
+        """What marks the block as finished: its summary, and the sizes and checksums of files."""
+        assert self._summary is not None, "finish comes first"
+        sizes = {
+            "tokens": self._token_end * self._dtype.itemsize,
+            "documents": self._document_end,
+        }
+        checksums = {"tokens": self._checksum, "documents": self._documents_checksum}
+        return self._summary.to_record() | {"bytes": sizes, "crc32c": checksums}
 
     def _write_run(self) -> None:
         gathered, self._gathered = self._gathered, Gathered(self._dtype)
@@ -185,8 +175,8 @@ class RunWriter:
         order: npt.NDArray[np.int64],
     ) -> None:
         for _, tokens in gathered.take(order):
-            self.checksum = write_with_checksum(
-                tokens.view(np.uint8), self._tokens_file, self.checksum
+            self._checksum = write_with_checksum(
+                tokens.view(np.uint8), self._tokens_file, self._checksum
             )
         (sorted_table,) = table.take(pa.array(order)).combine_chunks().to_batches()
         lengths = sorted_table["length"].to_numpy()
@@ -200,8 +190,8 @@ class RunWriter:
         for first, stop in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True):
             if first < stop:
                 cell = sorted_table.slice(first, stop - first).serialize()
-                self.documents_checksum = write_with_checksum(
-                    np.frombuffer(cell, np.uint8), self._documents_file, self.documents_checksum
+                self._documents_checksum = write_with_checksum(
+                    np.frombuffer(cell, np.uint8), self._documents_file, self._documents_checksum
                 )
                 self._document_end += len(cell)
             places.append(self._document_end)

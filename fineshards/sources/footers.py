@@ -90,7 +90,10 @@ def column_chunks(
     column: a column at the top level. Raises InputError if the footer is damaged, or the column
     encrypted.
     """
-    position = _paths(footer).index(column)
+    paths = _paths(footer)
+    # Of a nested column, its first part.
+    inner = [path for path in paths if path.startswith(f"{column}.")]
+    position = paths.index(column if column in paths else inner[0])
     unreadable = open_parquet(cast(BinaryIO, _Unreadable(file.size)), footer=footer)
     for group in range(footer.num_row_groups):
         try:

@@ -1,11 +1,8 @@
-"""JSON lines, plain or compressed with gzip or zstd: one object per line, one block per file."""
+"""JSON lines, plain or compressed: one object per line, one block per file."""
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
-import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -16,14 +13,9 @@ import pyarrow as pa
 from fineshards.errors import InputError
 from fineshards.shards.job import Columns
 from fineshards.shards.records import BadRow, Block, SourceFile
+from fineshards.sources.compression import explained, open_text
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, LABEL_COLUMNS, Rows
 
-# RFC 1952 for gzip, RFC 8878 for zstd. zstd files may begin with a skippable frame (pzstd's do).
-_MAGIC = {
-    "none": (b"",),
-    "gzip": (b"\x1f\x8b",),
-    "zstd": (b"\x28\xb5\x2f\xfd", *(bytes([n, 0x2A, 0x4D, 0x18]) for n in range(0x50, 0x60))),
-}
 _KINDS = {str: "a string", bool: "a boolean", dict: "an object", list: "an array"}
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -35,7 +27,7 @@ def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: 
     only be found by reading from the start, so the file is not split and `block_bytes` has no
     effect.
     """
-    for line_number, line in lines(file, opened):
+    for line_number, line in _lines(file, opened):
         try:
             record = _parse(line)
         except ValueError:
@@ -57,9 +49,9 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
     """
     batch = _Batch(columns)
     row = block.first_row
-    for line_number, line in lines(file, opened):
+    for line_number, line in _lines(file, opened):
         try:
-            batch.add(row, parse_row(line, columns), len(line))
+            batch.add(row, *_parse_row(line, columns), len(line))
         except ValueError as error:
             batch.bad.append(BadRow(row, f"line {line_number}, ", str(error)))
         row += 1
@@ -82,12 +74,14 @@ class _Batch:
         self._columns = columns
         self._numbers: list[int] = []
         self._records: list[dict[str, Any]] = []
+        self._others: list[list[str | None]] = []
         self._bytes = 0
         self.bad: list[BadRow] = []
 
-    def add(self, row: int, record: dict[str, Any], size: int) -> None:
+    def add(self, row: int, record: dict[str, Any], others: list[str | None], size: int) -> None:
         self._numbers.append(row)
         self._records.append(record)
+        self._others.append(others)
         self._bytes += size
 
     def is_full(self) -> bool:
@@ -101,6 +95,11 @@ class _Batch:
             split=self._column(self._columns.split, pa.string()),
             labels={name: self._column(name, pa.string()) for name in LABEL_COLUMNS},
             bad=self.bad,
+            others={
+                name: pa.array([values[index] for values in self._others], pa.string())
+                for index, name in enumerate(self._columns.others)
+            },
+            others_are_json=True,
         )
 
     def _column(self, name: str | None, kind: pa.DataType) -> pa.Array:
@@ -109,8 +108,11 @@ class _Batch:
         return pa.array([_as_text(record.get(name)) for record in self._records], kind)
 
 
-def parse_row(line: bytes, columns: Columns) -> dict[str, Any]:
-    """The object of a line; raises ValueError with the reason if it cannot be a row."""
+def _parse_row(line: bytes, columns: Columns) -> tuple[dict[str, Any], list[str | None]]:
+    """The object of a line, and the JSON texts of the other columns that are asked for.
+
+    Raises ValueError with the reason if it cannot be a row.
+    """
     record = _parse(line)
     if columns.text not in record:
         raise ValueError(f"has no field {columns.text!r}; its fields are {', '.join(record)}")
@@ -119,15 +121,35 @@ def parse_row(line: bytes, columns: Columns) -> dict[str, Any]:
         raise ValueError(f"its {columns.text!r} is {_kind(text)}, expected a string")
     if columns.id_required and isinstance(id_ := record.get(columns.id), dict | list):
         raise ValueError(f"its {columns.id!r} is {_kind(id_)}, expected a string or a number")
+    others = [_json_text(record.get(name), name, line) for name in columns.others]
     # Integers beyond 64 bits have become floats, which would make different ids equal.
     as_text = [columns.id, *LABEL_COLUMNS, *([columns.split] if columns.split else [])]
     inexact = [name for name in as_text if _is_inexact(record.get(name))]
     if inexact:
-        try:
-            exact = json.loads(line, parse_int=str, parse_float=str)
-        except RecursionError:
-            raise ValueError("is nested too deep to read its numbers exactly") from None
+        exact = _parse_exactly(line, parse_int=str, parse_float=str)
         record |= {name: exact[name] for name in inexact}
+    return record, others
+
+
+def _json_text(value: object, name: str, line: bytes) -> str | None:
+    """A value of an object as JSON; null for null."""
+    if value is None:
+        return None
+    try:
+        if not _holds_inexact(value):
+            return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:  # nested deeper than it writes
+        pass
+    value = _parse_exactly(line)[name]
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _parse_exactly(line: bytes, **numbers: Any) -> dict[str, Any]:
+    """The object of a line, by a slower parser that keeps large integers."""
+    try:
+        record: dict[str, Any] = json.loads(line, **numbers)
+    except RecursionError:
+        raise ValueError("is nested too deep to read its values exactly") from None
     return record
 
 
@@ -144,6 +166,20 @@ def _parse(line: bytes) -> dict[str, Any]:
 
 def _is_inexact(value: object) -> bool:
     return isinstance(value, float) and abs(value) >= 1 << 63
+
+
+def _holds_inexact(value: object) -> bool:
+    """Whether a value, or one inside it, is a float that may have been an integer."""
+    within = [value]
+    while within:
+        value = within.pop()
+        if _is_inexact(value):
+            return True
+        if isinstance(value, dict):
+            within += value.values()
+        elif isinstance(value, list):
+            within += value
+    return False
 
 
 def _as_text(value: object) -> str | None:
@@ -173,34 +209,11 @@ def _named(columns: Columns) -> dict[str, str]:
     return named
 
 
-def lines(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]]:
+def _lines(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Yields line numbers, from 1, and lines. Skips blank lines."""
-    first_bytes = opened.read(4)
-    opened.seek(0)
-    if not first_bytes.startswith(_MAGIC[file.compression]):
-        found = f"it starts with {first_bytes!r}" if first_bytes else "it is empty"
-        raise InputError(
-            f"{file.path} is not {file.compression} compressed, although its name says so: {found}."
-            " Rename the file, or download it again."
-        )
     line_number = 0
-    try:
-        for line_number, line in enumerate(decompress(file.compression, opened), start=1):
+    with explained(file, lambda: f"line {line_number}"):
+        for line_number, line in enumerate(open_text(file, opened), start=1):
             content = line.removeprefix(_BYTE_ORDER_MARK) if line_number == 1 else line
             if content.strip():
                 yield line_number, content
-    except (EOFError, zlib.error, OSError) as error:
-        raise InputError(
-            f"{file.path}, after line {line_number}: cannot be read: {error}. "
-            "The file is damaged or truncated; download it again."
-        ) from error
-
-
-def decompress(compression: str, opened: BinaryIO) -> Any:
-    """Returns a stream of the text of an opened file."""
-    if compression == "gzip":
-        return gzip.GzipFile(fileobj=opened)
-    if compression == "zstd":
-        # Not the zstandard package, whose reader does not detect a truncated file.
-        return io.BufferedReader(pa.CompressedInputStream(opened, "zstd"), 1 << 20)
-    return opened

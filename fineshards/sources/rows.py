@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fineshards.shards.counts import Counts, LabelCount
+from fineshards.shards.counts import Counts, Dropped, LabelCount
 from fineshards.shards.documents import source_schema
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.records import BadRow
@@ -34,7 +34,9 @@ class Rows:
     numbers: row numbers within the file, int64, shape (n,). texts: large_string with nulls.
     ids: string with nulls. split: values of the column that is read for the split key, string with
     nulls; all null if there is none. labels: string arrays by column name. bad: rows that were left
-    out because they cannot be encoded.
+    out because they cannot be encoded. others: the columns of `Columns.others`, with the types of
+    the file. others_are_json: whether these are JSON texts instead, string with nulls. nulls,
+    dropped: rows that were left out because they have no text, or because a recipe drops them.
     """
 
     numbers: npt.NDArray[np.int64]
@@ -43,6 +45,10 @@ class Rows:
     split: pa.Array
     labels: dict[str, pa.Array]
     bad: list[BadRow] = field(default_factory=list)
+    others: dict[str, pa.Array] = field(default_factory=dict)
+    others_are_json: bool = False
+    nulls: int = 0
+    dropped: tuple[Dropped, ...] = ()
 
     def with_text(self) -> Rows:
         """Returns the rows whose text is not null. Each of them is a document."""
@@ -60,6 +66,8 @@ class Rows:
             split=self.split.filter(mask),
             labels={name: values.filter(mask) for name, values in self.labels.items()},
             bad=bad,
+            others={name: values.filter(mask) for name, values in self.others.items()},
+            others_are_json=self.others_are_json,
         )
 
     def sources(self, file: int, rule: SplitRule) -> pa.RecordBatch:
@@ -86,8 +94,14 @@ class Rows:
 
     def counts(self) -> Counts:
         """Counts all rows, rows without text and rejected rows."""
-        rows = len(self.numbers) + len(self.bad)
-        return Counts(rows=rows, nulls=self.texts.null_count, rejected=len(self.bad))
+        nulls = self.nulls + self.texts.null_count
+        dropped = sum(each.documents for each in self.dropped)
+        return Counts(
+            rows=len(self.numbers) + len(self.bad) + self.nulls + dropped,
+            nulls=nulls,
+            rejected=len(self.bad),
+            dropped=self.dropped,
+        )
 
     def document_counts(self, lengths: npt.NDArray[np.int64]) -> Counts:
         """Counts documents, tokens, text and labels. All rows must have text.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ class Read:
     rows: list[tuple[int, str | None, str | None]]
     bad: list[BadRow]
     labels: dict[str, list[str | None]]
+    others: dict[str, list[Any]] = field(default_factory=dict)
 
 
 def write_groups(path: Path, groups: list[pa.Table], **options: Any) -> Path:
@@ -63,6 +64,8 @@ def add(read: Read, batches: Any) -> None:
         read.bad += batch.bad
         for name, values in batch.labels.items():
             read.labels.setdefault(name, []).extend(values.to_pylist())
+        for name, values in batch.others.items():
+            read.others.setdefault(name, []).extend(values.to_pylist())
 
 
 def check(batch: Rows) -> None:
@@ -71,3 +74,6 @@ def check(batch: Rows) -> None:
     assert batch.ids.type == pa.string()
     assert all(values.type == pa.string() for values in batch.labels.values())
     assert all(len(values) == len(batch.numbers) for values in batch.labels.values())
+    assert all(len(values) == len(batch.numbers) for values in batch.others.values())
+    if batch.others_are_json:
+        assert all(values.type == pa.string() for values in batch.others.values())

@@ -1,0 +1,201 @@
+"""The steps of a recipe, applied to the documents of a batch.
+
+Keyed steps need the keys of all documents, so they cut the recipe into stages. A stage is the
+filters and rewrites up to a keyed step, and that step's keys; the last stage has no keyed step.
+Between two stages the keys are compared. A filter judges each document once, in its own stage; a
+rewrite is done again in each later stage, because texts are not stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from fineshards.curation.batch import Batch
+from fineshards.curation.golden import golden_sha256
+from fineshards.curation.recipe import NamedStep, load_steps
+from fineshards.curation.step import Judge, Keyed, KeyedSpans, Keys
+from fineshards.errors import FineshardsError
+from fineshards.shards.decisions import Decisions, drops
+from fineshards.shards.hash_sample import sampled
+from fineshards.shards.recipes import RecipeRecord
+
+# The share of documents that each step judges again, by themselves and in its plainest way.
+COMPARED_SHARE = 1 / 1000
+
+
+class Judged(NamedTuple):
+    """What a stage makes of a batch.
+
+    kept: the documents that are left, with their texts. dropped: the stage's decisions, in the
+    form of `decisions.SCHEMA`. keys: those of the keyed step that ends the stage.
+    """
+
+    kept: Batch
+    dropped: list[pa.Table]
+    keys: Keys | None
+
+
+class Curator:
+    """The steps of a job, loaded and checked."""
+
+    def __init__(self, steps: Sequence[NamedStep]) -> None:
+        self.steps = [each.step for each in steps]
+        self.names = [f"{number} {each.use}" for number, each in enumerate(steps, 1)]
+        keyed = [number for number, step in enumerate(self.steps) if isinstance(step, Keyed)]
+        # The keyed step that ends each stage.
+        self._ends = [*keyed, len(self.steps)]
+
+    @classmethod
+    def of(cls, recipe: RecipeRecord) -> Curator:
+        """The steps of a job's recipe.
+
+        Raises FineshardsError if a step is not what it was when the job was launched.
+        """
+        steps = load_steps(recipe.steps)
+        found = replace(describe(steps), keep_keys=recipe.keep_keys, indexes=recipe.indexes)
+        differences = recipe.differences(found)
+        if differences:
+            raise FineshardsError(
+                "the steps of the recipe are not what they were when the job was launched: "
+                f"{'; '.join(differences)}. Install the same versions, and give the same files, "
+                "or start again with --overwrite."
+            )
+        return cls(steps)
+
+    @property
+    def stages(self) -> int:
+        """The number of stages; one more than there are keyed steps."""
+        return len(self._ends)
+
+    def keyed(self, stage: int) -> Keyed:
+        """The keyed step that ends a stage."""
+        step = self.steps[self._ends[stage]]
+        assert isinstance(step, Keyed)
+        return step
+
+    def number_of_keyed(self, stage: int) -> int:
+        """The number in the recipe of the keyed step that ends a stage."""
+        return self._ends[stage]
+
+    def judge(self, batch: Batch, stage: int, earlier: Decisions) -> Judged:
+        """Does a stage's steps.
+
+        batch: documents as the source has them. earlier: the decisions of the stages before, and of
+        the keyed steps that ended them.
+
+        Raises InputError for a document that cannot be judged, and FineshardsError if a step
+        decides differently about the same document.
+        """
+        batch = batch.keep(~earlier.are_dropped(batch.rows))
+        first = 0 if stage == 0 else self._ends[stage - 1]
+        dropped: list[pa.Table] = []
+        for number in range(self._ends[stage]):
+            if not len(batch):
+                break
+            step, before = self.steps[number], batch
+            reasons: Sequence[str | None] | None
+            if isinstance(step, KeyedSpans):
+                batch, reasons = _cut(step, batch, number, earlier)
+            elif isinstance(step, Judge) and (number >= first or step.REWRITES):
+                outcome = step.apply(batch)
+                if number >= first:
+                    self._compare(step, number, batch, outcome.reasons, outcome.texts)
+                if outcome.texts is not None:
+                    batch = batch.with_texts(outcome.texts)
+                reasons = outcome.reasons
+            else:
+                continue
+            if reasons is None:
+                continue
+            kept = np.array([reason is None for reason in reasons])
+            if kept.all():
+                continue
+            if number < first:
+                self._complain(number, before, int(np.flatnonzero(~kept)[0]), "kept", "dropped")
+            named = [reason for reason in reasons if reason is not None]
+            dropped.append(drops(batch.rows[~kept], number, named))
+            batch = batch.keep(kept)
+        keys = self.keyed(stage).keys(batch) if stage + 1 < self.stages else None
+        return Judged(batch, dropped, keys)
+
+    def texts(self, batch: Batch, decisions: Decisions) -> Batch:
+        """The documents that all steps keep, with the texts that are tokenized.
+
+        decisions: all those about the source file.
+        """
+        return self.before(batch, len(self.steps), decisions)
+
+    def before(self, batch: Batch, step: int, decisions: Decisions) -> Batch:
+        """The documents of a batch with their texts as a step finds them.
+
+        All given documents must reach that step: the caller leaves out those that an earlier one
+        dropped.
+        """
+        for number in range(step):
+            each = self.steps[number]
+            if isinstance(each, KeyedSpans):
+                batch, _ = _cut(each, batch, number, decisions)
+            elif isinstance(each, Judge) and each.REWRITES:
+                texts = each.apply(batch).texts
+                batch = batch if texts is None else batch.with_texts(texts)
+        return batch
+
+    def _compare(
+        self,
+        step: Judge,
+        number: int,
+        batch: Batch,
+        reasons: Sequence[str | None] | None,
+        texts: Sequence[str] | None,
+    ) -> None:
+        """Judges a sample again; raises FineshardsError for the first document that differs."""
+        chosen = np.flatnonzero(sampled(batch.rows, COMPARED_SHARE, salt=batch.file))
+        for index in chosen.tolist():
+            again = step.apply_again(batch.only(index))
+            first = None if reasons is None else reasons[index]
+            second = None if again.reasons is None else again.reasons[0]
+            if first != second:
+                self._complain(number, batch, index, *map(_verdict, (first, second)))
+            if first is None:
+                one = batch.strings[index] if texts is None else texts[index]
+                other = batch.strings[index] if again.texts is None else again.texts[0]
+                if one != other:
+                    self._complain(number, batch, index, "gave one text", "gave another text")
+
+    def _complain(self, number: int, batch: Batch, index: int, once: str, again: str) -> None:
+        raise FineshardsError(
+            f"file {batch.file}, row {batch.rows[index]}: step {self.names[number]} {once} this "
+            f"document and {again} it when it was judged again. A step must be a function of the "
+            "document alone. Remove what depends on a clock, on chance or on earlier documents; "
+            "if the step is one of fineshards, please report the document."
+        )
+
+
+def describe(steps: Sequence[NamedStep]) -> RecipeRecord:
+    """The record of steps; raises FineshardsError if what they need is missing."""
+    golden = golden_sha256(each.step for each in steps)
+    return RecipeRecord(tuple(each.record() for each in steps), golden)
+
+
+def _verdict(reason: str | None) -> str:
+    return "kept" if reason is None else f"dropped ({reason})"
+
+
+def _cut(
+    step: KeyedSpans, batch: Batch, number: int, decisions: Decisions
+) -> tuple[Batch, list[str | None] | None]:
+    """Cuts the spans that an earlier span has the keys of; also why documents are dropped."""
+    spans = [decisions.spans(number, row) for row in batch.rows.tolist()]
+    if not any(spans):
+        return batch, None
+    texts, reasons = [], []
+    for text, cut in zip(batch.strings, spans, strict=True):
+        left, reason = step.cut(text, cut) if cut else (text, "")
+        texts.append("" if left is None else left)
+        reasons.append(reason if left is None else None)
+    return batch.with_texts(texts), reasons

@@ -1,0 +1,199 @@
+"""Recipes: which steps documents pass, in which order, with which parameters.
+
+A recipe is a TOML file:
+
+    [build]                     # optional: flags of `fineshards build`
+    tokenizer = "cl100k_base"
+
+    [[steps]]
+    use = "gopher_quality"      # the name of a step, datatrove:NAME, or package.module:function
+    min_doc_words = 30          # its parameters; `false` switches a rule off
+
+docs/recipe.schema.json describes it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from fineshards.curation.registry import STEPS
+from fineshards.curation.step import Keyed, Step
+from fineshards.errors import UsageError
+from fineshards.shards.recipes import StepRecord
+from fineshards.suggestions import did_you_mean
+
+_TABLES = ("description", "build", "steps")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedStep:
+    """A step, and the name that a recipe uses for it."""
+
+    use: str
+    step: Step
+
+    def record(self) -> StepRecord:
+        """All that the step decides by; raises FineshardsError if something of it is missing."""
+        step = self.step
+        return StepRecord.of(
+            self.use, parameters_of(step), step.VERSION, step.pins(), isinstance(step, Keyed)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The content of a recipe file.
+
+    steps: in order. build: values of flags of `fineshards build`, by name. description: a line for
+    people.
+    """
+
+    steps: tuple[NamedStep, ...]
+    build: Mapping[str, Any] = field(default_factory=dict)
+    description: str = ""
+
+
+def parse_recipe(content: str, path: str) -> Recipe:
+    """Reads a recipe; raises UsageError, with the path, for anything that it may not hold."""
+    try:
+        found = tomllib.loads(content)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} is not TOML: {error}.") from error
+    for name in found:
+        if name not in _TABLES:
+            raise UsageError(
+                f"{path}: unknown key {name!r}; a recipe has {', '.join(_TABLES)}."
+                f"{did_you_mean(name, _TABLES)}"
+            )
+    steps, build = found.get("steps", []), found.get("build", {})
+    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+        raise UsageError(f"{path}: steps must be tables, each begun by a line [[steps]].")
+    if not isinstance(build, dict):
+        raise UsageError(f"{path}: build must be a table, begun by a line [build].")
+    named = []
+    for number, parameters in enumerate(steps, 1):
+        use = parameters.pop("use", None)
+        if not isinstance(use, str):
+            raise UsageError(f'{path}, step {number}: give the step\'s name, use = "NAME".')
+        named.append(make_step(use, parameters, f"{path}, step {number} ({use})"))
+    return Recipe(tuple(named), build, str(found.get("description", "")))
+
+
+def make_step(use: str, parameters: Mapping[str, Any], where: str) -> NamedStep:
+    """The step of a name with the given parameters, and defaults for the others.
+
+    where: begins the message of an error.
+
+    Raises UsageError for an unknown step or parameter, or for a value that it cannot have.
+    """
+    try:
+        return NamedStep(use, _make(use, parameters))
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
+
+
+def load_steps(records: Iterable[StepRecord]) -> list[NamedStep]:
+    """The steps of a job's record."""
+    import json
+
+    return [
+        make_step(record.use, json.loads(record.parameters), f"step {record.use} of the job")
+        for record in records
+    ]
+
+
+def parameters_of(step: Step) -> dict[str, Any]:
+    """All parameters of a step, as values of JSON."""
+    values = {each.name: getattr(step, each.name) for each in _parameters(type(step))}
+    given = values.pop("parameters", {})
+    return {name: _plain(value) for name, value in (values | dict(given)).items()}
+
+
+def step_class(use: str) -> type[Step]:
+    """The class of a step that a recipe can name; raises UsageError if there is none."""
+    if use not in STEPS:
+        raise UsageError(
+            f"there is no step {use!r}. fineshards recipe steps lists them; a function of your own "
+            f"is package.module:function.{did_you_mean(use, STEPS)}"
+        )
+    module, name = STEPS[use]
+    found: type[Step] = getattr(importlib.import_module(f"fineshards.curation.{module}"), name)
+    return found
+
+
+def _make(use: str, parameters: Mapping[str, Any]) -> Step:
+    if use.startswith("datatrove:"):
+        from fineshards.curation.datatrove_block import DatatroveBlock
+
+        return DatatroveBlock.of(use.removeprefix("datatrove:"), parameters)
+    if ":" in use:
+        from fineshards.curation.user_function import UserFunction
+
+        return UserFunction.of(use, parameters)
+    kind = step_class(use)
+    known = {each.name: each for each in _parameters(kind)}
+    types = get_type_hints(kind)
+    values = {}
+    for name, value in parameters.items():
+        if name not in known:
+            raise UsageError(
+                f"unknown parameter {name!r}; it has {', '.join(known) or 'none'}."
+                f"{did_you_mean(name, known)}"
+            )
+        values[name] = _value(name, value, types[name])
+    for name, each in known.items():
+        required = each.default is MISSING and each.default_factory is MISSING
+        if required and name not in values:
+            raise UsageError(f"give the parameter {name}.")
+    return kind(**values)
+
+
+def _parameters(kind: type[Step]) -> Sequence[Any]:
+    return [each for each in fields(kind) if each.init]  # type: ignore[arg-type]
+
+
+def _value(name: str, value: Any, hint: Any) -> Any:
+    """A value of TOML as a parameter of a type; raises UsageError if it is another type's."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    if value is None or (value is False and NoneType in kinds and bool not in kinds):
+        return None
+    for kind in kinds:
+        origin = get_origin(kind)
+        if origin is tuple and isinstance(value, list):
+            items = get_args(kind)
+            if items[-1] is Ellipsis:
+                return tuple(_value(f"each of {name}", each, items[0]) for each in value)
+            if len(items) == len(value):
+                pairs = zip(value, items, strict=True)
+                return tuple(_value(f"each of {name}", each, item) for each, item in pairs)
+        if kind is float and type(value) in (int, float):
+            return float(value)
+        if origin is None and isinstance(kind, type) and type(value) is kind:
+            return value
+        if kind is Any or (origin in (dict, Mapping) and isinstance(value, dict)):
+            return value
+        if origin is not None and value in get_args(kind):  # Literal
+            return value
+    wanted = " or ".join(_describe(kind) for kind in kinds)
+    raise UsageError(f"{name} must be {wanted}, got {value!r}.")
+
+
+def _describe(kind: Any) -> str:
+    """A type in words."""
+    if get_origin(kind) is tuple:
+        return "a list"
+    words = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+    if kind is NoneType:
+        return "false"
+    return words.get(kind) or ", ".join(map(repr, get_args(kind))) or str(kind)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple | list | frozenset):
+        return [_plain(each) for each in value]
+    return value

@@ -1,0 +1,164 @@
+"""Decisions: what the steps of a recipe did to which rows of a source file.
+
+A decision drops a document or, where `span` is not null, cuts a span out of its text. Rows are
+sorted, so the bytes depend on the job alone.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from fineshards.errors import OutputError
+from fineshards.shards.counts import Dropped
+from fineshards.shards.curated_files import decisions_name
+from fineshards.storage.base import Storage
+from fineshards.storage.parquet import open_parquet
+
+# row: number in the source file. step: number in the recipe, from 0. reason: why. span: number of
+# the span in the text as the step found it; null for a whole document. witness_file, witness_row:
+# the earlier document with the same key; a negative file is -1 minus the number of an index of
+# other documents (`seen_in`), and the row is that of its entry.
+SCHEMA = pa.schema(
+    [
+        pa.field("row", pa.int64(), nullable=False),
+        pa.field("step", pa.int16(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("span", pa.uint32()),
+        pa.field("witness_file", pa.int32()),
+        pa.field("witness_row", pa.int64()),
+    ]
+)
+_ORDER = [("row", "ascending"), ("step", "ascending"), ("span", "ascending")]
+
+
+def drops(rows: npt.NDArray[np.int64], step: int, reasons: Sequence[str]) -> pa.Table:
+    """The decisions of a step that drops documents by themselves, without witnesses."""
+    count = len(rows)
+    columns = [
+        pa.array(rows),
+        pa.array(np.full(count, step, np.int16)),
+        pa.array(reasons, pa.string()),
+        pa.nulls(count, pa.uint32()),
+        pa.nulls(count, pa.int32()),
+        pa.nulls(count, pa.int64()),
+    ]
+    return pa.table(columns, schema=SCHEMA)
+
+
+def merged(tables: Iterable[pa.Table]) -> pa.Table:
+    """The decisions of several tables in one, in order."""
+    table = pa.concat_tables([SCHEMA.empty_table(), *tables])
+    return table.sort_by(_ORDER).combine_chunks()
+
+
+def to_bytes(table: pa.Table, metadata: dict[str, str] | None = None) -> bytes:
+    """Decisions as a Parquet file, whose pages have checksums. metadata: stored with the schema."""
+    opened = io.BytesIO()
+    pq.write_table(
+        table.replace_schema_metadata(metadata),
+        opened,
+        compression="zstd",
+        write_page_checksum=True,
+        store_schema=False,
+    )
+    return opened.getvalue()
+
+
+def from_bytes(content: bytes, path: str) -> pa.Table:
+    """The inverse of `to_bytes`; raises OutputError, with the path, if it is damaged."""
+    try:
+        table: pa.Table = open_parquet(io.BytesIO(content)).read(use_threads=False)
+        return table.cast(SCHEMA.with_metadata(table.schema.metadata))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise OutputError(f"{path} is damaged: {error}. Copy the dataset again.") from error
+
+
+def read_decisions(storage: Storage, file: int) -> Decisions:
+    """The decisions about a source file of a finished dataset."""
+    name = decisions_name(file)
+    content = storage.read_if_there(name)
+    if content is None:
+        return NO_DECISIONS
+    return Decisions(from_bytes(content, storage.path(name)))
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Decisions about rows of one source file, for looking up rows."""
+
+    table: pa.Table
+
+    @cached_property
+    def _whole(self) -> pa.Table:
+        return self.table.filter(pc.is_null(self.table["span"])).sort_by(_ORDER)
+
+    @cached_property
+    def dropped_rows(self) -> npt.NDArray[np.int64]:
+        """The numbers of the rows that are dropped, ascending."""
+        rows: npt.NDArray[np.int64] = self._whole["row"].to_numpy()
+        return rows
+
+    @cached_property
+    def _cuts(self) -> dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]]:
+        cut = self.table.filter(pc.is_valid(self.table["span"])).sort_by(_ORDER)
+        steps = cut["step"].to_numpy()
+        return {
+            int(step): (cut["row"].to_numpy()[steps == step], cut["span"].to_numpy()[steps == step])
+            for step in np.unique(steps)
+        }
+
+    def are_dropped(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which of the given rows, shape (n,), are dropped."""
+        places = np.searchsorted(self.dropped_rows, rows)
+        places[places == len(self.dropped_rows)] = 0
+        if not len(self.dropped_rows):
+            return np.zeros(len(rows), np.bool_)
+        found: npt.NDArray[np.bool_] = self.dropped_rows[places] == rows
+        return found
+
+    def spans(self, step: int, row: int) -> list[int]:
+        """The numbers of the spans that a step cuts out of a row's text, ascending."""
+        if step not in self._cuts:
+            return []
+        rows, spans = self._cuts[step]
+        first, last = np.searchsorted(rows, [row, row + 1])
+        found: list[int] = spans[first:last].tolist()
+        return found
+
+    def count_dropped(
+        self, rows: npt.NDArray[np.int64], text_bytes: npt.NDArray[np.int64]
+    ) -> tuple[Dropped, ...]:
+        """Counts of the rows that are dropped, by step and reason.
+
+        rows: some that are dropped, ascending. text_bytes: of their texts. Both have shape (n,).
+        """
+        if not len(rows):
+            return ()
+        places = pa.array(np.searchsorted(self.dropped_rows, rows))
+        found = self._whole.select(["step", "reason"]).take(places)
+        found = found.append_column("text_bytes", pa.array(text_bytes))
+        sums = found.group_by(["step", "reason"], use_threads=False).aggregate(
+            [("text_bytes", "count"), ("text_bytes", "sum")]
+        )
+        names = ("step", "reason", "text_bytes_count", "text_bytes_sum")
+        return tuple(Dropped(*(row[name] for name in names)) for row in sums.to_pylist())
+
+    def of_row(self, row: int) -> list[dict[str, Any]]:
+        """All decisions about a row, in the order of the steps."""
+        found: list[dict[str, Any]] = self.table.filter(
+            pc.equal(self.table["row"], row)
+        ).to_pylist()
+        return found
+
+
+NO_DECISIONS = Decisions(SCHEMA.empty_table())

@@ -1,0 +1,217 @@
+"""Checkpoints of the stages of a recipe, beside those of `checkpoints.py`.
+
+    judged/0/00003-00012.parquet           what stage 0 decided about the rows of a block; later
+                                           than the keys, so it marks the block as judged
+    judged/0/00003-00012.keys              the keys of the documents that are left, sorted
+    marks/0/00005-of-00016.marks           which documents have a key of an earlier one, by range
+                                           of keys, sorted by position
+    marks/0/00005-of-00016.json            marks them as finished
+    marked/0/00003.parquet                 the same by source file, as decisions
+    index/0/00003.keys                     the keys of an index of other documents, and with .json
+                                           the mark of its completion
+
+The last stage, which ends with Tokenize, has no keys. Its decisions are written before its token
+block. As other checkpoints, these may be damaged by a power cut: a restart checks them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from fineshards.errors import OutputError
+from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.decisions import Decisions, from_bytes, merged, to_bytes
+from fineshards.shards.marks import Records
+from fineshards.shards.records import Block, SourceFile
+from fineshards.storage.checksums import crc32c
+
+# Bytes of a file, of keys or of marks: the file's name, start and stop; or the bytes themselves,
+# with an empty name. What crosses a shuffle is plain: Beam knows how to code tuples.
+Range = tuple[str, int, int, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFile:
+    """A file of sorted keys. count: how many there are."""
+
+    name: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedBlock:
+    """A block that a stage has judged. keys: those of the documents that are left."""
+
+    file: SourceFile
+    block: Block
+    keys: KeyFile
+
+
+class Stage:
+    """The checkpoints of one stage of a job. number: from 0."""
+
+    def __init__(self, checkpoints: Checkpoints, number: int) -> None:
+        self._storage = checkpoints.storage
+        self._folder = checkpoints.folder
+        self.number = number
+
+    # -- judged blocks
+
+    def write_block(self, block: Block, tables: Sequence[pa.Table], keys: Records | None) -> None:
+        """Stores what the stage decided about a block, and the keys of the documents left."""
+        metadata = {"keys": "0", "crc32c": "0"}
+        if keys is not None:
+            content = keys.tobytes()
+            checksum = self._storage.write(self.keys_file(block), content, durable=False)
+            metadata = {"keys": str(len(keys)), "crc32c": str(checksum)}
+        content = to_bytes(merged(tables), metadata)
+        self._storage.write(self._block_name(block), content, durable=False)
+
+    def read_block(self, block: Block, key_type: np.dtype[np.void] | None) -> int | None:
+        """The number of keys of a judged block; None if it is missing, incomplete or damaged."""
+        name = self._block_name(block)
+        content = self._storage.read_if_there(name)
+        if content is None:
+            return None
+        try:
+            metadata = from_bytes(content, name).schema.metadata or {}
+        except OutputError:
+            return None
+        count = int(metadata.get(b"keys", b"0"))
+        if key_type is None:
+            return count
+        size, checksum = count * key_type.itemsize, int(metadata[b"crc32c"])
+        return count if self._is_whole(self.keys_file(block), size, checksum) else None
+
+    def decisions(self, block: Block) -> pa.Table:
+        """What the stage decided about a block; raises OutputError if it is not there."""
+        name = self._block_name(block)
+        return from_bytes(self._storage.read(name), self._storage.path(name))
+
+    # -- keys of documents that others have
+
+    def write_index(self, number: int, keys: Records) -> KeyFile:
+        """Stores the keys of an index, sorted."""
+        name = self._name("index", f"{number:05d}")
+        checksum = self._storage.write(f"{name}.keys", keys.tobytes(), durable=False)
+        record = {"count": len(keys), "crc32c": checksum}
+        self._storage.write(f"{name}.json", json.dumps(record).encode(), durable=False)
+        return KeyFile(f"{name}.keys", len(keys))
+
+    def read_index(self, number: int, key_type: np.dtype[np.void]) -> KeyFile | None:
+        """The stored keys of an index; None if they are missing or damaged."""
+        name = self._name("index", f"{number:05d}")
+        stored = self._storage.read_if_there(f"{name}.json")
+        try:
+            record = None if stored is None else json.loads(stored)
+        except ValueError:
+            return None
+        if record is None or not self._is_whole(
+            f"{name}.keys", record["count"] * key_type.itemsize, record["crc32c"]
+        ):
+            return None
+        return KeyFile(f"{name}.keys", record["count"])
+
+    def _is_whole(self, name: str, size: int, checksum: int) -> bool:
+        """Whether a file has its size and, on a disk, its checksum."""
+        if self._storage.size(name) != size:
+            return False
+        return self._storage.verifies_content or crc32c(self._storage.read(name)) == checksum
+
+    # -- marks by range of keys
+
+    def write_marks(
+        self, partition: int, partitions: int, marks: Records, files: Sequence[Sequence[int]]
+    ) -> None:
+        """Stores the marks of a range of keys. files: (file, start, stop) of each one's marks."""
+        name = self._marks_name(partition, partitions)
+        checksum = self._storage.write(f"{name}.marks", marks.tobytes(), durable=False)
+        record = {
+            "bytes": marks.nbytes,
+            "crc32c": checksum,
+            "files": [list(each) for each in files],
+        }
+        self._storage.write(f"{name}.json", json.dumps(record).encode(), durable=False)
+
+    def read_marks(self, partition: int, partitions: int) -> list[tuple[int, int, int]] | None:
+        """The (file, start, stop) of stored marks; None if they are missing or damaged."""
+        name = self._marks_name(partition, partitions)
+        stored = self._storage.read_if_there(f"{name}.json")
+        if stored is None or self._storage.size(f"{name}.marks") is None:
+            return None
+        try:
+            record = json.loads(stored)
+        except ValueError:
+            return None
+        content = self._storage.read(f"{name}.marks")
+        if len(content) != record["bytes"] or crc32c(content) != record["crc32c"]:
+            return None
+        return [(file, start, stop) for file, start, stop in record["files"]]
+
+    def marks_file(self, partition: int, partitions: int) -> str:
+        """The file of the marks of a range of keys."""
+        return f"{self._marks_name(partition, partitions)}.marks"
+
+    # -- marks by file
+
+    def write_marked(self, file: int, table: pa.Table) -> None:
+        """Stores the marks of a source file as decisions."""
+        self._storage.write(self._marked_name(file), to_bytes(table), durable=False)
+
+    def has_marked(self, file: int) -> bool:
+        """Whether the marks of a source file are stored, undamaged."""
+        stored = self._storage.read_if_there(self._marked_name(file))
+        if stored is None:
+            return False
+        try:
+            from_bytes(stored, self._marked_name(file))
+        except OutputError:
+            return False
+        return True
+
+    def marked(self, file: int) -> pa.Table:
+        """The marks of a source file as decisions; raises OutputError if they are not there."""
+        name = self._marked_name(file)
+        return from_bytes(self._storage.read(name), self._storage.path(name))
+
+    # -- names
+
+    def _name(self, kind: str, name: str) -> str:
+        return f"{self._folder}/{kind}/{self.number}/{name}"
+
+    def _block_name(self, block: Block) -> str:
+        return self._name("judged", f"{block.file:05d}-{block.index:05d}.parquet")
+
+    def keys_file(self, block: Block) -> str:
+        """The file of the keys of a block."""
+        return self._name("judged", f"{block.file:05d}-{block.index:05d}.keys")
+
+    def _marks_name(self, partition: int, partitions: int) -> str:
+        return self._name("marks", f"{partition:05d}-of-{partitions:05d}")
+
+    def _marked_name(self, file: int) -> str:
+        return self._name("marked", f"{file:05d}.parquet")
+
+
+def earlier_decisions(
+    checkpoints: Checkpoints,
+    block: Block,
+    stage: int,
+    marked: Callable[[int, int], pa.Table],
+) -> Decisions:
+    """The decisions about a block's rows before a stage.
+
+    marked: the marks of a source file after a stage: (stage, file) to decisions.
+    """
+    tables = []
+    for number in range(stage):
+        of_file = marked(number, block.file)
+        # Those about later blocks do no harm.
+        first = np.searchsorted(of_file["row"].to_numpy(), block.first_row)
+        tables += [Stage(checkpoints, number).decisions(block), of_file.slice(int(first))]
+    return Decisions(merged(tables))

@@ -1,0 +1,153 @@
+"""The steps of a recipe, as the job record and the manifest have them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fineshards.shards.records import SourceFile, as_text, from_fields, to_fields
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A step, with everything that it decides by.
+
+    Args:
+        use: The step's name, as a recipe gives it.
+        parameters: All parameters, with those that the recipe leaves out, as canonical JSON.
+        version: The version of the step's code.
+        pins: What else decides, as sorted (name, value) pairs: versions of libraries, SHA-256 of
+            files.
+        keyed: Whether the step compares keys of all documents.
+    """
+
+    use: str
+    parameters: str
+    version: int
+    pins: tuple[tuple[str, str], ...]
+    keyed: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        use: str,
+        parameters: Mapping[str, Any],
+        version: int,
+        pins: Mapping[str, str],
+        keyed: bool,
+    ) -> StepRecord:
+        """The record of a step; parameters must be values that JSON has."""
+        canonical = json.dumps(parameters, sort_keys=True, ensure_ascii=False)
+        return cls(use, canonical, version, tuple(sorted(pins.items())), keyed)
+
+    @property
+    def rule(self) -> str:
+        """The rule of a keyed step."""
+        return str(json.loads(self.parameters).get("rule", "earlier"))
+
+    @property
+    def compares(self) -> bool:
+        """Whether documents of the dataset are compared with each other."""
+        return self.keyed and self.use != "seen_in"
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as plain values."""
+        return {
+            "use": self.use,
+            "parameters": json.loads(self.parameters),
+            "version": self.version,
+            "pins": dict(self.pins),
+            "keyed": self.keyed,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeRecord:
+    """The steps that a job's documents pass before they are tokenized.
+
+    Args:
+        steps: The steps, in order.
+        golden_sha256: SHA-256, as hex, of what the steps make of the golden documents.
+        keep_keys: Whether the keys of documents stay with the dataset, for appends.
+        indexes: What `seen_in` looks documents up in, by the number of the step: source files, and
+            files of keys of other datasets, whose format is `keys`.
+    """
+
+    steps: tuple[StepRecord, ...]
+    golden_sha256: str
+    keep_keys: bool = False
+    indexes: tuple[tuple[int, SourceFile], ...] = ()
+
+    @property
+    def keyed(self) -> tuple[int, ...]:
+        """The numbers of the keyed steps."""
+        return tuple(number for number, step in enumerate(self.steps) if step.keyed)
+
+    def step_name(self, number: int) -> str:
+        """A step's number, from 1, and name, as people see it: `3 gopher_quality`."""
+        return f"{number + 1} {self.steps[number].use}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The recipe as plain values."""
+        steps = [step.to_json() for step in self.steps]
+        fields = {"steps": steps, "golden_sha256": self.golden_sha256}
+        indexes = [{"step": step, "file": to_fields(file)} for step, file in self.indexes]
+        return fields | {"keep_keys": self.keep_keys, "indexes": indexes}
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> RecipeRecord:
+        """The inverse of `to_json`; raises one of JSON_ERRORS for other content."""
+        steps = tuple(
+            StepRecord.of(
+                as_text(step["use"]),
+                dict(step["parameters"]),
+                _number(step["version"]),
+                {name: as_text(value) for name, value in step["pins"].items()},
+                step["keyed"] is True,
+            )
+            for step in fields["steps"]
+        )
+        indexes = tuple(
+            (_number(each["step"]), from_fields(SourceFile, each["file"]))
+            for each in fields["indexes"]
+        )
+        return from_fields(cls, fields, steps=steps, indexes=indexes)
+
+    def differences(self, other: RecipeRecord) -> list[str]:
+        """How another recipe differs, for an error message; empty if it does not."""
+        mine, others = [each.use for each in self.steps], [each.use for each in other.steps]
+        if mine != others:
+            return [f"steps: was {', '.join(mine)}, now {', '.join(others)}"]
+        found = []
+        for number, (old, new) in enumerate(zip(self.steps, other.steps, strict=True)):
+            for what, was, now in (
+                ("parameters", json.loads(old.parameters), json.loads(new.parameters)),
+                ("pins", dict(old.pins), dict(new.pins)),
+            ):
+                found += [
+                    f"{what[:-1]} {name} of step {self.step_name(number)}: was "
+                    f"{was.get(name)!r}, now {now.get(name)!r}"
+                    for name in sorted({*was, *now})
+                    if was.get(name) != now.get(name)
+                ]
+            if old.version != new.version:
+                name = self.step_name(number)
+                found.append(f"version of step {name}: was {old.version}, now {new.version}")
+        if self.indexes != other.indexes:
+            found.append("what seen_in looks documents up in: other files, or they have changed")
+        if self.keep_keys != other.keep_keys:
+            found.append(f"--keep_keys: was {self.keep_keys}, now {other.keep_keys}")
+        if not found and self.golden_sha256 != other.golden_sha256:
+            found.append(
+                "what the steps make of the golden documents: was "
+                f"{self.golden_sha256[:12]}, now {other.golden_sha256[:12]}"
+            )
+        return found
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"a number is a {type(value).__name__}, expected int")
+    return value

@@ -1,0 +1,194 @@
+"""Rows from the record batches of any format that has columns with types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fineshards.errors import InputError
+from fineshards.shards.job import Columns
+from fineshards.shards.records import BadRow, SourceFile
+from fineshards.sources.rows import LABEL_COLUMNS, Rows
+
+
+def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> None:
+    """Raises InputError unless a schema has all columns that are asked for, with usable types."""
+    wanted = [(columns.text, "Choose one with --text_column.")]
+    if columns.id_required:
+        wanted.append((columns.id, "Choose one with --id_column."))
+    if columns.split is not None:
+        wanted.append((columns.split, "Choose one with --split_key."))
+    wanted += [(name, "A step of the recipe reads it; change the step.") for name in columns.others]
+    for name, advice in wanted:
+        if schema.names.count(name) != 1:
+            found = "several columns" if name in schema.names else "no column"
+            raise InputError(
+                f"{file.path} has {found} {name!r}; its columns are {', '.join(schema.names)}. "
+                f"{advice}"
+            )
+    text_type = schema.field(columns.text).type
+    if not is_text(text_type):
+        raise InputError(
+            f"{file.path}: column {columns.text!r} has type {text_type}, expected a string type. "
+            "Choose the text column with --text_column."
+        )
+    if columns.id_required and not has_text_form(schema.field(columns.id).type):
+        raise InputError(
+            f"{file.path}: column {columns.id!r} has type {schema.field(columns.id).type}, "
+            "expected strings or numbers. Choose the id column with --id_column."
+        )
+    if columns.split is not None and not has_text_form(schema.field(columns.split).type):
+        raise InputError(
+            f"{file.path}: column {columns.split!r} has type {schema.field(columns.split).type}, "
+            "expected strings or numbers. Choose another split key with --split_key."
+        )
+    for name in columns.others:
+        if not _can_be_filtered(schema.field(name).type):
+            raise InputError(
+                f"{file.path}: column {name!r} has type {schema.field(name).type}, which the steps "
+                "of a recipe cannot read. Write it with another type, or change the step."
+            )
+
+
+def columns_to_read(
+    schema: pa.Schema, columns: Columns, can_be_read: Callable[[str], bool] = lambda name: True
+) -> list[str]:
+    """The columns to read: those that were asked for, and the id and labels that can be read."""
+    named = {columns.text, *columns.others}
+    if columns.split is not None:
+        named.add(columns.split)
+    if columns.id_required:
+        named.add(columns.id)
+    kinds = {columns.id: has_text_form} | dict.fromkeys(LABEL_COLUMNS, is_text)
+    unasked = {
+        name
+        for name, is_kind in kinds.items()
+        if _has(schema, name, is_kind) and name not in named and can_be_read(name)
+    }
+    return sorted(named | unasked)
+
+
+def _has(schema: pa.Schema, name: str, is_kind: Callable[[pa.DataType], bool]) -> bool:
+    return schema.names.count(name) == 1 and is_kind(schema.field(name).type)
+
+
+def has_text_form(kind: pa.DataType) -> bool:
+    """Whether values of a type can be cast to strings. Lists and structs cannot."""
+    try:
+        _as_text(pa.array([], kind), pa.string())
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a type is one of strings."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    is_view = pa.types.is_string_view(kind)
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or is_view)
+
+
+def rows_of(
+    batch: pa.RecordBatch,
+    numbers: npt.NDArray[np.int64],
+    columns: Columns,
+    place: Callable[[int], str] = lambda row: "",
+) -> Rows:
+    """The rows of a record batch with the columns of `columns_to_read`.
+
+    numbers: those of its rows in the file, shape (n,). place: where a row is, as the beginning of
+    an error message, by its number.
+    A row of which a value that was asked for is not valid UTF-8 is a bad row.
+    """
+    texts = _as_text(batch.column(columns.text), pa.large_string())
+    ids = pa.nulls(batch.num_rows, pa.string())
+    # A column that may have another type, if no one asked for it, is not read.
+    if columns.id in batch.schema.names and has_text_form(batch.schema.field(columns.id).type):
+        ids = _as_text(batch.column(columns.id), pa.string())
+    # A column that the user did not name must not reject a row.
+    named = {columns.text: _invalid(texts)}
+    if columns.id_required:
+        named[columns.id] = _invalid(ids)
+    else:
+        ids = _without_invalid(ids)
+    split = pa.nulls(batch.num_rows, pa.string())
+    if columns.split is not None:
+        split = _as_text(batch.column(columns.split), pa.string())
+        named[columns.split] = _invalid(split)
+    others = {name: _without_view(batch.column(name)) for name in columns.others}
+    for name, values in others.items():
+        named.setdefault(name, _invalid(values))
+    labels = {
+        name: _without_invalid(_as_text(batch.column(name), pa.string()))
+        for name in LABEL_COLUMNS
+        if _has(batch.schema, name, is_text)
+    }
+    rows = Rows(numbers, texts, ids, split, labels, others=others)
+    return _without_bad(rows, named, place)
+
+
+def _without_bad(rows: Rows, invalid: dict[str, list[int]], place: Callable[[int], str]) -> Rows:
+    reasons: dict[int, str] = {}
+    for name, indices in invalid.items():
+        for index in indices:
+            reasons.setdefault(index, f"its {name!r} is not valid UTF-8")
+    if not reasons:
+        return rows
+    keep = np.ones(len(rows.numbers), dtype=np.bool_)
+    keep[list(reasons)] = False
+    found = [(int(rows.numbers[index]), reason) for index, reason in sorted(reasons.items())]
+    bad = [BadRow(row, place(row), reason) for row, reason in found]
+    return rows.filter(keep, bad)
+
+
+def _without_view(values: pa.Array) -> pa.Array:
+    """Strings or bytes without views, which few functions of pyarrow know."""
+    kinds = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    kind = kinds.get(values.type)
+    return values if kind is None else _as_text(values, kind)
+
+
+def _can_be_filtered(kind: pa.DataType) -> bool:
+    try:
+        _without_view(pa.nulls(0, kind)).filter(pa.array([], pa.bool_()))
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
+
+
+def _as_text(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    return values.cast(options=pc.CastOptions(kind, allow_invalid_utf8=True))
+
+
+def _invalid(values: pa.Array) -> list[int]:
+    """The indices of values that are strings, or hold strings, which are not valid UTF-8."""
+    if _is_valid(values):
+        return []
+    if pa.types.is_dictionary(values.type):
+        return _invalid(values.dictionary_decode())  # each part has the whole dictionary
+    # A slice of a list still has the values of the other lists.
+    return [index for index in range(len(values)) if not _is_valid(values.take([index]))]
+
+
+def _without_invalid(strings: pa.Array) -> pa.Array:
+    """The strings with null in place of those that are not valid UTF-8."""
+    invalid = _invalid(strings)
+    if not invalid:
+        return strings
+    keep = np.ones(len(strings), dtype=np.bool_)
+    keep[invalid] = False
+    return pc.if_else(pa.array(keep), strings, pa.scalar(None, strings.type))
+
+
+def _is_valid(values: pa.Array) -> bool:
+    """Whether all strings are valid UTF-8. Writers need not check, and pyarrow does not."""
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True

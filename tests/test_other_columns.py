@@ -1,0 +1,138 @@
+"""Columns that the steps of a recipe ask for: read beside the text, with the types of the file."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.source_files import blocks_of, describe, read_all
+
+from fineshards.config import BuildConfig
+from fineshards.errors import InputError
+from fineshards.pipeline.launch import describe_job
+from fineshards.shards.job import Columns, Job
+from fineshards.sources.reading import read_block
+
+
+def asking(*names: str, **more: Any) -> Columns:
+    return Columns("text", "id", False, others=names, **more)
+
+
+VALUES = {
+    "score": pa.array([0.5, None, 1.0]),
+    "day": pa.array([datetime.date(2026, 1, 2), None, None]),
+    "tags": pa.array([["a", "ä"], [], None]),
+    "meta": pa.array([{"a": 1, "b": {"c": "x"}}, None, {"a": None, "b": None}]),
+    "words": pa.array(["x", "y", "x"]).dictionary_encode(),
+    "view": pa.array(["x", None, "z"]).cast(pa.string_view()),
+    "raw": pa.array([b"\xff", b"", None]),
+    "url": pa.array(["https://a.example/1", None, "https://b.example/"]),
+    "a.b": pa.array([1, 2, 3], pa.uint8()),
+}
+TEXTS = ["one", None, "three"]
+
+
+def test_columns_of_parquet_keep_their_types(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": TEXTS} | VALUES), path)
+    columns = asking(*VALUES)
+    read = read_all(path, columns=columns)
+    assert read.rows == [(index, text, None) for index, text in enumerate(TEXTS)]
+    assert read.others == {name: values.to_pylist() for name, values in VALUES.items()}
+    (batch,) = read_block(describe(path), columns, blocks_of(path, columns=columns)[0])
+    kinds = {name: values.type for name, values in VALUES.items()} | {"view": pa.large_string()}
+    assert {name: values.type for name, values in batch.others.items()} == kinds
+    assert not batch.others_are_json
+    kept = batch.filter(np.array([True, False, True]), [])
+    assert kept.others == {name: batch.others[name].take([0, 2]) for name in VALUES}
+    assert batch.with_text().others == kept.others
+
+
+def test_a_column_may_be_asked_for_twice(tmp_path: Path) -> None:
+    """As the text, the id, a label or the split key, and by a step."""
+    rows = {"text": ["a", None], "id": [1, 2], "dump": ["x", "y"], "url": ["u", "v"]}
+    pq.write_table(pa.table(rows), tmp_path / "a.parquet")
+    lines = [json.dumps({name: values[i] for name, values in rows.items()}) for i in range(2)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    columns = replace(asking(*rows, split="url"), id_required=True)
+    for name in ("a.parquet", "a.jsonl"):
+        read = read_all(tmp_path / name, columns=columns)
+        assert read.rows == [(0, "a", "1"), (1, None, "2")]
+        assert read.labels["dump"] == ["x", "y"]
+        found = read.others
+        if name == "a.jsonl":
+            found = {
+                key: [value and json.loads(value) for value in values]
+                for key, values in found.items()
+            }
+        assert found == rows
+
+
+def test_values_of_json_lines_become_json(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    deep = "[" * 600 + "]" * 600
+    path.write_text(
+        '{"text":"a","x":0.5,"y":{"b":[1,"ä"]},"id":12345678901234567890}\n'
+        '{"text":"b","x":null,"y":[123456789012345678901234567890,1e30]}\n'
+        f'{{"text":"c","x":"1\\n","y":{deep}}}\n'
+        '{"text":"d","x":true,"y":99999999999999999999,"dump":{"a":1}}\n'
+    )
+    read = read_all(path, columns=asking("x", "y", "id", "dump"))
+    assert read.bad == []
+    assert read.others["x"] == ["0.5", None, '"1\\n"', "true"]
+    assert read.others["y"] == [
+        '{"b":[1,"ä"]}',
+        "[123456789012345678901234567890,1e+30]",
+        deep,
+        "99999999999999999999",
+    ]
+    assert read.others["id"] == ["12345678901234567890", None, None, None]
+    assert read.others["dump"] == [None, None, None, '{"a":1}']
+    assert [id_ for _, _, id_ in read.rows] == ["12345678901234567890", None, None, None]
+
+
+def test_a_missing_column_is_an_error_that_lists_the_columns(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a"], "url": ["b"]}), path)
+    with pytest.raises(
+        InputError, match=r"a\.parquet has no column 'score'; its columns are text, url\. A step"
+    ):
+        blocks_of(path, columns=asking("url", "score"))
+    pq.write_table(pa.Table.from_arrays([["a"], ["b"], ["c"]], names=["text", "x", "x"]), path)
+    with pytest.raises(InputError, match=r"has several columns 'x'"):
+        blocks_of(path, columns=asking("x"))
+
+
+def test_a_value_that_is_not_utf8_makes_a_row_bad_if_it_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    raw = pa.array([b"x", b"\xff", None], pa.binary())
+    column = pa.Array.from_buffers(pa.string(), 3, raw.buffers())
+    nested = pa.ListArray.from_arrays([0, 0, 1, 2], column.slice(1))
+    pq.write_table(pa.table({"text": ["a", "b", "c"], "x": column, "y": nested}), path)
+    for name in ("x", "y"):
+        read = read_all(path, columns=asking(name))
+        assert [text for _, text, _ in read.rows] == ["a", "c"]
+        assert [(bad.row, bad.place, bad.reason) for bad in read.bad] == [
+            (1, "row group 0, ", f"its {name!r} is not valid UTF-8")
+        ]
+
+
+def test_columns_are_in_the_record_of_a_job_only_if_there_are_some(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a"]}), path)
+    job, _ = describe_job(BuildConfig(input=path, output=tmp_path / "out"))
+    assert b'"others"' not in job.to_bytes()
+    asked = replace(
+        job, settings=replace(job.settings, columns=replace(job.settings.columns, others=("url",)))
+    )
+    for each in (job, asked):
+        assert Job.parse(each.to_bytes(), "job.json") == each
+    assert job.fingerprint() != asked.fingerprint()
+    assert asked.differences(job) == ["columns for the recipe: was ('url',), now ()"]

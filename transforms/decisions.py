@@ -1,0 +1,44 @@
+"""WriteDecisions: what the recipe decided about each source file, as a table per file.
+
+Modules in this folder do without `from __future__ import annotations`: see plan.py.
+"""
+
+import apache_beam as beam
+
+from fineshards.shards.records import MetadataFile
+from fineshards.shards.reports import BlockSummary
+from fineshards.transforms.metrics import StepMetrics
+from fineshards.transforms.run_tasks import RunTasks
+from fineshards.transforms.tasks import WriteDecisions as WriteTask
+from fineshards.transforms.work import Work
+
+METRICS = StepMetrics("decisions")
+
+
+class WriteDecisions(beam.PTransform):
+    """From block summaries by file to the files of decisions, and of keys that are kept."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__()
+        self._work = work
+
+    def expand(self, by_file: beam.PCollection) -> beam.PCollection:
+        """Builds the step."""
+        return (
+            by_file
+            | "Spread" >> beam.Reshuffle()
+            | "Table" >> beam.ParDo(_Write(METRICS, self._work))
+            | "Written" >> beam.FlatMap(_each)
+        )
+
+
+def _each(written: list[MetadataFile]) -> list[MetadataFile]:
+    return written
+
+
+class _Write(RunTasks):
+    def task(self, summaries: list[BlockSummary]) -> WriteTask:
+        return WriteTask(summaries[0].file)
+
+    def counts(self, summaries: list[BlockSummary], written: list[MetadataFile]) -> dict[str, int]:
+        return {"files_in": 1, "bytes_out": sum(file.bytes for file in written)}

@@ -1,0 +1,215 @@
+"""What the stages of a recipe do to the rows of blocks. No Beam."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fineshards.commands.decided import batch_of, decided, survivors
+from fineshards.curation.batch import Batch
+from fineshards.curation.curator import Curator, Judged
+from fineshards.curation.seen_in import SeenIn
+from fineshards.curation.step import Keyed, Keys
+from fineshards.errors import InputError
+from fineshards.shards.counts import Dropped
+from fineshards.shards.curated_files import decisions_name, keys_name
+from fineshards.shards.decisions import Decisions, merged, read_decisions, to_bytes
+from fineshards.shards.judged import JudgedBlock, KeyFile, Stage, earlier_decisions
+from fineshards.shards.marks import Records, external_positions, key_records, positions, row_of
+from fineshards.shards.records import Block, MetadataFile, SourceFile
+from fineshards.shards.rejected import Rejected
+from fineshards.sources.reading import discover_blocks, read_block
+from fineshards.sources.rows import Rows
+from fineshards.storage.base import open_storage
+from fineshards.storage.checksums import checksum_to_base64, crc32c
+from fineshards.transforms.marking import Marking, key_type
+from fineshards.transforms.work import Work
+
+# Files whose marks are kept in memory: a worker goes from block to block of the same file.
+_FILES_KEPT = 4
+
+
+class Judging:
+    """The stages of a job's recipe, in one process."""
+
+    def __init__(self, work: Work) -> None:
+        assert work.settings.recipe is not None
+        self._work = work
+        self._recipe = work.settings.recipe
+        self._marked = lru_cache(_FILES_KEPT)(self._read_marked)
+        self._decisions = lru_cache(_FILES_KEPT)(self._read_decisions)
+
+    @cached_property
+    def curator(self) -> Curator:
+        """The steps, checked against the job's record."""
+        return Curator.of(self._recipe)
+
+    def marking(self, stage: int) -> Marking:
+        """The keyed step that ends a stage."""
+        return Marking(self._work, self.curator, stage)
+
+    def judge_block(self, file: SourceFile, block: Block, number: int) -> tuple[JudgedBlock, bool]:
+        """Judges the rows of a block in a stage that ends with a keyed step.
+
+        Returns the judged block, and whether an earlier run had judged it.
+        """
+        stage, keyed = self._stage(number), self.curator.keyed(number)
+        found = stage.read_block(block, key_type(keyed))
+        keys_file = stage.keys_file(block)
+        if found is not None:
+            return JudgedBlock(file, block, KeyFile(keys_file, found)), True
+        self._work.checkpoints.stop_if_replaced(file.index)
+        earlier = earlier_decisions(self._work.checkpoints, block, number, self._marked)
+        tables: list[pa.Table] = []
+        keys: list[Keys] = []
+        rows_of_keys: list[npt.NDArray[np.int64]] = []
+        rejected = Rejected(file, self._work.max_bad_rows)
+        for rows in read_block(file, self._work.settings.columns, block):
+            rejected.add(rows.bad)
+            judged = self.curator.judge(batch_of(rows.with_text(), file), number, earlier)
+            tables += judged.dropped
+            assert judged.keys is not None
+            keys.append(judged.keys)
+            rows_of_keys.append(judged.kept.rows[judged.keys.owners])
+        records = _key_records(keyed, file, keys, rows_of_keys)
+        stage.write_block(block, tables, records)
+        return JudgedBlock(file, block, KeyFile(keys_file, len(records))), False
+
+    def last_stage(self, read: Iterable[Rows], file: SourceFile, block: Block) -> Iterator[Rows]:
+        """The rows of a block that all steps keep, with the texts that are tokenized.
+
+        Rows that are dropped are counted in `dropped` of the rows they came with. Stores the
+        decisions of the last stage when the rows are read to their end.
+        """
+        last = self.curator.stages - 1
+        earlier = earlier_decisions(self._work.checkpoints, block, last, self._marked)
+        tables: list[pa.Table] = []
+        for rows in read:
+            found = rows.with_text()
+            judged = self.curator.judge(batch_of(found, file), last, earlier)
+            tables += judged.dropped
+            yield _survivors(rows, found, judged, earlier)
+        self._stage(last).write_block(block, tables, None)
+
+    def decided(self, rows: Rows, file: SourceFile) -> Rows:
+        """The rows with text that became documents of a finished dataset, with their texts."""
+        return decided(rows, file, self.curator, self._decisions(file.index))
+
+    def has_last_stage(self, block: Block) -> bool:
+        """Whether the decisions of the last stage about a block are stored, undamaged."""
+        return self._stage(self.curator.stages - 1).read_block(block, None) is not None
+
+    def index_keys(self, file: SourceFile, number: int) -> KeyFile:
+        """The keys of documents that others have, for the keyed step that ends a stage.
+
+        Raises InputError if the file has changed since the job was launched.
+        """
+        stage, keyed = self._stage(number), self.curator.keyed(number)
+        stored = stage.read_index(file.index, key_type(keyed))
+        if stored is not None:
+            return stored
+        if file.format == "keys":
+            records = _kept_keys(file, keyed)
+        else:
+            columns = self._work.settings.columns
+            parts = [
+                _index_records(keyed, batch_of(rows.with_text(), file))
+                for block in discover_blocks(file, columns, self._work.settings.block_bytes)
+                for rows in read_block(file, columns, block)
+            ]
+            records = np.concatenate([np.empty(0, key_type(keyed)), *parts])
+        records = key_records(records["key"], records["position"])
+        return stage.write_index(file.index, records)
+
+    def write_decisions(self, file: int) -> list[MetadataFile]:
+        """Writes the decisions about a source file, if any, and its keys, if they are kept."""
+        checkpoints, last = self._work.checkpoints, self.curator.stages - 1
+        blocks = checkpoints.read_blocks(file) or []
+        tables, written = [], []
+        for number in range(last + 1):
+            stage = self._stage(number)
+            tables += [stage.decisions(block) for block in blocks]
+            if number < last:
+                tables.append(stage.marked(file))
+        table = merged(tables)
+        if len(table):
+            written.append(self._write(decisions_name(file), to_bytes(table)))
+        if self._recipe.keep_keys:
+            for number in range(last):
+                if isinstance(self.curator.keyed(number), SeenIn):
+                    continue
+                name = keys_name(file, self.curator.number_of_keyed(number))
+                written.append(self._write(name, self._keys_of_file(blocks, number)))
+        return written
+
+    def _keys_of_file(self, blocks: Sequence[Block], number: int) -> bytes:
+        """All keys of a file for the keyed step that ends a stage, sorted."""
+        storage, stage = self._work.checkpoints.storage, self._stage(number)
+        content = b"".join(storage.read(stage.keys_file(block)) for block in blocks)
+        records = np.frombuffer(content, key_type(self.curator.keyed(number)))
+        spans = records["span"] if "span" in (records.dtype.names or ()) else None
+        return key_records(records["key"], records["position"], spans).tobytes()
+
+    def _write(self, name: str, content: bytes) -> MetadataFile:
+        checksum = self._work.checkpoints.storage.write(name, content)
+        return MetadataFile(name, len(content), checksum_to_base64(checksum))
+
+    def _stage(self, number: int) -> Stage:
+        return Stage(self._work.checkpoints, number)
+
+    def _read_decisions(self, file: int) -> Decisions:
+        return read_decisions(self._work.checkpoints.storage, file)
+
+    def _read_marked(self, number: int, file: int) -> pa.Table:
+        return self._stage(number).marked(file)
+
+
+def _survivors(read: Rows, found: Rows, judged: Judged, earlier: Decisions) -> Rows:
+    """As `survivors`, with the counts of the rows that are left out."""
+    lengths = pc.binary_length(found.texts).to_numpy(zero_copy_only=False).astype(np.int64)
+    dropped: list[Dropped] = []
+    for decisions in (earlier, Decisions(merged(judged.dropped))):
+        gone = decisions.are_dropped(found.numbers)
+        dropped += decisions.count_dropped(found.numbers[gone], lengths[gone])
+    there = survivors(found, judged.kept)
+    return replace(there, nulls=read.texts.null_count, dropped=tuple(dropped))
+
+
+def _kept_keys(file: SourceFile, keyed: Keyed) -> Records:
+    """The keys that another dataset has kept of one of its files."""
+    folder, _, name = file.path.rpartition("/metadata/")
+    content = open_storage(folder).read(f"metadata/{name}")
+    if f"crc32c:{checksum_to_base64(crc32c(content))}" != file.identity:
+        raise InputError(
+            f"{file.path} has changed since the job was launched. Start over with --overwrite."
+        )
+    records = np.frombuffer(content, key_type(keyed)).copy()
+    records["position"] = external_positions(file.index, row_of(records["position"]))
+    return records
+
+
+def _index_records(keyed: Keyed, batch: Batch) -> Records:
+    """The keys of documents of an index."""
+    keys = keyed.keys(batch)
+    rows = batch.rows[keys.owners]
+    return key_records(keys.keys, external_positions(batch.file, rows))
+
+
+def _key_records(
+    keyed: Keyed, file: SourceFile, keys: Sequence[Keys], rows: Sequence[npt.NDArray[np.int64]]
+) -> Records:
+    """The keys of several batches, whose documents are in the given rows, as sorted records."""
+    if not keys:
+        return np.empty(0, key_type(keyed))
+    spans = [each.spans for each in keys if each.spans is not None]
+    return key_records(
+        np.concatenate([each.keys for each in keys]),
+        positions(file.index, np.concatenate(rows)),
+        np.concatenate(spans) if spans else None,
+    )

@@ -1,0 +1,257 @@
+"""MarkLater: which documents have a key that an earlier document has.
+
+All deduplication is this one step, with other keys: see docs/deduplication.md. Modules in this
+folder do without `from __future__ import annotations`: see plan.py.
+"""
+
+import logging
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import apache_beam as beam
+
+from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.curated_files import keys_name
+from fineshards.shards.judged import JudgedBlock, KeyFile, Range
+from fineshards.shards.recipes import StepRecord
+from fineshards.shards.records import Block, SourceFile
+from fineshards.transforms.metrics import StepMetrics
+from fineshards.transforms.run_tasks import RunTasks
+from fineshards.transforms.tasks import (
+    IndexKeys,
+    JoinComponents,
+    JudgeBlock,
+    MarkKeys,
+    SplitKeys,
+    WriteMarked,
+)
+from fineshards.transforms.work import Work
+
+METRICS = StepMetrics("mark_later")
+# Bytes of keys that a worker compares at a time, by default; it needs about four times as much.
+_RANGE_BYTES = 64 << 20
+# About what a key takes, to count those of earlier generations and to size ranges.
+_KEY_BYTES = 16
+_log = logging.getLogger("fineshards.worker")
+
+
+class MarkLater(beam.PTransform):
+    """From (file, block) pairs to the same pairs, once it is known which documents to drop.
+
+    Each block is judged by the steps before the keyed one, and gives the keys of the documents that
+    are left. Keys are grouped by ranges, compared, and what was found goes back by file. Texts and
+    tokens cross no shuffle, and keys only where the runner's shuffle is not in memory.
+    """
+
+    def __init__(self, work: Work, stage: int) -> None:
+        super().__init__()
+        self._work = work
+        self._stage = stage
+
+    def expand(self, blocks: beam.PCollection) -> beam.PCollection:
+        """Builds the step."""
+        work, stage = self._work, self._stage
+        judged = (
+            blocks
+            | "Spread" >> beam.Reshuffle()
+            | "Judge" >> beam.ParDo(_Judge(METRICS, work, stage))
+            | "Judged" >> beam.Map(_first)
+        )
+        keys = judged | "Keys" >> beam.Map(_keys)
+        step = _step(work, stage)
+        if step.use == "seen_in" or work.before is not None:
+            job = blocks.pipeline | "Job" >> beam.Create([work.checkpoints])
+            keys = (keys, self._others(job, step)) | "AllFiles" >> beam.Flatten()
+        partitions = beam.pvalue.AsSingleton(
+            keys
+            | "Count" >> beam.Map(_count)
+            | "AllKeys" >> beam.CombineGlobally(sum)
+            | "Partitions" >> beam.Map(_partitions, work)
+        )
+        found = (
+            keys
+            | "Ranges" >> beam.ParDo(_Split(METRICS, work, stage), partitions)
+            | "EachRange" >> beam.FlatMap(_each)
+            | "GroupKeys" >> beam.GroupByKey()
+            | "ListedKeys" >> beam.MapTuple(_listed)
+            | "Mark" >> beam.ParDo(_Mark(METRICS, work, stage), partitions)
+            | "EachMarks" >> beam.FlatMap(_each)
+        )
+        if step.rule == "components":
+            found = (
+                found
+                | "GroupLinks" >> beam.GroupByKey()
+                | "ListedLinks" >> beam.MapTuple(_listed)
+                | "Join" >> beam.ParDo(_Join(METRICS, work, stage))
+                | "EachJoined" >> beam.FlatMap(_each)
+            )
+        # The blocks of a file are read on when all its marks are there.
+        return (
+            (found, judged | "ByFile" >> beam.Map(_by_file))
+            | "MarksAndBlocks" >> beam.Flatten()
+            | "GroupFiles" >> beam.GroupByKey()
+            | "ListedFiles" >> beam.MapTuple(_listed)
+            | "OfThisJob" >> beam.FlatMap(_file_and_marks)
+            | "Marked" >> beam.ParDo(_Store(METRICS, work, stage))
+            | "Blocks" >> beam.FlatMap(_pairs)
+        )
+
+    def _others(self, job: beam.PCollection, step: StepRecord) -> beam.PCollection:
+        """The keys of documents that are not read: of other datasets, of earlier generations."""
+        if step.use != "seen_in":
+            kept = job | "Kept" >> beam.FlatMap(_kept, self._stage)
+            return kept | "SpreadKept" >> beam.Reshuffle()
+        return (
+            job
+            | "Indexes" >> beam.FlatMap(_indexes, self._stage)
+            | "SpreadIndexes" >> beam.Reshuffle()
+            | "Index" >> beam.ParDo(_Index(METRICS, self._work, self._stage))
+        )
+
+
+def _first(result: tuple[JudgedBlock, bool]) -> JudgedBlock:
+    return result[0]
+
+
+def _keys(judged: JudgedBlock) -> KeyFile:
+    return judged.keys
+
+
+def _count(keys: KeyFile) -> int:
+    return keys.count
+
+
+def _kept(checkpoints: Checkpoints, stage: int) -> Iterator[KeyFile]:
+    """The keys of the documents of earlier generations."""
+    job, storage = checkpoints.job(), checkpoints.storage
+    assert job.settings.recipe is not None
+    step = job.settings.recipe.keyed[stage]
+    for file in job.files[: -len(job.new_files)]:
+        name = keys_name(file.index, step)
+        size = storage.size(name)
+        if size:
+            yield KeyFile(name, size // _KEY_BYTES)
+
+
+def _step(work: Work, stage: int) -> StepRecord:
+    """The keyed step that ends a stage."""
+    recipe = work.settings.recipe
+    assert recipe is not None
+    return recipe.steps[recipe.keyed[stage]]
+
+
+def _indexes(checkpoints: Checkpoints, stage: int) -> Iterator[SourceFile]:
+    """The files that a step `seen_in` looks documents up in."""
+    recipe = checkpoints.job().settings.recipe
+    assert recipe is not None
+    return (file for step, file in recipe.indexes if step == recipe.keyed[stage])
+
+
+def _partitions(keys: int, work: Work) -> int:
+    """The number of ranges of keys, a power of two. It decides no byte of the result."""
+    ranges = math.ceil(keys * _KEY_BYTES / (work.bucket_bytes or _RANGE_BYTES))
+    partitions = 1 << max(ranges - 1, 0).bit_length()
+    _log.info("deduplication: %s keys in %d ranges", f"{keys:,}", partitions)
+    return partitions
+
+
+def _each(found: list[tuple[int, Range]]) -> Iterator[tuple[int, Range]]:
+    return iter(found)
+
+
+def _listed(key: int, values: Iterable[Any]) -> tuple[int, list[Any]]:
+    # Some runners allow only one read of a group, and only where it arrived.
+    return key, list(values)
+
+
+def _by_file(judged: JudgedBlock) -> tuple[int, tuple[SourceFile, Block]]:
+    return judged.file.index, (judged.file, judged.block)
+
+
+def _file_and_marks(
+    group: tuple[int, list[Any]],
+) -> Iterator[tuple[SourceFile, list[Block], list[Range]]]:
+    """A file with its blocks in order, and its marks; nothing for a file of an earlier job."""
+    pairs = [each for each in group[1] if isinstance(each[0], SourceFile)]
+    ranges = [each for each in group[1] if not isinstance(each[0], SourceFile)]
+    if pairs:
+        blocks = sorted((block for _, block in pairs), key=lambda block: block.index)
+        yield pairs[0][0], blocks, list(_in_order(ranges))
+
+
+def _in_order(ranges: Iterable[Range]) -> tuple[Range, ...]:
+    """Ranges in the order of their places, so that a task that is done again is the same one."""
+    return tuple(sorted(ranges, key=lambda each: each[:3]))
+
+
+def _pairs(found: tuple[SourceFile, tuple[Block, ...]]) -> Iterator[tuple[SourceFile, Block]]:
+    file, blocks = found
+    return ((file, block) for block in blocks)
+
+
+class _OfStage(RunTasks):
+    def __init__(self, metrics: StepMetrics, work: Work, stage: int) -> None:
+        super().__init__(metrics, work)
+        self._stage = stage
+
+
+class _Judge(_OfStage):
+    def task(self, element: tuple[SourceFile, Block]) -> JudgeBlock:
+        return JudgeBlock(*element, self._stage)
+
+    def counts(
+        self, element: tuple[SourceFile, Block], result: tuple[JudgedBlock, bool]
+    ) -> dict[str, int]:
+        judged, reused = result
+        return {"blocks_in": 1, "blocks_reused": int(reused), "keys_out": judged.keys.count}
+
+
+class _Index(_OfStage):
+    def task(self, file: SourceFile) -> IndexKeys:
+        return IndexKeys(file, self._stage)
+
+    def counts(self, file: SourceFile, keys: KeyFile) -> dict[str, int]:
+        return {"indexes_in": 1, "keys_of_indexes": keys.count}
+
+
+class _Split(_OfStage):
+    def task(self, keys: KeyFile, partitions: int) -> SplitKeys:
+        return SplitKeys(keys, self._stage, partitions)
+
+    def counts(self, keys: KeyFile, found: list[tuple[int, Range]]) -> dict[str, int]:
+        return {"ranges_out": len(found)}
+
+
+class _Mark(_OfStage):
+    def task(self, group: tuple[int, list[Range]], partitions: int) -> MarkKeys:
+        return MarkKeys(self._stage, group[0], partitions, _in_order(group[1]))
+
+    def counts(
+        self, group: tuple[int, list[Range]], found: list[tuple[int, Range]]
+    ) -> dict[str, int]:
+        marked = sum(stop - start for _, (_, start, stop, _) in found)
+        return {"partitions_in": 1, "bytes_marked": marked}
+
+
+class _Join(_OfStage):
+    def task(self, group: tuple[int, list[Range]]) -> JoinComponents:
+        return JoinComponents(self._stage, _in_order(group[1]))
+
+    def counts(
+        self, group: tuple[int, list[Range]], found: list[tuple[int, Range]]
+    ) -> dict[str, int]:
+        return {"bytes_linked": sum(stop - start for _, start, stop, _ in group[1])}
+
+
+class _Store(_OfStage):
+    def task(self, element: tuple[SourceFile, list[Block], list[Range]]) -> WriteMarked:
+        file, blocks, ranges = element
+        return WriteMarked(self._stage, file, tuple(blocks), tuple(ranges))
+
+    def counts(
+        self,
+        element: tuple[SourceFile, list[Block], list[Range]],
+        result: tuple[SourceFile, tuple[Block, ...]],
+    ) -> dict[str, int]:
+        return {"files_in": 1}
