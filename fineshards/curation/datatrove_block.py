@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, ClassVar
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.column_values import place, values_of
@@ -44,6 +44,8 @@ _REFUSED = {
     "use url",
     "UnigramLogProbFilter": "downloads its frequencies; use unigram",
 }
+# Parameters of the step itself.
+_OWN = ("block", "columns")
 # Libraries that decide in some of its blocks.
 _DECIDING = ("datatrove", "spacy", "ftfy", "regex")
 
@@ -65,9 +67,19 @@ class DatatroveBlock(Judge):
 numbers in sequence; use sample.
     """
 
+    # Its blocks may divide by zero where a text is empty.
+    GOLDEN: ClassVar[bool] = False
+    REWRITES: ClassVar[bool] = True
+
     block: str
     columns: tuple[str, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @classmethod
+    def of(cls, block: str, parameters: Mapping[str, Any]) -> DatatroveBlock:
+        """The step of a recipe: `columns` is for the step, all others are for the block."""
+        others = {name: value for name, value in parameters.items() if name not in _OWN}
+        return cls(block, parameters.get("columns", ()), others)
 
     def __post_init__(self) -> None:
         if reason := _REFUSED.get(self.block):

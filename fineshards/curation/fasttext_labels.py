@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fineshards.curation import words
 from fineshards.curation.batch import Batch
@@ -40,6 +41,9 @@ class FastText(Judge):
         (('good', 0.9),)
     """
 
+    # In a mode that cuts, see __post_init__.
+    REWRITES: ClassVar[bool] = True
+
     model_url: str
     keep_labels: Labels | None = None
     remove_labels: Labels | None = None
@@ -57,6 +61,7 @@ class FastText(Judge):
         replacement = self.newline_replacement
         fits = isinstance(replacement, str) and "\n" not in replacement
         check("fasttext", "newline_replacement", replacement, fits, "a string without line breaks")
+        assign(self, "REWRITES", self.filter_mode != "DOCUMENT")
         fits = self.filter_mode in _MODES
         check("fasttext", "filter_mode", self.filter_mode, fits, " or ".join(map(repr, _MODES)))
 

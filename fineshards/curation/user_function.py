@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.column_values import place, values_of
@@ -34,6 +34,8 @@ from fineshards.errors import InputError, UsageError
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 # Names that the dict has anyway.
 _GIVEN = ("text", "file", "row")
+# Parameters of the step itself.
+_OWN = ("use", "columns")
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,18 @@ class UserFunction(Judge):
         [None]
     """
 
+    GOLDEN: ClassVar[bool] = False
+    REWRITES: ClassVar[bool] = True
+
     use: str
     columns: tuple[str, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @classmethod
+    def of(cls, use: str, parameters: Mapping[str, Any]) -> UserFunction:
+        """The step of a recipe: `columns` is for the step, all others are for the function."""
+        others = {name: value for name, value in parameters.items() if name not in _OWN}
+        return cls(use, parameters.get("columns", ()), others)
 
     def __post_init__(self) -> None:
         fits = isinstance(self.use, str) and _NAME.fullmatch(self.use) is not None
