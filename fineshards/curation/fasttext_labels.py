@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from fineshards.curation import words
 from fineshards.curation.batch import Batch
-from fineshards.curation.fasttext_model import Model, fasttext_version, labels_of, load_model
+from fineshards.curation.fasttext_model import Model, fasttext_version, load_model
 from fineshards.curation.parameters import assign, check, is_number
 from fineshards.curation.pinned import pin, pinned
 from fineshards.curation.step import Judge, Outcome
@@ -73,7 +73,7 @@ class FastText(Judge):
         """See Step. Raises UsageError for a label that the model does not have."""
         pins = words.pins() if self._by_sentence else {}
         pins |= {"fasttext": fasttext_version(), self.model_url: pin(self.model_url).sha256}
-        known = [label.removeprefix(_PREFIX) for label in labels_of(pinned(self.model_url))]
+        known = [label.removeprefix(_PREFIX) for label in load_model(pinned(self.model_url)).labels]
         for label, _ in self.keep_labels or self.remove_labels or ():
             if label not in known:
                 raise UsageError(

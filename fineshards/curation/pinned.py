@@ -92,8 +92,15 @@ def read(file: Pinned) -> bytes:
 def local_copy(file: Pinned) -> Iterator[str]:
     """The path of a local file with the content of a pinned one, while the body runs.
 
-    For libraries that read from a path alone. The copy is deleted afterwards.
+    For libraries that read from a path alone. A local file is used itself; a copy of another one is
+    deleted afterwards.
     """
+    if "://" not in file.path:
+        path = os.path.expanduser(file.path)
+        with _explained(file.path), open(path, "rb") as opened:
+            _check(file, _digest(opened))
+        yield path
+        return
     storage, name = _place(file.path)
     with tempfile.NamedTemporaryFile(prefix="fineshards-", suffix=os.path.basename(name)) as copy:
         with _explained(file.path), storage.open(name, _READ_BYTES) as opened:
