@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from fineshards.curation.batch import Batch
 from fineshards.curation.curator import Curator
 from fineshards.curation.step import Keyed, KeyedSpans, Keys
+from fineshards.curation.step_statistics import StepStatistics
 from fineshards.shards.decisions import SCHEMA, Decisions, decisions_name, merged, to_bytes
 from fineshards.shards.judged import JudgedBlock, Range, Stage, earlier_decisions
 from fineshards.shards.marks import (
@@ -33,6 +34,7 @@ from fineshards.shards.marks import (
     row_of,
     split,
 )
+from fineshards.shards.measures import Tally
 from fineshards.shards.records import Block, MetadataFile, SourceFile
 from fineshards.shards.rejected import Rejected
 from fineshards.sources.reading import read_block
@@ -75,15 +77,18 @@ class Judging:
         keys: list[Keys] = []
         rows_of_keys: list[npt.NDArray[np.int64]] = []
         rejected = Rejected(file, self._work.max_bad_rows)
+        tally = Tally()
         for rows in read_block(file, self._work.settings.columns, block):
             rejected.add(rows.bad)
-            judged = self.curator.judge(batch_of(rows.with_text(), file), number, earlier)
+            there = rows.with_text()
+            statistics = StepStatistics(tally, there.traits())
+            judged = self.curator.judge(batch_of(there, file), number, earlier, statistics)
             tables += judged.dropped
             assert judged.keys is not None
             keys.append(judged.keys)
             rows_of_keys.append(judged.kept.rows[judged.keys.owners])
         records = _key_records(keyed, file, keys, rows_of_keys)
-        stage.write_block(block, tables, records)
+        stage.write_block(block, tables, records, tally.table())
         return JudgedBlock(file, block, len(records)), False
 
     def last_stage(self, read: Iterable[Rows], file: SourceFile, block: Block) -> Iterator[Rows]:
@@ -95,13 +100,15 @@ class Judging:
         last = self.curator.stages - 1
         earlier = earlier_decisions(self._work.checkpoints, block, last, self._marked)
         tables: list[pa.Table] = []
+        tally = Tally()
         for rows in read:
             found = rows.with_text()
-            judged = self.curator.judge(batch_of(found, file), last, earlier)
+            statistics = StepStatistics(tally, found.traits())
+            judged = self.curator.judge(batch_of(found, file), last, earlier, statistics)
             tables += judged.dropped
             decided = Decisions(merged([earlier.table, *judged.dropped]))
             yield _survivors(rows, found, judged.kept, decided)
-        self._stage(last).write_block(block, tables, None)
+        self._stage(last).write_block(block, tables, None, tally.table())
 
     def has_last_stage(self, block: Block) -> bool:
         """Whether the decisions of the last stage about a block are stored, undamaged."""

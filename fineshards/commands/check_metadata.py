@@ -14,6 +14,7 @@ from fineshards.shards.job import JOB_NAME
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.metadata import contradictions
 from fineshards.shards.rejected import REJECTED_FOLDER
+from fineshards.shards.statistics import statistics_name
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c
 
@@ -71,7 +72,7 @@ def check_metadata(storage: Storage, manifest: Manifest, folders: Folders) -> li
 
 
 def _is_small(name: str, manifest: Manifest) -> bool:
-    own = (JOB_NAME, manifest.settings.tokenizer.file)
+    own = (JOB_NAME, manifest.settings.tokenizer.file, statistics_name(1))
     return name in own or name.startswith((DECISIONS_FOLDER, REJECTED_FOLDER, GENERATIONS_FOLDER))
 
 
