@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from fineshards.errors import OutputError
-from fineshards.shards.decisions import DECISIONS_FOLDER
+from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER
 from fineshards.shards.generations import kept_name
 from fineshards.shards.job import JOB_NAME, Job, job_name
 from fineshards.shards.records import JSON_ERRORS, MetadataFile
@@ -33,11 +33,8 @@ def of_earlier_jobs(metadata: Iterable[MetadataFile]) -> list[MetadataFile]:
 
     metadata: of the generation before.
     """
-    return [
-        file
-        for file in metadata
-        if file.name.startswith(DECISIONS_FOLDER) or is_statistics(file.name)
-    ]
+    folders = (DECISIONS_FOLDER, KEYS_FOLDER)
+    return [file for file in metadata if file.name.startswith(folders) or is_statistics(file.name)]
 
 
 def metadata_files(
