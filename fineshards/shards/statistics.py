@@ -34,7 +34,7 @@ can be summed there. So no process holds more than the hosts of a file, or of a 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -43,8 +43,9 @@ import pyarrow.parquet as pq
 import xxhash
 
 from fineshards.errors import OutputError
-from fineshards.shards.counts import MANY_VALUES, MAX_VALUES
+from fineshards.shards.counts import MANY_VALUES, MAX_VALUES, Counts
 from fineshards.shards.generations import GENERATIONS_FOLDER
+from fineshards.shards.recipes import RecipeRecord
 from fineshards.storage.parquet import open_parquet
 
 # Hosts of a generation that are listed by themselves.
@@ -161,19 +162,59 @@ def finished(table: pa.Table, generation: int, steps: Sequence[str]) -> pa.Table
         [kept, _with_column(last, "step", pa.array([len(steps) - 1] * len(last), pa.int16()))]
     )
     kept = _with_column(kept, "scope", pa.array(["kept"] * len(kept), pa.string()))
-    table = pa.concat_tables([table, kept])
-    table = table.sort_by([(name, "ascending") for name in _KEYS])
-    with_tokens = pc.equal(table["scope"], "dataset")
-    with_words = pc.is_in(table["scope"], pa.array(["input", "dropped", "dataset"]))
+    table = _blanked(pa.concat_tables([table, kept]))
     numbers = [None if step is None else steps[step] for step in table["step"].to_pylist()]
     columns = {name: table[name] for name in COUNTS.names} | {
         "generation": pa.array([generation] * len(table), pa.int32()),
         "use": pa.array(numbers, pa.string()),
-        "words": _where(with_words, table["words"]),
-        "lines": _where(with_words, table["lines"]),
-        "tokens": _where(with_tokens, table["tokens"]),
     }
     return pa.table([columns[name] for name in SCHEMA.names], schema=SCHEMA).combine_chunks()
+
+
+def added_generations(tables: Sequence[pa.Table]) -> tuple[pa.Table, int | None]:
+    """The sum of stored tables, as one of `COUNTS`, sorted; numbers that none has are null.
+
+    Also the only generation whose hosts are in it, where those of several cannot be added up,
+    because not all are listed; otherwise None.
+    """
+    table, only = pa.concat_tables(tables), None
+    hosts = table.filter(pc.equal(table["measure"], "host"))
+    if len(tables) > 1 and OTHER_HOSTS in hosts["value"].to_pylist():
+        only = pc.max(hosts["generation"]).as_py()
+        earlier = pc.and_(pc.equal(table["measure"], "host"), pc.less(table["generation"], only))
+        table = table.filter(pc.invert(earlier))
+    counts = [
+        pc.fill_null(table[name], 0) if name in SUMS else table[name] for name in COUNTS.names
+    ]
+    return _blanked(merged([pa.table(counts, schema=COUNTS)])), only
+
+
+def contradictions(
+    tables: Sequence[pa.Table], counts: Counts, recipe: RecipeRecord | None
+) -> Iterator[str]:
+    """One sentence per number that is not that of the manifest.
+
+    counts: of all source files.
+    """
+    table, _ = added_generations(tables)
+    totals = table.filter(pc.equal(table["measure"], "total"))
+    found = totals.filter(pc.equal(totals["scope"], "dataset")).to_pylist()
+    sums = [sum(row[name] for row in found) for name in ("documents", "bytes", "tokens")]
+    if sums != [counts.documents, counts.text_bytes, counts.tokens]:
+        yield (
+            f"the statistics have {sums[0]:,} documents, {sums[1]:,} bytes and {sums[2]:,} tokens, "
+            f"the manifest {counts.documents:,}, {counts.text_bytes:,} and {counts.tokens:,}"
+        )
+    dropped = totals.filter(pc.equal(totals["scope"], "dropped")).to_pylist()
+    by_reason = {(row["step"], row["reason"]): row["documents"] for row in dropped}
+    listed = {(each.step, each.reason): each.documents for each in counts.dropped}
+    for step, reason in sorted(by_reason.keys() | listed.keys()):
+        ours, theirs = by_reason.get((step, reason), 0), listed.get((step, reason), 0)
+        if ours != theirs and recipe is not None:
+            yield (
+                f"the statistics have {ours:,} documents that step {recipe.step_name(step)} "
+                f"dropped ({reason}), the manifest {theirs:,}"
+            )
 
 
 def to_bytes(table: pa.Table) -> bytes:
@@ -189,6 +230,19 @@ def from_bytes(content: bytes, path: str, schema: pa.Schema = SCHEMA) -> pa.Tabl
         return open_parquet(io.BytesIO(content)).read(use_threads=False).cast(schema)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise OutputError(f"{path} is damaged: {error}. Copy the dataset again.") from error
+
+
+def _blanked(table: pa.Table) -> pa.Table:
+    """A table, sorted, with null for numbers that were not counted."""
+    table = table.sort_by([(name, "ascending") for name in _KEYS])
+    with_tokens = pc.equal(table["scope"], "dataset")
+    with_words = pc.is_in(table["scope"], pa.array(["input", "dropped", "dataset"]))
+    columns = {name: table[name] for name in COUNTS.names} | {
+        "words": _where(with_words, table["words"]),
+        "lines": _where(with_words, table["lines"]),
+        "tokens": _where(with_tokens, table["tokens"]),
+    }
+    return pa.table(columns)
 
 
 def _added(table: pa.Table) -> pa.Table:
