@@ -82,6 +82,8 @@ class BuildConfig:
         shard_tokens: Tokens per shard. Default: 100,000,000.
         shuffle_seed: Put the documents of each split in a random order, which this number and the
             places of the documents in the input decide. Default: the order of the input.
+        statistics: Count documents, words, lengths, languages and hosts, which fineshards stats
+            shows. Always on where documents pass steps.
         test_fraction: Share of the documents that form the test split. A hash of the split key
             decides each document on its own. Default: 0.01.
         split_key: What is hashed: text, id, host (of the column url), row, or column:NAME.
@@ -140,6 +142,7 @@ class BuildConfig:
     dtype: Literal["auto", "uint16", "uint32"] = _flag("uint32", _OUTPUT, decides=True)
     shard_tokens: int = _flag(DEFAULT_SHARD_TOKENS, _OUTPUT, "N", least=1, decides=True)
     shuffle_seed: int | None = _flag(None, _OUTPUT, "S", decides=True)
+    statistics: bool = _flag(False, _OUTPUT, decides=True)
     test_fraction: str | float | Fraction | None = _flag(None, _OUTPUT, "F", decides=True)
     split_key: str | None = _flag(None, _OUTPUT, "KEY", decides=True)
     test_shards: int | None = _flag(None, _OUTPUT, "N", decides=True)

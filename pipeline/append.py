@@ -30,6 +30,7 @@ from fineshards.shards.manifest_checks import refuse_earlier_version
 from fineshards.shards.plan import Before
 from fineshards.shards.records import SourceFile
 from fineshards.shards.rejected import REJECTED_FOLDER
+from fineshards.shards.statistics import statistics_name
 from fineshards.storage.base import Storage, open_storage
 
 
@@ -230,6 +231,7 @@ def _discard(
             if entry.name not in kept:
                 storage.delete(entry.name, check)
     storage.delete_folder(CHECKPOINTS, check)
+    storage.delete(statistics_name(generation), check)
     storage.delete(kept_name(generation), check)
     if generation == 2:
         # A dataset that has not grown has no other manifest.

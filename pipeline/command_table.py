@@ -163,6 +163,24 @@ def _inspect(parser: Parser, arguments: Sequence[str]) -> int:
     return show(Outcome(asdict(document), inspect.describe_document(document)), args.json)
 
 
+def _add_stats_flags(parser: Parser) -> None:
+    _add_folder_and_generation(parser)
+    parser.add_argument_group("what is shown; by default, all").add_argument(
+        "--step",
+        type=count,
+        metavar="N",
+        help="What step N of the recipe, from 1, finds and drops.",
+    )
+
+
+def _stats(parser: Parser, arguments: Sequence[str]) -> int:
+    args = parser.parse_args(arguments)
+    from fineshards.commands.stats import describe_stats, stats
+
+    found = stats(args.folder, args.step, args.generation)
+    return show(Outcome(asdict(found), describe_stats(found)), args.json)
+
+
 def _add_find_flags(parser: Parser) -> None:
     _add_folder_and_generation(parser)
     place = parser.add_argument_group("what to find")
@@ -378,6 +396,16 @@ COMMANDS = (
         ),
         _add_inspect_flags,
         _inspect,
+    ),
+    Command(
+        "stats",
+        "show the statistics of a dataset and of the steps of its recipe",
+        "FOLDER [--step N] [--json]",
+        "Shows what each step found and dropped, and the dataset's documents by length, language,\n"
+        "score and host. They are counted where documents pass steps, and with --statistics.",
+        ("fineshards stats out", "fineshards stats out --step 2"),
+        _add_stats_flags,
+        _stats,
     ),
     Command(
         "find",

@@ -37,10 +37,12 @@ from fineshards.shards.job import (
 )
 from fineshards.shards.layout import HASH_VERSION, KEY_VERSION, SPLITS, Shuffle, SplitRule
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.measures import OPTIONAL_COLUMNS
 from fineshards.shards.plan import Before
 from fineshards.shards.records import SourceFile
 from fineshards.shards.rejected import REJECTED_FOLDER
 from fineshards.shards.split_hash import split_column
+from fineshards.shards.statistics import statistics_name
 from fineshards.sources.extraction import with_extraction
 from fineshards.sources.finding import find_files
 from fineshards.sources.limit import first_documents
@@ -118,8 +120,13 @@ def describe_job(config: BuildConfig) -> tuple[Job, bytes]:
     tokenizer, vocabulary = describe_tokenizer(
         _tokenizer_place(os.fspath(config.tokenizer)), config.tokenizer_engine, config.eot_token
     )
+    statistics = config.statistics or bool(steps)
     settings = Settings(
-        columns=replace(columns_of(config), others=columns_of_steps(steps)),
+        columns=replace(
+            columns_of(config),
+            others=columns_of_steps(steps),
+            optional=OPTIONAL_COLUMNS if statistics else (),
+        ),
         tokenizer=tokenizer,
         shard_tokens=config.shard_tokens,
         split=_split_rule(config),
@@ -127,6 +134,7 @@ def describe_job(config: BuildConfig) -> tuple[Job, bytes]:
         dtype=_resolve_dtype(config.dtype, tokenizer),
         shuffle=None if config.shuffle_seed is None else Shuffle(config.shuffle_seed, KEY_VERSION),
         recipe=describe_steps(steps, config.keep_keys),
+        statistics=statistics,
     )
     return Job(settings, tuple(files), origin), vocabulary
 
@@ -372,6 +380,6 @@ def _clear(storage: Storage, check: Callable[[], object]) -> None:
     lists = ("metadata/documents", REJECTED_FOLDER, GENERATIONS_FOLDER)
     for folder in (*SPLITS, CHECKPOINTS, *lists, DECISIONS_FOLDER, KEYS_FOLDER):
         storage.delete_folder(folder, check)
-    for name in TOKENIZER_FILES.values():
+    for name in (*TOKENIZER_FILES.values(), statistics_name(1)):
         storage.delete(name, check)
     storage.delete(JOB_NAME, check)

@@ -16,12 +16,14 @@ from fineshards.curation.batch import Batch
 from fineshards.curation.curator import Curator, Judged
 from fineshards.curation.seen_in import SeenIn
 from fineshards.curation.step import Keyed, Keys
+from fineshards.curation.step_statistics import StepStatistics
 from fineshards.errors import InputError
 from fineshards.shards.counts import Dropped
 from fineshards.shards.curated_files import decisions_name, keys_name
 from fineshards.shards.decisions import Decisions, merged, read_decisions, to_bytes
 from fineshards.shards.judged import JudgedBlock, KeyFile, Stage, earlier_decisions
 from fineshards.shards.marks import Records, external_positions, key_records, positions, row_of
+from fineshards.shards.measures import Tally
 from fineshards.shards.records import Block, MetadataFile, SourceFile
 from fineshards.shards.rejected import Rejected
 from fineshards.sources.reading import discover_blocks, read_block
@@ -70,15 +72,18 @@ class Judging:
         keys: list[Keys] = []
         rows_of_keys: list[npt.NDArray[np.int64]] = []
         rejected = Rejected(file, self._work.max_bad_rows)
+        tally = Tally()
         for rows in read_block(file, self._work.settings.columns, block):
             rejected.add(rows.bad)
-            judged = self.curator.judge(batch_of(rows.with_text(), file), number, earlier)
+            there = rows.with_text()
+            statistics = StepStatistics(tally, there.traits())
+            judged = self.curator.judge(batch_of(there, file), number, earlier, statistics)
             tables += judged.dropped
             assert judged.keys is not None
             keys.append(judged.keys)
             rows_of_keys.append(judged.kept.rows[judged.keys.owners])
         records = _key_records(keyed, file, keys, rows_of_keys)
-        stage.write_block(block, tables, records)
+        stage.write_block(block, tables, records, tally.table())
         return JudgedBlock(file, block, KeyFile(keys_file, len(records))), False
 
     def last_stage(self, read: Iterable[Rows], file: SourceFile, block: Block) -> Iterator[Rows]:
@@ -90,12 +95,14 @@ class Judging:
         last = self.curator.stages - 1
         earlier = earlier_decisions(self._work.checkpoints, block, last, self._marked)
         tables: list[pa.Table] = []
+        tally = Tally()
         for rows in read:
             found = rows.with_text()
-            judged = self.curator.judge(batch_of(found, file), last, earlier)
+            statistics = StepStatistics(tally, found.traits())
+            judged = self.curator.judge(batch_of(found, file), last, earlier, statistics)
             tables += judged.dropped
             yield _survivors(rows, found, judged, earlier)
-        self._stage(last).write_block(block, tables, None)
+        self._stage(last).write_block(block, tables, None, tally.table())
 
     def decided(self, rows: Rows, file: SourceFile) -> Rows:
         """The rows with text that became documents of a finished dataset, with their texts."""

@@ -19,6 +19,7 @@ from fineshards.curation.batch import Batch
 from fineshards.curation.golden import golden_sha256
 from fineshards.curation.recipe import NamedStep, load_steps
 from fineshards.curation.step import Judge, Keyed, KeyedSpans, Keys
+from fineshards.curation.step_statistics import StepStatistics
 from fineshards.errors import FineshardsError
 from fineshards.shards.decisions import Decisions, drops
 from fineshards.shards.hash_sample import sampled
@@ -82,22 +83,35 @@ class Curator:
         """The number in the recipe of the keyed step that ends a stage."""
         return self._ends[stage]
 
-    def judge(self, batch: Batch, stage: int, earlier: Decisions) -> Judged:
+    def judge(
+        self,
+        batch: Batch,
+        stage: int,
+        earlier: Decisions,
+        statistics: StepStatistics | None = None,
+    ) -> Judged:
         """Does a stage's steps.
 
         batch: documents as the source has them. earlier: the decisions of the stages before, and of
-        the keyed steps that ended them.
+        the keyed steps that ended them. statistics: counts what each step finds and drops.
 
         Raises InputError for a document that cannot be judged, and FineshardsError if a step
         decides differently about the same document.
         """
-        batch = batch.keep(~earlier.are_dropped(batch.rows))
         first = 0 if stage == 0 else self._ends[stage - 1]
+        if statistics is not None and stage == 0:
+            statistics.enter(batch)
+        elif statistics is not None:
+            self._count_marked(batch, first, earlier, statistics)
+        batch = batch.keep(~earlier.are_dropped(batch.rows))
         dropped: list[pa.Table] = []
         for number in range(self._ends[stage]):
             if not len(batch):
                 break
             step, before = self.steps[number], batch
+            # The keyed step that ended the stage before was reached there.
+            if statistics is not None and (number > first or stage == 0):
+                statistics.reach(number, batch)
             reasons: Sequence[str | None] | None
             if isinstance(step, KeyedSpans):
                 batch, reasons = _cut(step, batch, number, earlier)
@@ -119,8 +133,14 @@ class Curator:
                 self._complain(number, before, int(np.flatnonzero(~kept)[0]), "kept", "dropped")
             named = [reason for reason in reasons if reason is not None]
             dropped.append(drops(batch.rows[~kept], number, named))
+            if statistics is not None:
+                statistics.drop(number, before.keep(~kept), named)
             batch = batch.keep(kept)
-        keys = self.keyed(stage).keys(batch) if stage + 1 < self.stages else None
+        keys = None
+        if stage + 1 < self.stages:
+            keys = self.keyed(stage).keys(batch)
+            if statistics is not None:
+                statistics.reach(self._ends[stage], batch)
         return Judged(batch, dropped, keys)
 
     def texts(self, batch: Batch, decisions: Decisions) -> Batch:
@@ -144,6 +164,16 @@ class Curator:
                 texts = each.apply(batch).texts
                 batch = batch if texts is None else batch.with_texts(texts)
         return batch
+
+    def _count_marked(
+        self, batch: Batch, number: int, earlier: Decisions, statistics: StepStatistics
+    ) -> None:
+        """Counts what the keyed step that ended the stage before drops of a batch."""
+        reasons = earlier.dropped_by(number)
+        gone = batch.keep(np.isin(batch.rows, list(reasons)))
+        if len(gone):
+            found = self.before(gone, number, earlier)
+            statistics.drop(number, found, [reasons[row] for row in gone.rows.tolist()])
 
     def _compare(
         self,

@@ -64,13 +64,17 @@ def merged(tables: Iterable[pa.Table]) -> pa.Table:
 def to_bytes(table: pa.Table, metadata: dict[str, str] | None = None) -> bytes:
     """Decisions as a Parquet file, whose pages have checksums. metadata: stored with the schema."""
     opened = io.BytesIO()
-    pq.write_table(
-        table.replace_schema_metadata(metadata),
+    with pq.ParquetWriter(
         opened,
+        table.schema.remove_metadata(),
         compression="zstd",
         write_page_checksum=True,
         store_schema=False,
-    )
+    ) as writer:
+        writer.write_table(table.replace_schema_metadata(None))
+        if metadata:
+            # Without Arrow's schema, metadata of the table's would not be written.
+            writer.add_key_value_metadata(metadata)
     return opened.getvalue()
 
 
@@ -134,6 +138,11 @@ class Decisions:
         first, last = np.searchsorted(rows, [row, row + 1])
         found: list[int] = spans[first:last].tolist()
         return found
+
+    def dropped_by(self, step: int) -> dict[int, str]:
+        """Why a step drops documents, by row."""
+        found = self._whole.filter(pc.equal(self._whole["step"], step))
+        return dict(zip(found["row"].to_pylist(), found["reason"].to_pylist(), strict=True))
 
     def count_dropped(
         self, rows: npt.NDArray[np.int64], text_bytes: npt.NDArray[np.int64]

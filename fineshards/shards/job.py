@@ -56,6 +56,7 @@ class Columns:
             if it is the split key.
         split: Column that is read for the split key alone; None if there is none.
         others: Columns that the steps of a recipe ask for.
+        optional: Columns that are counted where a file has them.
     """
 
     text: str
@@ -63,6 +64,7 @@ class Columns:
     id_required: bool
     split: str | None = None
     others: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,7 @@ class Settings:
         dtype: Type of the tokens in the shards, `uint32` (the default) or `uint16`.
         shuffle: The order of documents; None for that of their sources.
         recipe: The steps that documents pass before they are tokenized; None if there are none.
+        statistics: Whether `metadata/statistics.parquet` is made.
 
     Example:
         >>> from fineshards.shards.manifest import Manifest
@@ -126,6 +129,7 @@ class Settings:
     dtype: str = "uint32"
     shuffle: Shuffle | None = None
     recipe: RecipeRecord | None = None
+    statistics: bool = False
 
     @property
     def token_dtype(self) -> np.dtype[np.unsignedinteger]:
@@ -324,8 +328,11 @@ def settings_to_json(settings: Settings, version: int) -> dict[str, Any]:
     del fields["recipe"]
     if settings.recipe is not None:
         fields["recipe"] = settings.recipe.to_json()
-    if not settings.columns.others:
-        del fields["columns"]["others"]
+    for name in ("others", "optional"):
+        if not fields["columns"][name]:
+            del fields["columns"][name]
+    if not settings.statistics:
+        del fields["statistics"]
     if version < 3:
         del fields["shuffle"]
     if version == 1:
@@ -355,12 +362,15 @@ def settings_from_json(fields: dict[str, Any]) -> Settings:
         split=_rule_from_json(fields["split"]),
         shuffle=_shuffle_from_json(fields.get("shuffle")),
         recipe=RecipeRecord.from_json(fields["recipe"]) if "recipe" in fields else None,
+        statistics=fields.get("statistics") is True,
     )
 
 
 def _columns_from_json(fields: dict[str, Any]) -> Columns:
-    others = tuple(as_text(name) for name in fields.get("others", ()))
-    return from_fields(Columns, {"split": None} | fields, others=others)
+    others, optional = (
+        tuple(as_text(name) for name in fields.get(kind, ())) for kind in ("others", "optional")
+    )
+    return from_fields(Columns, {"split": None} | fields, others=others, optional=optional)
 
 
 def _shuffle_from_json(fields: dict[str, Any] | None) -> Shuffle | None:
@@ -393,6 +403,7 @@ def _by_flag(settings: Settings) -> list[tuple[str, object]]:
         ("--id_column", columns.id),
         ("--id_column given", columns.id_required),
         ("columns for the recipe", columns.others),
+        ("--statistics", settings.statistics),
         ("kind of tokenizer", tokenizer.kind),
         ("--tokenizer", tokenizer.name),
         ("vocabulary sha256", tokenizer.vocabulary_sha256),
