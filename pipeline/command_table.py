@@ -22,6 +22,7 @@ from fineshards.pipeline.options import (
 from fineshards.pipeline.outcome import Outcome, note, show
 from fineshards.pipeline.parser import Parser
 from fineshards.pipeline.quantities import count
+from fineshards.pipeline.recipe_command import add_recipe_flags, run_recipe
 
 if TYPE_CHECKING:
     from fineshards.shards.dataset import Dataset
@@ -58,6 +59,15 @@ class Command:
         general.add_argument("--json", action="store_true", help="Print one JSON object.")
         general.add_argument("-h", "--help", action="help", help="Show this page.")
         return parser
+
+    def words(self) -> list[str]:
+        """The words that may follow the command."""
+        return [
+            str(word)
+            for action in self.parser()._actions
+            if not action.option_strings
+            for word in action.choices or ()
+        ]
 
     def flags(self) -> list[Action]:
         """The command's flags, as argparse describes them."""
@@ -300,6 +310,10 @@ def _estimate(parser: Parser, arguments: Sequence[str]) -> int:
     return show(Outcome(asdict(found), describe_estimate(found)), as_json)
 
 
+def _recipe(parser: Parser, arguments: Sequence[str]) -> int:
+    return show(*run_recipe(parser, arguments))
+
+
 def _opened(folder: str, generation: int | None = None) -> Dataset:
     from fineshards.shards.dataset import Dataset
     from fineshards.storage.base import open_storage
@@ -435,5 +449,23 @@ COMMANDS = (
         ("fineshards estimate --input data/*.parquet",),
         add_estimate_flags,
         _estimate,
+    ),
+    Command(
+        "recipe",
+        "show recipes and their steps, and try them on a probe of the input",
+        "show NAME | steps [NAME] | check NAME --input FILE... [flags]",
+        "show prints a recipe as TOML: one that fineshards has, a file, or that of a dataset.\n"
+        "steps lists what recipes are made of, and shows the parameters of a step.\n"
+        "check runs a recipe over a probe of the input, and shows what each step keeps and drops.\n"
+        "It writes nothing.",
+        (
+            "fineshards recipe show fineweb > recipe.toml",
+            "fineshards recipe steps minhash",
+            "fineshards recipe check recipe.toml --input data/*.parquet",
+            "fineshards recipe check --where 'language_score > 0.9' --dedup exact "
+            "--input data/*.parquet",
+        ),
+        add_recipe_flags,
+        _recipe,
     ),
 )

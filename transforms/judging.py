@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fineshards.commands.source_rows import batch_of
 from fineshards.curation.batch import Batch
 from fineshards.curation.curator import Curator
 from fineshards.curation.step import Keyed, KeyedSpans, Keys
@@ -188,11 +189,6 @@ class Judging:
 
     def _read_marked(self, number: int, file: int) -> pa.Table:
         return self._stage(number).marked(file)
-
-
-def batch_of(rows: Rows, file: SourceFile) -> Batch:
-    """Rows with text as the batch that steps take."""
-    return Batch(file.index, rows.numbers, rows.texts, rows.others, rows.others_are_json)
 
 
 def survivors(rows: Rows, kept: Batch) -> Rows:

@@ -103,7 +103,7 @@ class Curator:
             elif isinstance(step, Judge) and (number >= first or step.REWRITES):
                 outcome = step.apply(batch)
                 if number >= first:
-                    self._compare(step, number, batch, outcome.reasons, outcome.texts)
+                    self.compare(step, number, batch, outcome.reasons, outcome.texts)
                 if outcome.texts is not None:
                     batch = batch.with_texts(outcome.texts)
                 reasons = outcome.reasons
@@ -144,7 +144,7 @@ class Curator:
                 batch = batch if texts is None else batch.with_texts(texts)
         return batch
 
-    def _compare(
+    def compare(
         self,
         step: Judge,
         number: int,
