@@ -226,16 +226,18 @@ def _with_texts(
             wanted[each.witness[0]].add(each.witness[1])
     rows, problems = _read(dataset, wanted)
     cuts = _cuts(dataset, recipe, chosen, rows)
+
+    def source(file: int, row: int) -> SourceText:
+        return _source(dataset, file, row, rows.get((file, row)), problems.get(file))
+
     return [
         Decision(
-            document=_source(dataset, each.file, each.row, rows, problems),
+            document=source(each.file, each.row),
             step=recipe.step_name(each.step),
             reason=each.reason,
             spans=list(each.spans),
             cut=cuts.get(each),
-            witness=None
-            if each.witness is None
-            else _source(dataset, *each.witness, rows, problems),
+            witness=None if each.witness is None else source(*each.witness),
         )
         for each in chosen
     ]
@@ -259,19 +261,13 @@ def _read(
 
 
 def _source(
-    dataset: Dataset,
-    file: int,
-    row: int,
-    rows: Mapping[tuple[int, int], Rows],
-    problems: Mapping[int, str],
+    dataset: Dataset, file: int, row: int, found: Rows | None, problem: str | None
 ) -> SourceText:
     if file < 0:
         return SourceText(f"index {-1 - file}", row)
-    path, found = dataset.manifest.files[file].path, rows.get((file, row))
+    path = dataset.manifest.files[file].path
     if found is None:
-        return SourceText(
-            path, row, problem=problems.get(file, f"{path} has no text in row {row}.")
-        )
+        return SourceText(path, row, problem=problem or f"{path} has no text in row {row}.")
     return SourceText(path, row, found.ids[0].as_py(), found.texts[0].as_py())
 
 

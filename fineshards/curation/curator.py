@@ -144,6 +144,33 @@ class Curator:
                 batch = batch if texts is None else batch.with_texts(texts)
         return batch
 
+    def judge_again(self, batch: Batch, decisions: Decisions) -> dict[int, tuple[int, str]]:
+        """Judges documents in all steps; of those that are dropped, the step and the reason by row.
+
+        decisions: all those about the source file. What keyed steps do is taken from there.
+        """
+        found: dict[int, tuple[int, str]] = {}
+        for number, step in enumerate(self.steps):
+            reasons: Sequence[str | None] | None
+            if isinstance(step, KeyedSpans):
+                batch, reasons = _cut(step, batch, number, decisions)
+            elif isinstance(step, Keyed):
+                marked = decisions.dropped_by(number, batch.rows)
+                reasons = [step.reason if each else None for each in marked.tolist()]
+            else:
+                assert isinstance(step, Judge)
+                outcome = step.apply(batch)
+                reasons = outcome.reasons
+                batch = batch if outcome.texts is None else batch.with_texts(outcome.texts)
+            if reasons is not None:
+                rows = batch.rows.tolist()
+                dropped = [
+                    (row, reason) for row, reason in zip(rows, reasons, strict=True) if reason
+                ]
+                found |= {row: (number, reason) for row, reason in dropped}
+                batch = batch.keep(np.array([reason is None for reason in reasons], np.bool_))
+        return found
+
     def compare(
         self,
         step: Judge,
