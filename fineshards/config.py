@@ -66,6 +66,7 @@ class BuildConfig:
             or minhash (nearly the same).
         decontaminate: Drop documents that contain questions of evaluations, after the recipe:
             files of them, such as evals/*.jsonl.
+        keep_keys: Keep the keys of duplicates with the dataset, so that it can grow.
         output: Folder for the dataset, local or gs://bucket/folder.
         tokenizer: A tiktoken encoding, or a tokenizer.json of Hugging Face's tokenizers library:
             the file, a folder that holds one, or a repository on the hub as OWNER/NAME or
@@ -126,6 +127,7 @@ class BuildConfig:
     where: str | None = _flag(None, _CURATION, "SQL", decides=True)
     dedup: Literal["exact", "minhash"] | None = _flag(None, _CURATION, decides=True)
     decontaminate: str | None = _flag(None, _CURATION, "FILE", decides=True)
+    keep_keys: bool = _flag(False, _CURATION, decides=True)
     output: str | os.PathLike[str] = _flag("", _OUTPUT, "FOLDER")
     tokenizer: str | os.PathLike[str] = _flag("cl100k_base", _TOKENIZER, "NAME", decides=True)
     eot_token: str | None = _flag(None, _TOKENIZER, "TEXT", decides=True)

@@ -22,9 +22,10 @@ from fineshards.shards.assembly import restore_shard
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.generations import Generation, kept_name
-from fineshards.shards.job import FORMAT_VERSION, Job, job_name, of_generation
+from fineshards.shards.job import Job, job_name, of_generation
 from fineshards.shards.layout import table_name
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.manifest_checks import refuse_earlier_version
 from fineshards.shards.plan import Before
 from fineshards.shards.records import SourceFile
 from fineshards.shards.rejected import REJECTED_FOLDER
@@ -41,6 +42,7 @@ def prepare_append(config: BuildConfig) -> Launch:
     version = storage.version(MANIFEST_NAME)
     manifest = _finished_dataset(storage)
     before = manifest.job
+    _refuse_lost_keys(storage, before)
     files, origin = find_input(config)
     refuse_overlap(storage, files, (config.dataset,) if config.dataset else config.patterns)
     refuse_foreign_files(storage)
@@ -78,13 +80,29 @@ def withdraw(launch: Launch) -> None:
 
 def _finished_dataset(storage: Storage) -> Manifest:
     manifest = Manifest.load_finished(storage)
-    if manifest.version != FORMAT_VERSION:
-        raise OutputError(
-            f"{storage.root} was built by an earlier version of fineshards (format version "
-            f"{manifest.version}, now {FORMAT_VERSION}), whose datasets cannot grow. Build it "
-            "again with all files."
-        )
+    refuse_earlier_version(
+        manifest, storage, "whose datasets cannot grow. Build it again with all files."
+    )
     return manifest
+
+
+def _refuse_lost_keys(storage: Storage, before: Job) -> None:
+    """Raises UsageError if new documents cannot be compared with those of the dataset."""
+    recipe = before.settings.recipe
+    if recipe is None or not any(step.compares for step in recipe.steps):
+        return
+    if not recipe.keep_keys:
+        raise UsageError(
+            f"{storage.root} was deduplicated without --keep_keys, so new documents cannot be "
+            "compared with those in it. Build it again with all files, or with --keep_keys."
+        )
+    for number in recipe.keyed:
+        if recipe.steps[number].rule == "components":
+            raise UsageError(
+                f"step {recipe.step_name(number)} of {storage.root} drops whole components, and a "
+                "new document may join documents that are in the dataset already. Build it again "
+                'with all files, or with rule = "earlier".'
+            )
 
 
 def _are_new(before: Job, files: Sequence[SourceFile]) -> bool:

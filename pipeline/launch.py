@@ -24,7 +24,7 @@ from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.pipeline.recipes import columns_of_steps, describe_steps, steps_of
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.decisions import DECISIONS_FOLDER
+from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER
 from fineshards.shards.generations import GENERATIONS_FOLDER
 from fineshards.shards.job import (
     FORMAT_VERSION,
@@ -123,7 +123,7 @@ def describe_job(config: BuildConfig) -> tuple[Job, bytes]:
         block_bytes=config.block_bytes or default_block_bytes(files),
         dtype=_resolve_dtype(config.dtype, tokenizer),
         shuffle=None if config.shuffle_seed is None else Shuffle(config.shuffle_seed, KEY_VERSION),
-        recipe=describe_steps(steps),
+        recipe=describe_steps(steps, config.keep_keys),
     )
     return Job(settings, tuple(files), origin), vocabulary
 
@@ -353,8 +353,8 @@ def _clear(storage: Storage, check: Callable[[], object]) -> None:
     docs/design.md).
     """
     storage.delete(MANIFEST_NAME, check)
-    lists = ("metadata/documents", DECISIONS_FOLDER, REJECTED_FOLDER, GENERATIONS_FOLDER)
-    for folder in (*SPLITS, CHECKPOINTS, *lists):
+    lists = ("metadata/documents", REJECTED_FOLDER, GENERATIONS_FOLDER)
+    for folder in (*SPLITS, CHECKPOINTS, *lists, DECISIONS_FOLDER, KEYS_FOLDER):
         storage.delete_folder(folder, check)
     for name in TOKENIZER_FILES.values():
         storage.delete(name, check)

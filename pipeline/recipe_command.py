@@ -12,7 +12,12 @@ from fineshards.pipeline.options import add_input_and_step_flags, input_and_step
 from fineshards.pipeline.outcome import Outcome, note
 from fineshards.pipeline.parser import Parser, one_of
 from fineshards.pipeline.quantities import byte_count, count
-from fineshards.pipeline.recipes import columns_of_steps, recipe_shown, steps_of
+from fineshards.pipeline.recipes import (
+    columns_of_steps,
+    describe_steps,
+    recipe_shown,
+    steps_of,
+)
 
 _PROBE_BYTES, _EXAMPLES = 32 << 20, 2
 
@@ -96,19 +101,19 @@ def _check(args: argparse.Namespace) -> Outcome:
     if not config.curates:
         raise UsageError("give a recipe, or --where, --dedup or --decontaminate.")
     steps = steps_of(config)
-    if not steps:
-        raise UsageError(f"{args.name} has no steps to check.")
     from fineshards.commands.recipe_check import check_recipe, describe_check
-    from fineshards.curation.curator import describe
     from fineshards.pipeline.launch import columns_of, find_input
 
     # Finds what is missing before the input is read.
-    describe(steps)
+    described = describe_steps(steps, keep_keys=False)
+    if described is None:
+        raise UsageError(f"{args.name} has no steps to check.")
     files, _ = find_input(config)
     columns = replace(columns_of(config), others=columns_of_steps(steps))
     note("reading a probe of the input …")
     size = getattr(args, "probe_bytes", _PROBE_BYTES)
-    found = check_recipe(steps, files, columns, size, getattr(args, "examples", _EXAMPLES))
+    examples, indexes = getattr(args, "examples", _EXAMPLES), described.indexes
+    found = check_recipe(steps, files, columns, size, examples, indexes)
     return Outcome(asdict(found), describe_check(found))
 
 

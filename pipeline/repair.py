@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
+import numpy as np
+
 from fineshards.commands.redact import redact_again
 from fineshards.commands.repair import (
     Repaired,
@@ -35,12 +37,14 @@ from fineshards.shards.buckets import write_bucket
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts, Sums
+from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, decisions_name
 from fineshards.shards.dataset import Dataset
+from fineshards.shards.documents import DocumentPiece
 from fineshards.shards.generations import kept_name
 from fineshards.shards.job import FORMAT_VERSION, Job, Tokenizer, job_name, load_redaction
 from fineshards.shards.layout import ShardKey, Shuffle, table_name
 from fineshards.shards.manifest import Manifest
-from fineshards.shards.records import Block, Piece, SourceFile, TokenBlock
+from fineshards.shards.records import Block, Piece, ShardRecord, SourceFile, TokenBlock
 from fineshards.shards.redaction import Redaction
 from fineshards.shards.rejected import REJECTED_FOLDER
 from fineshards.shards.reports import BlockSummary
@@ -80,6 +84,12 @@ def _make_again(
     """Makes files again in a scratch folder; returns the paths of the sources that it took."""
     storage, scratch = open_storage(folder), open_storage(scratch_folder)
     manifest = load_whole_manifest(storage)
+    for name in damaged:
+        if name.startswith((DECISIONS_FOLDER, KEYS_FOLDER)):
+            raise InputError(
+                f"{storage.path(name)} is damaged, and it cannot be made again from one source. "
+                "Copy it from its origin, or build the dataset again. Nothing was repaired."
+            )
     dataset = Dataset(storage, manifest)
     _write_records(dataset, damaged, scratch)
     record = manifest.settings.tokenizer
@@ -93,8 +103,11 @@ def _make_again(
         for name in damaged
         if name.startswith(f"{REJECTED_FOLDER}/")
     }
-    used: set[int] = set()
-    for stretch in stretches(dataset, damaged):
+    found = list(stretches(dataset, damaged))
+    used = {file for stretch in found for file in stretch.files}
+    if listed - used:
+        found.append(replace(nothing(manifest), files=tuple(sorted(listed - used))))
+    for stretch in found:
         # Each in a folder of its own, because a block may have documents in several.
         with tempfile.TemporaryDirectory(dir=scratch_folder) as place:
             own = open_storage(place)
@@ -102,15 +115,6 @@ def _make_again(
             _remake(dataset, stretch, own, scratch)
             for name in {name for shard in stretch.shards for name in names_of(shard)} & {*damaged}:
                 _copy(own, name, scratch)
-            for entry in own.entries(REJECTED_FOLDER):
-                _copy(own, entry.name, scratch)
-        used |= {*stretch.files}
-        listed -= used
-    if listed:
-        with tempfile.TemporaryDirectory(dir=scratch_folder) as place:
-            own = open_storage(place)
-            own.write(record.file, vocabulary)
-            _remake(dataset, replace(nothing(manifest), files=tuple(sorted(listed))), own, scratch)
             for entry in own.entries(REJECTED_FOLDER):
                 _copy(own, entry.name, scratch)
     return [manifest.files[index].path for index in sorted(used | listed)]
@@ -137,7 +141,7 @@ def _write_records(dataset: Dataset, damaged: list[str], scratch: Storage) -> No
 def _redaction(dataset: Dataset, damaged: list[str], generation: int) -> Redaction:
     """The documents that a generation redacted, from the document tables."""
     manifest = dataset.manifest
-    numbers: set[int] = set()
+    pieces: list[tuple[ShardRecord, DocumentPiece]] = []
     for position, shard in enumerate(manifest.shards):
         if table_name(shard.name) in damaged:
             raise InputError(
@@ -146,13 +150,9 @@ def _redaction(dataset: Dataset, damaged: list[str], generation: int) -> Redacti
                 "origin. Nothing was repaired."
             )
         table = dataset.table(position)
-        numbers |= {*table.document[table.redacted == generation].tolist()}
-    files = {file.path: file.index for file in manifest.files}
-    documents = [dataset.document(number) for number in sorted(numbers)]
-    ranges = sorted(each for number in numbers for each in dataset.ranges(number))
-    return Redaction(
-        tuple(sorted((files[each.file], each.row) for each in documents)), tuple(ranges)
-    )
+        rows = np.flatnonzero(table.redacted == generation).tolist()
+        pieces += ((shard, table.piece(row)) for row in rows)
+    return Redaction.of(pieces, manifest)
 
 
 def _remake(dataset: Dataset, stretch: Stretch, own: Storage, records: Storage) -> None:
@@ -165,6 +165,10 @@ def _remake(dataset: Dataset, stretch: Stretch, own: Storage, records: Storage) 
     job.save(own)
     checkpoints = Checkpoints.of(own, job)
     work = Work(checkpoints, settings, max_bad_rows=sys.maxsize)
+    listed = {file.name for file in manifest.metadata}
+    for name in map(decisions_name, stretch.files):
+        if name in listed:
+            _copy(dataset.storage, name, own)
     with Pool(work, usable_cores(), ()) as pool:
         blocks = _encode(pool, manifest, stretch)
     if settings.shuffle is not None:

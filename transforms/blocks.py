@@ -68,9 +68,16 @@ def probe_block(
 
 
 def encode_again(
-    file: SourceFile, block: Block, stretch: Stretch, encoder: Encoder, work: Work
+    file: SourceFile,
+    block: Block,
+    stretch: Stretch,
+    encoder: Encoder,
+    work: Work,
+    judging: Judging | None = None,
 ) -> tuple[BlockSummary, Counts, int]:
     """Encodes those documents of a block that lie in a stretch of a stream, for a repair.
+
+    judging: the steps of the job's recipe, whose decisions are in the storage.
 
     Returns the summary of the token block, the counts of the whole block without tokens, and how
     many of its documents are in the stream.
@@ -81,6 +88,8 @@ def encode_again(
     def wanted_rows() -> Iterator[Rows]:
         for rows in read_block(file, work.settings.columns, block):
             found = rows.with_text()
+            if judging is not None:
+                found = judging.decided(found, file)
             text_bytes = found.document_counts(np.zeros(len(found.numbers), np.int64)).text_bytes
             documents = len(found.numbers)
             whole.append(rows.counts() + Counts(documents=documents, text_bytes=text_bytes))

@@ -11,7 +11,7 @@ import apache_beam as beam
 
 from fineshards.commands.wording import describe_leaks, flags_against_leaks, warn_of_leaks
 from fineshards.errors import FineshardsError
-from fineshards.shards.decisions import DECISIONS_FOLDER
+from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER
 from fineshards.shards.leaks import NOTHING, Found, describe_example
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.metadata import metadata_files
@@ -98,7 +98,8 @@ def commit(
         reports = [*before.reports, *reports]
     metadata = [*metadata_files(storage, job, reports), *decisions]
     if before is not None:
-        metadata += [file for file in before.metadata if file.name.startswith(DECISIONS_FOLDER)]
+        kept = (DECISIONS_FOLDER, KEYS_FOLDER)
+        metadata += [file for file in before.metadata if file.name.startswith(kept)]
     manifest = Manifest.of(job, plan.layout, records, reports, metadata, leaks)
     name = manifest.save(storage, before)
     # A worker that comes late must not delete the checkpoints of a job that came after.

@@ -16,7 +16,7 @@ METRICS = StepMetrics("decisions")
 
 
 class WriteDecisions(beam.PTransform):
-    """From block summaries by file to the files of decisions, of source files that have any."""
+    """From block summaries by file to the files of decisions, and of keys that are kept."""
 
     def __init__(self, work: Work) -> None:
         super().__init__()
@@ -28,13 +28,17 @@ class WriteDecisions(beam.PTransform):
             by_file
             | "Spread" >> beam.Reshuffle()
             | "Table" >> beam.ParDo(_Write(METRICS, self._work))
-            | "Written" >> beam.Filter(bool)
+            | "Written" >> beam.FlatMap(_each)
         )
+
+
+def _each(written: list[MetadataFile]) -> list[MetadataFile]:
+    return written
 
 
 class _Write(RunTasks):
     def task(self, summaries: list[BlockSummary]) -> WriteTask:
         return WriteTask(summaries[0].file)
 
-    def counts(self, summaries: list[BlockSummary], written: MetadataFile | None) -> dict[str, int]:
-        return {"files_in": 1, "bytes_out": written.bytes if written else 0}
+    def counts(self, summaries: list[BlockSummary], written: list[MetadataFile]) -> dict[str, int]:
+        return {"files_in": 1, "bytes_out": sum(file.bytes for file in written)}

@@ -1,4 +1,4 @@
-"""What the stages of a recipe do to blocks, ranges of keys, and files. No Beam."""
+"""What the stages of a recipe do to the rows of blocks. No Beam."""
 
 from __future__ import annotations
 
@@ -11,38 +11,24 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fineshards.commands.source_rows import batch_of
-from fineshards.curation.batch import Batch
-from fineshards.curation.curator import Curator
-from fineshards.curation.step import Keyed, KeyedSpans, Keys
-from fineshards.shards.decisions import SCHEMA, Decisions, decisions_name, merged, to_bytes
-from fineshards.shards.judged import JudgedBlock, Range, Stage, earlier_decisions
-from fineshards.shards.marks import (
-    EDGE,
-    Records,
-    by_file,
-    components,
-    edges,
-    file_of,
-    is_external,
-    key_dtype,
-    key_records,
-    mark,
-    mark_dtype,
-    merge_marks,
-    positions,
-    row_of,
-    split,
-)
+from fineshards.commands.decided import batch_of, decided, survivors
+from fineshards.commands.indexes import index_records, key_type
+from fineshards.curation.curator import Curator, Judged
+from fineshards.curation.seen_in import SeenIn
+from fineshards.curation.step import Keyed, Keys
+from fineshards.shards.counts import Dropped
+from fineshards.shards.curated_files import decisions_name, keys_name
+from fineshards.shards.decisions import Decisions, merged, read_decisions, to_bytes
+from fineshards.shards.judged import JudgedBlock, KeyFile, Stage, earlier_decisions
+from fineshards.shards.marks import Records, key_records, positions
 from fineshards.shards.records import Block, MetadataFile, SourceFile
 from fineshards.shards.rejected import Rejected
 from fineshards.sources.reading import read_block
 from fineshards.sources.rows import Rows
-from fineshards.storage.checksums import checksum_to_base64, crc32c
+from fineshards.storage.checksums import checksum_to_base64
+from fineshards.transforms.marking import Marking
 from fineshards.transforms.work import Work
 
-# The name of what `components` marks, which is not a range of keys.
-_OF_COMPONENTS = (0, 0)
 # Files whose marks are kept in memory: a worker goes from block to block of the same file.
 _FILES_KEPT = 4
 
@@ -55,11 +41,16 @@ class Judging:
         self._work = work
         self._recipe = work.settings.recipe
         self._marked = lru_cache(_FILES_KEPT)(self._read_marked)
+        self._decisions = lru_cache(_FILES_KEPT)(self._read_decisions)
 
     @cached_property
     def curator(self) -> Curator:
         """The steps, checked against the job's record."""
         return Curator.of(self._recipe)
+
+    def marking(self, stage: int) -> Marking:
+        """The keyed step that ends a stage."""
+        return Marking(self._work, self.curator, stage)
 
     def judge_block(self, file: SourceFile, block: Block, number: int) -> tuple[JudgedBlock, bool]:
         """Judges the rows of a block in a stage that ends with a keyed step.
@@ -67,9 +58,10 @@ class Judging:
         Returns the judged block, and whether an earlier run had judged it.
         """
         stage, keyed = self._stage(number), self.curator.keyed(number)
-        found = stage.read_block(block, _key_type(keyed))
+        found = stage.read_block(block, key_type(keyed))
+        keys_file = stage.keys_file(block)
         if found is not None:
-            return JudgedBlock(file, block, found), True
+            return JudgedBlock(file, block, KeyFile(keys_file, found)), True
         self._work.checkpoints.stop_if_replaced(file.index)
         earlier = earlier_decisions(self._work.checkpoints, block, number, self._marked)
         tables: list[pa.Table] = []
@@ -85,7 +77,7 @@ class Judging:
             rows_of_keys.append(judged.kept.rows[judged.keys.owners])
         records = _key_records(keyed, file, keys, rows_of_keys)
         stage.write_block(block, tables, records)
-        return JudgedBlock(file, block, len(records)), False
+        return JudgedBlock(file, block, KeyFile(keys_file, len(records))), False
 
     def last_stage(self, read: Iterable[Rows], file: SourceFile, block: Block) -> Iterator[Rows]:
         """The rows of a block that all steps keep, with the texts that are tokenized.
@@ -100,117 +92,82 @@ class Judging:
             found = rows.with_text()
             judged = self.curator.judge(batch_of(found, file), last, earlier)
             tables += judged.dropped
-            decided = Decisions(merged([earlier.table, *judged.dropped]))
-            yield _survivors(rows, found, judged.kept, decided)
+            yield _survivors(rows, found, judged, earlier)
         self._stage(last).write_block(block, tables, None)
+
+    def decided(self, rows: Rows, file: SourceFile) -> Rows:
+        """The rows with text that became documents of a finished dataset, with their texts."""
+        return decided(rows, file, self.curator, self._decisions(file.index))
 
     def has_last_stage(self, block: Block) -> bool:
         """Whether the decisions of the last stage about a block are stored, undamaged."""
         return self._stage(self.curator.stages - 1).read_block(block, None) is not None
 
-    def split_keys(
-        self, judged: JudgedBlock, number: int, partitions: int, inline: bool
-    ) -> list[tuple[int, Range]]:
-        """The keys of a block by range of keys: (partition, where its keys are, or the keys)."""
-        block, key_type = judged.block, _key_type(self.curator.keyed(number))
-        keys = self._stage(number).read_keys(block, key_type)
-        found, start = [], 0
-        for partition, part in enumerate(split(keys, partitions)):
-            stop = start + len(part)
-            if len(part):
-                content = part.tobytes() if inline else None
-                found.append((partition, (block.file, block.index, start, stop, content)))
-            start = stop
-        return found
+    def index_keys(self, file: SourceFile, number: int) -> KeyFile:
+        """The keys of documents that others have, for the keyed step that ends a stage.
 
-    def mark_keys(
-        self, number: int, partition: int, partitions: int, ranges: Sequence[Range], inline: bool
-    ) -> list[tuple[int, Range]]:
-        """Finds the keys of a range of keys that an earlier document has.
-
-        Returns (file, where its marks are, or the marks). With the rule `components`, (0, links).
+        Raises InputError if the file has changed since the job was launched.
         """
         stage, keyed = self._stage(number), self.curator.keyed(number)
-        stored = stage.read_marks(partition, partitions)
-        if stored is None:
-            key_type = _key_type(keyed)
-            keys = _joined([stage.keys_of(each, key_type) for each in ranges], key_type)
-            if _joins(keyed):
-                made = edges(keys)
-                stored = [(0, 0, len(made))]
-            else:
-                made = mark(keys)
-                stored = _file_ranges(made)
-            stage.write_marks(partition, partitions, made, stored)
-        return _ranges(stage, partition, partitions, stored, _mark_type(keyed) if inline else None)
+        stored = stage.read_index(file.index, key_type(keyed))
+        if stored is not None:
+            return stored
+        settings = self._work.settings
+        records = index_records(keyed, file, settings.columns, settings.block_bytes)
+        return stage.write_index(file.index, records)
 
-    def join_components(
-        self, number: int, ranges: Sequence[Range], inline: bool
-    ) -> list[tuple[int, Range]]:
-        """Finds the components of all links; returns what `mark_keys` does."""
-        stage, dtype = self._stage(number), mark_dtype()
-        partition, partitions = _OF_COMPONENTS
-        stored = stage.read_marks(partition, partitions)
-        if stored is None:
-            marks = components(_joined([stage.marks_of(each, EDGE) for each in ranges], EDGE))
-            stored = _file_ranges(marks)
-            stage.write_marks(partition, partitions, marks, stored)
-        return _ranges(stage, partition, partitions, stored, dtype if inline else None)
-
-    def write_marked(self, number: int, file: int, ranges: Sequence[Range]) -> None:
-        """Stores the marks of a source file as decisions."""
-        stage, keyed = self._stage(number), self.curator.keyed(number)
-        if stage.has_marked(file):
-            return
-        spans = isinstance(keyed, KeyedSpans)
-        marks = merge_marks([stage.marks_of(each, mark_dtype(spans)) for each in ranges], spans)
-        step = self.curator.number_of_keyed(number)
-        stage.write_marked(file, _marked_decisions(marks, step, keyed.reason))
-
-    def write_decisions(self, file: int) -> MetadataFile | None:
-        """Writes all decisions about a source file; None if there are none."""
-        checkpoints = self._work.checkpoints
+    def write_decisions(self, file: int) -> list[MetadataFile]:
+        """Writes the decisions about a source file, if any, and its keys, if they are kept."""
+        checkpoints, last = self._work.checkpoints, self.curator.stages - 1
         blocks = checkpoints.read_blocks(file) or []
-        tables = []
-        for number in range(self.curator.stages):
+        tables, written = [], []
+        for number in range(last + 1):
             stage = self._stage(number)
             tables += [stage.decisions(block) for block in blocks]
-            if number + 1 < self.curator.stages:
+            if number < last:
                 tables.append(stage.marked(file))
         table = merged(tables)
-        if not len(table):
-            return None
-        name, content = decisions_name(file), to_bytes(table)
-        checkpoints.storage.write(name, content)
-        return MetadataFile(name, len(content), checksum_to_base64(crc32c(content)))
+        if len(table):
+            written.append(self._write(decisions_name(file), to_bytes(table)))
+        if self._recipe.keep_keys:
+            for number in range(last):
+                if isinstance(self.curator.keyed(number), SeenIn):
+                    continue
+                name = keys_name(file, self.curator.number_of_keyed(number))
+                written.append(self._write(name, self._keys_of_file(blocks, number)))
+        return written
+
+    def _keys_of_file(self, blocks: Sequence[Block], number: int) -> bytes:
+        """All keys of a file for the keyed step that ends a stage, sorted."""
+        storage, stage = self._work.checkpoints.storage, self._stage(number)
+        content = b"".join(storage.read(stage.keys_file(block)) for block in blocks)
+        records = np.frombuffer(content, key_type(self.curator.keyed(number)))
+        spans = records["span"] if "span" in (records.dtype.names or ()) else None
+        return key_records(records["key"], records["position"], spans).tobytes()
+
+    def _write(self, name: str, content: bytes) -> MetadataFile:
+        checksum = self._work.checkpoints.storage.write(name, content)
+        return MetadataFile(name, len(content), checksum_to_base64(checksum))
 
     def _stage(self, number: int) -> Stage:
         return Stage(self._work.checkpoints, number)
+
+    def _read_decisions(self, file: int) -> Decisions:
+        return read_decisions(self._work.checkpoints.storage, file)
 
     def _read_marked(self, number: int, file: int) -> pa.Table:
         return self._stage(number).marked(file)
 
 
-def survivors(rows: Rows, kept: Batch) -> Rows:
-    """The rows of a batch that steps have kept, with the texts that they made."""
-    there = rows.filter(np.isin(rows.numbers, kept.rows), rows.bad)
-    return replace(there, texts=kept.texts)
-
-
-def _survivors(read: Rows, found: Rows, kept: Batch, decided: Decisions) -> Rows:
+def _survivors(read: Rows, found: Rows, judged: Judged, earlier: Decisions) -> Rows:
     """As `survivors`, with the counts of the rows that are left out."""
-    gone = decided.are_dropped(found.numbers)
-    lengths = pc.binary_length(found.texts).to_numpy(zero_copy_only=False)
-    dropped = decided.count_dropped(found.numbers[gone], lengths[gone].astype(np.int64))
-    return replace(survivors(found, kept), nulls=read.texts.null_count, dropped=dropped)
-
-
-def _key_type(keyed: Keyed) -> np.dtype[np.void]:
-    return key_dtype(keyed.KEY_BITS, isinstance(keyed, KeyedSpans))
-
-
-def _mark_type(keyed: Keyed) -> np.dtype[np.void]:
-    return EDGE if _joins(keyed) else mark_dtype(isinstance(keyed, KeyedSpans))
+    lengths = pc.binary_length(found.texts).to_numpy(zero_copy_only=False).astype(np.int64)
+    dropped: list[Dropped] = []
+    for decisions in (earlier, Decisions(merged(judged.dropped))):
+        gone = decisions.are_dropped(found.numbers)
+        dropped += decisions.count_dropped(found.numbers[gone], lengths[gone])
+    there = survivors(found, judged.kept)
+    return replace(there, nulls=read.texts.null_count, dropped=tuple(dropped))
 
 
 def _key_records(
@@ -218,63 +175,10 @@ def _key_records(
 ) -> Records:
     """The keys of several batches, whose documents are in the given rows, as sorted records."""
     if not keys:
-        return np.empty(0, _key_type(keyed))
+        return np.empty(0, key_type(keyed))
     spans = [each.spans for each in keys if each.spans is not None]
     return key_records(
         np.concatenate([each.keys for each in keys]),
         positions(file.index, np.concatenate(rows)),
         np.concatenate(spans) if spans else None,
     )
-
-
-def _joined(records: Sequence[Records], dtype: np.dtype[np.void]) -> Records:
-    return np.concatenate([np.empty(0, dtype), *records])
-
-
-def _joins(keyed: Keyed) -> bool:
-    """Whether documents that are linked in several steps are duplicates too."""
-    return getattr(keyed, "rule", "earlier") == "components"
-
-
-def _ranges(
-    stage: Stage,
-    partition: int,
-    partitions: int,
-    stored: Sequence[tuple[int, int, int]],
-    inline: np.dtype[np.void] | None,
-) -> list[tuple[int, Range]]:
-    """Stored marks by file. inline: their type, if the marks themselves are to travel."""
-    found: list[tuple[int, Range]] = []
-    for file, start, stop in stored:
-        place: Range = (partition, partitions, start, stop, None)
-        if inline is not None:
-            place = (*place[:4], stage.marks_of(place, inline).tobytes())
-        found.append((file, place))
-    return found
-
-
-def _file_ranges(marks: Records) -> list[tuple[int, int, int]]:
-    """Where the marks of each file are in sorted marks."""
-    found, start = [], 0
-    for file, part in by_file(marks):
-        found.append((file, start, start + len(part)))
-        start += len(part)
-    return found
-
-
-def _marked_decisions(marks: Records, step: int, reason: str) -> pa.Table:
-    """Sorted marks of one file as decisions of a step."""
-    count, witness = len(marks), marks["witness"]
-    files = file_of(witness).astype(np.int32)
-    files[is_external(witness)] *= -1
-    files[is_external(witness)] -= 1
-    spans = marks["span"] if "span" in (marks.dtype.names or ()) else None
-    columns = [
-        pa.array(row_of(marks["position"])),
-        pa.array(np.full(count, step, np.int16)),
-        pa.array([reason] * count, pa.string()),
-        pa.nulls(count, pa.uint32()) if spans is None else pa.array(spans),
-        pa.array(files),
-        pa.array(row_of(witness)),
-    ]
-    return pa.table(columns, schema=SCHEMA)

@@ -4,7 +4,6 @@ All deduplication is this one step, with other keys: see docs/deduplication.md. 
 folder do without `from __future__ import annotations`: see plan.py.
 """
 
-import json
 import logging
 import math
 from collections.abc import Iterable, Iterator
@@ -12,11 +11,15 @@ from typing import Any
 
 import apache_beam as beam
 
-from fineshards.shards.judged import JudgedBlock, Range
+from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.curated_files import keys_name
+from fineshards.shards.judged import JudgedBlock, KeyFile, Range
+from fineshards.shards.recipes import StepRecord
 from fineshards.shards.records import Block, SourceFile
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks
 from fineshards.transforms.tasks import (
+    IndexKeys,
     JoinComponents,
     JudgeBlock,
     MarkKeys,
@@ -28,7 +31,8 @@ from fineshards.transforms.work import Work
 METRICS = StepMetrics("mark_later")
 # Bytes of keys that a worker compares at a time, by default; it needs about four times as much.
 _RANGE_BYTES = 64 << 20
-_KEY_BYTES = 24
+# About what a key takes, to count those of earlier generations and to size ranges.
+_KEY_BYTES = 16
 _log = logging.getLogger("fineshards.worker")
 
 
@@ -54,14 +58,19 @@ class MarkLater(beam.PTransform):
             | "Judge" >> beam.ParDo(_Judge(METRICS, work, stage))
             | "Judged" >> beam.Map(_first)
         )
+        keys = judged | "Keys" >> beam.Map(_keys)
+        step = _step(work, stage)
+        if step.use == "seen_in" or work.before is not None:
+            job = blocks.pipeline | "Job" >> beam.Create([work.checkpoints])
+            keys = (keys, self._others(job, step)) | "AllFiles" >> beam.Flatten()
         partitions = beam.pvalue.AsSingleton(
-            judged
-            | "Keys" >> beam.Map(_keys)
+            keys
+            | "Count" >> beam.Map(_count)
             | "AllKeys" >> beam.CombineGlobally(sum)
             | "Partitions" >> beam.Map(_partitions, work)
         )
         found = (
-            judged
+            keys
             | "Ranges" >> beam.ParDo(_Split(METRICS, work, stage), partitions)
             | "EachRange" >> beam.FlatMap(_each)
             | "GroupKeys" >> beam.GroupByKey()
@@ -69,7 +78,7 @@ class MarkLater(beam.PTransform):
             | "Mark" >> beam.ParDo(_Mark(METRICS, work, stage), partitions)
             | "EachMarks" >> beam.FlatMap(_each)
         )
-        if _joins(work, stage):
+        if step.rule == "components":
             found = (
                 found
                 | "GroupLinks" >> beam.GroupByKey()
@@ -88,21 +97,55 @@ class MarkLater(beam.PTransform):
             | "Blocks" >> beam.FlatMap(_pairs)
         )
 
+    def _others(self, job: beam.PCollection, step: StepRecord) -> beam.PCollection:
+        """The keys of documents that are not read: of other datasets, of earlier generations."""
+        if step.use != "seen_in":
+            kept = job | "Kept" >> beam.FlatMap(_kept, self._stage)
+            return kept | "SpreadKept" >> beam.Reshuffle()
+        return (
+            job
+            | "Indexes" >> beam.FlatMap(_indexes, self._stage)
+            | "SpreadIndexes" >> beam.Reshuffle()
+            | "Index" >> beam.ParDo(_Index(METRICS, self._work, self._stage))
+        )
+
 
 def _first(result: tuple[JudgedBlock, bool]) -> JudgedBlock:
     return result[0]
 
 
-def _keys(judged: JudgedBlock) -> int:
+def _keys(judged: JudgedBlock) -> KeyFile:
     return judged.keys
 
 
-def _joins(work: Work, stage: int) -> bool:
-    """Whether a keyed step has the rule `components`."""
+def _count(keys: KeyFile) -> int:
+    return keys.count
+
+
+def _kept(checkpoints: Checkpoints, stage: int) -> Iterator[KeyFile]:
+    """The keys of the documents of earlier generations."""
+    job, storage = checkpoints.job(), checkpoints.storage
+    assert job.settings.recipe is not None
+    step = job.settings.recipe.keyed[stage]
+    for file in job.files[: -len(job.new_files)]:
+        name = keys_name(file.index, step)
+        size = storage.size(name)
+        if size:
+            yield KeyFile(name, size // _KEY_BYTES)
+
+
+def _step(work: Work, stage: int) -> StepRecord:
+    """The keyed step that ends a stage."""
     recipe = work.settings.recipe
     assert recipe is not None
-    parameters = json.loads(recipe.steps[recipe.keyed[stage]].parameters)
-    return bool(parameters.get("rule") == "components")
+    return recipe.steps[recipe.keyed[stage]]
+
+
+def _indexes(checkpoints: Checkpoints, stage: int) -> Iterator[SourceFile]:
+    """The files that a step `seen_in` looks documents up in."""
+    recipe = checkpoints.job().settings.recipe
+    assert recipe is not None
+    return (file for step, file in recipe.indexes if step == recipe.keyed[stage])
 
 
 def _partitions(keys: int, work: Work) -> int:
@@ -134,8 +177,12 @@ def _file_and_marks(
     ranges = [each for each in group[1] if not isinstance(each[0], SourceFile)]
     if pairs:
         blocks = sorted((block for _, block in pairs), key=lambda block: block.index)
-        # Sorted, so that a task that is done again is the same task.
-        yield pairs[0][0], blocks, sorted(ranges, key=lambda each: each[:4])
+        yield pairs[0][0], blocks, list(_in_order(ranges))
+
+
+def _in_order(ranges: Iterable[Range]) -> tuple[Range, ...]:
+    """Ranges in the order of their places, so that a task that is done again is the same one."""
+    return tuple(sorted(ranges, key=lambda each: each[:3]))
 
 
 def _pairs(found: tuple[SourceFile, tuple[Block, ...]]) -> Iterator[tuple[SourceFile, Block]]:
@@ -157,38 +204,44 @@ class _Judge(_OfStage):
         self, element: tuple[SourceFile, Block], result: tuple[JudgedBlock, bool]
     ) -> dict[str, int]:
         judged, reused = result
-        return {"blocks_in": 1, "blocks_reused": int(reused), "keys_out": judged.keys}
+        return {"blocks_in": 1, "blocks_reused": int(reused), "keys_out": judged.keys.count}
+
+
+class _Index(_OfStage):
+    def task(self, file: SourceFile) -> IndexKeys:
+        return IndexKeys(file, self._stage)
+
+    def counts(self, file: SourceFile, keys: KeyFile) -> dict[str, int]:
+        return {"indexes_in": 1, "keys_of_indexes": keys.count}
 
 
 class _Split(_OfStage):
-    def task(self, judged: JudgedBlock, partitions: int) -> SplitKeys:
-        return SplitKeys(judged, self._stage, partitions, self._work.inline)
+    def task(self, keys: KeyFile, partitions: int) -> SplitKeys:
+        return SplitKeys(keys, self._stage, partitions)
 
-    def counts(self, judged: JudgedBlock, found: list[tuple[int, Range]]) -> dict[str, int]:
+    def counts(self, keys: KeyFile, found: list[tuple[int, Range]]) -> dict[str, int]:
         return {"ranges_out": len(found)}
 
 
 class _Mark(_OfStage):
     def task(self, group: tuple[int, list[Range]], partitions: int) -> MarkKeys:
-        ranges = tuple(sorted(group[1], key=lambda each: each[:4]))
-        return MarkKeys(self._stage, group[0], partitions, ranges, self._work.inline)
+        return MarkKeys(self._stage, group[0], partitions, _in_order(group[1]))
 
     def counts(
         self, group: tuple[int, list[Range]], found: list[tuple[int, Range]]
     ) -> dict[str, int]:
-        marks = sum(stop - start for _, (_, _, start, stop, _) in found)
-        return {"partitions_in": 1, "marks_out": marks}
+        marked = sum(stop - start for _, (_, start, stop, _) in found)
+        return {"partitions_in": 1, "bytes_marked": marked}
 
 
 class _Join(_OfStage):
     def task(self, group: tuple[int, list[Range]]) -> JoinComponents:
-        ranges = tuple(sorted(group[1], key=lambda each: each[:4]))
-        return JoinComponents(self._stage, ranges, self._work.inline)
+        return JoinComponents(self._stage, _in_order(group[1]))
 
     def counts(
         self, group: tuple[int, list[Range]], found: list[tuple[int, Range]]
     ) -> dict[str, int]:
-        return {"links_in": sum(stop - start for _, _, start, stop, _ in group[1])}
+        return {"bytes_linked": sum(stop - start for _, start, stop, _ in group[1])}
 
 
 class _Store(_OfStage):

@@ -15,7 +15,7 @@ from fineshards.encoders.loading import load_encoder
 from fineshards.shards.assembly import write_shard
 from fineshards.shards.buckets import merge_runs, write_bucket
 from fineshards.shards.counts import Counts
-from fineshards.shards.judged import JudgedBlock, Range
+from fineshards.shards.judged import JudgedBlock, KeyFile, Range
 from fineshards.shards.layout import Layout, ShardKey
 from fineshards.shards.leaks import Comparison, Part, TextsInTest, parts_of, read_texts
 from fineshards.shards.records import Block, MetadataFile, Piece, ShardRecord, SourceFile
@@ -126,20 +126,34 @@ class JudgeBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class SplitKeys:
-    """Cuts the keys of a block by ranges of keys."""
+class IndexKeys:
+    """Makes the keys of documents that others have."""
 
-    judged: JudgedBlock
+    file: SourceFile
     stage: int
-    partitions: int
-    inline: bool
 
-    def run(self, worker: Worker) -> list[tuple[int, Range]]:
-        """See `Judging.split_keys`."""
-        return worker.recipe.split_keys(self.judged, self.stage, self.partitions, self.inline)
+    def run(self, worker: Worker) -> KeyFile:
+        """See `Judging.index_keys`."""
+        return worker.recipe.index_keys(self.file, self.stage)
 
     def __str__(self) -> str:
-        return f"reading the keys of file {self.judged.block.file}"
+        return f"reading the keys of {self.file.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class SplitKeys:
+    """Cuts a file of keys by ranges of keys."""
+
+    keys: KeyFile
+    stage: int
+    partitions: int
+
+    def run(self, worker: Worker) -> list[tuple[int, Range]]:
+        """See `Marking.split_keys`."""
+        return worker.recipe.marking(self.stage).split_keys(self.keys, self.partitions)
+
+    def __str__(self) -> str:
+        return f"reading {self.keys.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +164,11 @@ class MarkKeys:
     partition: int
     partitions: int
     ranges: tuple[Range, ...]
-    inline: bool
 
     def run(self, worker: Worker) -> list[tuple[int, Range]]:
-        """See `Judging.mark_keys`."""
-        return worker.recipe.mark_keys(
-            self.stage, self.partition, self.partitions, self.ranges, self.inline
-        )
+        """See `Marking.mark_keys`."""
+        marking = worker.recipe.marking(self.stage)
+        return marking.mark_keys(self.partition, self.partitions, self.ranges)
 
     def __str__(self) -> str:
         return f"comparing keys, range {self.partition + 1} of {self.partitions}"
@@ -168,11 +180,10 @@ class JoinComponents:
 
     stage: int
     ranges: tuple[Range, ...]
-    inline: bool
 
     def run(self, worker: Worker) -> list[tuple[int, Range]]:
-        """See `Judging.join_components`."""
-        return worker.recipe.join_components(self.stage, self.ranges, self.inline)
+        """See `Marking.join_components`."""
+        return worker.recipe.marking(self.stage).join_components(self.ranges)
 
     def __str__(self) -> str:
         return "joining components"
@@ -188,8 +199,8 @@ class WriteMarked:
     ranges: tuple[Range, ...]
 
     def run(self, worker: Worker) -> tuple[SourceFile, tuple[Block, ...]]:
-        """See `Judging.write_marked`; returns the file and its blocks, for the next stage."""
-        worker.recipe.write_marked(self.stage, self.file.index, self.ranges)
+        """See `Marking.write_marked`; returns the file and its blocks, for the next stage."""
+        worker.recipe.marking(self.stage).write_marked(self.file.index, self.ranges)
         return self.file, self.blocks
 
     def __str__(self) -> str:
@@ -198,11 +209,11 @@ class WriteMarked:
 
 @dataclass(frozen=True, slots=True)
 class WriteDecisions:
-    """Writes all decisions about a file."""
+    """Writes the decisions about a file, and its keys if they are kept."""
 
     file: int
 
-    def run(self, worker: Worker) -> MetadataFile | None:
+    def run(self, worker: Worker) -> list[MetadataFile]:
         """See `Judging.write_decisions`."""
         return worker.recipe.write_decisions(self.file)
 
@@ -236,7 +247,9 @@ class EncodeAgain:
 
     def run(self, worker: Worker) -> tuple[BlockSummary, Counts, int]:
         """See `encode_again`."""
-        return encode_again(self.file, self.block, self.stretch, worker.encoder, worker.work)
+        return encode_again(
+            self.file, self.block, self.stretch, worker.encoder, worker.work, worker.judging
+        )
 
     def __str__(self) -> str:
         return f"tokenizing {self.file.path} again (from row {self.block.first_row})"
@@ -327,6 +340,7 @@ Task = (
     DiscoverFile
     | FinishBlock
     | JudgeBlock
+    | IndexKeys
     | SplitKeys
     | MarkKeys
     | JoinComponents

@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 from fineshards.commands.wording import counted
 from fineshards.errors import FineshardsError
 from fineshards.shards.counts import MANY_VALUES
+from fineshards.shards.curated_files import decisions_name
 from fineshards.shards.dataset import Dataset
-from fineshards.shards.decisions import Decisions, decisions_name, read_decisions
+from fineshards.shards.decisions import Decisions, read_decisions
 from fineshards.shards.documents import DocumentTable
 from fineshards.shards.records import ShardRecord
 from fineshards.shards.reports import FileReport

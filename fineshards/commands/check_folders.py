@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
-from fineshards.shards.decisions import DECISIONS_FOLDER
+from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER
 from fineshards.shards.generations import GENERATIONS_FOLDER, kept_name
 from fineshards.shards.job import JOB_NAME, Job
 from fineshards.shards.layout import SPLITS, table_name
@@ -15,7 +15,9 @@ from fineshards.storage.base import TEMPORARY, Storage
 
 _FOLDERS = (*SPLITS, "metadata")
 # Folders in `metadata/`.
-_INNER = {"metadata/documents", DECISIONS_FOLDER, REJECTED_FOLDER, GENERATIONS_FOLDER}
+_INNER = {
+    *("metadata/documents", DECISIONS_FOLDER, KEYS_FOLDER, REJECTED_FOLDER, GENERATIONS_FOLDER)
+}
 
 
 class Folders:
@@ -49,7 +51,7 @@ class Folders:
             return False
         # What an append has written so far is checked when it is finished.
         made = (*(f"{split}/{split}_" for split in SPLITS), "metadata/documents/", REJECTED_FOLDER)
-        made = (*made, DECISIONS_FOLDER)
+        made = (*made, DECISIONS_FOLDER, KEYS_FOLDER)
         records = (job.record_name, kept_name(job.generation), kept_name(job.generation - 1))
         return name in records or name.startswith(made)
 

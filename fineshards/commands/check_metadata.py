@@ -8,14 +8,17 @@ from collections.abc import Iterator
 from fineshards.commands.check_folders import Folders
 from fineshards.commands.wording import counted
 from fineshards.errors import OutputError
-from fineshards.shards.decisions import DECISIONS_FOLDER
+from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER
 from fineshards.shards.generations import GENERATIONS_FOLDER, kept_name
 from fineshards.shards.job import JOB_NAME
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.metadata import contradictions
 from fineshards.shards.rejected import REJECTED_FOLDER
 from fineshards.storage.base import Storage
-from fineshards.storage.checksums import checksum_to_base64, crc32c
+from fineshards.storage.checksums import checksum_to_base64, crc32c, file_checksum
+
+# Bytes per request for decisions and keys, which may be large.
+_READ_AHEAD = 4 << 20
 
 
 def check_manifest(manifest: Manifest, stored: bytes) -> Iterator[str]:
@@ -49,18 +52,21 @@ def check_metadata(storage: Storage, manifest: Manifest, folders: Folders) -> li
     contents: dict[str, bytes] = {}
     recorded = {file.name: file for file in manifest.metadata}
     for name in sorted(folders.files & folders.expected):
-        if not _is_small(name, manifest):
-            continue
         try:
-            content = contents[name] = storage.read(name)
+            if name.startswith((DECISIONS_FOLDER, KEYS_FOLDER)):
+                with storage.open(name, _READ_AHEAD) as opened:
+                    size, checksum = storage.size(name) or 0, file_checksum(opened)
+            elif _is_small(name, manifest):
+                content = contents[name] = storage.read(name)
+                size, checksum = len(content), crc32c(content)
+            else:
+                continue
         except OutputError as error:
             problems.append(str(error))
             continue
         if name in recorded:
             file = recorded[name]
-            problems += content_problems(
-                name, len(content), crc32c(content), file.bytes, file.crc32c
-            )
+            problems += content_problems(name, size, checksum, file.bytes, file.crc32c)
     # A damaged file would be named again, for each thing that is wrong in it.
     if not problems and folders.expected <= folders.files:
         problems += contradictions(contents, manifest.job, manifest.reports)
@@ -72,7 +78,9 @@ def check_metadata(storage: Storage, manifest: Manifest, folders: Folders) -> li
 
 def _is_small(name: str, manifest: Manifest) -> bool:
     own = (JOB_NAME, manifest.settings.tokenizer.file)
-    return name in own or name.startswith((DECISIONS_FOLDER, REJECTED_FOLDER, GENERATIONS_FOLDER))
+    return name in own or name.startswith(
+        (DECISIONS_FOLDER, KEYS_FOLDER, REJECTED_FOLDER, GENERATIONS_FOLDER)
+    )
 
 
 def content_problems(

@@ -14,12 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fineshards.commands.source_rows import batch_of, read_rows
+from fineshards.commands.decided import batch_of, read_rows
 from fineshards.commands.wording import counted
 from fineshards.curation.curator import Curator
 from fineshards.errors import FineshardsError, UsageError
+from fineshards.shards.curated_files import decisions_name
 from fineshards.shards.dataset import Dataset
-from fineshards.shards.decisions import Decisions, decisions_name, read_decisions
+from fineshards.shards.decisions import Decisions, read_decisions
 from fineshards.shards.hash_sample import splitmix64
 from fineshards.shards.recipes import RecipeRecord
 from fineshards.sources.rows import Rows

@@ -11,13 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from fineshards.commands.source_rows import batch_of
+from fineshards.commands.decided import batch_of
 from fineshards.curation.batch import Batch
 from fineshards.curation.curator import Curator
 from fineshards.curation.step import Judge, Keyed, KeyedSpans, Keys
 from fineshards.shards.counts import Counts
+from fineshards.shards.curated_files import decisions_name
 from fineshards.shards.dataset import Dataset
-from fineshards.shards.decisions import Decisions, decisions_name, read_decisions
+from fineshards.shards.decisions import Decisions, read_decisions
 from fineshards.shards.hash_sample import sampled, splitmix64
 from fineshards.shards.records import SourceFile
 from fineshards.sources.rows import Rows

@@ -11,11 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from fineshards.commands.source_rows import batch_of
+from fineshards.commands.decided import batch_of
+from fineshards.commands.indexes import index_records, key_type
 from fineshards.commands.wording import counted
 from fineshards.curation.batch import Batch
 from fineshards.curation.curator import Curator
 from fineshards.curation.recipe import NamedStep
+from fineshards.curation.seen_in import SeenIn
 from fineshards.curation.step import Judge, Keyed, KeyedSpans
 from fineshards.shards import marks
 from fineshards.shards.hash_sample import splitmix64
@@ -103,10 +105,12 @@ def check_recipe(
     columns: Columns,
     size: int,
     examples: int,
+    indexes: Sequence[tuple[int, SourceFile]] = (),
 ) -> Check:
     """Runs steps over about `size` bytes of text from all over the input.
 
-    columns: with those that the steps read. examples: how many are given for each step.
+    columns: with those that the steps read. examples: how many are given for each step. indexes:
+    see RecipeRecord; they are read whole.
 
     Raises FineshardsError for what a job would refuse too: a missing column, a document that a step
     cannot judge.
@@ -114,7 +118,12 @@ def check_recipe(
     probe = _read(files, columns, size)
     curator, results, batches = Curator(steps), [], probe.batches
     for number in range(len(steps)):
-        result, batches = _run(curator, number, batches, files, examples)
+        known = [
+            index_records(step, file, columns, size)
+            for of_step, file in indexes
+            if of_step == number and isinstance(step := curator.steps[number], Keyed)
+        ]
+        result, batches = _run(curator, number, known, batches, files, examples)
         results.append(result)
     return Check(
         files=len(probe.files),
@@ -162,15 +171,19 @@ def _spread(count: int) -> list[int]:
 def _run(
     curator: Curator,
     number: int,
+    known: Sequence[marks.Records],
     batches: list[Batch],
     files: Sequence[SourceFile],
     examples: int,
 ) -> tuple[StepResult, list[Batch]]:
-    """Does a step; returns what it did, and the documents that are left."""
+    """Does a step; returns what it did, and the documents that are left.
+
+    known: the keys of its indexes.
+    """
     step = curator.steps[number]
     began = time.perf_counter()
     if isinstance(step, Keyed):
-        decided = _mark(step, batches)
+        decided = _mark(step, known, batches)
     else:
         assert isinstance(step, Judge)
         decided = [_judge(step, batch) for batch in batches]
@@ -231,10 +244,9 @@ def _judge(step: Judge, batch: Batch) -> _Decided:
     return _Decided(*step.apply(batch))
 
 
-def _mark(step: Keyed, batches: Sequence[Batch]) -> list[_Decided]:
-    """Compares the keys of all documents of the probe."""
-    spans = isinstance(step, KeyedSpans)
-    records = [np.empty(0, marks.key_dtype(step.KEY_BITS, spans))]
+def _mark(step: Keyed, known: Sequence[marks.Records], batches: Sequence[Batch]) -> list[_Decided]:
+    """Compares the keys of all documents of the probe. known: the keys of indexes."""
+    records = [np.empty(0, key_type(step)), *known]
     for batch in batches:
         keys = step.keys(batch)
         positions = marks.positions(batch.file, batch.rows[keys.owners])
@@ -243,7 +255,7 @@ def _mark(step: Keyed, batches: Sequence[Batch]) -> list[_Decided]:
     if getattr(step, "rule", "earlier") == "components":
         found = marks.components(marks.edges(joined))
     else:
-        found = marks.mark(joined)
+        found = marks.mark(joined, only_external=isinstance(step, SeenIn))
     return [_marked(step, batch, found) for batch in batches]
 
 

@@ -19,11 +19,12 @@ from fineshards.shards import npy
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.dataset import Dataset
-from fineshards.shards.documents import DocumentTable
+from fineshards.shards.documents import DocumentPiece, DocumentTable
 from fineshards.shards.generations import Generation
-from fineshards.shards.job import FORMAT_VERSION, Job
+from fineshards.shards.job import Job
 from fineshards.shards.layout import table_name
 from fineshards.shards.manifest import Manifest
+from fineshards.shards.manifest_checks import refuse_earlier_version
 from fineshards.shards.metadata import metadata_files
 from fineshards.shards.records import ShardRecord
 from fineshards.shards.redaction import Redaction, overwrite
@@ -61,23 +62,18 @@ def redact(folder: str, ids: Iterable[str] = (), documents: Iterable[int] = ()) 
     """
     storage = open_storage(folder)
     manifest = Manifest.load_finished(storage)
-    if manifest.version != FORMAT_VERSION:
-        raise OutputError(
-            f"{storage.root} was built by an earlier version of fineshards (format version "
-            f"{manifest.version}, now {FORMAT_VERSION}), whose documents cannot be redacted. "
-            "Build it again without them."
-        )
+    refuse_earlier_version(
+        manifest, storage, "whose documents cannot be redacted. Build it again without them."
+    )
     dataset, number = Dataset(storage, manifest), manifest.generation + 1
     pieces = _pieces(dataset, [*ids], [*documents])
-    pieces = [piece for piece in pieces if piece.redacted in (0, number)]
+    pieces = [piece for piece in pieces if piece.tokens.redacted in (0, number)]
     if not pieces:
         # A job that was killed just after its manifest leaves them behind.
         Checkpoints.of(storage, manifest.job).clear()
         return Redacted(storage.root, manifest.generation, 0, 0, [])
-    redaction = Redaction(
-        tuple(sorted({(piece.file, piece.row) for piece in pieces})),
-        tuple(sorted(_ranges(pieces, manifest))),
-    )
+    placed = [(manifest.shards[piece.position], piece.tokens) for piece in pieces]
+    redaction = Redaction.of(placed, manifest)
     before = manifest.job
     generation = Generation(0, len(redaction.documents), redaction.sha256())
     job = Job(
@@ -94,7 +90,7 @@ def redact(folder: str, ids: Iterable[str] = (), documents: Iterable[int] = ()) 
         storage.root,
         number,
         len(redaction.documents),
-        sum(piece.length for piece in pieces),
+        sum(piece.tokens.length for piece in pieces),
         [manifest.shards[position].name for position in sorted(by_shard)],
     )
     try:
@@ -151,31 +147,11 @@ def _overwrite_all(dataset: Dataset, job: Job, by_shard: dict[int, list[_Piece]]
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Tokens `[offset, offset + length)` of the shard at a position, which are to go.
-
-    index: row of the shard's document table. file, row: the document's source. redacted: by which
-    generation they are gone already; 0 if they are not.
-    """
+    """Tokens of the shard at a position, which are to go. index: row of its document table."""
 
     position: int
     index: int
-    offset: int
-    length: int
-    file: int
-    row: int
-    redacted: int
-
-
-def _ranges(pieces: Sequence[_Piece], manifest: Manifest) -> Iterable[tuple[str, int, int]]:
-    """The tokens of each document within its split; one range, however many shards it is in."""
-    found: dict[tuple[int, int, str], tuple[str, int, int]] = {}
-    for piece in pieces:
-        shard = manifest.shards[piece.position]
-        begin = shard.index * manifest.layout.shard_tokens + piece.offset
-        document = (piece.file, piece.row, shard.split)
-        _, first, _ = found.get(document, ("", begin, 0))
-        found[document] = shard.split, first, begin + piece.length
-    return found.values()
+    tokens: DocumentPiece
 
 
 def read_ids(path: str) -> list[str]:
@@ -200,7 +176,6 @@ def _pieces(dataset: Dataset, ids: Sequence[str], numbers: Sequence[int]) -> lis
                 f"--documents {number}: the dataset has {counted(count, 'document')}, numbered "
                 "from 0. Nothing was changed."
             )
-    files = {file.path: file.index for file in manifest.files}
     wanted, missing = np.array(numbers, np.int64), set(ids)
     for position, shard in enumerate(manifest.shards):
         chosen = np.zeros(shard.pieces, np.bool_)
@@ -214,17 +189,7 @@ def _pieces(dataset: Dataset, ids: Sequence[str], numbers: Sequence[int]) -> lis
         for index in np.flatnonzero(chosen).tolist():
             piece = dataset.table(position).piece(index)
             missing.discard(piece.id or "")
-            found.append(
-                _Piece(
-                    position,
-                    index,
-                    piece.offset,
-                    piece.length,
-                    files[piece.file],
-                    piece.row,
-                    piece.redacted,
-                )
-            )
+            found.append(_Piece(position, index, piece))
     if missing:
         raise UsageError(
             f"--ids: {counted(len(missing), 'id')} of no document, such as {min(missing)}. Nothing "
@@ -264,7 +229,8 @@ class _Rewrite:
             raise _damaged(storage, table_file)
         table = DocumentTable(DocumentTable.parse(content))
         marked = table.marked([piece.index for piece in pieces], dataset.manifest.generation + 1)
-        ranges = tuple((piece.offset, piece.offset + piece.length) for piece in pieces)
+        tokens = [piece.tokens for piece in pieces]
+        ranges = tuple((each.offset, each.offset + each.length) for each in tokens)
         eot = dataset.manifest.settings.tokenizer.eot
         if storage.size(name) != shard.bytes:
             raise _damaged(storage, name)

@@ -16,9 +16,10 @@ from fineshards.errors import OutputError
 from fineshards.shards import npy
 from fineshards.shards.assembly import prefix_checksum, table_head
 from fineshards.shards.generations import kept_name
-from fineshards.shards.job import FORMAT_VERSION, Job
+from fineshards.shards.job import Job
 from fineshards.shards.layout import table_name
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.manifest_checks import refuse_earlier_version
 from fineshards.shards.plan import Before
 from fineshards.shards.records import ShardRecord
 from fineshards.storage.base import Part, Storage
@@ -42,12 +43,12 @@ class Repaired:
 def load_whole_manifest(storage: Storage) -> Manifest:
     """The manifest of a dataset; raises OutputError if it is damaged: all else follows from it."""
     manifest = Manifest.load_finished(storage)
-    if manifest.version < FORMAT_VERSION:
-        raise OutputError(
-            f"{storage.root} was built by an earlier version of fineshards (format version "
-            f"{manifest.version}, now {FORMAT_VERSION}), whose files this one does not make. "
-            "Repair it with that version, or build it again with --overwrite."
-        )
+    refuse_earlier_version(
+        manifest,
+        storage,
+        "whose files this one does not make. Repair it with that version, or build it again with "
+        "--overwrite.",
+    )
     if storage.read(MANIFEST_NAME) != manifest.to_bytes():
         raise OutputError(
             f"{storage.path(MANIFEST_NAME)} is damaged itself, so nothing says what the other "

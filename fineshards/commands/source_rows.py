@@ -1,4 +1,4 @@
-"""Documents of source files: all of them as steps take them, or some by their rows."""
+"""Some documents of a source file, by their rows."""
 
 from __future__ import annotations
 
@@ -6,16 +6,10 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from fineshards.curation.batch import Batch
 from fineshards.shards.job import Settings
 from fineshards.shards.records import SourceFile
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.rows import Rows
-
-
-def batch_of(rows: Rows, file: SourceFile) -> Batch:
-    """Rows with text as the batch that steps take."""
-    return Batch(file.index, rows.numbers, rows.texts, rows.others, rows.others_are_json)
 
 
 def read_rows(file: SourceFile, settings: Settings, wanted: Collection[int]) -> Iterator[Rows]:

@@ -9,6 +9,7 @@ rewrite is done again in each later stage, because texts are not stored.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -56,7 +57,7 @@ class Curator:
         Raises FineshardsError if a step is not what it was when the job was launched.
         """
         steps = load_steps(recipe.steps)
-        found = describe(steps)
+        found = replace(describe(steps), keep_keys=recipe.keep_keys, indexes=recipe.indexes)
         differences = recipe.differences(found)
         if differences:
             raise FineshardsError(

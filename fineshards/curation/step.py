@@ -98,6 +98,11 @@ class Keyed(Step):
     KEY_BITS: ClassVar[int] = 128
 
     @property
+    def key_bits(self) -> int:
+        """Bits of a key, 64 or 128."""
+        return self.KEY_BITS
+
+    @property
     def reason(self) -> str:
         """Why a document is dropped that has a key of an earlier one."""
         raise NotImplementedError

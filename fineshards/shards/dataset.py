@@ -19,6 +19,7 @@ from fineshards.shards.documents import DocumentPiece, DocumentTable, table_sche
 from fineshards.shards.layout import SPLITS, table_name
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import ShardRecord
+from fineshards.shards.redaction import ranges_of
 from fineshards.storage.base import Storage
 
 # Shards are read in chunks, and the last few are cached: documents read in order lie close
@@ -91,24 +92,11 @@ class Dataset:
 
         Raises IndexError if there is no such document.
         """
-        if not 0 <= number < self._documents:
-            raise IndexError(number)
-        # The first piece is in the last shard that begins with an earlier document, or in the
-        # shard that begins with this document's first token.
-        position = bisect_right(self._first_documents, number) - 1
-        while position > 0 and self._piece(position, number).start > 0:
-            position -= 1
-        first = self._piece(position, number)
-        shard, parts, piece = self.manifest.shards[position], [], first
-        while True:
-            current = self.manifest.shards[position]
-            parts.append(self.tokens(current, piece.offset, piece.offset + piece.length))
-            position += 1
-            if position == len(self._first_documents) or self._first_documents[position] != number:
-                break
-            piece = self._piece(position, number)
-            if piece.start == 0:
-                break
+        pieces = list(self._pieces(number))
+        parts = [
+            self.tokens(shard, piece.offset, piece.offset + piece.length) for shard, piece in pieces
+        ]
+        shard, first = pieces[0]
         return Document(
             number=number,
             shard=shard,
@@ -126,18 +114,26 @@ class Dataset:
         One range, unless the first shards are the test split: then a document may be in both.
         Raises IndexError if there is no such document.
         """
-        document = self.document(number)
-        shards = self.manifest.shards
-        position, offset = shards.index(document.shard), document.offset
-        left, found = len(document.tokens), dict[str, tuple[str, int, int]]()
-        while left:
-            shard = shards[position]
-            count = min(left, shard.tokens - offset)
-            at = shard.index * self.manifest.layout.shard_tokens + offset
-            _, begin, _ = found.get(shard.split, ("", at, at))
-            found[shard.split] = shard.split, begin, at + count
-            position, offset, left = position + 1, 0, left - count
-        return list(found.values())
+        return ranges_of(self._pieces(number), self.manifest.layout.shard_tokens)
+
+    def _pieces(self, number: int) -> Iterator[tuple[ShardRecord, DocumentPiece]]:
+        """The pieces of document `number`, in order; raises IndexError if it does not exist."""
+        if not 0 <= number < self._documents:
+            raise IndexError(number)
+        # The first piece is in the last shard that begins with an earlier document, or in the
+        # shard that begins with this document's first token.
+        position = bisect_right(self._first_documents, number) - 1
+        while position > 0 and self._piece(position, number).start > 0:
+            position -= 1
+        piece = self._piece(position, number)
+        while True:
+            yield self.manifest.shards[position], piece
+            position += 1
+            if position == len(self._first_documents) or self._first_documents[position] != number:
+                break
+            piece = self._piece(position, number)
+            if piece.start == 0:
+                break
 
     def _piece(self, position: int, number: int) -> DocumentPiece:
         table = self.table(position)

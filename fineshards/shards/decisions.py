@@ -1,9 +1,7 @@
 """Decisions: what the steps of a recipe did to which rows of a source file.
 
-    metadata/decisions/00003.parquet      the decisions about the rows of source file 3
-
-A decision drops a document or, where `span` is not null, cuts a span out of its text. A file
-without decisions has no table. Rows are sorted, so the bytes depend on the job alone.
+A decision drops a document or, where `span` is not null, cuts a span out of its text. Rows are
+sorted, so the bytes depend on the job alone.
 """
 
 from __future__ import annotations
@@ -22,10 +20,9 @@ import pyarrow.parquet as pq
 
 from fineshards.errors import OutputError
 from fineshards.shards.counts import Dropped
+from fineshards.shards.curated_files import decisions_name
 from fineshards.storage.base import Storage
 from fineshards.storage.parquet import open_parquet
-
-DECISIONS_FOLDER = "metadata/decisions"
 
 # row: number in the source file. step: number in the recipe, from 0. reason: why. span: number of
 # the span in the text as the step found it; null for a whole document. witness_file, witness_row:
@@ -42,11 +39,6 @@ SCHEMA = pa.schema(
     ]
 )
 _ORDER = [("row", "ascending"), ("step", "ascending"), ("span", "ascending")]
-
-
-def decisions_name(file: int) -> str:
-    """The file of the decisions about a source file."""
-    return f"{DECISIONS_FOLDER}/{file:05d}.parquet"
 
 
 def drops(rows: npt.NDArray[np.int64], step: int, reasons: Sequence[str]) -> pa.Table:

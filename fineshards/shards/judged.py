@@ -7,6 +7,8 @@
                                            of keys, sorted by position
     marks/0/00005-of-00016.json            marks them as finished
     marked/0/00003.parquet                 the same by source file, as decisions
+    index/0/00003.keys                     the keys of an index of other documents, and with .json
+                                           the mark of its completion
 
 The last stage, which ends with Tokenize, has no keys. Its decisions are written before its token
 block. As other checkpoints, these may be damaged by a power cut: a restart checks them.
@@ -28,18 +30,26 @@ from fineshards.shards.marks import Records
 from fineshards.shards.records import Block, SourceFile
 from fineshards.storage.checksums import crc32c
 
-# Where keys or marks are: file and block, or number and count of partitions; start and
-# stop; the bytes themselves, where they travel with it.
-Range = tuple[int, int, int, int, bytes | None]
+# Bytes of a file, of keys or of marks: the file's name, start and stop; or the bytes themselves,
+# with an empty name. What crosses a shuffle is plain: Beam knows how to code tuples.
+Range = tuple[str, int, int, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFile:
+    """A file of sorted keys. count: how many there are."""
+
+    name: str
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedBlock:
-    """A block that a stage has judged. keys: how many its documents have."""
+    """A block that a stage has judged. keys: those of the documents that are left."""
 
     file: SourceFile
     block: Block
-    keys: int
+    keys: KeyFile
 
 
 class Stage:
@@ -57,7 +67,7 @@ class Stage:
         metadata = {"keys": "0", "crc32c": "0"}
         if keys is not None:
             content = keys.tobytes()
-            checksum = self._storage.write(self._keys_name(block), content, durable=False)
+            checksum = self._storage.write(self.keys_file(block), content, durable=False)
             metadata = {"keys": str(len(keys)), "crc32c": str(checksum)}
         content = to_bytes(merged(tables), metadata)
         self._storage.write(self._block_name(block), content, durable=False)
@@ -75,32 +85,43 @@ class Stage:
         count = int(metadata.get(b"keys", b"0"))
         if key_type is None:
             return count
-        size = count * key_type.itemsize
-        if self._storage.size(self._keys_name(block)) != size:
-            return None
-        if not self._storage.verifies_content:
-            keys = self._storage.read(self._keys_name(block))
-            if crc32c(keys) != int(metadata[b"crc32c"]):
-                return None
-        return count
+        size, checksum = count * key_type.itemsize, int(metadata[b"crc32c"])
+        return count if self._is_whole(self.keys_file(block), size, checksum) else None
 
     def decisions(self, block: Block) -> pa.Table:
         """What the stage decided about a block; raises OutputError if it is not there."""
         name = self._block_name(block)
         return from_bytes(self._storage.read(name), self._storage.path(name))
 
-    def read_keys(self, block: Block, key_type: np.dtype[np.void]) -> Records:
-        """All keys of a block, sorted."""
-        return np.frombuffer(self._storage.read(self._keys_name(block)), key_type)
+    # -- keys of documents that others have
 
-    def keys_of(self, found: Range, key_type: np.dtype[np.void]) -> Records:
-        """The keys of a range of a block's keys."""
-        file, block, start, stop, content = found
-        if content is None:
-            size = key_type.itemsize
-            name = self._name("judged", f"{file:05d}-{block:05d}.keys")
-            content = self._storage.read_range(name, start * size, stop * size)
-        return np.frombuffer(content, key_type)
+    def write_index(self, number: int, keys: Records) -> KeyFile:
+        """Stores the keys of an index, sorted."""
+        name = self._name("index", f"{number:05d}")
+        checksum = self._storage.write(f"{name}.keys", keys.tobytes(), durable=False)
+        record = {"count": len(keys), "crc32c": checksum}
+        self._storage.write(f"{name}.json", json.dumps(record).encode(), durable=False)
+        return KeyFile(f"{name}.keys", len(keys))
+
+    def read_index(self, number: int, key_type: np.dtype[np.void]) -> KeyFile | None:
+        """The stored keys of an index; None if they are missing or damaged."""
+        name = self._name("index", f"{number:05d}")
+        stored = self._storage.read_if_there(f"{name}.json")
+        try:
+            record = None if stored is None else json.loads(stored)
+        except ValueError:
+            return None
+        if record is None or not self._is_whole(
+            f"{name}.keys", record["count"] * key_type.itemsize, record["crc32c"]
+        ):
+            return None
+        return KeyFile(f"{name}.keys", record["count"])
+
+    def _is_whole(self, name: str, size: int, checksum: int) -> bool:
+        """Whether a file has its size and, on a disk, its checksum."""
+        if self._storage.size(name) != size:
+            return False
+        return self._storage.verifies_content or crc32c(self._storage.read(name)) == checksum
 
     # -- marks by range of keys
 
@@ -132,13 +153,9 @@ class Stage:
             return None
         return [(file, start, stop) for file, start, stop in record["files"]]
 
-    def marks_of(self, found: Range, dtype: np.dtype[np.void]) -> Records:
-        """The marks, or links, of a range of those of a partition."""
-        partition, partitions, start, stop, content = found
-        if content is None:
-            name = f"{self._marks_name(partition, partitions)}.marks"
-            content = self._storage.read_range(name, start * dtype.itemsize, stop * dtype.itemsize)
-        return np.frombuffer(content, dtype)
+    def marks_file(self, partition: int, partitions: int) -> str:
+        """The file of the marks of a range of keys."""
+        return f"{self._marks_name(partition, partitions)}.marks"
 
     # -- marks by file
 
@@ -170,7 +187,8 @@ class Stage:
     def _block_name(self, block: Block) -> str:
         return self._name("judged", f"{block.file:05d}-{block.index:05d}.parquet")
 
-    def _keys_name(self, block: Block) -> str:
+    def keys_file(self, block: Block) -> str:
+        """The file of the keys of a block."""
         return self._name("judged", f"{block.file:05d}-{block.index:05d}.keys")
 
     def _marks_name(self, partition: int, partitions: int) -> str:

@@ -1,11 +1,14 @@
-"""Checks a manifest's numbers against each other."""
+"""Checks a manifest: its numbers against each other, and whether its version can be changed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from fineshards.errors import OutputError
 from fineshards.shards import npy
+from fineshards.shards.job import FORMAT_VERSION
+from fineshards.storage.base import Storage
 
 if TYPE_CHECKING:
     from fineshards.shards.manifest import Manifest
@@ -20,6 +23,15 @@ def contradictions(manifest: Manifest) -> list[str]:
         *_in_the_counts(manifest),
         *_in_the_leaks(manifest),
     ]
+
+
+def refuse_earlier_version(manifest: Manifest, storage: Storage, advice: str) -> None:
+    """Raises OutputError for a dataset of an earlier version. advice: the end of the message."""
+    if manifest.version != FORMAT_VERSION:
+        raise OutputError(
+            f"{storage.root} was built by an earlier version of fineshards (format version "
+            f"{manifest.version}, now {FORMAT_VERSION}), {advice}"
+        )
 
 
 def _in_the_job(manifest: Manifest) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from fineshards.shards import version_1
 from fineshards.shards.counts import Counts, Sums
-from fineshards.shards.decisions import DECISIONS_FOLDER
+from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER
 from fineshards.shards.generations import GENERATIONS_FOLDER, generations_from_json
 from fineshards.shards.job import JOB_NAME, TOKENIZER_FILES, settings_from_json
 from fineshards.shards.layout import SPLITS, Layout
@@ -28,6 +28,7 @@ _METADATA_NAME = re.compile(
     "|".join(map(re.escape, (JOB_NAME, *TOKENIZER_FILES.values())))
     + rf"|{REJECTED_FOLDER}/[0-9]+-[0-9]+\.jsonl"
     + rf"|{DECISIONS_FOLDER}/[0-9]+\.parquet"
+    + rf"|{KEYS_FOLDER}/[0-9]+-[0-9]+\.keys"
     + rf"|{GENERATIONS_FOLDER}/[0-9]{{4,}}(\.job)?\.json"
 )
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fineshards.shards.records import as_text, from_fields
+from fineshards.shards.records import SourceFile, as_text, from_fields, to_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,16 @@ class StepRecord:
         canonical = json.dumps(parameters, sort_keys=True, ensure_ascii=False)
         return cls(use, canonical, version, tuple(sorted(pins.items())), keyed)
 
+    @property
+    def rule(self) -> str:
+        """The rule of a keyed step."""
+        return str(json.loads(self.parameters).get("rule", "earlier"))
+
+    @property
+    def compares(self) -> bool:
+        """Whether documents of the dataset are compared with each other."""
+        return self.keyed and self.use != "seen_in"
+
     def to_json(self) -> dict[str, Any]:
         """The record as plain values."""
         return {
@@ -60,10 +70,15 @@ class RecipeRecord:
     Args:
         steps: The steps, in order.
         golden_sha256: SHA-256, as hex, of what the steps make of the golden documents.
+        keep_keys: Whether the keys of documents stay with the dataset, for appends.
+        indexes: What `seen_in` looks documents up in, by the number of the step: source files, and
+            files of keys of other datasets, whose format is `keys`.
     """
 
     steps: tuple[StepRecord, ...]
     golden_sha256: str
+    keep_keys: bool = False
+    indexes: tuple[tuple[int, SourceFile], ...] = ()
 
     @property
     def keyed(self) -> tuple[int, ...]:
@@ -77,7 +92,9 @@ class RecipeRecord:
     def to_json(self) -> dict[str, Any]:
         """The recipe as plain values."""
         steps = [step.to_json() for step in self.steps]
-        return {"steps": steps, "golden_sha256": self.golden_sha256}
+        fields = {"steps": steps, "golden_sha256": self.golden_sha256}
+        indexes = [{"step": step, "file": to_fields(file)} for step, file in self.indexes]
+        return fields | {"keep_keys": self.keep_keys, "indexes": indexes}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> RecipeRecord:
@@ -86,13 +103,17 @@ class RecipeRecord:
             StepRecord.of(
                 as_text(step["use"]),
                 dict(step["parameters"]),
-                _version(step["version"]),
+                _number(step["version"]),
                 {name: as_text(value) for name, value in step["pins"].items()},
                 step["keyed"] is True,
             )
             for step in fields["steps"]
         )
-        return from_fields(cls, fields, steps=steps)
+        indexes = tuple(
+            (_number(each["step"]), from_fields(SourceFile, each["file"]))
+            for each in fields["indexes"]
+        )
+        return from_fields(cls, fields, steps=steps, indexes=indexes)
 
     def differences(self, other: RecipeRecord) -> list[str]:
         """How another recipe differs, for an error message; empty if it does not."""
@@ -114,6 +135,10 @@ class RecipeRecord:
             if old.version != new.version:
                 name = self.step_name(number)
                 found.append(f"version of step {name}: was {old.version}, now {new.version}")
+        if self.indexes != other.indexes:
+            found.append("what seen_in looks documents up in: other files, or they have changed")
+        if self.keep_keys != other.keep_keys:
+            found.append(f"--keep_keys: was {self.keep_keys}, now {other.keep_keys}")
         if not found and self.golden_sha256 != other.golden_sha256:
             found.append(
                 "what the steps make of the golden documents: was "
@@ -122,7 +147,7 @@ class RecipeRecord:
         return found
 
 
-def _version(value: Any) -> int:
+def _number(value: Any) -> int:
     if type(value) is not int:
-        raise TypeError(f"version is a {type(value).__name__}, expected int")
+        raise TypeError(f"a number is a {type(value).__name__}, expected int")
     return value

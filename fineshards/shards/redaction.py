@@ -11,10 +11,15 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from fineshards.shards.documents import DocumentPiece
+    from fineshards.shards.manifest import Manifest
+    from fineshards.shards.records import ShardRecord
 
 # Tokens in memory at once.
 _CHUNK_TOKENS = 1 << 20
@@ -30,6 +35,17 @@ class Redaction:
 
     documents: tuple[tuple[int, int], ...]
     ranges: tuple[tuple[str, int, int], ...]
+
+    @classmethod
+    def of(
+        cls, pieces: Sequence[tuple[ShardRecord, DocumentPiece]], manifest: Manifest
+    ) -> Redaction:
+        """The redaction of documents, from all their pieces in order."""
+        files = {file.path: file.index for file in manifest.files}
+        return cls(
+            tuple(sorted({(files[piece.file], piece.row) for _, piece in pieces})),
+            tuple(sorted(ranges_of(pieces, manifest.layout.shard_tokens))),
+        )
 
     def sha256(self) -> str:
         """SHA-256, as hex, of the list of documents."""
@@ -48,6 +64,23 @@ def redaction_sha256(documents: Iterable[tuple[int, int]]) -> str:
     """SHA-256, as hex, of a list of documents, as Redaction has them."""
     content = json.dumps([list(document) for document in documents], separators=(",", ":"))
     return hashlib.sha256(content.encode()).hexdigest()
+
+
+def ranges_of(
+    pieces: Iterable[tuple[ShardRecord, DocumentPiece]], shard_tokens: int
+) -> list[tuple[str, int, int]]:
+    """The tokens of documents as (split, begin, end) within the split, from all their pieces.
+
+    One range per document, however many shards it is in, unless the first shards are the test
+    split: then a document may be in both.
+    """
+    found: dict[tuple[int, str], tuple[str, int, int]] = {}
+    for shard, piece in pieces:
+        at = shard.index * shard_tokens + piece.offset
+        document = (piece.document, shard.split)
+        _, begin, _ = found.get(document, ("", at, at))
+        found[document] = shard.split, begin, at + piece.length
+    return list(found.values())
 
 
 def overwrite(

@@ -14,12 +14,34 @@ from fineshards.sources.hub_errors import http_error, quiet_http_client
 from fineshards.storage.gcs_objects import SCHEME
 
 # Format and compression by file name extension. C4 and Dolma name JSON lines `.json.gz`.
-FORMATS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
-COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+FORMATS = {
+    ".parquet": "parquet",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".warc": "warc",
+    ".wet": "wet",
+    ".txt": "text",
+}
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".xz": "xz", ".bz2": "bzip2"}
+# Those that compress inside, or are always compressed in one way.
+_COMPRESSIONS_OF = {
+    "parquet": ("none",),
+    "arrow": ("none",),
+    "warc": ("none", "gzip"),
+    "wet": ("none", "gzip"),
+}
 # Bytes per request when a remote file is read sequentially. A request takes as long as receiving
 # a few megabytes.
 READ_AHEAD = 16 << 20
-READABLE = ".parquet, or .jsonl/.ndjson/.json plain or with .gz or .zst"
+READABLE = (
+    ".parquet, .arrow, .feather; .warc, .wet, plain or with .gz; or .jsonl, .ndjson, .json, .csv, "
+    ".tsv, .txt, plain or with .gz, .zst, .xz or .bz2"
+)
 
 
 def has_known_format(path: str) -> bool:
@@ -45,7 +67,7 @@ def _format(path: str) -> tuple[str, str] | None:
         if path.endswith(ending):
             stem, compression = path.removesuffix(ending), name
     found = FORMATS.get(os.path.splitext(stem)[1])
-    if found is None or (found == "parquet" and compression != "none"):
+    if found is None or compression not in _COMPRESSIONS_OF.get(found, (compression,)):
         return None
     return found, compression
 

@@ -1,11 +1,8 @@
-"""JSON lines, plain or compressed with gzip or zstd: one object per line, one block per file."""
+"""JSON lines, plain or compressed: one object per line, one block per file."""
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
-import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -16,14 +13,9 @@ import pyarrow as pa
 from fineshards.errors import InputError
 from fineshards.shards.job import Columns
 from fineshards.shards.records import BadRow, Block, SourceFile
+from fineshards.sources.compression import explained, open_text
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, LABEL_COLUMNS, Rows
 
-# RFC 1952 for gzip, RFC 8878 for zstd. zstd files may begin with a skippable frame (pzstd's do).
-_MAGIC = {
-    "none": (b"",),
-    "gzip": (b"\x1f\x8b",),
-    "zstd": (b"\x28\xb5\x2f\xfd", *(bytes([n, 0x2A, 0x4D, 0x18]) for n in range(0x50, 0x60))),
-}
 _KINDS = {str: "a string", bool: "a boolean", dict: "an object", list: "an array"}
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -35,7 +27,7 @@ def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: 
     only be found by reading from the start, so the file is not split and `block_bytes` has no
     effect.
     """
-    for line_number, line in lines(file, opened):
+    for line_number, line in _lines(file, opened):
         try:
             record = _parse(line)
         except ValueError:
@@ -57,7 +49,7 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
     """
     batch = _Batch(columns)
     row = block.first_row
-    for line_number, line in lines(file, opened):
+    for line_number, line in _lines(file, opened):
         try:
             batch.add(row, *_parse_row(line, columns), len(line))
         except ValueError as error:
@@ -217,34 +209,11 @@ def _named(columns: Columns) -> dict[str, str]:
     return named
 
 
-def lines(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]]:
+def _lines(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Yields line numbers, from 1, and lines. Skips blank lines."""
-    first_bytes = opened.read(4)
-    opened.seek(0)
-    if not first_bytes.startswith(_MAGIC[file.compression]):
-        found = f"it starts with {first_bytes!r}" if first_bytes else "it is empty"
-        raise InputError(
-            f"{file.path} is not {file.compression} compressed, although its name says so: {found}."
-            " Rename the file, or download it again."
-        )
     line_number = 0
-    try:
-        for line_number, line in enumerate(decompress(file.compression, opened), start=1):
+    with explained(file, lambda: f"line {line_number}"):
+        for line_number, line in enumerate(open_text(file, opened), start=1):
             content = line.removeprefix(_BYTE_ORDER_MARK) if line_number == 1 else line
             if content.strip():
                 yield line_number, content
-    except (EOFError, zlib.error, OSError) as error:
-        raise InputError(
-            f"{file.path}, after line {line_number}: cannot be read: {error}. "
-            "The file is damaged or truncated; download it again."
-        ) from error
-
-
-def decompress(compression: str, opened: BinaryIO) -> Any:
-    """Returns a stream of the text of an opened file."""
-    if compression == "gzip":
-        return gzip.GzipFile(fileobj=opened)
-    if compression == "zstd":
-        # Not the zstandard package, whose reader does not detect a truncated file.
-        return io.BufferedReader(pa.CompressedInputStream(opened, "zstd"), 1 << 20)
-    return opened

@@ -88,10 +88,11 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
 
         def where(row: int, run: _Run = run, starts: npt.NDArray[np.int64] = starts) -> str:
             group = run.first + int(np.searchsorted(starts, row, side="right")) - 1
-            return place(group, group + 1)
+            return f"{place(group, group + 1)}, "
 
         for batch in _batches(file, parquet, run, names):
-            yield rows_of(batch, row, columns, where)
+            numbers = np.arange(row, row + batch.num_rows, dtype=np.int64)
+            yield rows_of(batch, numbers, columns, where)
             row += batch.num_rows
         if row != starts[-1]:
             raise InputError(

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from fineshards.errors import FineshardsError, InputError
 from fineshards.shards.job import Columns
 from fineshards.shards.records import Block, SourceFile
-from fineshards.sources import jsonl, parquet
+from fineshards.sources import arrow, csv, jsonl, parquet, text
 from fineshards.sources.files import check_unchanged, open_file
 from fineshards.sources.rows import Rows
 
@@ -21,7 +21,14 @@ _DISCOVERY_READ_AHEAD = 1 << 20
 
 # A format is a module with `discover`, `read` and `share_read`. CONTRIBUTING.md explains how to add
 # one.
-_FORMATS: dict[str, ModuleType] = {"parquet": parquet, "jsonl": jsonl}
+_FORMATS: dict[str, ModuleType] = {
+    "parquet": parquet,
+    "jsonl": jsonl,
+    "csv": csv,
+    "tsv": csv,
+    "arrow": arrow,
+    "text": text,
+}
 
 
 def discover_blocks(file: SourceFile, columns: Columns, block_bytes: int) -> list[Block]:

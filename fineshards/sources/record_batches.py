@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -93,14 +94,17 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def rows_of(
-    batch: pa.RecordBatch, first_row: int, columns: Columns, place: Callable[[int], str]
+    batch: pa.RecordBatch,
+    numbers: npt.NDArray[np.int64],
+    columns: Columns,
+    place: Callable[[int], str] = lambda row: "",
 ) -> Rows:
     """The rows of a record batch with the columns of `columns_to_read`.
 
-    first_row: number of its first row. place: where a row is, for an error message, by its number.
+    numbers: those of its rows in the file, shape (n,). place: where a row is, as the beginning of
+    an error message, by its number.
     A row of which a value that was asked for is not valid UTF-8 is a bad row.
     """
-    numbers = np.arange(first_row, first_row + batch.num_rows, dtype=np.int64)
     texts = _as_text(batch.column(columns.text), pa.large_string())
     ids = pa.nulls(batch.num_rows, pa.string())
     # A column that may have another type, if no one asked for it, is not read.
@@ -125,12 +129,10 @@ def rows_of(
         if _has(batch.schema, name, is_text)
     }
     rows = Rows(numbers, texts, ids, split, labels, others=others)
-    return _without_bad(rows, named, first_row, place)
+    return _without_bad(rows, named, place)
 
 
-def _without_bad(
-    rows: Rows, invalid: dict[str, list[int]], first_row: int, place: Callable[[int], str]
-) -> Rows:
+def _without_bad(rows: Rows, invalid: dict[str, list[int]], place: Callable[[int], str]) -> Rows:
     reasons: dict[int, str] = {}
     for name, indices in invalid.items():
         for index in indices:
@@ -139,10 +141,8 @@ def _without_bad(
         return rows
     keep = np.ones(len(rows.numbers), dtype=np.bool_)
     keep[list(reasons)] = False
-    bad = [
-        BadRow(first_row + index, f"{place(first_row + index)}, ", reason)
-        for index, reason in sorted(reasons.items())
-    ]
+    found = [(int(rows.numbers[index]), reason) for index, reason in sorted(reasons.items())]
+    bad = [BadRow(row, place(row), reason) for row, reason in found]
     return rows.filter(keep, bad)
 
 

@@ -125,11 +125,7 @@ class LocalStorage(Storage):
     def claim(self, name: str, content: bytes) -> bool:
         """See Storage."""
         target = self.path(name)
-        temporary = None
-        try:
-            os.makedirs(self.path(TEMPORARY), exist_ok=True)
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            temporary = self.path(f"{TEMPORARY}/{os.path.basename(name)}.{uuid.uuid4().hex}")
+        with self._temporary(name) as temporary:
             with open(temporary, "xb") as file:
                 file.write(content)
                 file.flush()
@@ -138,11 +134,6 @@ class LocalStorage(Storage):
             with suppress(FileExistsError):
                 os.link(temporary, target)
             _sync_folder(os.path.dirname(target))
-        except OSError as error:
-            raise self._error("written", name, error) from error
-        finally:
-            if temporary:
-                Path(temporary).unlink(missing_ok=True)
         return self.read(name) == content
 
     @contextmanager
@@ -151,11 +142,7 @@ class LocalStorage(Storage):
     ) -> Iterator[BinaryIO]:
         """See Storage."""
         target = self.path(name)
-        temporary = None
-        try:
-            os.makedirs(self.path(TEMPORARY), exist_ok=True)
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            temporary = self.path(f"{TEMPORARY}/{os.path.basename(name)}.{uuid.uuid4().hex}")
+        with self._temporary(name) as temporary:
             with io.BufferedWriter(
                 (_WriteBehind if durable else io.FileIO)(temporary, "x")
             ) as file:
@@ -168,6 +155,19 @@ class LocalStorage(Storage):
             os.replace(temporary, target)
             if durable:
                 _sync_folder(os.path.dirname(target))
+
+    @contextmanager
+    def _temporary(self, name: str) -> Iterator[str]:
+        """A path to write a file at first. Makes the file's folder, and deletes what is left over.
+
+        Turns OSError into OutputError.
+        """
+        temporary = None
+        try:
+            os.makedirs(self.path(TEMPORARY), exist_ok=True)
+            os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
+            temporary = self.path(f"{TEMPORARY}/{os.path.basename(name)}.{uuid.uuid4().hex}")
+            yield temporary
         except OSError as error:
             raise self._error("written", name, error) from error
         finally:

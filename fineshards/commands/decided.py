@@ -1,0 +1,34 @@
+"""Rows of a source as the steps of a recipe left them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from fineshards.curation.batch import Batch
+from fineshards.curation.curator import Curator
+from fineshards.shards.decisions import Decisions
+from fineshards.shards.records import SourceFile
+from fineshards.sources.rows import Rows
+
+
+def batch_of(rows: Rows, file: SourceFile) -> Batch:
+    """Rows, all with text, as the batch that steps take."""
+    return Batch(file.index, rows.numbers, rows.texts, rows.others, rows.others_are_json)
+
+
+def survivors(rows: Rows, kept: Batch) -> Rows:
+    """The rows of the documents that steps have kept, with the texts that they made."""
+    there = rows.filter(np.isin(rows.numbers, kept.rows), rows.bad)
+    return replace(there, texts=kept.texts)
+
+
+def decided(rows: Rows, file: SourceFile, curator: Curator, decisions: Decisions) -> Rows:
+    """The rows that became documents of a finished dataset, with the texts that were tokenized.
+
+    rows: all with text. decisions: all those about the file.
+    """
+    batch = batch_of(rows, file)
+    batch = batch.keep(~decisions.are_dropped(batch.rows))
+    return survivors(rows, curator.texts(batch, decisions))

@@ -1,0 +1,127 @@
+"""Derives `special_cases.json`: for which languages words follow from chunks, as special_cases.py says.
+
+Run as `python -m fineshards.curation.derive`; it takes minutes. For each language of spaCy, every
+beginning of a special case is put before every end of one, with a space between, beside chunks that
+the matcher changes, and the words are compared with those of spaCy. A language with a difference
+that was not foreseen is left out, and so is one whose words spaCy does not find by rules.
+"""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from importlib.metadata import version
+from typing import Any
+
+from fineshards.curation.special_cases import TABLE, SpecialCases, meet
+
+# Texts of one call of the tokenizer. Lines do not touch each other.
+_TOGETHER = 1000
+# Beyond this many texts, those with equal neighbours are thinned out evenly.
+LIMIT = 100_000
+
+
+def languages() -> list[str]:
+    """The names of spaCy's languages."""
+    import spacy.lang
+
+    return [module.name for module in pkgutil.iter_modules(spacy.lang.__path__) if module.ispkg]
+
+
+def rule_tokenizer(language: str) -> Any | None:
+    """The language's tokenizer if it is spaCy's own, by rules; None if not."""
+    import spacy
+    from spacy.tokenizer import Tokenizer
+
+    try:
+        tokenizer = spacy.blank(language).tokenizer
+    except ImportError:
+        return None
+    return tokenizer if type(tokenizer) is Tokenizer else None
+
+
+def derive(language: str) -> str | None:
+    """The hash of a language's special cases, or None if the words do not follow from chunks."""
+    tokenizer = rule_tokenizer(language)
+    if tokenizer is None:
+        return None
+    cases = SpecialCases(tokenizer)
+    # White space has tokens too. A special case with one, but the space alone, could cross a line.
+    if any(token.isspace() for tokens in cases.patterns for token in tokens):
+        return None
+    return None if any(unforeseen(tokenizer, cases)) else cases.sha256
+
+
+def unforeseen(tokenizer: Any, cases: SpecialCases) -> Iterator[str]:
+    """Texts whose words are not those of their chunks, although no chunks meet."""
+    known: dict[str, tuple[list[str], int]] = {}
+
+    def of_chunk(chunk: str) -> tuple[list[str], int]:
+        if chunk not in known:
+            words = [token.text for token in tokenizer(chunk)]
+            known[chunk] = words, cases.flags(chunk, words)
+        return known[chunk]
+
+    for texts in in_groups(meetings(cases)):
+        with tokenizer.vocab.memory_zone():
+            tokens = [token.text for token in tokenizer("\n".join(texts))]
+            found = "\x00".join(tokens).split("\x00\n\x00")
+            for text, words in zip(texts, found, strict=True):
+                chunks = [of_chunk(chunk) for chunk in text.split(" ")]
+                joined = [word for part, _ in chunks for word in part]
+                flags = [flag for _, flag in chunks]
+                if words.split("\x00") != joined and not any(map(meet, flags, flags[1:])):
+                    yield text
+
+
+def meetings(cases: SpecialCases) -> Iterator[str]:
+    """Texts in which a special case is cut by spaces, beside other special cases."""
+    whole = sorted({"".join(tokens) for tokens in cases.patterns})
+    lefts, rights = (sorted({"".join(tokens) for tokens in ends}) for ends in cases.ends)
+    step = max(1, len(lefts) * len(rights) * 4 // LIMIT)
+    for number, left in enumerate(lefts):
+        for right in rights[number % step :: step]:
+            yield f"{left} {right}"
+            yield f"a({left} {right})"
+            yield f"x{whole[number % len(whole)]}{left} {right}"
+            yield f"{left} {right}{whole[(number + len(right)) % len(whole)]}y"
+    for tokens in cases.patterns[:: max(1, len(cases.patterns) // 500)]:
+        for before in whole[:: max(1, len(whole) // 100)]:
+            for place in range(1, len(tokens)):
+                left, right = "".join(tokens[:place]), "".join(tokens[place:])
+                yield f"{before}{left} {right}{before}"
+                yield f"({before}{left} {right}"
+            yield " ".join(f"{before}{token}" for token in tokens)
+            yield before + " ".join(tokens) + before
+
+
+def in_groups(texts: Iterator[str]) -> Iterator[list[str]]:
+    """The texts, some at a time."""
+    group: list[str] = []
+    for text in texts:
+        group.append(text)
+        if len(group) == _TOGETHER:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def main() -> None:
+    """Derives all languages and writes the table."""
+    names = languages()
+    with ProcessPoolExecutor(2) as pool:
+        found = {}
+        for name, sha256 in zip(names, pool.map(derive, names), strict=True):
+            print(f"{name}: {'proven' if sha256 else 'no'}", file=sys.stderr, flush=True)
+            if sha256:
+                found[name] = sha256
+    content = {"spacy": version("spacy"), "languages": found}
+    TABLE.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Exactly the same text, words, URL or column."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from xxhash import xxh3_128_digest
+
+from fineshards.curation.batch import Batch
+from fineshards.curation.parameters import check
+from fineshards.curation.simplified import pins, word_hashes
+from fineshards.curation.step import Keyed, Keys
+
+_COLUMN = "column:"
+# RFC 3986, appendix B, of URLs with an authority: scheme, user, host, port, path, query, fragment.
+_URL = re.compile(
+    r"([a-z][a-z0-9+.-]*)://(?:([^/?#]*)@)?([^/?#@]*?)(?::([0-9]*))?(?![^/?#])"
+    r"([^?#]*)(\?[^#]*)?(?:#.*)?",
+    re.ASCII | re.IGNORECASE | re.DOTALL,
+)
+_DEFAULT_PORTS = {"http": "80", "https": "443", "ftp": "21"}
+_ASCII_LOWER = str.maketrans({chr(code): chr(code + 32) for code in range(ord("A"), ord("Z") + 1)})
+
+
+@dataclass(frozen=True)
+class Exact(Keyed):
+    """Drops a document that has the same text as an earlier one, or the same URL or column.
+
+    A key is the XXH3-128 of the bytes that are compared.
+
+    Args:
+        by: What is compared. "text": the text, in UTF-8. "normalized": the words of the simplified
+            text, so neither case, punctuation, diacritics, numbers nor white space; a text without
+            words is kept. "url": the column `url`, normalized. "column:NAME": the value of a
+            column; a document is kept where it is null.
+
+    Example:
+        >>> keys = Exact("normalized").keys(Batch.of_texts(["Page 1 of 9", "…", "page 3, of 9."]))
+        >>> keys.owners.tolist(), bool((keys.keys[0] == keys.keys[1]).all())
+        ([0, 2], True)
+    """
+
+    by: str = "text"
+
+    def __post_init__(self) -> None:
+        by = self.by
+        fits = isinstance(by, str) and (
+            by in ("text", "normalized", "url") or (by.startswith(_COLUMN) and by != _COLUMN)
+        )
+        check("exact", "by", by, fits, '"text", "normalized", "url" or "column:NAME"')
+
+    @property
+    def reason(self) -> str:
+        """See Keyed."""
+        return f"exact_{self.by.partition(':')[0]}"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """See Step."""
+        if self.by == "url":
+            return ("url",)
+        return (self.by.removeprefix(_COLUMN),) if self.by.startswith(_COLUMN) else ()
+
+    def pins(self) -> dict[str, str]:
+        """See Step."""
+        return pins() if self.by == "normalized" else {}
+
+    def keys(self, batch: Batch) -> Keys:
+        """See Keyed."""
+        if self.by == "text":
+            return keys_of(text.encode() for text in batch.strings)
+        if self.by == "normalized":
+            words = batch.derived("word hashes: space", word_hashes)
+            return keys_of(document or None for document in words)
+        values = batch.columns[self.columns[0]].to_pylist()
+        if batch.columns_are_json:
+            values = [None if value is None else json.loads(value) for value in values]
+        if self.by == "url":
+            values = [
+                normalized_url(value) if isinstance(value, str) else value for value in values
+            ]
+        return keys_of(map(compared_bytes, values))
+
+
+def keys_of(compared: Iterable[bytes | None]) -> Keys:
+    """The keys of documents from the bytes that are compared; None: the document has no key."""
+    digests = [None if each is None else xxh3_128_digest(each) for each in compared]
+    owners = [index for index, digest in enumerate(digests) if digest is not None]
+    return Keys(
+        as_keys([digest for digest in digests if digest is not None]), np.array(owners, np.int64)
+    )
+
+
+def as_keys(digests: Sequence[bytes]) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Keys of 128 bits from digests, which are big-endian: shape (n, 2), the leading half first."""
+    return np.frombuffer(b"".join(digests), ">u8").astype(np.uint64).reshape(-1, 2)
+
+
+def compared_bytes(value: object) -> bytes | None:
+    """The bytes by which values of a column are compared; None for null.
+
+    A text is compared by its UTF-8, bytes as they are, and other values by their JSON text with
+    sorted keys; in it, what JSON does not have is a string.
+    """
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        # JSON may have a lone surrogate, which is not UTF-8.
+        return value.encode("utf-8", "surrogatepass")
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str).encode(
+        "utf-8", "surrogatepass"
+    )
+
+
+def normalized_url(url: str) -> str:
+    """A URL without what does not change the page.
+
+    White space around it goes; so do a fragment and the default port of http, https or ftp. Scheme
+    and host get lower case (A to Z), and an empty path becomes /. The rest stays: http and https
+    differ, and so do user names, paths and queries in another case or order. What is no URL with a
+    host stays as it is.
+
+    Example:
+        >>> normalized_url("HTTP://Example.org:80?q=A#top")
+        'http://example.org/?q=A'
+    """
+    url = url.strip()
+    found = _URL.fullmatch(url)
+    if found is None:
+        return url
+    scheme, user, host, port, path, query = found.groups()
+    scheme = scheme.translate(_ASCII_LOWER)
+    authority = "" if user is None else f"{user}@"
+    authority += host.translate(_ASCII_LOWER)
+    if port and port != _DEFAULT_PORTS.get(scheme):
+        authority += f":{port}"
+    return f"{scheme}://{authority}{path or '/'}{query or ''}"

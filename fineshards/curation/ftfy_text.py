@@ -1,0 +1,82 @@
+"""Repairs text that was decoded wrongly, with ftfy: datatrove's FTFYFormatter."""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from typing import ClassVar
+
+from fineshards.curation.batch import Batch
+from fineshards.curation.parameters import check, check_flags
+from fineshards.curation.step import Judge, Outcome
+from fineshards.extras import naming_the_extra, require
+
+_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
+
+
+@dataclass(frozen=True)
+class Ftfy(Judge):
+    """Rewrites text that was decoded with the wrong encoding, and removes control characters.
+
+    The parameters are those of ftfy's TextFixerConfig, whose documentation describes them. The
+    defaults are datatrove's: what makes text uniform (quotes, widths, line breaks) is off.
+
+    Args:
+        unescape_html: "auto", true or false.
+        remove_terminal_escapes: Whether to remove the escapes that colour a terminal.
+        fix_encoding: Whether to repair text that was decoded with the wrong encoding.
+        restore_byte_a0: Whether a space may stand for the byte A0.
+        replace_lossy_sequences: Whether to repair text that has lost some bytes.
+        decode_inconsistent_utf8: Whether to repair UTF-8 amid text that is right.
+        fix_c1_controls: Whether to read C1 control characters as Windows-1252.
+        fix_latin_ligatures: Whether to split ligatures.
+        fix_character_width: Whether to replace halfwidth and fullwidth characters.
+        uncurl_quotes: Whether to straighten quotes.
+        fix_line_breaks: Whether to make all line breaks "\\n".
+        fix_surrogates: Whether to join surrogates.
+        remove_control_chars: Whether to remove control characters.
+        normalization: "NFC", "NFD", "NFKC", "NFKD", or None to leave the form as it is.
+
+    Example:
+        >>> Ftfy().apply(Batch.of_texts(["schÃ¶n", "“plain”"])).texts
+        ['schön', '“plain”']
+    """
+
+    REWRITES: ClassVar[bool] = True
+
+    unescape_html: str | bool = "auto"
+    remove_terminal_escapes: bool = True
+    fix_encoding: bool = True
+    restore_byte_a0: bool = True
+    replace_lossy_sequences: bool = True
+    decode_inconsistent_utf8: bool = True
+    fix_c1_controls: bool = True
+    fix_latin_ligatures: bool = False
+    fix_character_width: bool = False
+    uncurl_quotes: bool = False
+    fix_line_breaks: bool = False
+    fix_surrogates: bool = True
+    remove_control_chars: bool = True
+    normalization: str | None = None
+
+    def __post_init__(self) -> None:
+        check_flags(self, "ftfy", *asdict(self).keys() - {"unescape_html", "normalization"})
+        html, form = self.unescape_html, self.normalization
+        fits = html == "auto" or isinstance(html, bool)
+        check("ftfy", "unescape_html", html, fits, '"auto", true or false')
+        fits = form is None or form in _FORMS
+        check("ftfy", "normalization", form, fits, f"one of {', '.join(_FORMS)}")
+
+    def pins(self) -> dict[str, str]:
+        """See Step. The tables of Unicode decide as ftfy's heuristics do."""
+        require("ftfy", "ftfy", "curation")
+        return {"ftfy": version("ftfy"), "unicode": unicodedata.unidata_version}
+
+    @naming_the_extra()
+    def apply(self, batch: Batch) -> Outcome:
+        """See Judge."""
+        import ftfy
+
+        config = ftfy.TextFixerConfig(explain=False, **asdict(self))
+        return Outcome(texts=[ftfy.fix_text(text, config) for text in batch.strings])

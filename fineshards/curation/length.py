@@ -1,0 +1,60 @@
+"""Drops documents that are too short or too long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow.compute as pc
+
+from fineshards.curation.batch import Batch
+from fineshards.curation.parameters import check, is_integer
+from fineshards.curation.step import Judge, Outcome
+
+_LIMITS = ("min_chars", "max_chars", "min_bytes", "max_bytes")
+
+
+@dataclass(frozen=True)
+class Length(Judge):
+    """Drops a document whose text is shorter or longer than given. The limits are allowed lengths.
+
+    The reason is the first limit that is not kept, in the order below.
+
+    Args:
+        min_chars: The least number of characters (Unicode code points). None: no limit.
+        max_chars: The largest number of characters.
+        min_bytes: The least number of bytes in UTF-8.
+        max_bytes: The largest number of bytes in UTF-8.
+
+    Example:
+        >>> Length(min_chars=4).apply(Batch.of_texts(["four", "six"])).reasons
+        [None, 'min_chars']
+    """
+
+    min_chars: int | None = None
+    max_chars: int | None = None
+    min_bytes: int | None = None
+    max_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        given = {name: getattr(self, name) for name in _LIMITS}
+        for name, limit in given.items():
+            fits = limit is None or (is_integer(limit) and limit >= 0)
+            check("length", name, limit, fits, "a whole number, 0 or more")
+        check("length", "min_chars", None, set(given.values()) != {None}, "at least one limit")
+        for unit in ("chars", "bytes"):
+            least, most = given[f"min_{unit}"], given[f"max_{unit}"]
+            fits = least is None or most is None or least <= most
+            check("length", f"max_{unit}", most, fits, f"at least min_{unit}, {least}")
+
+    def apply(self, batch: Batch) -> Outcome:
+        """See Judge."""
+        reasons = np.full(len(batch), None, object)
+        for name in reversed(_LIMITS):
+            limit = getattr(self, name)
+            if limit is None:
+                continue
+            measure = pc.utf8_length if name.endswith("chars") else pc.binary_length
+            lengths = measure(batch.texts).to_numpy()
+            reasons[lengths < limit if name.startswith("min") else lengths > limit] = name
+        return Outcome(reasons.tolist())

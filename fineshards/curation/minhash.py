@@ -1,0 +1,237 @@
+"""Nearly the same text, by MinHash.
+
+Two documents are near duplicates if they share a band key. With the defaults that happens to 92 of
+100 pairs of documents that share 80 % of their 5-grams, and to 5 of 100 that share half. The keys
+of a document, to the bit; all numbers are 64-bit, and arithmetic is modulo 2^64:
+
+1. Its words are those of its simplified text, hashed by XXH3-64 (see `simplified`).
+2. Its shingles are its runs of `n_grams` words. With fewer words, but at least one, all its words
+   are its only shingle. The hash of a shingle of k words w is the finalizer of SplitMix64 of
+   k*B^k + w[0]*B^(k-1) + … + w[k-1], with B = 0x9E3779B97F4A7C15.
+3. Its minimum number i is the smallest product of a shingle's hash and the multiplier i, which is
+   the output i of SplitMix64 from `seed`, with the lowest bit set.
+4. Its band key b is XXH3-64 with the seed b of the minima of the band, `hashes_per_bucket` of them
+   from b*`hashes_per_bucket` on, little-endian.
+
+The order of products is decided by their top bits, to which all bits of an odd multiplier and of a
+hash contribute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from typing import ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+from xxhash import xxh3_64_intdigest
+
+from fineshards.curation.batch import Batch
+from fineshards.curation.parameters import check, is_integer
+from fineshards.curation.simplified import KINDS, Words, pins, word_hashes
+from fineshards.curation.step import Keyed, Keys
+
+U64 = npt.NDArray[np.uint64]
+# From the hashes of the shingles of a batch, the first shingle of each document and the number of
+# all, and the multipliers: the minima of each document.
+Minima = Callable[[U64, npt.NDArray[np.int64], U64], U64]
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = 2**64 - 1
+# Shingles whose products are made at once: they stay in the processor's cache.
+_TILE = 256
+# Products per document are bounded: a mistake should not look like a job that hangs.
+_MOST_HASHES = 10_000
+
+
+@dataclass(frozen=True)
+class MinHash(Keyed):
+    """Drops a document that is nearly the same as an earlier one.
+
+    A document with fewer than `n_grams` words is dropped only if an earlier one has the same words;
+    one without words is kept.
+
+    Args:
+        n_grams: Words per shingle.
+        buckets: Bands. More find more near duplicates, and more that are none.
+        hashes_per_bucket: Minima per band. More find less of both.
+        seed: Chooses the multipliers.
+        words: What a word is. "space": what stands between spaces of the simplified text. "spacy":
+            spaCy's English tokens of the simplified text, as datatrove has them; slow.
+            "characters": each character of the simplified text, for languages without spaces.
+        rule: "earlier": a document is dropped if an earlier one shares a band key. "components":
+            documents that are linked through others count as the same too, and the first one in
+            the stream is kept.
+
+    Example:
+        >>> batch = Batch.of_texts(["The same words!", "the same words", "…"])
+        >>> keys = MinHash(buckets=3).keys(batch)
+        >>> keys.owners.tolist(), bool((keys.keys[:3] == keys.keys[3:]).all())
+        ([0, 0, 0, 1, 1, 1], True)
+    """
+
+    KEY_BITS: ClassVar[int] = 64
+
+    n_grams: int = 5
+    buckets: int = 14
+    hashes_per_bucket: int = 8
+    seed: int = 1
+    words: Words = "space"
+    rule: Literal["earlier", "components"] = "earlier"
+
+    def __post_init__(self) -> None:
+        for name in ("n_grams", "buckets", "hashes_per_bucket"):
+            value = getattr(self, name)
+            fits = is_integer(value) and 1 <= value <= 1000
+            check("minhash", name, value, fits, "a whole number from 1 to 1,000")
+        fits = self.buckets * self.hashes_per_bucket <= _MOST_HASHES
+        most = f"at most {_MOST_HASHES // self.hashes_per_bucket:,}"
+        together = f"{most} with hashes_per_bucket = {self.hashes_per_bucket}"
+        check("minhash", "buckets", self.buckets, fits, together)
+        fits = is_integer(self.seed) and 0 <= self.seed <= _MASK
+        check("minhash", "seed", self.seed, fits, "a whole number from 0 to 2^64 - 1")
+        check("minhash", "words", self.words, self.words in KINDS, f"one of {', '.join(KINDS)}")
+        fits = self.rule in ("earlier", "components")
+        check("minhash", "rule", self.rule, fits, '"earlier" or "components"')
+
+    @property
+    def reason(self) -> str:
+        """See Keyed."""
+        return "minhash"
+
+    def pins(self) -> dict[str, str]:
+        """See Step."""
+        return pins(self.words)
+
+    def keys(self, batch: Batch) -> Keys:
+        """See Keyed."""
+        derived = f"word hashes: {self.words}"
+        documents = batch.derived(derived, lambda texts: word_hashes(texts, self.words))
+        sizes = np.fromiter(
+            (len(document) // 8 for document in documents), np.int64, len(documents)
+        )
+        owners = np.flatnonzero(sizes)
+        hashes = np.frombuffer(b"".join(documents), "<u8").astype(np.uint64, copy=False)
+        shingles, bounds = shingle_hashes(hashes, sizes[owners], self.n_grams)
+        minima = fastest_minima()(shingles, bounds, self._multipliers)
+        return Keys(band_keys(minima, self.buckets), np.repeat(owners, self.buckets))
+
+    @cached_property
+    def _multipliers(self) -> U64:
+        return multipliers(self.seed, self.buckets * self.hashes_per_bucket)
+
+
+def multipliers(seed: int, count: int) -> U64:
+    """Outputs of SplitMix64, with the lowest bit set."""
+    states = [(seed + number * _GOLDEN) & _MASK for number in range(1, count + 1)]
+    return _finalized(np.array(states, np.uint64)) | np.uint64(1)
+
+
+def _finalized(states: U64) -> U64:
+    """The finalizer of SplitMix64: a bijection whose every output bit depends on all input bits."""
+    mixed = (states ^ (states >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def shingle_hashes(
+    words: U64, sizes: npt.NDArray[np.int64], n: int
+) -> tuple[U64, npt.NDArray[np.int64]]:
+    """The hashes of the shingles of documents.
+
+    Args:
+        words: The hashes of the words of all documents, one after the other.
+        sizes: The number of words of each document, at least 1, shape (d,).
+        n: Words per shingle.
+
+    Returns:
+        The hashes of all shingles, and the first one of each document and the end, shape (d + 1,).
+    """
+    bounds = np.concatenate([[0], np.cumsum(np.maximum(sizes - n + 1, 1))])
+    ends = np.cumsum(sizes)
+    # The shingle that begins at each word, first as if there were no documents.
+    hashes = np.full(len(words), _number(n * pow(_GOLDEN, n, 2**64)))
+    for place in range(min(n, len(words))):
+        weight = _number(pow(_GOLDEN, n - 1 - place, 2**64))
+        hashes[: len(words) - place] += words[place:] * weight
+    # Those of the last n - 1 words of a document go on in the next one.
+    within = np.arange(len(words)) <= np.repeat(ends - n, sizes)
+    short = sizes < n
+    within[(ends - sizes)[short]] = True
+    for end, size in zip(ends[short].tolist(), sizes[short].tolist(), strict=True):
+        total = size
+        for word in words[end - size : end].tolist():
+            total = (total * _GOLDEN + word) & _MASK
+        hashes[end - size] = total
+    return _finalized(hashes[within]), bounds
+
+
+def _number(value: int) -> np.uint64:
+    return np.uint64(value & _MASK)
+
+
+def tiled_minima(shingles: U64, bounds: npt.NDArray[np.int64], multipliers: U64) -> U64:
+    """The minima of each document: the definition, in numpy.
+
+    Args:
+        shingles: The hashes of the shingles of all documents, shape (n,).
+        bounds: The first shingle of each document, and the end, shape (d + 1,).
+        multipliers: Shape (m,).
+
+    Returns:
+        Shape (d, m).
+    """
+    minima = np.full((len(bounds) - 1, len(multipliers)), _MASK, np.uint64)
+    products = np.empty((_TILE, len(multipliers)), np.uint64)
+    for document, (begin, end) in enumerate(pairwise(bounds.tolist())):
+        least = minima[document]
+        for start in range(begin, end, _TILE):
+            part = shingles[start : min(start + _TILE, end), np.newaxis]
+            tile = np.multiply(part, multipliers, out=products[: len(part)])
+            np.minimum(least, tile.min(axis=0), out=least)
+    return minima
+
+
+def _minima(shingles: U64, bounds: npt.NDArray[np.int64], multipliers: U64) -> U64:
+    """`tiled_minima` as a loop over products. Plain enough for numba to compile."""
+    minima = np.full((len(bounds) - 1, len(multipliers)), np.uint64(_MASK), np.uint64)
+    for document in range(len(bounds) - 1):
+        least = minima[document]
+        for shingle in shingles[bounds[document] : bounds[document + 1]]:
+            for number in range(len(multipliers)):
+                least[number] = min(least[number], shingle * multipliers[number])
+    return minima
+
+
+@lru_cache(maxsize=1)
+def fastest_minima() -> Minima:
+    """`tiled_minima`, or the loop where numba is installed. The minima are the same."""
+    try:
+        from numba import njit
+    except ImportError:
+        return tiled_minima
+    compiled: Minima = njit(_minima, nogil=True)
+    return compiled
+
+
+def band_keys(minima: U64, buckets: int) -> U64:
+    """The keys of documents, all of one document before those of the next.
+
+    Args:
+        minima: Shape (d, m), m a multiple of `buckets`.
+        buckets: Bands per document.
+
+    Returns:
+        Shape (d * buckets,).
+    """
+    size = 8 * minima.shape[1] // buckets
+    data = memoryview(minima.astype("<u8", copy=False).tobytes())
+    count = len(minima) * buckets
+    keys = (
+        xxh3_64_intdigest(data[number * size : (number + 1) * size], number % buckets)
+        for number in range(count)
+    )
+    return np.fromiter(keys, np.uint64, count)

@@ -1,0 +1,57 @@
+"""Keeps a share of the documents, chosen by a hash of the position.
+
+datatrove's SamplerFilter draws from a sequence of random numbers, so what it keeps depends on the
+number of tasks and on restarts. Here a document's place in the input alone decides:
+
+    hash = XXH3_64bits_withSeed(FILE:ROW in decimal, (SEED + seed) modulo 2**64)
+    kept if hash < floor(rate * 2**64)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xxhash
+
+from fineshards.curation.batch import Batch
+from fineshards.curation.parameters import check, is_integer, is_number
+from fineshards.curation.step import Judge, Outcome
+from fineshards.shards.split_hash import row_keys
+
+# The bytes of "fs-sampl". The sample is independent of the split, which hashes the same keys.
+SEED = 0x66732D73616D706C
+
+
+@dataclass(frozen=True)
+class Sample(Judge):
+    """Keeps about `rate` of all documents: the same ones in every run, however the job is cut.
+
+    Of two samples with one seed the smaller is a part of the larger.
+
+    Args:
+        rate: The share to keep, from 0 to 1.
+        seed: Another seed draws another sample. From 0 to 2**64 - 1.
+
+    Example:
+        >>> Sample(rate=0.5).apply(Batch.of_texts(["a", "b", "c", "d"])).reasons
+        ['sample', None, None, 'sample']
+    """
+
+    rate: float = 0.5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        fits = is_number(self.rate) and 0 <= self.rate <= 1
+        check("sample", "rate", self.rate, fits, "a number from 0 to 1")
+        fits = is_integer(self.seed) and 0 <= self.seed < 1 << 64
+        check("sample", "seed", self.seed, fits, "a whole number from 0 to 2**64 - 1")
+
+    def apply(self, batch: Batch) -> Outcome:
+        """See Judge."""
+        # Multiplying by a power of two is exact, and so is the floor.
+        limit = int(self.rate * 2.0**64)
+        seed = (SEED + self.seed) % (1 << 64)
+        keys = row_keys(np.full(len(batch), batch.file), batch.rows)
+        hashes = (xxhash.xxh3_64_intdigest(key, seed) for key in keys)
+        return Outcome([None if hash_ < limit else "sample" for hash_ in hashes])

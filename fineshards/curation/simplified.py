@@ -1,0 +1,182 @@
+"""Simplified text, in which small differences between copies of a document disappear.
+
+`simplify` is datatrove's `simplify_text`, in this order: lower case; each number becomes 0;
+punctuation and control characters become spaces; runs of white space become one space; canonical
+decomposition, without the nonspacing marks (category Mn).
+
+None of these steps looks across white space. (The lower case of a final sigma depends on the
+letters beside it, a number may have one separator between its digits, and the order of marks
+depends on the marks beside them: none of these is white space.) So the words of a simplified text
+are those of its chunks between white space, one after the other. Chunks repeat, and `word_hashes`
+remembers the hashes of their words.
+
+Python's Unicode tables decide alone, of which the version is a pin. datatrove finds digits with the
+library `regex`, which may know digits of a newer Unicode than Python's.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import unicodedata
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from importlib.metadata import version
+from typing import Any, Literal, get_args
+
+from xxhash import xxh3_64_digest
+
+# What a word is, when words are hashed: what stands between spaces of the simplified text; spaCy's
+# tokens of the simplified text, for English; or each character but spaces.
+Words = Literal["space", "spacy", "characters"]
+KINDS: tuple[str, ...] = get_args(Words)
+
+# datatrove's list. U+FF11, a digit among the brackets, is in the original, and has no effect: it
+# has become 0 before.
+_PUNCTUATION = (
+    "!/—”:％１〈&(、━\\【#%「」，】；+^]~“《„';’{|∶´[=-`*．（–？！：$～«〉,><》)?）。…@_.\"}►»"
+    + "".join(map(chr, (*range(9), *range(11, 32), *range(127, 160))))
+)
+_TO_SPACES = str.maketrans(_PUNCTUATION, " " * len(_PUNCTUATION))
+# Digits of any script, with at most one decimal separator.
+_NUMBER = re.compile(r"\d+([.,،٫⎖⎗⎘]\d+)?")
+_WHITE_SPACE = re.compile(r"\s+")
+
+# Chunks that are remembered: about 100 MB. The longest: longer ones rarely repeat.
+_MOST_CHUNKS = 400_000
+_LONGEST_CHUNK = 40
+
+
+def simplify(text: str) -> str:
+    """Simplifies a text: the definition, in the plainest way.
+
+    Example:
+        >>> simplify("  Olé!  It's 3.14,\\n(or so)")
+        'ole it s 0 or so'
+    """
+    text = _NUMBER.sub("0", text.lower()).translate(_TO_SPACES)
+    text = _WHITE_SPACE.sub(" ", text.strip())
+    return _without_marks(text).strip()
+
+
+def simplified_words(text: str) -> list[str]:
+    """The words of a simplified text: what stands between its spaces.
+
+    Example:
+        >>> simplified_words("Olé! It's 3.14")
+        ['ole', 'it', 's', '0']
+    """
+    return simplify(text).split()
+
+
+def word_hashes(texts: Sequence[str], words: Words = "space") -> list[bytes]:
+    """The hashes of the words of simplified texts.
+
+    Args:
+        texts: n texts.
+        words: What a word is.
+
+    Returns:
+        For each text, the XXH3-64 of each word in UTF-8, little-endian, one after the other.
+
+    Example:
+        >>> word_hashes(["Olé!"])[0] == xxh3_64_digest(b"ole")[::-1]
+        True
+    """
+    if words == "spacy":
+        return [_hashes(spacy_words(simplify(text))) for text in texts]
+    # `get` of a chunk that is not there makes it, see _Memo.
+    get = _memo(words).__getitem__
+    return [b"".join(map(get, text.split())) for text in texts]
+
+
+def spacy_words(text: str) -> list[str]:
+    """spaCy's English tokens of a text, without white space around them, and without empty ones."""
+    nlp = english()
+    with nlp.memory_zone():
+        words = [token.text.strip() for token in nlp.tokenizer(for_spacy(text))]
+    return [word for word in words if word]
+
+
+def for_spacy(text: str) -> str:
+    """A text without the one word that spaCy stumbles over: the name of a flag of its own.
+
+    Words and sentences have the same lengths as in the text.
+    """
+    return text.replace("IS_ALPHA", "is_alpha")
+
+
+_of_this_thread = threading.local()
+
+
+def english() -> Any:
+    """spaCy's blank English with its sentencizer, one per thread."""
+    nlp = getattr(_of_this_thread, "nlp", None)
+    if nlp is None:
+        import spacy
+
+        nlp = _of_this_thread.nlp = spacy.blank("en")
+        nlp.add_pipe("sentencizer")
+    return nlp
+
+
+def pins(words: Words = "space") -> dict[str, str]:
+    """Versions that decide what the words of a simplified text are."""
+    found = {"unicode": unicodedata.unidata_version}
+    if words == "spacy":
+        found["spacy"] = spacy_version()
+    return found
+
+
+def spacy_version() -> str:
+    """The version of spaCy, which decides about tokens and sentences."""
+    return version("spacy")
+
+
+class _Memo(dict[str, bytes]):
+    """The hashes of the words of each chunk of a text, made when they are first asked for.
+
+    Results never depend on what is remembered. Threads may share it.
+    """
+
+    def __init__(self, hashes: Callable[[str], bytes]) -> None:
+        super().__init__()
+        self._hashes = hashes
+
+    def __missing__(self, chunk: str) -> bytes:
+        found = self._hashes(chunk)
+        if len(chunk) <= _LONGEST_CHUNK:
+            if len(self) >= _MOST_CHUNKS:
+                self.clear()
+            self[chunk] = found
+        return found
+
+
+@lru_cache(maxsize=2)
+def _memo(words: Words) -> _Memo:
+    if words == "characters":
+        return _Memo(lambda chunk: _hashes("".join(_chunk_words(chunk))))
+    return _Memo(lambda chunk: _hashes(_chunk_words(chunk)))
+
+
+def _chunk_words(chunk: str) -> list[str]:
+    """`simplified_words` of a text without white space, quickly for what most chunks are."""
+    text = chunk.lower()
+    if text.isascii():
+        if text.isalpha():
+            return [text]
+        return _NUMBER.sub("0", text).translate(_TO_SPACES).split()
+    return _without_marks(_NUMBER.sub("0", text).translate(_TO_SPACES)).split()
+
+
+def _without_marks(text: str) -> str:
+    """The canonical decomposition of a text without its nonspacing marks."""
+    decomposed = unicodedata.normalize("NFD", text)
+    if decomposed.isascii():
+        return decomposed
+    return "".join(c for c in decomposed if unicodedata.category(c) != "Mn")
+
+
+def _hashes(words: Sequence[str]) -> bytes:
+    """XXH3-64 of each word, little-endian; the library's digests are big-endian."""
+    return b"".join([xxh3_64_digest(word.encode())[::-1] for word in words])

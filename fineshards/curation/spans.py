@@ -1,0 +1,262 @@
+"""Lines, paragraphs and runs of sentences that an earlier document has, or the same one before.
+
+A span's key is the XXH3-128 of the hashes of the words of its simplified text (see `simplified`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from xxhash import xxh3_128_digest
+
+from fineshards.curation.batch import Batch
+from fineshards.curation.exact import as_keys
+from fineshards.curation.parameters import check, check_flags, is_integer
+from fineshards.curation.simplified import (
+    english,
+    for_spacy,
+    pins,
+    spacy_version,
+    spacy_words,
+    word_hashes,
+)
+from fineshards.curation.step import KeyedSpans, Keys
+
+# Between paragraphs: lines with nothing but white space. The line feed before them belongs to it.
+_EMPTY_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
+_LINE_FEED = re.compile(r"\n")
+
+# Why a document is dropped of which too little is left.
+NOTHING_LEFT = "nothing_left"
+TOO_FEW_WORDS = "too_few_words"
+TOO_FEW_SENTENCES = "too_few_sentences"
+
+
+@dataclass(frozen=True)
+class _Separated(KeyedSpans):
+    """What lines and paragraphs have in common."""
+
+    NAME: ClassVar[str]
+    SEPARATOR: ClassVar[re.Pattern[str]]
+
+    min_chars: int = 20
+    min_doc_words: int = 50
+
+    def __post_init__(self) -> None:
+        _check_counts(self.NAME, self, "min_chars", "min_doc_words")
+
+    @property
+    def reason(self) -> str:
+        """See Keyed."""
+        return self.NAME
+
+    def pins(self) -> dict[str, str]:
+        """See Step."""
+        return pins()
+
+    def keys(self, batch: Batch) -> Keys:
+        """See Keyed."""
+        return _keys(batch, self._keyed)
+
+    def _keyed(self, text: str) -> Iterator[tuple[int, bytes]]:
+        """The number of each span that is long enough, and the hashes of its words."""
+        spans = self.SEPARATOR.split(text)
+        numbers = [
+            number for number, span in enumerate(spans) if len(span.strip()) >= self.min_chars
+        ]
+        return zip(numbers, word_hashes([spans[number] for number in numbers]), strict=True)
+
+    def cut(self, text: str, spans: Sequence[int]) -> tuple[str | None, str]:
+        """See KeyedSpans. What is left keeps the separator that was before it."""
+        cut = set(spans)
+        left: list[str] = []
+        start = 0
+        before = ""
+        bounds = [(found.start(), found.end()) for found in self.SEPARATOR.finditer(text)]
+        for number, (end, following) in enumerate([*bounds, (len(text), len(text))]):
+            if number not in cut:
+                left.append(before + text[start:end] if left else text[start:end])
+            before, start = text[end:following], following
+        rest = "".join(left)
+        if not rest.strip():
+            return None, NOTHING_LEFT
+        if len(rest.split()) < self.min_doc_words:
+            return None, TOO_FEW_WORDS
+        return rest, ""
+
+
+@dataclass(frozen=True)
+class Lines(_Separated):
+    """Cuts lines that an earlier document has, or the same one before.
+
+    Lines are compared by their simplified words: case, punctuation, diacritics, numbers and white
+    space make no difference. Lines end at line feeds.
+
+    Args:
+        min_chars: Shorter lines are left alone. White space around them does not count.
+        min_doc_words: A document of which something was cut is dropped if it has fewer words left.
+            Words are what stands between white space. 0: it is dropped only if nothing is left.
+
+    Example:
+        >>> step = Lines(min_doc_words=0)
+        >>> step.cut("The menu of this site\\nWhat is new\\nAll rights reserved", [0, 2])
+        ('What is new', '')
+    """
+
+    NAME: ClassVar[str] = "lines"
+    SEPARATOR: ClassVar[re.Pattern[str]] = _LINE_FEED
+
+
+@dataclass(frozen=True)
+class Paragraphs(_Separated):
+    """Cuts paragraphs that an earlier document has, or the same one before.
+
+    Paragraphs are separated by empty lines, and are compared as lines are.
+
+    Args:
+        min_chars: Shorter paragraphs are left alone. White space around them does not count.
+        min_doc_words: A document of which something was cut is dropped if it has fewer words left.
+            Words are what stands between white space. 0: it is dropped only if nothing is left.
+
+    Example:
+        >>> step = Paragraphs(min_doc_words=0)
+        >>> step.cut("We use cookies.\\nAccept?\\n\\nThe story.\\n\\n\\nThe end.", [0])
+        ('The story.\\n\\n\\nThe end.', '')
+    """
+
+    NAME: ClassVar[str] = "paragraphs"
+    SEPARATOR: ClassVar[re.Pattern[str]] = _EMPTY_LINES
+
+
+@dataclass(frozen=True)
+class Sentences(KeyedSpans):
+    """Cuts runs of sentences that an earlier document has, or the same one before, as C4 does.
+
+    Every run of `n_sentences` has a key, so a repeated passage is cut whole. Sentences are those of
+    spaCy's sentencizer for English, which is slow, and runs are compared by their simplified words.
+    The parameters and their defaults are datatrove's.
+
+    Args:
+        n_sentences: Sentences per run. A document with fewer is left alone.
+        split_sentences: False: lines instead of sentences.
+        min_doc_words: A document of which something was cut is dropped if it has fewer words left.
+            Words are spaCy's. 0: no limit.
+        min_num_sentences: The same for sentences.
+        min_words_to_remove_span: Consecutive sentences that would be cut stay if they have fewer
+            words together. 0: all are cut.
+
+    Example:
+        >>> step = Sentences(min_doc_words=0, min_num_sentences=0)
+        >>> step.cut("One. Two! Three? Four. Five.", [1])
+        ('One. Five.', '')
+    """
+
+    n_sentences: int = 3
+    split_sentences: bool = True
+    min_doc_words: int = 50
+    min_num_sentences: int = 3
+    min_words_to_remove_span: int = 0
+
+    def __post_init__(self) -> None:
+        fits = is_integer(self.n_sentences) and self.n_sentences >= 1
+        check("sentences", "n_sentences", self.n_sentences, fits, "a whole number, 1 or more")
+        _check_counts(
+            "sentences", self, "min_doc_words", "min_num_sentences", "min_words_to_remove_span"
+        )
+        check_flags(self, "sentences", "split_sentences")
+
+    @property
+    def reason(self) -> str:
+        """See Keyed."""
+        return "sentences"
+
+    def pins(self) -> dict[str, str]:
+        """See Step."""
+        return {**pins(), "spacy": spacy_version()}
+
+    def keys(self, batch: Batch) -> Keys:
+        """See Keyed."""
+        return _keys(batch, self._keyed)
+
+    def _keyed(self, text: str) -> Iterator[tuple[int, bytes]]:
+        """The number of the first sentence of each run, and the hashes of the words of the run."""
+        words = word_hashes(self._parts(text))
+        for first in range(len(words) - self.n_sentences + 1):
+            yield first, b"".join(words[first : first + self.n_sentences])
+
+    def _parts(self, text: str) -> list[str]:
+        """The sentences or lines of a text, which together are the text."""
+        return sentences(text) if self.split_sentences else text.splitlines(keepends=True)
+
+    def cut(self, text: str, spans: Sequence[int]) -> tuple[str | None, str]:
+        """See KeyedSpans."""
+        parts = self._parts(text)
+        cut = np.zeros(len(parts), np.bool_)
+        for first in spans:
+            cut[first : first + self.n_sentences] = True
+        rest = "".join(self._left(parts, cut.tolist())).lstrip()
+        if not rest.strip():
+            return None, NOTHING_LEFT
+        if rest != text:
+            if self.min_doc_words and len(spacy_words(rest)) < self.min_doc_words:
+                return None, TOO_FEW_WORDS
+            if self.min_num_sentences and len(sentences(rest)) < self.min_num_sentences:
+                return None, TOO_FEW_SENTENCES
+        return rest, ""
+
+    def _left(self, parts: Sequence[str], cut: Sequence[bool]) -> Iterator[str]:
+        """The parts that stay, among them consecutive ones with too few words to be cut."""
+        starts = [
+            number for number in range(len(parts)) if not number or cut[number] != cut[number - 1]
+        ]
+        for start, end in zip(starts, [*starts[1:], len(parts)], strict=True):
+            together = "".join(parts[start:end])
+            fewest = self.min_words_to_remove_span
+            if not cut[start] or (fewest and len(spacy_words(together)) < fewest):
+                yield together
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of spaCy's sentencizer, which together are the text.
+
+    White space between two of them belongs to the second, and at the end to the last one.
+
+    Example:
+        >>> sentences("One. Two!  Three ")
+        ['One.', ' Two!', '  Three ']
+    """
+    nlp = english()
+    with nlp.memory_zone():
+        nlp.max_length = max(nlp.max_length, len(text) + 1)
+        ends = [sentence.end_char for sentence in nlp(for_spacy(text)).sents]
+    found = [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=False)]
+    while len(found) > 1 and not found[-1].strip():
+        last = found.pop()
+        found[-1] += last
+    return found
+
+
+def _keys(batch: Batch, keyed: Callable[[str], Iterator[tuple[int, bytes]]]) -> Keys:
+    """The keys of the spans of all documents; spans without words have none."""
+    owners: list[int] = []
+    spans: list[int] = []
+    digests: list[bytes] = []
+    for owner, text in enumerate(batch.strings):
+        for span, words in keyed(text):
+            if words:
+                owners.append(owner)
+                spans.append(span)
+                digests.append(xxh3_128_digest(words))
+    return Keys(as_keys(digests), np.array(owners, np.int64), np.array(spans, np.uint32))
+
+
+def _check_counts(name: str, step: object, *parameters: str) -> None:
+    """Raises UsageError for a parameter that is not a whole number from 0."""
+    for parameter in parameters:
+        value = getattr(step, parameter)
+        fits = is_integer(value) and value >= 0
+        check(name, parameter, value, fits, "a whole number, 0 or more")

@@ -1,0 +1,230 @@
+"""Words as numbers: what chunks of text consist of, and what each word is, as arrays.
+
+Filters then work on arrays of numbers, and look at no string twice. A vocabulary only grows, until
+it is replaced by a new one as a whole: see `words.py`.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fineshards.curation.punctuation import PUNCTUATION_OR_TERMINAL
+
+# Properties of a word, as bits.
+# It has a character that is no punctuation; it has a letter.
+TEXTUAL, ALPHABETIC = 1, 2
+# For sentences: it ends one; it is neither that nor punctuation, so that one may begin with it.
+ENDING, BEGINNING = 4, 8
+
+# Words are hashed as numbers in this base, one digit per character, modulo 2^64, so that the hash
+# of joined words follows from theirs. Odd, so that no digit is lost; what is equal is compared.
+BASE = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Growing:
+    """A one-dimensional array that is appended to."""
+
+    def __init__(self, dtype: type[np.generic]) -> None:
+        self._array: npt.NDArray[Any] = np.zeros(1 << 12, dtype)
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def extend(self, values: Sequence[int]) -> None:
+        """Appends values."""
+        end = self._length + len(values)
+        if end > len(self._array):
+            larger = np.zeros(max(end, 2 * len(self._array)), self._array.dtype)
+            larger[: self._length] = self._array[: self._length]
+            self._array = larger
+        self._array[self._length : end] = np.array(values, self._array.dtype)
+        self._length = end
+
+    @property
+    def values(self) -> npt.NDArray[Any]:
+        """What was appended so far."""
+        return self._array[: self._length]
+
+
+class Vocabulary:
+    """Numbers for words and for chunks.
+
+    sentence_ends: the words that end a sentence.
+    words: the words by number. lengths: their characters. properties: their bits. hashes, powers:
+    their hash, and BASE to the power of their length.
+    chunks: the number of each chunk; a new one gets the next number when it is looked up, and stays
+    in `new` until it is described. spaced: whether a word has a space inside, as in some languages.
+    """
+
+    def __init__(self, sentence_ends: frozenset[str] = frozenset("!.?")) -> None:
+        self._sentence_ends = sentence_ends
+        self.words: list[str] = []
+        self.spaced = False
+        self.chunks = _Chunks()
+        self._numbers: dict[str, int] = {}
+        self._lengths = Growing(np.int64)
+        self._properties = Growing(np.uint8)
+        self._hashes = Growing(np.uint64)
+        self._powers = Growing(np.uint64)
+        self._chunk_starts = Growing(np.int64)
+        self._chunk_counts = Growing(np.int64)
+        self._chunk_flags = Growing(np.uint8)
+        self._chunk_words = Growing(np.uint32)
+        self._characters = 0
+        self._marks: dict[tuple[str, ...], Growing] = {}
+
+    @property
+    def size(self) -> int:
+        """A measure of the memory: about its bytes divided by 100."""
+        return len(self.words) + len(self.chunks) + self._characters // 100
+
+    @property
+    def new(self) -> list[str]:
+        """Chunks that have a number but are not described, in the order of their numbers."""
+        return self.chunks.new
+
+    def describe(self, words: Iterable[Sequence[str]], flags: Sequence[int]) -> None:
+        """Describes the chunks in `new`: the words of each, and its flags (special_cases.py)."""
+        described = list(words)
+        numbers = self.number([word for part in described for word in part])
+        counts = [len(part) for part in described]
+        self._chunk_starts.extend((len(self._chunk_words) + np.cumsum([0, *counts[:-1]])).tolist())
+        self._chunk_counts.extend(counts)
+        self._chunk_flags.extend(flags)
+        self._chunk_words.extend(numbers.tolist())
+        self._characters += sum(map(len, self.new))
+        self.chunks.new = []
+
+    def number(self, words: Sequence[str]) -> npt.NDArray[np.uint32]:
+        """The numbers of words, uint32, shape (n,). Words without a number get one."""
+        numbers = self._numbers
+        added = len(self.words)
+        found = [numbers.setdefault(word, len(numbers)) for word in words]
+        if len(numbers) > added:
+            self._add(_last(numbers, len(numbers) - added))
+        return np.array(found, np.uint32)
+
+    def _add(self, words: list[str]) -> None:
+        self.words += words
+        self._characters += sum(map(len, words))
+        lengths = list(map(len, words))
+        self._lengths.extend(lengths)
+        self._properties.extend([_properties(word, self._sentence_ends) for word in words])
+        self._powers.extend([_power(length) for length in lengths])
+        self._hashes.extend([_hash(word) for word in words])
+        self.spaced = self.spaced or any(" " in word for word in words)
+        for marked, marks in self._marks.items():
+            marks.extend([_mark(marked, word) for word in words])
+
+    def expand(
+        self, chunks: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+        """The words of chunks, and where those of each chunk end, shape (n,)."""
+        counts = self._chunk_counts.values[chunks]
+        ends = np.cumsum(counts)
+        skipped = self._chunk_starts.values[chunks] - ends + counts
+        total = int(ends[-1]) if len(ends) else 0
+        places = np.arange(total) + np.repeat(skipped, counts)
+        words: npt.NDArray[np.uint32] = self._chunk_words.values[places]
+        return words, ends
+
+    def flags(self, chunks: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+        """The flags of chunks, uint8, shape (n,)."""
+        flags: npt.NDArray[np.uint8] = self._chunk_flags.values[chunks]
+        return flags
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """The number of characters of each word."""
+        return self._lengths.values
+
+    @property
+    def properties(self) -> npt.NDArray[np.uint8]:
+        """The properties of each word, as bits."""
+        return self._properties.values
+
+    @property
+    def hashes(self) -> npt.NDArray[np.uint64]:
+        """The hash of each word."""
+        return self._hashes.values
+
+    @property
+    def powers(self) -> npt.NDArray[np.uint64]:
+        """BASE to the power of each word's length."""
+        return self._powers.values
+
+    def marks(self, marked: tuple[str, ...]) -> npt.NDArray[np.uint16]:
+        """For each word, its place in `marked`, counted from 1; 0 if it is not there."""
+        if marked not in self._marks:
+            marks = self._marks[marked] = Growing(np.uint16)
+            marks.extend([_mark(marked, word) for word in self.words])
+        return self._marks[marked].values
+
+
+class _Chunks(dict[str, int]):
+    """Numbers of chunks; looking up an unknown one gives it the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.new: list[str] = []
+
+    def __missing__(self, chunk: str) -> int:
+        self[chunk] = number = len(self)
+        self.new.append(chunk)
+        return number
+
+
+def _last(numbers: dict[str, int], count: int) -> list[str]:
+    """The last keys that were added, in order."""
+    backwards = reversed(numbers)
+    return [next(backwards) for _ in range(count)][::-1]
+
+
+def _properties(word: str, sentence_ends: frozenset[str]) -> int:
+    bits = 0
+    if not PUNCTUATION_OR_TERMINAL.issuperset(word):
+        bits |= TEXTUAL
+    if word.isalpha() or any(map(str.isalpha, word)):
+        bits |= ALPHABETIC
+    if word in sentence_ends:
+        bits |= ENDING
+    elif not _is_punctuation(word):
+        bits |= BEGINNING
+    return bits
+
+
+@lru_cache(maxsize=1 << 12)
+def _is_p(character: str) -> bool:
+    return unicodedata.category(character).startswith("P")
+
+
+def _is_punctuation(word: str) -> bool:
+    """Whether spaCy calls a word punctuation: all characters are of a category P."""
+    return all(map(_is_p, word))
+
+
+def _mark(marked: tuple[str, ...], word: str) -> int:
+    return marked.index(word) + 1 if word in marked else 0
+
+
+_MASK = (1 << 64) - 1
+
+
+@lru_cache(maxsize=1 << 10)
+def _power(length: int) -> int:
+    return pow(int(BASE), length, 1 << 64)
+
+
+def _hash(word: str) -> int:
+    base, value = int(BASE), 0
+    # The last character is the highest digit, as in joined words.
+    for character in reversed(word):
+        value = (value * base + ord(character) + 1) & _MASK
+    return value

@@ -1,0 +1,253 @@
+"""The words of texts, exactly those of spaCy, found once per chunk of text between white space.
+
+Words are those that datatrove's English tokenizer gives: `spacy.blank("en")`, without white space.
+spaCy needs 2 µs per word, and nearly all chunks have been seen before. So each process remembers
+what spaCy made of a chunk, in a `Vocabulary`. Where that is not exact (`special_cases.py`), the
+whole text goes to spaCy; with other versions of spaCy than the table's, every text does.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fineshards.curation.batch import Batch
+from fineshards.curation.special_cases import (
+    CHANGED_LEFT,
+    CHANGED_RIGHT,
+    LEFT,
+    RIGHT,
+    load_table,
+    proven,
+)
+from fineshards.curation.vocabulary import BEGINNING, ENDING, Vocabulary
+from fineshards.errors import UsageError
+from fineshards.extras import naming_the_extra
+
+# The size at which a vocabulary is replaced by a new one: about 300 MB. Steps may still hold the
+# old one for the batch that they work on.
+LIMIT = 3_000_000
+# Characters that are looked up before new chunks are described, and the size is compared.
+_GROUP = 1 << 20
+
+# White space that spaCy makes a token: all of it but single spaces.
+_TOKEN_SPACE = re.compile(r"[^\S ]\s*| \s+")
+
+
+class Words(NamedTuple):
+    """The words of a document, as numbers in a vocabulary: uint32, shape (n,)."""
+
+    vocabulary: Vocabulary
+    numbers: npt.NDArray[np.uint32]
+
+    @property
+    def strings(self) -> list[str]:
+        """The words themselves."""
+        words = self.vocabulary.words
+        return [words[number] for number in self.numbers.tolist()]
+
+
+class WordTokenizer:
+    """Finds the words of texts in one language. Safe for threads.
+
+    Args:
+        language: spaCy's name of the language.
+        limit: The size at which the vocabulary is replaced.
+
+    Raises:
+        UsageError: If spaCy does not split the language by rules.
+        MissingLibraryError: If spaCy is not installed.
+
+    Example:
+        >>> [found.strings for found in WordTokenizer("en").words(["Don't  stop.", ""])]
+        [['Do', "n't", 'stop', '.'], []]
+    """
+
+    def __init__(self, language: str, limit: int = LIMIT) -> None:
+        self._tokenizer, self._sentence_ends = _load(language)
+        self._cases = proven(language, self._tokenizer)
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._vocabulary = Vocabulary(self._sentence_ends)
+        # How many texts went to spaCy as a whole.
+        self.whole = 0
+
+    def words(self, texts: Sequence[str]) -> list[Words]:
+        """The words of each text."""
+        found: list[Words] = []
+        with self._lock:
+            for group in _groups(texts):
+                if self._vocabulary.size > self._limit:
+                    self._vocabulary = Vocabulary(self._sentence_ends)
+                found += self._of_group(group)
+        return found
+
+    def plain(self, text: str) -> list[str]:
+        """The words of a text, from spaCy itself."""
+        with self._lock:
+            return self._plain(text)
+
+    def sentences(self, lines: Sequence[str]) -> list[int]:
+        """The number of sentences that spaCy's sentencizer finds in each line; 1 if it is empty.
+
+        A sentence begins with a word that is neither punctuation nor an end of a sentence, if the
+        last word before it that is no mere punctuation is an end. White space that is a token counts
+        as a word.
+        """
+        pieces = [_TOKEN_SPACE.split(line) for line in lines]
+        found = iter(self.words([piece for parts in pieces for piece in parts]))
+        return [_sentences([next(found) for _ in parts]) for parts in pieces]
+
+    def plain_sentences(self, line: str) -> int:
+        """The number of sentences of a line, from spaCy's own rules on its tokens, one by one."""
+        return len(self.split_sentences(line))
+
+    def split_sentences(self, text: str) -> list[str]:
+        """A text cut into its sentences, each with the white space before it."""
+        with self._lock, self._tokenizer.vocab.memory_zone():
+            cuts, ended, end = [], False, 0
+            for token in self._tokenizer(text):
+                ends = token.text in self._sentence_ends
+                if ended and not ends and not token.is_punct:
+                    cuts.append(end)
+                    ended = False
+                elif ends:
+                    ended = True
+                end = token.idx + len(token)
+        return [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+
+    def _of_group(self, texts: Sequence[str]) -> list[Words]:
+        vocabulary = self._vocabulary
+        if self._cases is None:
+            self.whole += len(texts)
+            return [Words(vocabulary, vocabulary.number(self._plain(text))) for text in texts]
+        number = vocabulary.chunks.__getitem__
+        split = [text.split() for text in texts]
+        counts = list(map(len, split))
+        chunks = np.fromiter(map(number, chain.from_iterable(split)), np.int64, sum(counts))
+        if vocabulary.new:
+            self._describe(vocabulary)
+        words, ends = vocabulary.expand(chunks)
+        bounds = np.concatenate([[0], ends])[np.cumsum([0, *counts])].tolist()
+        found = [Words(vocabulary, words[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+        for index in _suspects(vocabulary.flags(chunks), counts):
+            self.whole += 1
+            found[index] = Words(vocabulary, vocabulary.number(self._plain(texts[index])))
+        return found
+
+    def _describe(self, vocabulary: Vocabulary) -> None:
+        assert self._cases is not None
+        words: list[list[str]] = []
+        for chunks in _groups(vocabulary.new):
+            # A line break is a token and in no special case: chunks do not touch.
+            part: list[str] = []
+            words.append(part)
+            for token in self._tokens("\n".join(chunks)):
+                if token == "\n":
+                    part = []
+                    words.append(part)
+                else:
+                    part.append(token)
+        with self._tokenizer.vocab.memory_zone():
+            flags = list(map(self._cases.flags, vocabulary.new, words))
+        vocabulary.describe(words, flags)
+
+    def _plain(self, text: str) -> list[str]:
+        stripped = map(str.strip, self._tokens(text))
+        return [word for word in stripped if word]
+
+    def _tokens(self, text: str) -> list[str]:
+        # What spaCy keeps of new words is freed with the zone.
+        with self._tokenizer.vocab.memory_zone():
+            return [token.text for token in self._tokenizer(text)]
+
+
+def words(batch: Batch, language: str) -> list[Words]:
+    """The words of a batch's documents; kept for later steps while the texts stay the same."""
+    return batch.derived(f"words {language}", tokenizer(language).words)
+
+
+@lru_cache(maxsize=8)
+def tokenizer(language: str) -> WordTokenizer:
+    """The tokenizer of a language that the process shares. Raises as WordTokenizer."""
+    return WordTokenizer(language)
+
+
+def check_language(step: str, language: object) -> None:
+    """Raises UsageError unless words can be found in a language, by the stored table."""
+    languages = load_table()["languages"]
+    if language not in languages:
+        raise UsageError(
+            f"{step}: language is {language!r}, expected one of those that spaCy splits by rules: "
+            f"{', '.join(languages)}."
+        )
+
+
+def pins() -> dict[str, str]:
+    """What decides words and sentences beside this code."""
+    # It ships with Python and says what is punctuation, alphabetic or white space.
+    from unicodedata import unidata_version
+
+    with naming_the_extra():
+        try:
+            return {"spacy": version("spacy"), "unicode": unidata_version}
+        except PackageNotFoundError as error:
+            raise ModuleNotFoundError(name="spacy") from error
+
+
+def _load(language: str) -> tuple[Any, frozenset[str]]:
+    check_language("words", language)
+    with naming_the_extra():
+        import spacy
+        from spacy.pipeline.sentencizer import Sentencizer
+    return spacy.blank(language).tokenizer, frozenset(Sentencizer.default_punct_chars)
+
+
+def _groups(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The texts, in groups of about _GROUP characters."""
+    start, characters = 0, 0
+    for end, text in enumerate(texts, 1):
+        characters += len(text)
+        if characters >= _GROUP:
+            yield texts[start:end]
+            start, characters = end, 0
+    if start < len(texts):
+        yield texts[start:]
+
+
+def _suspects(flags: npt.NDArray[np.uint8], counts: Sequence[int]) -> list[int]:
+    """Indices of texts in which chunks meet, as `special_cases.meet` says, ascending.
+
+    flags: of the chunks of all texts. counts: how many chunks each text has.
+    """
+    left, right = flags[:-1], flags[1:]
+    # Nearly always there are none.
+    changed = np.flatnonzero(flags & (CHANGED_LEFT | CHANGED_RIGHT))
+    if not changed.size:
+        return []
+    places = np.unique(np.concatenate([changed - 1, changed]))
+    places = places[(places >= 0) & (places < len(left))]
+    left, right = left[places], right[places]
+    meeting = ((left & CHANGED_RIGHT) != 0) & ((right & LEFT) != 0)
+    meeting |= ((left & RIGHT) != 0) & ((right & CHANGED_LEFT) != 0)
+    found: list[int] = np.unique(
+        np.searchsorted(np.cumsum(counts), places[meeting], side="right")
+    ).tolist()
+    return found
+
+
+def _sentences(pieces: Sequence[Words]) -> int:
+    parts = [piece.vocabulary.properties[piece.numbers] for piece in pieces]
+    space = np.array([BEGINNING], np.uint8)
+    joined = np.concatenate([x for part in parts for x in (space, part)][1:])
+    joined = joined[(joined & (ENDING | BEGINNING)) != 0]
+    begins = (joined[:-1] & ENDING).astype(np.bool_) & ((joined[1:] & BEGINNING) != 0)
+    return 1 + int(np.count_nonzero(begins))

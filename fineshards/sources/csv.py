@@ -1,0 +1,252 @@
+"""CSV and TSV with a header, plain or compressed: one row per record, one block per file.
+
+pyarrow decides what a record is, as RFC 4180 does: values may be quoted, also in TSV, and quoted
+values may hold line ends. All columns are strings. An empty value is null unless it is quoted.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from fineshards.errors import InputError
+from fineshards.shards.job import Columns
+from fineshards.shards.records import BadRow, Block, SourceFile
+from fineshards.sources.compression import explained, open_text
+from fineshards.sources.record_batches import check_columns, columns_to_read, rows_of
+from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, Rows
+
+_DELIMITERS = {"csv": ",", "tsv": "\t"}
+# Bytes that are parsed at a time. A record must fit, so a longer one is read again with the next.
+_READ_BYTES = (1 << 20, 16 << 20, 128 << 20, 1 << 30)
+_PIECE = 1 << 18
+_STRADDLES = "straddl"
+# A record of this value alone is added to the end. If it is not the last record, a quote is open.
+_END = "end of the file as fineshards marks it"
+
+
+def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: int) -> list[Block]:
+    """Returns the single block of a file; raises InputError if its header lacks a column.
+
+    Records can only be found by reading from the start, so the file is not split and `block_bytes`
+    has no effect.
+    """
+    check_columns(file, _header(file, opened), columns)
+    return [Block(file.index, 0, 1, 0, 0, 0, file.size)]
+
+
+def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> Iterator[Rows]:
+    """Yields the rows of a file in order, numbered from 0 after the header. Blank lines are none.
+
+    A record with another number of values than the header is a bad row. Raises InputError for a
+    file that is truncated, or not compressed as its name says.
+    """
+    header = _header(file, opened)
+    check_columns(file, header, columns)
+    progress = _Progress()
+    for read_bytes in _READ_BYTES:
+        opened.seek(0)
+        try:
+            yield from _read(file, opened, columns, header, progress, read_bytes)
+            return
+        except _TooLongError:
+            continue
+    raise InputError(
+        f"{file.path}, after {progress}: a record has more than "
+        f"{_READ_BYTES[-1] >> 20:,} MiB. A quote may be missing; fix the file, or exclude it."
+    )
+
+
+def share_read(file: SourceFile, opened: BinaryIO, block: Block, rows: int) -> float:
+    """The share of a file that was read, from 0 to 1, by the position in it."""
+    return 1.0 if opened.closed else opened.tell() / max(block.bytes, 1)
+
+
+class _TooLongError(Exception):
+    """A record is longer than what is parsed at a time."""
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a file has been read. next_row: the rows before it have been returned."""
+
+    next_row: int = 0
+
+    def __str__(self) -> str:
+        return f"row {self.next_row - 1}" if self.next_row else "the header"
+
+
+def _header(file: SourceFile, opened: BinaryIO) -> pa.Schema:
+    """The columns of a file, all of strings; raises InputError for one without a header."""
+    for read_bytes in _READ_BYTES:
+        opened.seek(0)
+        try:
+            with _open(file, opened, None, read_bytes, b"\n", {}) as reader:
+                return pa.schema([(name, pa.string()) for name in reader.schema.names])
+        except _TooLongError:
+            continue
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{file.path}: its header is not valid UTF-8: {error.object[:40]!r}. "
+                "Convert the file to UTF-8."
+            ) from error
+        except pa.ArrowInvalid as error:
+            raise InputError(
+                f"{file.path}: has no header that can be read ({error}). Its first line must name "
+                "the columns; add one, or exclude the file."
+            ) from error
+    raise InputError(f"{file.path}: its header has no end. The file is damaged; exclude it.")
+
+
+def _read(
+    file: SourceFile,
+    opened: BinaryIO,
+    columns: Columns,
+    header: pa.Schema,
+    progress: _Progress,
+    read_bytes: int,
+) -> Iterator[Rows]:
+    """Yields the rows that have not been returned yet."""
+    end = f"\n{_DELIMITERS[file.format].join([_END] * len(header))}\n".encode()
+    bad: dict[int, BadRow] = {}
+    first, before = 0, None
+    names = columns_to_read(header, columns)
+    with _open(file, opened, names, read_bytes, end, bad) as reader:
+        for batch in _batches(file, reader, progress):
+            if before is not None:
+                yield from _rows(*before, bad, columns, progress)
+            numbers = _numbers(first, batch.num_rows, bad)
+            first, before = int(numbers[-1]) + 1, (numbers, batch)
+    # The batch before the end is kept back, to look for the mark in it.
+    if before is None or not _is_end(before[1].column(columns.text)[-1]):
+        raise InputError(
+            f"{file.path}, after {progress}: ends inside a quoted value. The file is truncated, or "
+            "a quote is missing; download it again, or fix it."
+        )
+    yield from _rows(*before, bad, columns, progress, without_last=True)
+
+
+def _is_end(text: pa.Scalar) -> bool:
+    return text.is_valid and text.as_buffer().to_pybytes() == _END.encode()
+
+
+@contextmanager
+def _open(
+    file: SourceFile,
+    opened: BinaryIO,
+    names: list[str] | None,
+    read_bytes: int,
+    end: bytes,
+    bad: dict[int, BadRow],
+) -> Iterator[Any]:
+    """A reader of pyarrow, which adds the records that it leaves out to `bad`, by row.
+
+    names: the columns to read, as strings; None for all, of any type. end: what follows the file.
+    """
+
+    def leave_out(found: Any) -> str:
+        row = found.number - 2  # counted from 1, with the header
+        values = f"has {found.actual_columns} values, expected {found.expected_columns}"
+        bad[row] = BadRow(row, "", values)
+        return "skip"
+
+    with explained(file, lambda: "the beginning"):
+        stream = io.BufferedReader(_Followed(open_text(file, opened), end), _PIECE)
+        try:
+            reader = pacsv.open_csv(
+                stream,
+                pacsv.ReadOptions(use_threads=False, block_size=read_bytes),
+                pacsv.ParseOptions(
+                    delimiter=_DELIMITERS[file.format],
+                    newlines_in_values=True,
+                    invalid_row_handler=leave_out,
+                ),
+                pacsv.ConvertOptions(
+                    check_utf8=False,  # so that it is one row that is bad
+                    include_columns=names,
+                    column_types=dict.fromkeys(names or (), pa.string()),
+                    null_values=[""],
+                    strings_can_be_null=True,
+                    quoted_strings_can_be_null=False,
+                ),
+            )
+        except pa.ArrowInvalid as error:
+            if _STRADDLES in str(error):
+                raise _TooLongError from error
+            raise
+    with reader:
+        yield reader
+
+
+def _batches(file: SourceFile, reader: Any, progress: _Progress) -> Iterator[pa.RecordBatch]:
+    """The batches that have rows."""
+    while True:
+        with explained(file, lambda: str(progress)):
+            try:
+                batch = reader.read_next_batch()
+            except StopIteration:
+                return
+            except pa.ArrowInvalid as error:
+                if _STRADDLES in str(error):
+                    raise _TooLongError from error
+                raise InputError(
+                    f"{file.path}, after {progress}: cannot be parsed: {error}."
+                ) from error
+        if batch.num_rows:
+            yield batch
+
+
+def _numbers(first: int, count: int, bad: dict[int, BadRow]) -> npt.NDArray[np.int64]:
+    """The numbers of so many rows, from `first` or the first one after it that is not bad."""
+    later = [row for row in bad if row >= first]
+    numbers = np.arange(first, first + count + len(later), dtype=np.int64)
+    return numbers[~np.isin(numbers, later)][:count]
+
+
+def _rows(
+    numbers: npt.NDArray[np.int64],
+    batch: pa.RecordBatch,
+    bad: dict[int, BadRow],
+    columns: Columns,
+    progress: _Progress,
+    without_last: bool = False,
+) -> Iterator[Rows]:
+    """Yields those rows of a batch, in parts, that have not been returned yet."""
+    size = max(1, min(BATCH_ROWS, BATCH_BYTES * len(numbers) // max(batch.nbytes, 1)))
+    kept = len(numbers) - without_last
+    begin = int(np.searchsorted(numbers, progress.next_row))
+    for start in range(begin, max(kept, begin + 1), size):
+        stop = min(start + size, kept)
+        # Bad rows come with the rows after them.
+        next_row = int(numbers[stop - 1]) + 1 if stop < kept else int(numbers[-1]) + 1
+        rows = rows_of(batch.slice(start, stop - start), numbers[start:stop], columns)
+        left_out = [bad[row] for row in sorted(bad) if progress.next_row <= row < next_row]
+        yield replace(rows, bad=sorted(rows.bad + left_out, key=lambda each: each.row))
+        progress.next_row = next_row
+
+
+class _Followed(io.RawIOBase):
+    """A stream, and then some bytes more."""
+
+    def __init__(self, stream: BinaryIO, end: bytes) -> None:
+        super().__init__()
+        self._stream, self._end = stream, end
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """See io.RawIOBase."""
+        content = self._stream.read(len(buffer))
+        if not content:
+            content, self._end = self._end[: len(buffer)], self._end[len(buffer) :]
+        buffer[: len(content)] = content
+        return len(content)

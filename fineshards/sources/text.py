@@ -1,0 +1,43 @@
+"""Plain text in UTF-8, plain or compressed: one document per file, whose id is the file's name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+
+from fineshards.shards.job import Columns
+from fineshards.shards.records import Block, SourceFile
+from fineshards.sources.compression import explained, open_text
+from fineshards.sources.record_batches import check_columns, rows_of
+from fineshards.sources.rows import Rows
+
+_SCHEMA = pa.schema([("text", pa.large_string()), ("id", pa.string())])
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: int) -> list[Block]:
+    """Returns the single block of a file; raises InputError if another column is asked for."""
+    check_columns(file, _SCHEMA, columns)
+    open_text(file, opened)
+    return [Block(file.index, 0, 1, 0, 0, 0, file.size)]
+
+
+def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> Iterator[Rows]:
+    """Yields the one row of a file; it is a bad row if it is not valid UTF-8."""
+    check_columns(file, _SCHEMA, columns)
+    with explained(file, lambda: "the beginning"):
+        content = open_text(file, opened).read()
+    text = pa.array([content.removeprefix(_BYTE_ORDER_MARK)], pa.large_binary())
+    # Without a check: what is not UTF-8 is a bad row.
+    text = pa.Array.from_buffers(pa.large_string(), 1, text.buffers())
+    batch = pa.record_batch([text, pa.array([os.path.basename(file.path)])], schema=_SCHEMA)
+    yield rows_of(batch, np.zeros(1, np.int64), columns)
+
+
+def share_read(file: SourceFile, opened: BinaryIO, block: Block, rows: int) -> float:
+    """The share of a file that was read, from 0 to 1: all of it."""
+    return 1.0

@@ -1,0 +1,175 @@
+"""CSV and TSV: every record once and in order, as Python's csv module reads it."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import lzma
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zstandard
+from support.source_files import COLUMNS, blocks_of, describe, read_all
+
+from fineshards.errors import InputError
+from fineshards.shards.job import Columns
+from fineshards.sources.reading import read_block
+from fineshards.sources.rows import BATCH_ROWS
+
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
+    "": lambda content: content,
+    ".gz": lambda content: gzip.compress(content, mtime=0),
+    ".zst": zstandard.compress,
+    ".xz": lzma.compress,
+    ".bz2": bz2.compress,
+}
+HOSTILE = ["", "a", '"', '""', ",", "\t", "\n", "\r\n", "a\nb", " a ", "中", "\x00", "#", "x" * 99]
+
+
+def written(rows: list[list[str]], delimiter: str = ",", end: str = "\n") -> bytes:
+    buffer = io.StringIO()
+    csv.writer(buffer, delimiter=delimiter, lineterminator=end, quoting=csv.QUOTE_ALL).writerows(
+        rows
+    )
+    return buffer.getvalue().encode()
+
+
+@pytest.mark.parametrize("ending", COMPRESSORS)
+@pytest.mark.parametrize(("name", "delimiter"), [("a.csv", ","), ("a.tsv", "\t")])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_every_record_is_a_row(
+    tmp_path: Path, name: str, delimiter: str, ending: str, end: str
+) -> None:
+    chosen = random.Random(1)
+    rows = [
+        ["".join(chosen.choices(HOSTILE, k=chosen.randrange(4))), chosen.choice(HOSTILE), str(n)]
+        for n in range(3_000)
+    ]
+    path = tmp_path / (name + ending)
+    path.write_bytes(COMPRESSORS[ending](written([["id", "text", "n"], *rows], delimiter, end)))
+    read = read_all(path, columns=Columns("text", "id", True, others=("n",)))
+    assert read.bad == []
+    assert read.rows == [(n, text, id_) for n, (id_, text, _) in enumerate(rows)]
+    assert read.others == {"n": [str(n) for n in range(3_000)]}
+
+
+def test_an_empty_value_is_null_and_a_quoted_one_is_empty(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'text,id,x\na,,1\n,b,\n"",c,""\n\nNA,null,NaN')
+    columns = Columns("text", "id", False, others=("x",))
+    read = read_all(path, columns=columns)
+    assert read.rows == [(0, "a", None), (1, None, "b"), (2, "", "c"), (3, "NA", "null")]
+    assert read.others == {"x": ["1", None, "", "NaN"]}
+
+
+def test_a_record_with_another_number_of_values_is_a_bad_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'\xef\xbb\xbftext,id\n3\na,1\n\n"b\n",2,3\nc,4\n"d\nd"\ne,5\nf\n')
+    read = read_all(path)
+    assert read.rows == [(1, "a", "1"), (3, "c", "4"), (5, "e", "5")]
+    assert [(bad.row, bad.reason) for bad in read.bad] == [
+        (0, "has 1 values, expected 2"),
+        (2, "has 3 values, expected 2"),
+        (4, "has 1 values, expected 2"),
+        (6, "has 1 values, expected 2"),
+    ]
+
+
+def test_text_that_is_not_utf8_is_a_bad_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"text,id,x\na,1,\xff\n\xe4,2,\nb,\xff,\n")
+    read = read_all(path)
+    assert read.rows == [(0, "a", "1"), (2, "b", None)]
+    assert [(bad.row, bad.reason) for bad in read.bad] == [(1, "its 'text' is not valid UTF-8")]
+
+
+def test_bad_rows_keep_their_numbers_in_many_record_batches(tmp_path: Path) -> None:
+    """Records of many lengths, so that blocks end anywhere; some are longer than a block."""
+    chosen = random.Random(2)
+    lines, expected, bad = ["text,n"], [], []
+    for n in range(20_000):
+        short = "y" * chosen.randrange(300)
+        text = '"' + "x\n" * 1_500_000 + '"' if n % 7_000 == 6_999 else short
+        is_bad = chosen.random() < 0.01
+        lines.append(f"{text or 'z'},{n}" + (",more" if is_bad else ""))
+        (bad if is_bad else expected).append(n)
+    path = tmp_path / "a.csv"
+    path.write_text("\n".join(lines))
+    read = read_all(path, columns=Columns("text", "n", True))
+    assert [number for number, _, _ in read.rows] == expected
+    assert [id_ for _, _, id_ in read.rows] == [str(n) for n in expected]
+    assert [each.row for each in read.bad] == bad
+    batches = list(read_block(describe(path), COLUMNS, blocks_of(path)[0]))
+    assert all(len(batch.numbers) <= BATCH_ROWS for batch in batches)
+
+
+def test_a_value_of_fifty_megabytes_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv.gz"
+    text = "a\n" * 25_000_000
+    path.write_bytes(gzip.compress(written([["text"], ["before"], [text], ["after"]]), 1))
+    assert [text for _, text, _ in read_all(path).rows] == ["before", text, "after"]
+
+
+@pytest.mark.parametrize("content", [b"text,id", b"text,id\n", b"text,id\r\n\r\n"])
+def test_a_file_with_a_header_alone_has_no_rows(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(content)
+    assert (read_all(path).rows, read_all(path).bad) == ([], [])
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"\xef\xbb\xbf"])
+def test_a_file_without_a_header_is_an_error(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"a\.csv: has no header that can be read"):
+        blocks_of(path)
+
+
+@pytest.mark.parametrize(
+    "last", [b'"', b'b,"2', b'b,"2\nc,3\n', b'"b,2\n', b'b,2\n"c', b'b,"2\n\n']
+)
+def test_a_file_that_ends_inside_a_quoted_value_is_an_error(tmp_path: Path, last: bytes) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"text,id\na,1\n" + last)
+    with pytest.raises(InputError, match=r"a\.csv, after .*: ends inside a quoted value"):
+        read_all(path)
+
+
+def test_missing_columns_are_an_error_that_lists_the_header(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("content,url\na,b\n")
+    with pytest.raises(InputError, match=r"no column 'text'; its columns are content, url\."):
+        blocks_of(path)
+    with pytest.raises(InputError, match=r"no column 'score'; .* A step of the recipe"):
+        blocks_of(path, columns=Columns("content", "id", False, others=("score",)))
+    path.write_text("text,text\na,b\n")
+    with pytest.raises(InputError, match="several columns 'text'"):
+        blocks_of(path)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
+def test_another_encoding_is_an_error(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes("text,id\nä,1\n".encode(encoding))
+    with pytest.raises(InputError, match=r"a\.csv"):
+        blocks_of(path)
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst", ".xz", ".bz2"])
+def test_damaged_compression_is_an_error_that_names_the_file(tmp_path: Path, ending: str) -> None:
+    content = written([["text"], *([str(random.Random(3).random())] for _ in range(2_000))])
+    whole = COMPRESSORS[ending](content)
+    path = tmp_path / f"a.csv{ending}"
+    damaged = [whole[:length] for length in range(6, len(whole), 97)]
+    damaged += [whole[:-1], whole + b"garbage", whole[:40] + b"\xff\0\xff\0" + whole[44:], content]
+    for each in damaged:
+        path.write_bytes(each)
+        with pytest.raises(InputError, match=rf"a\.csv{ending}"):
+            read_all(path)
+    path.write_bytes(b"")
+    with pytest.raises(InputError, match="it is empty"):
+        blocks_of(path)

@@ -1,0 +1,168 @@
+"""What keyed steps do with files of keys: ranges, marks of a range, marks by file. No Beam."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from fineshards.commands.indexes import key_type
+from fineshards.curation.curator import Curator
+from fineshards.curation.seen_in import SeenIn
+from fineshards.curation.step import Keyed, KeyedSpans
+from fineshards.shards.decisions import SCHEMA
+from fineshards.shards.judged import KeyFile, Range, Stage
+from fineshards.shards.marks import (
+    EDGE,
+    Records,
+    by_file,
+    components,
+    edges,
+    file_of,
+    is_external,
+    mark,
+    mark_dtype,
+    merge_marks,
+    row_of,
+    split,
+)
+from fineshards.storage.base import Storage
+from fineshards.transforms.work import Work
+
+# The name of what `components` marks, which is not a range of keys.
+_OF_COMPONENTS = (0, 0)
+
+
+class Marking:
+    """A keyed step of a job's recipe. stage: that it ends."""
+
+    def __init__(self, work: Work, curator: Curator, stage: int) -> None:
+        self._work = work
+        self._storage = work.checkpoints.storage
+        self._stage = Stage(work.checkpoints, stage)
+        self._keyed = curator.keyed(stage)
+        self._step = curator.number_of_keyed(stage)
+
+    def split_keys(self, keys: KeyFile, partitions: int) -> list[tuple[int, Range]]:
+        """Cuts a file of keys by ranges: (partition, where its keys are, or the keys)."""
+        records = np.frombuffer(self._storage.read(keys.name), key_type(self._keyed))
+        found, size, start = [], records.dtype.itemsize, 0
+        for partition, part in enumerate(split(records, partitions)):
+            stop = start + len(part)
+            if len(part):
+                found.append((partition, self._range(keys.name, start * size, stop * size, part)))
+            start = stop
+        return found
+
+    def mark_keys(
+        self, partition: int, partitions: int, ranges: Sequence[Range]
+    ) -> list[tuple[int, Range]]:
+        """Finds the keys of a range of keys that an earlier document has.
+
+        Returns (file, where its marks are, or the marks). With the rule `components`, (0, links).
+        """
+        stored = self._stage.read_marks(partition, partitions)
+        if stored is None:
+            keys = self._read(ranges, key_type(self._keyed))
+            if _joins(self._keyed):
+                made = edges(keys)
+                stored = [(0, 0, len(made))]
+            else:
+                made = mark(keys, only_external=isinstance(self._keyed, SeenIn))
+                stored = _by_file(made)
+            self._stage.write_marks(partition, partitions, made, stored)
+        return self._marks(partition, partitions, stored, self._mark_type)
+
+    def join_components(self, ranges: Sequence[Range]) -> list[tuple[int, Range]]:
+        """Finds the components of all links; returns what `mark_keys` does."""
+        partition, partitions = _OF_COMPONENTS
+        stored = self._stage.read_marks(partition, partitions)
+        if stored is None:
+            marks = components(self._read(ranges, EDGE))
+            stored = _by_file(marks)
+            self._stage.write_marks(partition, partitions, marks, stored)
+        return self._marks(partition, partitions, stored, mark_dtype())
+
+    def write_marked(self, file: int, ranges: Sequence[Range]) -> None:
+        """Stores the marks of a source file as decisions."""
+        if self._stage.has_marked(file):
+            return
+        spans = isinstance(self._keyed, KeyedSpans)
+        dtype = mark_dtype(spans)
+        marks = merge_marks([self._read([each], dtype) for each in ranges], spans)
+        self._stage.write_marked(file, _decisions(marks, self._step, self._keyed.reason))
+
+    @property
+    def _mark_type(self) -> np.dtype[np.void]:
+        if _joins(self._keyed):
+            return EDGE
+        return mark_dtype(isinstance(self._keyed, KeyedSpans))
+
+    def _read(self, ranges: Iterable[Range], dtype: np.dtype[np.void]) -> Records:
+        parts = (_bytes_of(each, self._storage) for each in ranges)
+        return np.frombuffer(b"".join(parts), dtype)
+
+    def _range(self, name: str, start: int, stop: int, records: Records) -> Range:
+        """A reference to records, or the records themselves."""
+        if self._work.inline:
+            return "", start, stop, records.tobytes()
+        return name, start, stop, None
+
+    def _marks(
+        self,
+        partition: int,
+        partitions: int,
+        stored: Iterable[tuple[int, int, int]],
+        dtype: np.dtype[np.void],
+    ) -> list[tuple[int, Range]]:
+        """Stored marks by file."""
+        name, size = self._stage.marks_file(partition, partitions), dtype.itemsize
+        places: list[tuple[int, Range]] = [
+            (file, (name, start * size, stop * size, None)) for file, start, stop in stored
+        ]
+        if not self._work.inline:
+            return places
+        return [
+            (file, self._range(*place[:3], self._read([place], dtype))) for file, place in places
+        ]
+
+
+def _joins(keyed: Keyed) -> bool:
+    """Whether documents that are linked in several steps are duplicates too."""
+    return getattr(keyed, "rule", "earlier") == "components"
+
+
+def _bytes_of(found: Range, storage: Storage) -> bytes:
+    name, start, stop, content = found
+    return storage.read_range(name, start, stop) if content is None else content
+
+
+def _by_file(marks: Records) -> list[tuple[int, int, int]]:
+    """Where the marks of each file are in sorted marks."""
+    return list(_starts(marks))
+
+
+def _starts(marks: Records) -> Iterator[tuple[int, int, int]]:
+    start = 0
+    for file, part in by_file(marks):
+        yield file, start, start + len(part)
+        start += len(part)
+
+
+def _decisions(marks: Records, step: int, reason: str) -> pa.Table:
+    """Sorted marks of one file as decisions of a step."""
+    count, witness = len(marks), marks["witness"]
+    files = file_of(witness).astype(np.int32)
+    files[is_external(witness)] *= -1
+    files[is_external(witness)] -= 1
+    spans = marks["span"] if "span" in (marks.dtype.names or ()) else None
+    columns = [
+        pa.array(row_of(marks["position"])),
+        pa.array(np.full(count, step, np.int16)),
+        pa.array([reason] * count, pa.string()),
+        pa.nulls(count, pa.uint32()) if spans is None else pa.array(spans),
+        pa.array(files),
+        pa.array(row_of(witness)),
+    ]
+    return pa.table(columns, schema=SCHEMA)
