@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fineshards.commands.indexes import index_of
 from fineshards.commands.wording import counted
 from fineshards.errors import FineshardsError
 from fineshards.shards.counts import MANY_VALUES
@@ -164,6 +165,14 @@ def _witnesses(
             f"row {rows[index]}: its witness, row {at[index]} of file {files[index]}, is not "
             "earlier"
         )
+    recipe = dataset.manifest.settings.recipe
+    assert recipe is not None
+    steps = table["step"].to_numpy()
+    for index in np.flatnonzero(has & (files < 0)).tolist():
+        if index_of(recipe, int(steps[index]), -1 - int(files[index])) is None:
+            name = recipe.step_name(int(steps[index]))
+            yield f"row {rows[index]}: step {name} has no index {-1 - files[index]}"
+            break
     of_files = np.array([each.counts.rows for each in dataset.manifest.reports], np.int64)
     inside = has & ~later & (files >= 0)
     for index in _first(inside & ((at < 0) | (at >= of_files[np.where(inside, files, 0)]))):

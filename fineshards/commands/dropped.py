@@ -5,8 +5,8 @@ from __future__ import annotations
 import heapq
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -14,15 +14,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fineshards.commands.decided import batch_of, read_rows
+from fineshards.commands.decided import batch_of
+from fineshards.commands.indexes import index_of, texts_of
+from fineshards.commands.source_rows import read_rows
 from fineshards.commands.wording import counted
 from fineshards.curation.curator import Curator
-from fineshards.errors import FineshardsError, UsageError
+from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.shards.curated_files import decisions_name
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.decisions import Decisions, read_decisions
 from fineshards.shards.hash_sample import splitmix64
+from fineshards.shards.job import Settings
 from fineshards.shards.recipes import RecipeRecord
+from fineshards.shards.records import SourceFile
 from fineshards.sources.rows import Rows
 from fineshards.suggestions import did_you_mean
 
@@ -38,7 +42,7 @@ _BORDER = re.compile(r"(?<=\n)|(?<=[.!?]) +")
 class SourceText:
     """A row of a source file, or an entry of an index of other documents.
 
-    file: its path; of an entry, `index N`. text: None where it cannot be read. problem: why.
+    file: its path. text: None where it cannot be read. problem: why.
     """
 
     file: str
@@ -220,75 +224,106 @@ def _grouped(file: int, table: pa.Table, reason: str | None, step: int | None) -
 def _with_texts(
     dataset: Dataset, recipe: RecipeRecord, chosen: Sequence[_Chosen]
 ) -> list[Decision]:
-    wanted: dict[int, set[int]] = defaultdict(set)
+    texts = _Texts(dataset, recipe)
     for each in chosen:
-        wanted[each.file].add(each.row)
-        if each.witness is not None and each.witness[0] >= 0:
-            wanted[each.witness[0]].add(each.witness[1])
-    rows, problems = _read(dataset, wanted)
-    cuts = _cuts(dataset, recipe, chosen, rows)
-
-    def source(file: int, row: int) -> SourceText:
-        return _source(dataset, file, row, rows.get((file, row)), problems.get(file))
-
+        texts.want(each.step, each.file, each.row)
+        if each.witness is not None:
+            texts.want(each.step, *each.witness)
+    texts.read()
+    cuts = _cuts(dataset, recipe, chosen, texts)
     return [
         Decision(
-            document=source(each.file, each.row),
+            document=texts.source(each.step, each.file, each.row),
             step=recipe.step_name(each.step),
             reason=each.reason,
             spans=list(each.spans),
             cut=cuts.get(each),
-            witness=None if each.witness is None else source(*each.witness),
+            witness=None if each.witness is None else texts.source(each.step, *each.witness),
         )
         for each in chosen
     ]
 
 
-def _read(
-    dataset: Dataset, wanted: Mapping[int, set[int]]
-) -> tuple[dict[tuple[int, int], Rows], dict[int, str]]:
-    """Rows of source files, one by one, and why those of a file cannot be read."""
-    rows: dict[tuple[int, int], Rows] = {}
-    problems: dict[int, str] = {}
-    for number, of_file in sorted(wanted.items()):
-        file = dataset.manifest.files[number]
-        try:
-            for found in read_rows(file, dataset.manifest.settings, of_file):
-                for row in found.numbers.tolist():
-                    rows[number, row] = found.filter(found.numbers == row, [])
-        except FineshardsError as error:
-            problems[number] = str(error)
-    return rows, problems
+class _Texts:
+    """Rows of source files and of indexes, each file read once.
+
+    A file is named as in decisions: a negative number is that of an index of a step.
+    """
+
+    def __init__(self, dataset: Dataset, recipe: RecipeRecord) -> None:
+        self._dataset = dataset
+        self._recipe = recipe
+        self._wanted: dict[tuple[int, int], set[int]] = defaultdict(set)
+        self._paths: dict[tuple[int, int], str] = {}
+        self._problems: dict[tuple[int, int], str] = {}
+        self._rows: dict[tuple[int, int, int], Rows] = {}
+
+    def want(self, step: int, file: int, row: int) -> None:
+        """Notes a row to read."""
+        self._wanted[_key(step, file)].add(row)
+
+    def read(self) -> None:
+        """Reads the rows that are wanted, as far as files are there and have not changed."""
+        for key, wanted in sorted(self._wanted.items()):
+            try:
+                file, settings = self._open(*key)
+                self._paths[key] = file.path
+                for found in read_rows(file, settings, wanted):
+                    for row in found.numbers.tolist():
+                        self._rows[*key, row] = found.filter(found.numbers == row, [])
+            except FineshardsError as error:
+                self._problems[key] = str(error)
+
+    def _open(self, step: int, file: int) -> tuple[SourceFile, Settings]:
+        settings = self._dataset.manifest.settings
+        if file >= 0:
+            return self._dataset.manifest.files[file], settings
+        index = index_of(self._recipe, step, -1 - file)
+        if index is None:
+            raise OutputError(f"step {self._recipe.step_name(step)} has no index {-1 - file}.")
+        self._paths[step, file] = index.path
+        settings = replace(settings, columns=replace(settings.columns, others=()))
+        return texts_of(index, settings)
+
+    def rows(self, step: int, file: int, row: int) -> Rows | None:
+        """A row; None if it cannot be read."""
+        return self._rows.get((*_key(step, file), row))
+
+    def source(self, step: int, file: int, row: int) -> SourceText:
+        """A row as it is shown."""
+        key, found = _key(step, file), self.rows(step, file, row)
+        path = self._paths.get(key, f"index {-1 - file}")
+        if found is None:
+            problem = self._problems.get(key, f"{path} has no text in row {row}.")
+            return SourceText(path, row, problem=problem)
+        return SourceText(path, row, found.ids[0].as_py(), found.texts[0].as_py())
 
 
-def _source(
-    dataset: Dataset, file: int, row: int, found: Rows | None, problem: str | None
-) -> SourceText:
-    if file < 0:
-        return SourceText(f"index {-1 - file}", row)
-    path = dataset.manifest.files[file].path
-    if found is None:
-        return SourceText(path, row, problem=problem or f"{path} has no text in row {row}.")
-    return SourceText(path, row, found.ids[0].as_py(), found.texts[0].as_py())
+def _key(step: int, file: int) -> tuple[int, int]:
+    return (step if file < 0 else 0, file)
 
 
 def _cuts(
     dataset: Dataset,
     recipe: RecipeRecord,
     chosen: Sequence[_Chosen],
-    rows: Mapping[tuple[int, int], Rows],
+    texts: _Texts,
 ) -> dict[_Chosen, list[str]]:
     """The spans that steps cut out of texts; steps that cannot be loaded give none."""
-    cutting = [each for each in chosen if each.spans and (each.file, each.row) in rows]
+    found = {}
+    cutting = [
+        (each, rows)
+        for each in chosen
+        if each.spans and (rows := texts.rows(each.step, each.file, each.row)) is not None
+    ]
     if not cutting:
         return {}
     try:
         curator = Curator.of(recipe)
     except FineshardsError:
         return {}
-    found = {}
-    for each in cutting:
-        batch = batch_of(rows[each.file, each.row], dataset.manifest.files[each.file])
+    for each, rows in cutting:
+        batch = batch_of(rows, dataset.manifest.files[each.file])
         decisions = read_decisions(dataset.storage, each.file)
         before, after = (curator.before(batch, each.step + n, decisions).strings[0] for n in (0, 1))
         found[each] = removed(before, after)

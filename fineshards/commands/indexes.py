@@ -8,8 +8,10 @@ from fineshards.commands.decided import batch_of
 from fineshards.curation.batch import Batch
 from fineshards.curation.step import Keyed, KeyedSpans
 from fineshards.errors import InputError
-from fineshards.shards.job import Columns
+from fineshards.shards.job import Columns, Settings
+from fineshards.shards.manifest import Manifest
 from fineshards.shards.marks import Records, external_positions, key_dtype, key_records, row_of
+from fineshards.shards.recipes import RecipeRecord
 from fineshards.shards.records import SourceFile
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.storage.base import open_storage
@@ -36,6 +38,25 @@ def index_records(keyed: Keyed, file: SourceFile, columns: Columns, block_bytes:
         ]
         records = np.concatenate([np.empty(0, key_type(keyed)), *parts])
     return key_records(records["key"], records["position"])
+
+
+def index_of(recipe: RecipeRecord, step: int, number: int) -> SourceFile | None:
+    """An index of a step, by its number; None if it has no such index."""
+    found = (file for of_step, file in recipe.indexes if (of_step, file.index) == (step, number))
+    return next(found, None)
+
+
+def texts_of(index: SourceFile, settings: Settings) -> tuple[SourceFile, Settings]:
+    """The source file with the texts of an index, and the settings to read it with.
+
+    settings: of the job that has the index. Raises FineshardsError if it is that of a dataset which
+    is not there.
+    """
+    if index.format != "keys":
+        return index, settings
+    folder, _, name = index.path.rpartition("/metadata/keys/")
+    manifest = Manifest.load_finished(open_storage(folder))
+    return manifest.files[int(name.partition("-")[0])], manifest.settings
 
 
 def _kept_keys(file: SourceFile, keyed: Keyed) -> Records:

@@ -12,14 +12,17 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 
 from fineshards.commands.decided import batch_of
+from fineshards.commands.indexes import index_of, index_records
 from fineshards.curation.batch import Batch
 from fineshards.curation.curator import Curator
 from fineshards.curation.step import Judge, Keyed, KeyedSpans, Keys
+from fineshards.errors import FineshardsError
 from fineshards.shards.counts import Counts
 from fineshards.shards.curated_files import decisions_name
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.decisions import Decisions, read_decisions
 from fineshards.shards.hash_sample import sampled, splitmix64
+from fineshards.shards.marks import row_of
 from fineshards.shards.records import SourceFile
 from fineshards.sources.rows import Rows
 
@@ -56,6 +59,7 @@ class JudgingAgain:
         assert recipe is not None
         self._files = dataset.manifest.files
         self._recipe = recipe
+        self._settings = dataset.manifest.settings
         self._curator = Curator.of(recipe)
         self.decisions = lru_cache(_FILES_KEPT)(lambda file: read_decisions(dataset.storage, file))
         self._rows: dict[int, set[int]] = defaultdict(set)
@@ -173,21 +177,49 @@ class JudgingAgain:
 
     def compare_witnesses(self) -> Iterator[str]:
         """What is wrong with the witnesses; to be called after all files were read."""
+        indexes = {(mark.step, mark.witness_file) for mark in self._marks if mark.witness_file < 0}
+        for step, number in sorted(indexes):
+            try:
+                self._read_index(step, number)
+            except FineshardsError as error:
+                yield str(error)
         for mark in self._marks:
             problem = self._problem(mark)
-            if problem and mark.witness_file >= 0:
+            if problem:
                 span = "" if mark.span is None else f", span {mark.span}"
                 yield (
                     f"{self._files[mark.file].path}, row {mark.row}{span}: its witness of step "
                     f"{self._recipe.step_name(mark.step)}, row {mark.witness_row} of "
-                    f"{self._files[mark.witness_file].path}, {problem}"
+                    f"{self._path(mark)}, {problem}"
                 )
+
+    def _path(self, mark: _Mark) -> str:
+        if mark.witness_file >= 0:
+            return self._files[mark.witness_file].path
+        index = index_of(self._recipe, mark.step, -1 - mark.witness_file)
+        return f"index {-1 - mark.witness_file}" if index is None else index.path
+
+    def _read_index(self, step: int, number: int) -> None:
+        """Reads the keys of those entries of an index that are witnesses."""
+        index, keyed = index_of(self._recipe, step, -1 - number), self._curator.steps[step]
+        assert isinstance(keyed, Keyed)
+        if index is None:
+            return
+        records = index_records(keyed, index, self._settings.columns, self._settings.block_bytes)
+        rows = row_of(records["position"])
+        for mark in self._marks:
+            if (mark.step, mark.witness_file) == (step, number):
+                keys = records["key"][rows == mark.witness_row]
+                if len(keys):
+                    place = number, mark.witness_row, step
+                    self._reached[place] = True
+                    self._keys[place] = Keys(keys, np.zeros(len(keys), np.int64))
 
     def _problem(self, mark: _Mark) -> str | None:
         own = self._keys.get((mark.file, mark.row, mark.step))
         place = mark.witness_file, mark.witness_row, mark.step
-        if own is None or mark.witness_file < 0:
-            return None  # reported as a difference; entries of an index have no text
+        if own is None:
+            return None  # reported as another difference
         if place not in self._reached:
             return "is not a document"
         if not self._reached[place]:
