@@ -118,7 +118,7 @@ class Curator:
             elif isinstance(step, Judge) and (number >= first or step.REWRITES):
                 outcome = step.apply(batch)
                 if number >= first:
-                    self._compare(step, number, batch, outcome.reasons, outcome.texts)
+                    self.compare(step, number, batch, outcome.reasons, outcome.texts)
                 if outcome.texts is not None:
                     batch = batch.with_texts(outcome.texts)
                 reasons = outcome.reasons
@@ -169,13 +169,39 @@ class Curator:
         self, batch: Batch, number: int, earlier: Decisions, statistics: StepStatistics
     ) -> None:
         """Counts what the keyed step that ended the stage before drops of a batch."""
-        reasons = earlier.dropped_by(number)
-        gone = batch.keep(np.isin(batch.rows, list(reasons)))
+        gone, step = batch.keep(earlier.dropped_by(number, batch.rows)), self.steps[number]
         if len(gone):
-            found = self.before(gone, number, earlier)
-            statistics.drop(number, found, [reasons[row] for row in gone.rows.tolist()])
+            assert isinstance(step, Keyed)
+            statistics.drop(number, self.before(gone, number, earlier), [step.reason] * len(gone))
 
-    def _compare(
+    def judge_again(self, batch: Batch, decisions: Decisions) -> dict[int, tuple[int, str]]:
+        """Judges documents in all steps; of those that are dropped, the step and the reason by row.
+
+        decisions: all those about the source file. What keyed steps do is taken from there.
+        """
+        found: dict[int, tuple[int, str]] = {}
+        for number, step in enumerate(self.steps):
+            reasons: Sequence[str | None] | None
+            if isinstance(step, KeyedSpans):
+                batch, reasons = _cut(step, batch, number, decisions)
+            elif isinstance(step, Keyed):
+                marked = decisions.dropped_by(number, batch.rows)
+                reasons = [step.reason if each else None for each in marked.tolist()]
+            else:
+                assert isinstance(step, Judge)
+                outcome = step.apply(batch)
+                reasons = outcome.reasons
+                batch = batch if outcome.texts is None else batch.with_texts(outcome.texts)
+            if reasons is not None:
+                rows = batch.rows.tolist()
+                dropped = [
+                    (row, reason) for row, reason in zip(rows, reasons, strict=True) if reason
+                ]
+                found |= {row: (number, reason) for row, reason in dropped}
+                batch = batch.keep(np.array([reason is None for reason in reasons], np.bool_))
+        return found
+
+    def compare(
         self,
         step: Judge,
         number: int,

@@ -130,6 +130,12 @@ class Decisions:
         found: npt.NDArray[np.bool_] = self.dropped_rows[places] == rows
         return found
 
+    def dropped_by(self, step: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which of the given rows, shape (n,), a step drops."""
+        by_step = self._whole.filter(pc.equal(self._whole["step"], step))
+        dropped: npt.NDArray[np.bool_] = np.isin(rows, by_step["row"].to_numpy())
+        return dropped
+
     def spans(self, step: int, row: int) -> list[int]:
         """The numbers of the spans that a step cuts out of a row's text, ascending."""
         if step not in self._cuts:
@@ -138,11 +144,6 @@ class Decisions:
         first, last = np.searchsorted(rows, [row, row + 1])
         found: list[int] = spans[first:last].tolist()
         return found
-
-    def dropped_by(self, step: int) -> dict[int, str]:
-        """Why a step drops documents, by row."""
-        found = self._whole.filter(pc.equal(self._whole["step"], step))
-        return dict(zip(found["row"].to_pylist(), found["reason"].to_pylist(), strict=True))
 
     def count_dropped(
         self, rows: npt.NDArray[np.int64], text_bytes: npt.NDArray[np.int64]
