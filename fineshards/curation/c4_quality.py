@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import check, check_flags, is_integer
@@ -50,6 +51,8 @@ class C4Quality(Judge):
         >>> C4Quality(min_num_sentences=2).apply(Batch.of_texts([text])).texts
         ['A line to keep .\\nAnd the end is here!']
     """
+
+    REWRITES: ClassVar[bool] = True
 
     split_paragraph: bool = True
     remove_citations: bool = True

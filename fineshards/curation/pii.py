@@ -16,6 +16,7 @@ import ipaddress
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import xxhash
 
@@ -65,6 +66,8 @@ class Pii(Judge):
         >>> Pii(email_replacement="MAIL").apply(Batch.of_texts(["Ask ann@debian.org."])).texts
         ['Ask MAIL.']
     """
+
+    REWRITES: ClassVar[bool] = True
 
     remove_emails: bool = True
     remove_ips: bool = True
