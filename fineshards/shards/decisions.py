@@ -64,13 +64,17 @@ def merged(tables: Iterable[pa.Table]) -> pa.Table:
 def to_bytes(table: pa.Table, metadata: dict[str, str] | None = None) -> bytes:
     """Decisions as a Parquet file, whose pages have checksums. metadata: stored with the schema."""
     opened = io.BytesIO()
-    pq.write_table(
-        table.replace_schema_metadata(metadata),
+    with pq.ParquetWriter(
         opened,
+        table.schema.remove_metadata(),
         compression="zstd",
         write_page_checksum=True,
         store_schema=False,
-    )
+    ) as writer:
+        writer.write_table(table.replace_schema_metadata(None))
+        if metadata:
+            # Without Arrow's schema, metadata of the table's would not be written.
+            writer.add_key_value_metadata(metadata)
     return opened.getvalue()
 
 
