@@ -22,6 +22,7 @@ from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.assembly import restore_shard
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER
 from fineshards.shards.generations import Generation, kept_name
 from fineshards.shards.job import Job, job_name, of_generation
 from fineshards.shards.layout import table_name
@@ -226,7 +227,8 @@ def _discard(
     kept = {shard.name for shard in manifest.shards}
     kept |= {table_name(name) for name in kept}
     kept |= {file.name for file in manifest.metadata}
-    for folder in ("test", "train", "metadata/documents", REJECTED_FOLDER):
+    lists = ("metadata/documents", REJECTED_FOLDER, DECISIONS_FOLDER, KEYS_FOLDER)
+    for folder in ("test", "train", *lists):
         for entry in list(storage.entries(folder)):
             if entry.name not in kept:
                 storage.delete(entry.name, check)
