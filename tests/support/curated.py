@@ -36,7 +36,7 @@ SCHEMA = pa.schema(
     [("text", pa.string()), ("id", pa.string()), ("group", pa.int64()), ("dump", pa.string())]
 )
 MENU = "Home | Products | Contact us today for more", "© 2019 - all rights reserved by us"
-WORDS = "alpha beta Γάμμα δέλτα café naïve 12 3.5 house tree river — … cloud & stone".split()
+WORDS = ["alpha", "beta", "Γάμμα", "δέλτα", "café", "naïve", "12", "3.5", "house", "tree", "river", "—", "…", "cloud", "&", "stone"]
 
 
 def made_up_files(seed: int, counts: Sequence[int]) -> list[list[Row]]:
