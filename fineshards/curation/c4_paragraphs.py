@@ -1,0 +1,48 @@
+"""Drops documents without long paragraphs, as mC4 does, in datatrove's version."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+from fineshards.curation.batch import Batch
+from fineshards.curation.parameters import check, is_integer
+from fineshards.curation.step import Judge, Outcome
+
+_NAME = "c4_paragraphs"
+
+
+@dataclass(frozen=True)
+class C4Paragraphs(Judge):
+    """Drops a document with too few long lines.
+
+    The rule, names and reason are those of datatrove's C4ParagraphFilter; there they are constants.
+    The reason is `< 3 paragraphs`, with `min_paragraphs`.
+
+    Args:
+        min_paragraphs: The least number of long lines.
+        min_paragraph_len: The characters of the shortest long line.
+
+    Example:
+        >>> batch = Batch.of_texts(["A line.\\nAnd another.", "Only one line."])
+        >>> C4Paragraphs(min_paragraphs=2, min_paragraph_len=5).apply(batch).reasons
+        [None, '< 2 paragraphs']
+    """
+
+    min_paragraphs: int = 3
+    min_paragraph_len: int = 200
+
+    def __post_init__(self) -> None:
+        for name, least in (("min_paragraphs", 1), ("min_paragraph_len", 0)):
+            value = getattr(self, name)
+            fits = is_integer(value) and value >= least
+            check(_NAME, name, value, fits, f"a whole number from {least}")
+
+    def apply(self, batch: Batch) -> Outcome:
+        """See Judge."""
+        reason = f"< {self.min_paragraphs} paragraphs"
+        return Outcome([None if self._has_enough(text) else reason for text in batch.strings])
+
+    def _has_enough(self, text: str) -> bool:
+        longest = heapq.nlargest(self.min_paragraphs, map(len, text.split("\n")))
+        return len(longest) == self.min_paragraphs and longest[-1] >= self.min_paragraph_len

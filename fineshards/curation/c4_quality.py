@@ -1,0 +1,171 @@
+"""Keeps the lines of documents that are prose, as C4 does, in datatrove's version."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fineshards.curation.batch import Batch
+from fineshards.curation.parameters import check, check_flags, is_integer
+from fineshards.curation.step import Judge, Outcome
+from fineshards.curation.words import check_language, pins, tokenizer
+
+_NAME = "c4_quality"
+_CITATION = re.compile(r"\[\d*]|\[edit]|\[citation needed]")
+_ENDS = (".", "?", "!", '"', "'")
+_ELLIPSIS = "..."
+_POLICIES = (
+    *("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies"),
+    "use cookies",
+)
+
+
+@dataclass(frozen=True)
+class C4Quality(Judge):
+    """Drops lines of a document that are no prose, and documents with few sentences left.
+
+    The rules, names and reasons are those of datatrove's C4QualityFilter: `lorem_ipsum`,
+    `curly_bracket`, `too_few_sentences`. It rewrites the text: lines lose white space at their ends
+    and citations, and are joined by line breaks.
+
+    An empty text has no sentences; datatrove drops it so too.
+
+    Args:
+        split_paragraph: Whether the rules apply to lines. False: to sentences, joined by spaces.
+        remove_citations: Remove `[1]`, `[edit]` and `[citation needed]`.
+        filter_no_terminal_punct: Drop lines that do not end with one of `. ? ! " '`, or that end
+            with `...`. FineWeb does not.
+        min_num_sentences: The least number of sentences of the lines that are left. -1: any.
+        min_words_per_line: Drop lines with fewer words, counted by white space. -1: none.
+        max_word_length: Drop lines with a longer word, in characters. -1: none.
+        filter_lorem_ipsum: Drop the document if a line has `lorem ipsum`.
+        filter_javascript: Drop lines with `javascript`.
+        filter_curly_bracket: Drop the document if a line has `{`.
+        filter_policy: Drop lines about cookies, terms of use and privacy.
+        language: The language of the sentences, by spaCy's name.
+
+    Example:
+        >>> text = "A line to keep [1].\\nNot this one\\n Nor does it end... \\nAnd the end is here!"
+        >>> C4Quality(min_num_sentences=2).apply(Batch.of_texts([text])).texts
+        ['A line to keep .\\nAnd the end is here!']
+    """
+
+    REWRITES: ClassVar[bool] = True
+
+    split_paragraph: bool = True
+    remove_citations: bool = True
+    filter_no_terminal_punct: bool = True
+    min_num_sentences: int = 5
+    min_words_per_line: int = 3
+    max_word_length: int = 1000
+    filter_lorem_ipsum: bool = True
+    filter_javascript: bool = True
+    filter_curly_bracket: bool = True
+    filter_policy: bool = True
+    language: str = "en"
+
+    def __post_init__(self) -> None:
+        for name in ("min_num_sentences", "min_words_per_line", "max_word_length"):
+            value = getattr(self, name)
+            check(_NAME, name, value, is_integer(value) and value >= -1, "a whole number from -1")
+        check_flags(
+            self,
+            _NAME,
+            *("split_paragraph", "remove_citations", "filter_no_terminal_punct"),
+            *("filter_lorem_ipsum", "filter_javascript", "filter_curly_bracket", "filter_policy"),
+        )
+        check_language(_NAME, self.language)
+
+    def pins(self) -> dict[str, str]:
+        """See Step."""
+        return pins()
+
+    def apply(self, batch: Batch) -> Outcome:
+        """See Judge."""
+        reasons: list[str | None] = []
+        texts: list[str] = []
+        # Lines of documents that only have enough sentences if some line has several.
+        few: list[tuple[int, list[str]]] = []
+        for index, text in enumerate(batch.strings):
+            kept = self._lines(self._split(text), text)
+            reasons.append(kept if isinstance(kept, str) else None)
+            texts.append(text if isinstance(kept, str) else self._join(kept))
+            if not isinstance(kept, str) and len(kept) < self.min_num_sentences:
+                few.append((index, kept))
+        counts = self._count([line for _, lines in few for line in lines])
+        for index, lines in few:
+            if sum(counts[: len(lines)]) < self.min_num_sentences:
+                reasons[index] = "too_few_sentences"
+            del counts[: len(lines)]
+        return Outcome(reasons, texts)
+
+    def apply_again(self, document: Batch) -> Outcome:
+        """See Judge."""
+        (text,) = document.strings
+        kept = self._lines(self._split(text), None)
+        if isinstance(kept, str):
+            return Outcome([kept], [text])
+        sentences = len(kept)
+        if self.split_paragraph and self.min_num_sentences != -1:
+            sentences = sum(map(tokenizer(self.language).plain_sentences, kept))
+        few = sentences < self.min_num_sentences
+        return Outcome(["too_few_sentences" if few else None], [self._join(kept)])
+
+    def _split(self, text: str) -> Sequence[str]:
+        if self.split_paragraph:
+            return text.splitlines()
+        return tokenizer(self.language).split_sentences(text)
+
+    def _join(self, lines: Iterable[str]) -> str:
+        return ("\n" if self.split_paragraph else " ").join(lines).strip()
+
+    def _count(self, lines: Sequence[str]) -> list[int]:
+        return (
+            tokenizer(self.language).sentences(lines) if self.split_paragraph else [1] * len(lines)
+        )
+
+    def _lines(self, lines: Iterable[str], text: str | None) -> list[str] | str:
+        """The lines to keep, or why the document is dropped.
+
+        text: the lines together. What is not in it is looked for in no line; None: in every line.
+        """
+        citations = self.remove_citations and (text is None or "[" in text)
+        suspicious = text is None or citations or self._is_suspicious(text)
+        kept = []
+        for whole in lines:
+            line = whole.strip()
+            words = line.split()
+            if self.max_word_length != -1 and len(line) > self.max_word_length and words:
+                if max(map(len, words)) > self.max_word_length:
+                    continue
+            if citations:
+                line = _CITATION.sub("", line)
+            if self.filter_no_terminal_punct and (
+                not line.endswith(_ENDS) or line.endswith(_ELLIPSIS)
+            ):
+                continue
+            if len(words) < self.min_words_per_line:
+                continue
+            if suspicious:
+                lowered = line.lower()
+                if self.filter_lorem_ipsum and "lorem ipsum" in lowered:
+                    return "lorem_ipsum"
+                if self.filter_javascript and "javascript" in lowered:
+                    continue
+                if self.filter_curly_bracket and "{" in line:
+                    return "curly_bracket"
+                if self.filter_policy and any(phrase in lowered for phrase in _POLICIES):
+                    continue
+            kept.append(line)
+        return kept
+
+    def _is_suspicious(self, text: str) -> bool:
+        """Whether a line may break a rule on phrases. Holds for lines without citations only."""
+        if "{" in text:
+            return True
+        lowered = text.lower()
+        # Each policy has one of the last three.
+        phrases = ("lorem ipsum", "javascript", "cookie", "terms of use", "privacy policy")
+        return any(phrase in lowered for phrase in phrases)

@@ -1,0 +1,130 @@
+"""Keeps or drops documents by the labels of a fastText classifier.
+
+datatrove's FastTextClassifierFilter, without the scores in the metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fineshards.curation.batch import Batch
+from fineshards.curation.fasttext_model import Model, fasttext_version, labels_of, load_model
+from fineshards.curation.parameters import assign, check, is_number
+from fineshards.curation.pinned import pin, pinned
+from fineshards.curation.step import Judge, Outcome
+from fineshards.errors import UsageError
+
+_PREFIX = "__label__"
+_MODES = ("DOCUMENT", "PARAGRAPH")
+
+Labels = tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class FastText(Judge):
+    """Keeps what has one of some labels, or drops what has one, by the score of the label.
+
+    Args:
+        model_url: The path of a model, local or gs://.
+        keep_labels: Pairs of a label, without `__label__`, and the least score that keeps.
+        remove_labels: Pairs of a label and the least score that removes. Give one of the two.
+        newline_replacement: What the model sees in place of line breaks.
+        filter_mode: "DOCUMENT", or "PARAGRAPH": then paragraphs are judged, those that do not pass
+            are cut, and a document is dropped if nothing is left.
+
+    Example:
+        >>> FastText("quality.bin", keep_labels=[["good", 0.9]]).keep_labels
+        (('good', 0.9),)
+    """
+
+    model_url: str
+    keep_labels: Labels | None = None
+    remove_labels: Labels | None = None
+    newline_replacement: str = ""
+    filter_mode: str = "DOCUMENT"
+
+    def __post_init__(self) -> None:
+        fits = isinstance(self.model_url, str) and self.model_url != ""
+        check("fasttext", "model_url", self.model_url, fits, "the path of a model")
+        for name in ("keep_labels", "remove_labels"):
+            if getattr(self, name) is not None:
+                assign(self, name, _labels(name, getattr(self, name)))
+        fits = (self.keep_labels is None) != (self.remove_labels is None)
+        check("fasttext", "keep_labels", self.keep_labels, fits, "this or remove_labels, not both")
+        replacement = self.newline_replacement
+        fits = isinstance(replacement, str) and "\n" not in replacement
+        check("fasttext", "newline_replacement", replacement, fits, "a string without line breaks")
+        fits = self.filter_mode in _MODES
+        check("fasttext", "filter_mode", self.filter_mode, fits, " or ".join(map(repr, _MODES)))
+
+    def pins(self) -> dict[str, str]:
+        """See Step. Raises UsageError for a label that the model does not have."""
+        pins = {"fasttext": fasttext_version(), self.model_url: pin(self.model_url).sha256}
+        known = [label.removeprefix(_PREFIX) for label in labels_of(pinned(self.model_url))]
+        for label, _ in self.keep_labels or self.remove_labels or ():
+            if label not in known:
+                raise UsageError(
+                    f"fasttext: {self.model_url} has no label {label!r}; its labels are "
+                    f"{', '.join(sorted(known)[:200])}."
+                )
+        return pins
+
+    def apply(self, batch: Batch) -> Outcome:
+        """See Judge."""
+        model = load_model(pinned(self.model_url))
+        reasons: list[str | None] = []
+        texts = []
+        for text in batch.strings:
+            units = [text] if self.filter_mode == "DOCUMENT" else paragraphs(text)
+            left = "".join(unit for unit in units if self._passes(model, unit))
+            texts.append(left)
+            reasons.append(None if left.strip() else "fasttext")
+        return Outcome(reasons, texts if self.filter_mode == "PARAGRAPH" else None)
+
+    def _passes(self, model: Model, unit: str) -> bool:
+        scores = model.scores(unit.strip().replace("\n", self.newline_replacement))
+        found = any(
+            scores.get(_PREFIX + label, -1.0) >= least
+            for label, least in self.keep_labels or self.remove_labels or ()
+        )
+        return found == (self.keep_labels is not None)
+
+
+def paragraphs(text: str) -> list[str]:
+    """The paragraphs of a text, each with the blank lines behind it, as datatrove splits them.
+
+    All line breaks become "\\n"; the last line has none.
+
+    Example:
+        >>> paragraphs("one\\n\\ntwo\\nthree")
+        ['one\\n\\n', 'two\\n', 'three']
+    """
+    found: list[str] = []
+    lines = text.splitlines()
+    for number, line in enumerate(lines, 1):
+        ended = line if number == len(lines) else f"{line}\n"
+        if line.strip() or not found:
+            found.append(ended)
+        else:
+            found[-1] += ended
+    return found
+
+
+def _labels(name: str, value: object) -> Labels:
+    """Pairs of label and score. A single pair may stand alone, as in datatrove."""
+    single = isinstance(value, Sequence) and len(value) > 0 and isinstance(value[0], str)
+    pairs = [value] if single else value
+    fits = isinstance(pairs, Sequence) and len(pairs) > 0 and all(map(_is_pair, pairs))
+    check("fasttext", name, value, fits, "a list of pairs of a label and a score")
+    assert isinstance(pairs, Sequence)
+    return tuple((pair[0], pair[1]) for pair in pairs)
+
+
+def _is_pair(value: object) -> bool:
+    return (
+        isinstance(value, Sequence)
+        and len(value) == 2
+        and isinstance(value[0], str)
+        and is_number(value[1])
+    )

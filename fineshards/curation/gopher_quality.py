@@ -1,0 +1,187 @@
+"""Drops documents whose words are not those of prose: the rules of Gopher, as in datatrove."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from fineshards.curation.batch import Batch
+from fineshards.curation.parameters import assign, check, is_integer, is_number, strings
+from fineshards.curation.punctuation import PUNCTUATION_OR_TERMINAL
+from fineshards.curation.step import Judge, Outcome
+from fineshards.curation.vocabulary import ALPHABETIC, TEXTUAL
+from fineshards.curation.words import Words, check_language, pins, tokenizer, words
+
+_NAME = "gopher_quality"
+STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
+
+_COUNTS = ("min_doc_words", "max_doc_words", "min_stop_words")
+_NUMBERS = (
+    "min_avg_word_length",
+    "max_avg_word_length",
+    "max_symbol_word_ratio",
+    "max_bullet_lines_ratio",
+    "max_ellipsis_lines_ratio",
+    "max_non_alpha_words_ratio",
+)
+
+
+class _Counts(NamedTuple):
+    """Counts of words. Textual words have a character that is no punctuation."""
+
+    words: int
+    textual: int
+    textual_characters: int
+    alphabetic: int
+    stop_words: int
+
+
+@dataclass(frozen=True)
+class GopherQuality(Judge):
+    """Drops a document by the number and length of its words, and by symbols, bullets and stop words.
+
+    The rules, names and reasons are those of datatrove's GopherQualityFilter. The reason is the
+    first rule that a document breaks, in the order of the parameters: `gopher_short_doc`,
+    `gopher_long_doc`, `gopher_below_avg_threshold`, `gopher_above_avg_threshold`,
+    `gopher_too_many_hashes`, `gopher_too_many_ellipsis`, `gopher_too_many_bullets`,
+    `gopher_too_many_end_ellipsis`, `gopher_below_alpha_threshold`, `gopher_enough_stop_words` (too
+    few of them). 0 or None switches a rule off.
+
+    Where datatrove divides by zero: a document without words is dropped as `gopher_short_doc`,
+    whatever the parameters are. If all words are punctuation, they have no average length, and these
+    rules do not apply.
+
+    Args:
+        min_doc_words: The least number of words that are not only punctuation.
+        max_doc_words: The largest number of such words.
+        min_avg_word_length: The least average length of such words, in characters.
+        max_avg_word_length: The largest average length.
+        max_symbol_word_ratio: The most `#` per word, and the most ellipses per word.
+        max_bullet_lines_ratio: The largest fraction of lines that begin with a bullet.
+        max_ellipsis_lines_ratio: The largest fraction of lines that end with an ellipsis.
+        max_non_alpha_words_ratio: The least fraction of words with a letter. datatrove's name.
+        min_stop_words: The least number of different stop words.
+        stop_words: The stop words. None: eight English ones. Upper case counts as another word.
+        language: The language of the words, by spaCy's name.
+
+    Example:
+        >>> batch = Batch.of_texts(["Too short to be kept.", "The cat sat with me, on the mat."])
+        >>> GopherQuality(min_doc_words=6).apply(batch).reasons
+        ['gopher_short_doc', None]
+    """
+
+    min_doc_words: int | None = 50
+    max_doc_words: int | None = 100_000
+    min_avg_word_length: float | None = 3
+    max_avg_word_length: float | None = 10
+    max_symbol_word_ratio: float | None = 0.1
+    max_bullet_lines_ratio: float | None = 0.9
+    max_ellipsis_lines_ratio: float | None = 0.3
+    max_non_alpha_words_ratio: float | None = 0.8
+    min_stop_words: int | None = 2
+    stop_words: tuple[str, ...] | None = None
+    language: str = "en"
+
+    def __post_init__(self) -> None:
+        for name in (*_COUNTS, *_NUMBERS):
+            limit = getattr(self, name)
+            fits = is_integer(limit) if name in _COUNTS else is_number(limit)
+            kind = "a whole number" if name in _COUNTS else "a number"
+            check(
+                _NAME,
+                name,
+                limit,
+                limit is None or (fits and limit >= 0),
+                f"{kind} from 0, or none",
+            )
+        if self.stop_words is not None:
+            assign(self, "stop_words", strings(_NAME, "stop_words", self.stop_words))
+        check_language(_NAME, self.language)
+
+    def pins(self) -> dict[str, str]:
+        """See Step."""
+        return pins()
+
+    def apply(self, batch: Batch) -> Outcome:
+        """See Judge."""
+        found = words(batch, self.language)
+        stop_words = self._stop_words()
+        documents = zip(batch.strings, found, strict=True)
+        return Outcome([self._judge(text, _count(one, stop_words)) for text, one in documents])
+
+    def apply_again(self, document: Batch) -> Outcome:
+        """See Judge."""
+        (text,) = document.strings
+        found = tokenizer(self.language).plain(text)
+        return Outcome([self._judge(text, _count_again(found, self._stop_words()))])
+
+    def _stop_words(self) -> tuple[str, ...]:
+        return STOP_WORDS if self.stop_words is None else self.stop_words
+
+    def _judge(self, text: str, counts: _Counts) -> str | None:
+        if not counts.words or (self.min_doc_words and counts.textual < self.min_doc_words):
+            return "gopher_short_doc"
+        if self.max_doc_words and counts.textual > self.max_doc_words:
+            return "gopher_long_doc"
+        if counts.textual:
+            average = counts.textual_characters / counts.textual
+            if self.min_avg_word_length and average < self.min_avg_word_length:
+                return "gopher_below_avg_threshold"
+            if self.max_avg_word_length and average > self.max_avg_word_length:
+                return "gopher_above_avg_threshold"
+        if symbols := self.max_symbol_word_ratio:
+            if text.count("#") / counts.words > symbols:
+                return "gopher_too_many_hashes"
+            if (text.count("...") + text.count("…")) / counts.words > symbols:
+                return "gopher_too_many_ellipsis"
+        if reason := self._by_lines(text):
+            return reason
+        letters = self.max_non_alpha_words_ratio
+        if letters and counts.alphabetic / counts.words < letters:
+            return "gopher_below_alpha_threshold"
+        if self.min_stop_words and counts.stop_words < self.min_stop_words:
+            return "gopher_enough_stop_words"
+        return None
+
+    def _by_lines(self, text: str) -> str | None:
+        bullets, ellipses = self.max_bullet_lines_ratio, self.max_ellipsis_lines_ratio
+        lines = text.splitlines()
+        if bullets and ("-" in text or "•" in text):
+            count = sum(line.lstrip().startswith(("•", "-")) for line in lines)
+            if count / len(lines) > bullets:
+                return "gopher_too_many_bullets"
+        if ellipses and ("..." in text or "…" in text):
+            count = sum(line.rstrip().endswith(("...", "…")) for line in lines)
+            if count / len(lines) > ellipses:
+                return "gopher_too_many_end_ellipsis"
+        return None
+
+
+def _count(found: Words, stop_words: tuple[str, ...]) -> _Counts:
+    vocabulary, numbers = found
+    properties = vocabulary.properties[numbers]
+    textual = (properties & TEXTUAL) != 0
+    # Which of the stop words are there; place 0 stands for all other words.
+    there = np.zeros(len(stop_words) + 1, np.bool_)
+    there[vocabulary.marks(stop_words)[numbers]] = True
+    return _Counts(
+        words=len(numbers),
+        textual=int(np.count_nonzero(textual)),
+        textual_characters=int(vocabulary.lengths[numbers[textual]].sum()),
+        alphabetic=int(np.count_nonzero(properties & ALPHABETIC)),
+        stop_words=int(np.count_nonzero(there[1:])),
+    )
+
+
+def _count_again(found: Sequence[str], stop_words: tuple[str, ...]) -> _Counts:
+    textual = [word for word in found if any(x not in PUNCTUATION_OR_TERMINAL for x in word)]
+    return _Counts(
+        words=len(found),
+        textual=len(textual),
+        textual_characters=sum(map(len, textual)),
+        alphabetic=sum(any(x.isalpha() for x in word) for word in found),
+        stop_words=len(set(stop_words) & set(found)),
+    )

