@@ -12,7 +12,6 @@ from fineshards.encoders.loading import load_encoder
 from fineshards.errors import OutputError, UsageError
 from fineshards.pipeline.launch import (
     Launch,
-    clear_checkpoints,
     find_input,
     refuse_foreign_files,
     refuse_leaks,
@@ -51,7 +50,7 @@ def prepare_append(config: BuildConfig) -> Launch:
     if not _are_new(before, files):
         # A job that was killed just after its manifest leaves them behind.
         if not config.keep_checkpoints:
-            clear_checkpoints(Checkpoints.of(storage, before))
+            Checkpoints.of(storage, before).clear()
         if config.fail_on_leak:
             refuse_leaks(manifest, storage.root)
         return Launch(before, Checkpoints.of(storage, before), manifest)

@@ -84,7 +84,7 @@ def prepare(config: BuildConfig) -> Launch:
     checkpoints = Checkpoints.of(storage, job)
     if manifest is not None and not config.keep_checkpoints:
         # A job killed just after its manifest leaves them behind.
-        clear_checkpoints(checkpoints)
+        checkpoints.clear()
     if manifest is not None and config.fail_on_leak:
         refuse_leaks(manifest, storage.root)
     return Launch(job, checkpoints, manifest, replaces)
@@ -198,11 +198,6 @@ def default_block_bytes(files: Sequence[SourceFile]) -> int:
     second of work. Smaller for small inputs, so that all workers are busy to the end.
     """
     return min(max(sum(file.size for file in files) // 32, 16 << 20), 64 << 20)
-
-
-def clear_checkpoints(checkpoints: Checkpoints) -> None:
-    """Deletes the files that only an unfinished job needs; raises OutputError if it is replaced."""
-    checkpoints.clear()
 
 
 def _resolve_dtype(wanted: str, tokenizer: Tokenizer) -> str:
