@@ -47,6 +47,7 @@ def prepare_append(config: BuildConfig) -> Launch:
     files, origin = find_input(config)
     refuse_overlap(storage, files, (config.dataset,) if config.dataset else config.patterns)
     refuse_foreign_files(storage)
+    files = settle_input(files, before.settings.columns, config)
     if not _are_new(before, files):
         # A job that was killed just after its manifest leaves them behind.
         if not config.keep_checkpoints:
@@ -54,7 +55,6 @@ def prepare_append(config: BuildConfig) -> Launch:
         if config.fail_on_leak:
             refuse_leaks(manifest, storage.root)
         return Launch(before, Checkpoints.of(storage, before), manifest)
-    files = settle_input(files, before.settings.columns, config)
     number = manifest.generation + 1
     job = Job(
         before.settings,
