@@ -10,17 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from fineshards.config import BuildConfig, flags
 from fineshards.errors import UsageError
-from fineshards.shards.curated_files import keys_name
-from fineshards.shards.manifest import Manifest
-from fineshards.shards.records import SourceFile
-from fineshards.sources.finding import find_files
-from fineshards.storage.base import open_storage
 from fineshards.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from fineshards.curation.recipe import NamedStep, Recipe
     from fineshards.curation.seen_in import SeenIn
     from fineshards.shards.recipes import RecipeRecord
+    from fineshards.shards.records import SourceFile
 
 # Recipes in the package.
 _SHIPPED = files("fineshards.curation").joinpath("recipes")
@@ -37,6 +33,8 @@ def shipped_recipes() -> dict[str, str]:
 def read_recipe(place: str) -> str:
     """The content of a recipe, by path, gs:// or name; raises UsageError if there is none."""
     if "://" in place:
+        from fineshards.storage.base import open_storage
+
         folder, _, name = place.rpartition("/")
         return open_storage(folder).read(name).decode("utf-8", "replace")
     if os.path.isfile(place):
@@ -67,6 +65,7 @@ def recipe_shown(place: str, everything: bool = False) -> str:
         return content
     from fineshards.commands.status import latest_job
     from fineshards.curation.recipe_text import recipe_text
+    from fineshards.storage.base import open_storage
 
     storage = open_storage(place)
     job = latest_job(storage)
@@ -153,6 +152,7 @@ def describe_steps(steps: list[NamedStep], keep_keys: bool) -> RecipeRecord | No
 def _indexes(steps: Iterable[NamedStep]) -> Iterator[tuple[int, SourceFile]]:
     """What each step `seen_in` looks documents up in, numbered."""
     from fineshards.curation.seen_in import SeenIn
+    from fineshards.sources.finding import find_files
 
     for number, each in enumerate(steps):
         if isinstance(each.step, SeenIn):
@@ -164,6 +164,11 @@ def _indexes(steps: Iterable[NamedStep]) -> Iterator[tuple[int, SourceFile]]:
 
 def _keys_in(folder: str, step: SeenIn) -> Iterator[SourceFile]:
     """The files of a dataset's keys; raises UsageError if it has none of that kind."""
+    from fineshards.shards.curated_files import keys_name
+    from fineshards.shards.manifest import Manifest
+    from fineshards.shards.records import SourceFile
+    from fineshards.storage.base import open_storage
+
     storage = open_storage(folder)
     manifest = Manifest.load_finished(storage)
     recipe, wanted = manifest.settings.recipe, step.inner.record()
