@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from fineshards.config import flags
 from fineshards.errors import UsageError
-from fineshards.storage.base import open_storage
 from fineshards.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -30,6 +29,8 @@ def shipped_recipes() -> dict[str, str]:
 def read_recipe(place: str) -> str:
     """The content of a recipe, by path, gs:// or name; raises UsageError if there is none."""
     if "://" in place:
+        from fineshards.storage.base import open_storage
+
         folder, _, name = place.rpartition("/")
         return open_storage(folder).read(name).decode("utf-8", "replace")
     if os.path.isfile(place):
@@ -60,6 +61,7 @@ def recipe_shown(place: str, everything: bool = False) -> str:
         return content
     from fineshards.commands.status import latest_job
     from fineshards.curation.recipe_text import recipe_text
+    from fineshards.storage.base import open_storage
 
     storage = open_storage(place)
     job = latest_job(storage)

@@ -115,6 +115,20 @@ class Stage:
             return COUNTS.empty_table()
         return pa.table(json.loads(stored), schema=COUNTS)
 
+    def judged_blocks(self) -> dict[tuple[int, int], float]:
+        """When each judged block was finished, by (file, block)."""
+        found = {}
+        for entry in self._storage.entries(self._name("judged", "").rstrip("/")):
+            stem, _, ending = entry.name.rpartition("/")[2].partition(".")
+            if ending == "parquet":
+                file, _, index = stem.partition("-")
+                found[int(file), int(index)] = entry.modified
+        return found
+
+    def marked_files(self) -> int:
+        """The number of source files whose marks are stored."""
+        return sum(1 for _ in self._storage.entries(self._name("marked", "").rstrip("/")))
+
     # -- keys of documents that others have
 
     def write_index(self, number: int, keys: Records) -> KeyFile:
