@@ -36,7 +36,24 @@ SCHEMA = pa.schema(
     [("text", pa.string()), ("id", pa.string()), ("group", pa.int64()), ("dump", pa.string())]
 )
 MENU = "Home | Products | Contact us today for more", "© 2019 - all rights reserved by us"
-WORDS = "alpha beta Γάμμα δέλτα café naïve 12 3.5 house tree river — … cloud & stone".split()
+WORDS = [
+    "alpha",
+    "beta",
+    "Γάμμα",
+    "δέλτα",
+    "café",
+    "naïve",
+    "12",
+    "3.5",
+    "house",
+    "tree",
+    "river",
+    "—",
+    "…",
+    "cloud",
+    "&",
+    "stone",
+]
 
 
 def made_up_files(seed: int, counts: Sequence[int]) -> list[list[Row]]:
@@ -85,7 +102,9 @@ def _made_up_text(draw: random.Random, known: list[str]) -> str | None:
 
 
 def _paragraph(draw: random.Random) -> str:
-    lines = [" ".join(draw.choices(WORDS, k=draw.randint(3, 25))) for _ in range(draw.randint(1, 4))]
+    lines = [
+        " ".join(draw.choices(WORDS, k=draw.randint(3, 25))) for _ in range(draw.randint(1, 4))
+    ]
     return draw.choice(["\n", ". "]).join(lines)
 
 
