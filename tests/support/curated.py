@@ -37,22 +37,8 @@ SCHEMA = pa.schema(
 )
 MENU = "Home | Products | Contact us today for more", "© 2019 - all rights reserved by us"
 WORDS = [
-    "alpha",
-    "beta",
-    "Γάμμα",
-    "δέλτα",
-    "café",
-    "naïve",
-    "12",
-    "3.5",
-    "house",
-    "tree",
-    "river",
-    "—",
-    "…",
-    "cloud",
-    "&",
-    "stone",
+    *("alpha", "beta", "Γάμμα", "δέλτα", "café", "naïve", "12", "3.5"),
+    *("house", "tree", "river", "—", "…", "cloud", "&", "stone"),
 ]
 
 
@@ -278,7 +264,8 @@ def _keys(stream: _Stream, place: Place, step: Keyed) -> list[tuple[Any, int]]:
     """The keys of a document, each with the number of its span."""
     found = step.keys(stream.batch(place, step))
     keys = [tuple(key) if isinstance(key, list) else key for key in found.keys.tolist()]
-    return list(zip(keys, [0] * len(keys) if found.spans is None else found.spans.tolist()))
+    spans = [0] * len(keys) if found.spans is None else found.spans.tolist()
+    return list(zip(keys, spans, strict=True))
 
 
 def _drop_repeated(stream: _Stream, number: int, step: Keyed) -> None:
