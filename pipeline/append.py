@@ -16,6 +16,7 @@ from fineshards.pipeline.launch import (
     find_input,
     refuse_foreign_files,
     refuse_leaks,
+    settle_input,
 )
 from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.assembly import restore_shard
@@ -30,6 +31,7 @@ from fineshards.shards.manifest_checks import refuse_earlier_version
 from fineshards.shards.plan import Before
 from fineshards.shards.records import SourceFile
 from fineshards.shards.rejected import REJECTED_FOLDER
+from fineshards.shards.statistics import statistics_name
 from fineshards.storage.base import Storage, open_storage
 
 
@@ -54,6 +56,7 @@ def prepare_append(config: BuildConfig) -> Launch:
         if config.fail_on_leak:
             refuse_leaks(manifest, storage.root)
         return Launch(before, Checkpoints.of(storage, before), manifest)
+    files = settle_input(files, before.settings.columns, config)
     number = manifest.generation + 1
     job = Job(
         before.settings,
@@ -230,6 +233,7 @@ def _discard(
             if entry.name not in kept:
                 storage.delete(entry.name, check)
     storage.delete_folder(CHECKPOINTS, check)
+    storage.delete(statistics_name(generation), check)
     storage.delete(kept_name(generation), check)
     if generation == 2:
         # A dataset that has not grown has no other manifest.

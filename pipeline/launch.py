@@ -37,11 +37,15 @@ from fineshards.shards.job import (
 )
 from fineshards.shards.layout import HASH_VERSION, KEY_VERSION, SPLITS, Shuffle, SplitRule
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.measures import OPTIONAL_COLUMNS
 from fineshards.shards.plan import Before
 from fineshards.shards.records import SourceFile
 from fineshards.shards.rejected import REJECTED_FOLDER
 from fineshards.shards.split_hash import split_column
+from fineshards.shards.statistics import statistics_name
+from fineshards.sources.extraction import with_extraction
 from fineshards.sources.finding import find_files
+from fineshards.sources.limit import first_documents
 from fineshards.storage.base import TEMPORARY, Storage, open_storage
 
 if TYPE_CHECKING:
@@ -112,11 +116,17 @@ def describe_job(config: BuildConfig) -> tuple[Job, bytes]:
     """
     files, origin = find_input(config)
     steps = steps_of(config)
+    files = settle_input(files, columns_of(config), config)
     tokenizer, vocabulary = describe_tokenizer(
         _tokenizer_place(os.fspath(config.tokenizer)), config.tokenizer_engine, config.eot_token
     )
+    statistics = config.statistics or bool(steps)
     settings = Settings(
-        columns=replace(columns_of(config), others=columns_of_steps(steps)),
+        columns=replace(
+            columns_of(config),
+            others=columns_of_steps(steps),
+            optional=OPTIONAL_COLUMNS if statistics else (),
+        ),
         tokenizer=tokenizer,
         shard_tokens=config.shard_tokens,
         split=_split_rule(config),
@@ -124,6 +134,7 @@ def describe_job(config: BuildConfig) -> tuple[Job, bytes]:
         dtype=_resolve_dtype(config.dtype, tokenizer),
         shuffle=None if config.shuffle_seed is None else Shuffle(config.shuffle_seed, KEY_VERSION),
         recipe=describe_steps(steps, config.keep_keys),
+        statistics=statistics,
     )
     return Job(settings, tuple(files), origin), vocabulary
 
@@ -227,6 +238,19 @@ def find_input(config: BuildConfig) -> tuple[list[SourceFile], tuple[tuple[str, 
         "commit": resolved.commit or "",
     }
     return resolved.files, tuple(origin.items())
+
+
+def settle_input(
+    files: Sequence[SourceFile], columns: Columns, config: BuildConfig
+) -> list[SourceFile]:
+    """The files with how they are read: what extracts their text, and where a limit ends them."""
+    found = with_extraction(files, config.extract)
+    if config.limit is None:
+        return found
+    # What reads files starts threads, so it has no place in the process that is forked.
+    if own_process.is_alone():
+        return call_in_fresh_interpreter(first_documents, found, columns, config.limit)
+    return first_documents(found, columns, config.limit)
 
 
 def _resolve(config: BuildConfig) -> ResolvedDataset:
@@ -356,6 +380,6 @@ def _clear(storage: Storage, check: Callable[[], object]) -> None:
     lists = ("metadata/documents", REJECTED_FOLDER, GENERATIONS_FOLDER)
     for folder in (*SPLITS, CHECKPOINTS, *lists, DECISIONS_FOLDER, KEYS_FOLDER):
         storage.delete_folder(folder, check)
-    for name in TOKENIZER_FILES.values():
+    for name in (*TOKENIZER_FILES.values(), statistics_name(1)):
         storage.delete(name, check)
     storage.delete(JOB_NAME, check)

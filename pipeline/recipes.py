@@ -51,6 +51,36 @@ def read_recipe(place: str) -> str:
     return shipped[place]
 
 
+def recipe_shown(place: str, everything: bool = False) -> str:
+    """A recipe as TOML: one by name or path as it is written, or the steps of a dataset.
+
+    everything: of a dataset, also the parameters that have their default.
+
+    Raises UsageError for a recipe that cannot be used, or a dataset without one.
+    """
+    if place.endswith(".toml") or not _is_folder(place):
+        content = read_recipe(place)
+        if place not in shipped_recipes():
+            from fineshards.curation.recipe import parse_recipe
+
+            parse_recipe(content, place)
+        return content
+    from fineshards.commands.status import latest_job
+    from fineshards.curation.recipe_text import recipe_text
+
+    storage = open_storage(place)
+    job = latest_job(storage)
+    if job is None:
+        raise UsageError(f"{storage.root} holds no fineshards job. Give its folder, or a recipe.")
+    if job.settings.recipe is None:
+        raise UsageError(f"{storage.root} was built without steps: there is no recipe to show.")
+    return recipe_text(job.settings.recipe, f"the steps of {storage.root}", everything)
+
+
+def _is_folder(place: str) -> bool:
+    return "://" in place or os.path.isdir(place)
+
+
 def load_recipe(place: str) -> Recipe:
     """A recipe by path or name; raises UsageError for anything that it may not hold."""
     from fineshards.curation.recipe import parse_recipe

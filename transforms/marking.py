@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from fineshards.commands.indexes import key_type
 from fineshards.curation.curator import Curator
 from fineshards.curation.seen_in import SeenIn
 from fineshards.curation.step import Keyed, KeyedSpans
@@ -21,7 +22,6 @@ from fineshards.shards.marks import (
     edges,
     file_of,
     is_external,
-    key_dtype,
     mark,
     mark_dtype,
     merge_marks,
@@ -123,11 +123,6 @@ class Marking:
             (file, self._range(name, start * size, stop * size, marks[start:stop]))
             for file, start, stop in places
         ]
-
-
-def key_type(keyed: Keyed) -> np.dtype[np.void]:
-    """The type of the records of a step's keys."""
-    return key_dtype(keyed.key_bits, isinstance(keyed, KeyedSpans))
 
 
 def _joins(keyed: Keyed) -> bool:

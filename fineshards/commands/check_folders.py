@@ -11,6 +11,7 @@ from fineshards.shards.job import JOB_NAME, Job
 from fineshards.shards.layout import SPLITS, table_name
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.rejected import REJECTED_FOLDER
+from fineshards.shards.statistics import statistics_name
 from fineshards.storage.base import TEMPORARY, Storage
 
 _FOLDERS = (*SPLITS, "metadata")
@@ -52,7 +53,11 @@ class Folders:
         # What an append has written so far is checked when it is finished.
         made = (*(f"{split}/{split}_" for split in SPLITS), "metadata/documents/", REJECTED_FOLDER)
         made = (*made, DECISIONS_FOLDER, KEYS_FOLDER)
-        records = (job.record_name, kept_name(job.generation), kept_name(job.generation - 1))
+        records = (
+            job.record_name,
+            *(kept_name(number) for number in (job.generation, job.generation - 1)),
+            statistics_name(job.generation),
+        )
         return name in records or name.startswith(made)
 
     def problems(self) -> Iterator[str]:

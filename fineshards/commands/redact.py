@@ -25,7 +25,7 @@ from fineshards.shards.job import Job
 from fineshards.shards.layout import table_name
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.manifest_checks import refuse_earlier_version
-from fineshards.shards.metadata import metadata_files
+from fineshards.shards.metadata import metadata_files, of_earlier_jobs
 from fineshards.shards.records import ShardRecord
 from fineshards.shards.redaction import Redaction, overwrite
 from fineshards.storage.base import Storage, open_storage
@@ -139,7 +139,13 @@ def _overwrite_all(dataset: Dataset, job: Job, by_shard: dict[int, list[_Piece]]
         shards=tuple(records.get(at, shard) for at, shard in enumerate(before.shards)),
         generations=job.generations,
         metadata=tuple(
-            sorted(metadata_files(storage, job, before.reports), key=lambda file: file.name)
+            sorted(
+                [
+                    *metadata_files(storage, job, before.reports),
+                    *of_earlier_jobs(before.metadata),
+                ],
+                key=lambda file: file.name,
+            )
         ),
     ).save(storage, before)
     checkpoints.clear()

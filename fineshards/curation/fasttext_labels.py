@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
+from fineshards.curation import words
 from fineshards.curation.batch import Batch
-from fineshards.curation.fasttext_model import Model, fasttext_version, labels_of, load_model
+from fineshards.curation.fasttext_model import Model, fasttext_version, load_model
 from fineshards.curation.parameters import assign, check, is_number
 from fineshards.curation.pinned import pin, pinned
 from fineshards.curation.step import Judge, Outcome
 from fineshards.errors import UsageError
 
 _PREFIX = "__label__"
-_MODES = ("DOCUMENT", "PARAGRAPH")
+_MODES = ("DOCUMENT", "PARAGRAPH", "SENTENCE")
 
 Labels = tuple[tuple[str, float], ...]
 
@@ -30,13 +32,17 @@ class FastText(Judge):
         keep_labels: Pairs of a label, without `__label__`, and the least score that keeps.
         remove_labels: Pairs of a label and the least score that removes. Give one of the two.
         newline_replacement: What the model sees in place of line breaks.
-        filter_mode: "DOCUMENT", or "PARAGRAPH": then paragraphs are judged, those that do not pass
-            are cut, and a document is dropped if nothing is left.
+        filter_mode: "DOCUMENT", "PARAGRAPH" or "SENTENCE". Paragraphs and (English) sentences are
+            judged by themselves; those that do not pass are cut, and a document is dropped if
+            nothing is left.
 
     Example:
         >>> FastText("quality.bin", keep_labels=[["good", 0.9]]).keep_labels
         (('good', 0.9),)
     """
+
+    # In a mode that cuts, see __post_init__.
+    REWRITES: ClassVar[bool] = True
 
     model_url: str
     keep_labels: Labels | None = None
@@ -55,13 +61,19 @@ class FastText(Judge):
         replacement = self.newline_replacement
         fits = isinstance(replacement, str) and "\n" not in replacement
         check("fasttext", "newline_replacement", replacement, fits, "a string without line breaks")
+        assign(self, "REWRITES", self.filter_mode != "DOCUMENT")
         fits = self.filter_mode in _MODES
         check("fasttext", "filter_mode", self.filter_mode, fits, " or ".join(map(repr, _MODES)))
 
+    @property
+    def _by_sentence(self) -> bool:
+        return self.filter_mode == "SENTENCE"
+
     def pins(self) -> dict[str, str]:
         """See Step. Raises UsageError for a label that the model does not have."""
-        pins = {"fasttext": fasttext_version(), self.model_url: pin(self.model_url).sha256}
-        known = [label.removeprefix(_PREFIX) for label in labels_of(pinned(self.model_url))]
+        pins = words.pins() if self._by_sentence else {}
+        pins |= {"fasttext": fasttext_version(), self.model_url: pin(self.model_url).sha256}
+        known = [label.removeprefix(_PREFIX) for label in load_model(pinned(self.model_url)).labels]
         for label, _ in self.keep_labels or self.remove_labels or ():
             if label not in known:
                 raise UsageError(
@@ -76,11 +88,17 @@ class FastText(Judge):
         reasons: list[str | None] = []
         texts = []
         for text in batch.strings:
-            units = [text] if self.filter_mode == "DOCUMENT" else paragraphs(text)
+            units = self._units(text)
             left = "".join(unit for unit in units if self._passes(model, unit))
             texts.append(left)
             reasons.append(None if left.strip() else "fasttext")
-        return Outcome(reasons, texts if self.filter_mode == "PARAGRAPH" else None)
+        return Outcome(reasons, None if self.filter_mode == "DOCUMENT" else texts)
+
+    def _units(self, text: str) -> list[str]:
+        """The parts of a text that are judged by themselves."""
+        if self.filter_mode == "PARAGRAPH":
+            return paragraphs(text)
+        return words.tokenizer("en").split_sentences(text) if self._by_sentence else [text]
 
     def _passes(self, model: Model, unit: str) -> bool:
         scores = model.scores(unit.strip().replace("\n", self.newline_replacement))

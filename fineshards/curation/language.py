@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.fasttext_model import Model, fasttext_version, labels_of, load_model
+from fineshards.curation.fasttext_model import Model, fasttext_version, load_model
 from fineshards.curation.parameters import assign, check, is_number, strings
 from fineshards.curation.pinned import package_file, pin, pinned
 from fineshards.curation.step import Judge, Outcome
@@ -58,8 +58,9 @@ class Language(Judge):
         """See Step. Raises UsageError for a language that the model does not know."""
         path = self._path()
         pins = {"fasttext": fasttext_version(), "language model": pin(path).sha256}
+        labels = load_model(pinned(path)).labels
         if self.languages is not None:
-            known = {_language(label) for label in labels_of(pinned(path))}
+            known = {_language(label) for label in labels}
             if unknown := sorted(set(self.languages) - known):
                 raise UsageError(
                     f"language: languages names {', '.join(unknown)}, which {path} does not know; "

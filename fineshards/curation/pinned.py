@@ -7,8 +7,11 @@ the content that was pinned or fail. What is made of a file is cached by its `Pi
 
 from __future__ import annotations
 
+import fnmatch
+import glob
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -22,6 +25,7 @@ from fineshards.extras import require
 from fineshards.storage.base import Storage, open_storage
 
 _READ_BYTES = 1 << 20
+_WILDCARDS = re.compile(r"[*?[]")
 
 
 class Pinned(NamedTuple):
@@ -32,6 +36,7 @@ class Pinned(NamedTuple):
 
 
 _found: dict[str, Pinned] = {}
+_matched: dict[str, tuple[Pinned, ...]] = {}
 
 
 def pin(path: str) -> Pinned:
@@ -50,6 +55,30 @@ def pinned(path: str) -> Pinned:
     return _found.get(path) or pin(path)
 
 
+def pin_pattern(pattern: str) -> tuple[Pinned, ...]:
+    """Returns the files that match a pattern now, sorted by path.
+
+    In a pattern, `*` and `?` match within a name, and local patterns may have `**` for any folders.
+    Raises InputError if there are none.
+    """
+    if not _WILDCARDS.search(pattern):
+        paths = [pattern]
+    elif pattern.startswith("gs://"):
+        paths = _listed(pattern)
+    else:
+        paths = glob.glob(os.path.expanduser(pattern), recursive=True)
+    files = tuple(pin(path) for path in sorted(paths) if not os.path.isdir(path))
+    if not files:
+        raise InputError(f"{pattern}: no file matches. Correct the pattern.")
+    _matched[pattern] = files
+    return files
+
+
+def pinned_pattern(pattern: str) -> tuple[Pinned, ...]:
+    """Returns the files of a pattern as this process pinned them last."""
+    return _matched.get(pattern) or pin_pattern(pattern)
+
+
 def read(file: Pinned) -> bytes:
     """The content of a pinned file; raises InputError if it is another one by now."""
     storage, name = _place(file.path)
@@ -63,8 +92,15 @@ def read(file: Pinned) -> bytes:
 def local_copy(file: Pinned) -> Iterator[str]:
     """The path of a local file with the content of a pinned one, while the body runs.
 
-    For libraries that read from a path alone. The copy is deleted afterwards.
+    For libraries that read from a path alone. A local file is used itself; a copy of another one is
+    deleted afterwards.
     """
+    if "://" not in file.path:
+        path = os.path.expanduser(file.path)
+        with _explained(file.path), open(path, "rb") as opened:
+            _check(file, _digest(opened))
+        yield path
+        return
     storage, name = _place(file.path)
     with tempfile.NamedTemporaryFile(prefix="fineshards-", suffix=os.path.basename(name)) as copy:
         with _explained(file.path), storage.open(name, _READ_BYTES) as opened:
@@ -108,6 +144,22 @@ def _check(file: Pinned, sha256: str) -> None:
             f"{file.path} has sha256 {sha256}, expected {file.sha256}: it changed since the job "
             "was launched. Restore the file, or start over with --overwrite."
         )
+
+
+def _listed(pattern: str) -> list[str]:
+    """The objects that match a pattern whose wildcards match within a name."""
+    folder = _WILDCARDS.split(pattern, maxsplit=1)[0].rpartition("/")[0]
+    storage = open_storage(folder)
+    parts = [re.compile(fnmatch.translate(part)) for part in pattern.split("/")]
+    with _explained(pattern):
+        paths = [storage.path(entry.name) for entry in storage.entries("")]
+    split = {path: path.split("/") for path in paths}
+    return [
+        path
+        for path, names in split.items()
+        if len(names) == len(parts)
+        and all(part.match(name) for part, name in zip(parts, names, strict=True))
+    ]
 
 
 def _place(path: str) -> tuple[Storage, str]:

@@ -130,6 +130,12 @@ class Decisions:
         found: npt.NDArray[np.bool_] = self.dropped_rows[places] == rows
         return found
 
+    def dropped_by(self, step: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which of the given rows, shape (n,), a step drops."""
+        by_step = self._whole.filter(pc.equal(self._whole["step"], step))
+        dropped: npt.NDArray[np.bool_] = np.isin(rows, by_step["row"].to_numpy())
+        return dropped
+
     def spans(self, step: int, row: int) -> list[int]:
         """The numbers of the spans that a step cuts out of a row's text, ascending."""
         if step not in self._cuts:

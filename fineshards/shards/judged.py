@@ -1,7 +1,8 @@
 """Checkpoints of the stages of a recipe, beside those of `checkpoints.py`.
 
-    judged/0/00003-00012.decisions         what stage 0 decided about the rows of a block; later
-                                           than the keys, so it marks the block as judged
+    judged/0/00003-00012.decisions         what stage 0 decided about the rows of a block, and what
+                                           it counted, as JSON in the metadata; later than the keys,
+                                           so it marks the block as judged
     judged/0/00003-00012.keys              the keys of the documents that are left, sorted
     marks/0/00005-of-00016.marks           which documents have a key of an earlier one, by range
                                            of keys, sorted by position
@@ -29,6 +30,7 @@ from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.decisions import Decisions, from_bytes, merged, to_bytes
 from fineshards.shards.marks import Records
 from fineshards.shards.records import JSON_ERRORS, Block, SourceFile
+from fineshards.shards.statistics import COUNTS
 from fineshards.storage.checksums import crc32c
 
 # Bytes of a file, of keys or of marks: the file's name, start and stop; or the bytes themselves,
@@ -69,13 +71,24 @@ class Stage:
 
     # -- judged blocks
 
-    def write_block(self, block: Block, tables: Sequence[pa.Table], keys: Records | None) -> None:
-        """Stores what the stage decided about a block, and the keys of the documents left."""
+    def write_block(
+        self,
+        block: Block,
+        tables: Sequence[pa.Table],
+        keys: Records | None,
+        statistics: pa.Table | None = None,
+    ) -> None:
+        """Stores what the stage decided about a block, and the keys of the documents left.
+
+        statistics: what was counted meanwhile; None for nothing.
+        """
         metadata = {"keys": "0", "crc32c": "0"}
         if keys is not None:
             content = keys.tobytes()
             checksum = self._storage.write(self.keys_file(block), content, durable=False)
             metadata = {"keys": str(len(keys)), "crc32c": str(checksum)}
+        if statistics is not None:
+            metadata["statistics"] = json.dumps(statistics.to_pydict())
         self._write_decisions(self._block_name(block), to_bytes(merged(tables), metadata))
 
     def read_block(self, block: Block, key_type: np.dtype[np.void] | None) -> int | None:
@@ -94,6 +107,13 @@ class Stage:
     def decisions(self, block: Block) -> pa.Table:
         """What the stage decided about a block; raises OutputError if it is not there."""
         return self._decisions(self._block_name(block))
+
+    def statistics(self, block: Block) -> pa.Table:
+        """What was counted with the decisions about a block."""
+        stored = (self.decisions(block).schema.metadata or {}).get(b"statistics")
+        if stored is None:
+            return COUNTS.empty_table()
+        return pa.table(json.loads(stored), schema=COUNTS)
 
     # -- keys of documents that others have
 

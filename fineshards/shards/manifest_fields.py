@@ -21,15 +21,16 @@ from fineshards.shards.records import (
 )
 from fineshards.shards.rejected import REJECTED_FOLDER
 from fineshards.shards.reports import FileReport
+from fineshards.shards.statistics import statistics_name
 
 # What a manifest may name. Its names are opened, so no other name may lead out of the folder.
 _SHARD_NAME = re.compile(r"(test|train)/\1_[0-9]{4,}\.npy")
 _METADATA_NAME = re.compile(
-    "|".join(map(re.escape, (JOB_NAME, *TOKENIZER_FILES.values())))
+    "|".join(map(re.escape, (JOB_NAME, *TOKENIZER_FILES.values(), statistics_name(1))))
     + rf"|{REJECTED_FOLDER}/[0-9]+-[0-9]+\.jsonl"
     + rf"|{DECISIONS_FOLDER}/[0-9]+\.parquet"
     + rf"|{KEYS_FOLDER}/[0-9]+-[0-9]+\.keys"
-    + rf"|{GENERATIONS_FOLDER}/[0-9]{{4,}}(\.job)?\.json"
+    + rf"|{GENERATIONS_FOLDER}/[0-9]{{4,}}((\.job)?\.json|\.statistics\.parquet)"
 )
 
 _NamedRecord = TypeVar("_NamedRecord", ShardRecord, MetadataFile)
@@ -57,7 +58,7 @@ def manifest_fields(content: dict[str, Any]) -> dict[str, Any]:
         "fingerprint": as_text(content["fingerprint"]),
         "origin": tuple((name, as_text(value)) for name, value in content["origin"].items()),
         "settings": settings,
-        "files": tuple(from_fields(SourceFile, fields) for fields in content["files"]),
+        "files": tuple(SourceFile.from_json(fields) for fields in content["files"]),
         "reports": tuple(
             from_fields(
                 FileReport,

@@ -11,11 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from fineshards.errors import OutputError
+from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER
 from fineshards.shards.generations import kept_name
 from fineshards.shards.job import JOB_NAME, Job, job_name
 from fineshards.shards.records import JSON_ERRORS, MetadataFile
 from fineshards.shards.rejected import REJECTED_FOLDER, rejected_paths
 from fineshards.shards.reports import FileReport
+from fineshards.shards.statistics import is_statistics
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c
 
@@ -24,6 +26,15 @@ def earlier_names(generation: int) -> list[str]:
     """The files in `metadata/generations/` of a generation, but for its own manifest."""
     records = [job_name(number) for number in range(2, generation + 1)]
     return sorted([*records, *(kept_name(number) for number in range(1, generation))])
+
+
+def of_earlier_jobs(metadata: Iterable[MetadataFile]) -> list[MetadataFile]:
+    """Those files that only the job of their generation makes, and later ones keep as they are.
+
+    metadata: of the generation before.
+    """
+    folders = (DECISIONS_FOLDER, KEYS_FOLDER)
+    return [file for file in metadata if file.name.startswith(folders) or is_statistics(file.name)]
 
 
 def metadata_files(

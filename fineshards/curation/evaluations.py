@@ -1,0 +1,125 @@
+"""Texts of evaluations, read from JSON Lines, csv, tsv and Parquet files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import orjson
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from fineshards.curation.pinned import Pinned, read
+from fineshards.errors import InputError, UsageError
+
+_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+_SEPARATORS = {"csv": ",", "tsv": "\t"}
+FORMATS = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet")
+
+
+class Record(NamedTuple):
+    """A record of a file. line: its line in JSON Lines, else its number; both count from 1."""
+
+    line: int
+    values: dict[str, Any]
+
+
+def task_of(path: str) -> str:
+    """The task that a file stands for: its name without endings of formats.
+
+    Example:
+        >>> task_of("gs://bucket/evals/gsm8k.test.jsonl.gz")
+        'gsm8k.test'
+    """
+    stem, _ = _format_and_stem(path)
+    return stem.rpartition("/")[2]
+
+
+def records(file: Pinned) -> Iterator[Record]:
+    """Yields the records of a file.
+
+    Raises InputError for a damaged file, UsageError for a format that cannot be read.
+    """
+    _, format_ = _format_and_stem(file.path)
+    content = read(file)
+    try:
+        for ending, compression in _COMPRESSIONS.items():
+            if file.path.endswith(ending):
+                with pa.CompressedInputStream(pa.BufferReader(content), compression) as opened:
+                    content = opened.read()
+        yield from _jsonl(content) if format_ in FORMATS[:3] else _table(content, format_)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"{file.path} cannot be read as {format_}: {error}") from error
+
+
+def strings_in(value: object) -> Iterator[str]:
+    """Yields the strings in a value: itself, or those in its lists and objects, in order.
+
+    Example:
+        >>> list(strings_in({"question": "Why?", "choices": ["a", {"text": "b"}], "answer": 1}))
+        ['Why?', 'a', 'b']
+    """
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from strings_in(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from strings_in(one)
+
+
+def chosen(file: Pinned, record: Record, columns: Sequence[str]) -> list[Any]:
+    """The values of columns of a record; raises UsageError if it has not all of them."""
+    if missing := [name for name in columns if name not in record.values]:
+        raise UsageError(
+            f"decontaminate: {file.path}, record {record.line} has no column {missing[0]!r}; its "
+            f"columns are {', '.join(record.values)}."
+        )
+    return [record.values[name] for name in columns]
+
+
+def _format_and_stem(path: str) -> tuple[str, str]:
+    stem = path
+    for ending in _COMPRESSIONS:
+        stem = stem.removesuffix(ending)
+    stem, _, format_ = stem.rpartition(".")
+    if format_ not in FORMATS or (format_ == "parquet" and not path.endswith("parquet")):
+        raise UsageError(
+            f"decontaminate: files names {path}, expected files that end with "
+            f".{', .'.join(FORMATS)}; all but Parquet may end with .gz or .zst too."
+        )
+    return stem, format_
+
+
+def _jsonl(content: bytes) -> Iterator[Record]:
+    for number, line in enumerate(content.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            values = orjson.loads(line)
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from error
+        if not isinstance(values, dict):
+            raise ValueError(f"line {number} is not an object")
+        yield Record(number, values)
+
+
+def _table(content: bytes, format_: str) -> Iterator[Record]:
+    opened = pa.BufferReader(content)
+    if format_ == "parquet":
+        table = pa.parquet.read_table(opened, use_threads=False)
+    else:
+        table = pa.csv.read_csv(
+            opened,
+            read_options=pa.csv.ReadOptions(use_threads=False),
+            parse_options=pa.csv.ParseOptions(
+                delimiter=_SEPARATORS[format_], newlines_in_values=True
+            ),
+        )
+    number = 0
+    for batch in table.to_batches(max_chunksize=1024):
+        for values in batch.to_pylist():
+            number += 1
+            yield Record(number, values)

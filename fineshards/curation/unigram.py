@@ -1,0 +1,89 @@
+"""Drops documents of rare words: datatrove's UnigramLogProbFilter."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from fineshards.curation import words
+from fineshards.curation.batch import Batch
+from fineshards.curation.parameters import check, is_number
+from fineshards.curation.pinned import Pinned, pin, pinned, read
+from fineshards.curation.step import Judge, Outcome
+from fineshards.errors import InputError
+
+# The probability of a word that is not in the file.
+_UNKNOWN = 1e-9
+
+
+@dataclass(frozen=True)
+class Unigram(Judge):
+    """Keeps a document if the mean of its words' log probabilities is above a threshold.
+
+    A text without words has the mean 0.
+
+    Args:
+        frequencies: The path of a csv file, local or gs://, with the columns `word` (lower case)
+            and `count`. datatrove downloads unigram_freq.csv of the English word frequencies.
+        logprobs_threshold: What the mean must exceed.
+        language: The language of the words, as spaCy names it.
+
+    Example:
+        >>> Unigram("unigram_freq.csv").logprobs_threshold
+        -10
+    """
+
+    frequencies: str
+    logprobs_threshold: float = -10
+    language: str = "en"
+
+    def __post_init__(self) -> None:
+        fits = isinstance(self.frequencies, str) and self.frequencies != ""
+        check("unigram", "frequencies", self.frequencies, fits, "the path of a csv file")
+        threshold = self.logprobs_threshold
+        check("unigram", "logprobs_threshold", threshold, is_number(threshold), "a number")
+        words.check_language("unigram", self.language)
+
+    def pins(self) -> dict[str, str]:
+        """See Step."""
+        return words.pins() | {self.frequencies: pin(self.frequencies).sha256}
+
+    def apply(self, batch: Batch) -> Outcome:
+        """See Judge."""
+        found = [each.strings for each in words.words(batch, self.language)]
+        return self._judge(found)
+
+    def apply_again(self, document: Batch) -> Outcome:
+        """See Judge. The words are from spaCy itself."""
+        tokenizer = words.tokenizer(self.language)
+        return self._judge([tokenizer.plain(text) for text in document.strings])
+
+    def _judge(self, documents: list[list[str]]) -> Outcome:
+        known = _log_probabilities(pinned(self.frequencies))
+        unknown = float(np.log(_UNKNOWN))
+        reasons = []
+        for document in documents:
+            each = np.array([known.get(word.lower(), unknown) for word in document])
+            # Added one by one, as the original does: the order decides the last bits.
+            mean = np.add.accumulate(each)[-1] / len(document) if document else 0
+            reasons.append(None if mean > self.logprobs_threshold else "unigram")
+        return Outcome(reasons)
+
+
+@lru_cache(maxsize=2)
+def _log_probabilities(file: Pinned) -> dict[str, float]:
+    """The logarithm of each word's share of all counts."""
+    table = csv.DictReader(io.StringIO(read(file).decode(), newline=""))
+    try:
+        counts = [(row["word"], int(row["count"])) for row in table]
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{file.path}, line {table.line_num}: {error!r}; expected the columns word and count, "
+            "which is a whole number."
+        ) from error
+    total = sum(count for _, count in counts)
+    return {word: float(np.log(count / total)) for word, count in counts}

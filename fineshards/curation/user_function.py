@@ -1,0 +1,161 @@
+"""A function of the user's own as a step: `use = "package.module:function"`.
+
+The function gets a dict of one document: `text`, the columns that the step names, and with them
+`file` and `row`, its place in the input. Parameters of the recipe are keyword arguments. It returns
+
+    True or False               keep or drop
+    (True or False, "reason")   keep, or drop for a reason
+    a text                      keep with this text
+    None                        drop
+
+It must be a function of what it gets. A sample of the documents is judged a second time, and the
+job fails if the verdict is another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import ModuleType
+from typing import Any, ClassVar
+
+from fineshards.curation.batch import Batch
+from fineshards.curation.column_values import values_of
+from fineshards.curation.parameters import assign, check, strings
+from fineshards.curation.step import Judge, Outcome
+from fineshards.errors import InputError, UsageError
+
+_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+# Names that the dict has anyway.
+_GIVEN = ("text", "file", "row")
+# Parameters of the step itself.
+_OWN = ("use", "columns")
+
+
+@dataclass(frozen=True)
+class UserFunction(Judge):
+    """Keeps, drops or rewrites documents as a function of the user's says.
+
+    The function is imported from the installed packages or the current folder. On workers its
+    package must be installed, with the same source.
+
+    Args:
+        use: Where the function is, `package.module:function`.
+        columns: Columns that the function sees beside the text.
+        parameters: Keyword arguments of the function: the other parameters in the recipe.
+
+    Example:
+        >>> step = UserFunction("builtins:bool")
+        >>> step.apply(Batch.of_texts(["any"])).reasons
+        [None]
+    """
+
+    GOLDEN: ClassVar[bool] = False
+    REWRITES: ClassVar[bool] = True
+
+    use: str
+    columns: tuple[str, ...] = ()
+    parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @classmethod
+    def of(cls, use: str, parameters: Mapping[str, Any]) -> UserFunction:
+        """The step of a recipe: `columns` is for the step, all others are for the function."""
+        others = {name: value for name, value in parameters.items() if name not in _OWN}
+        return cls(use, parameters.get("columns", ()), others)
+
+    def __post_init__(self) -> None:
+        fits = isinstance(self.use, str) and _NAME.fullmatch(self.use) is not None
+        check("step", "use", self.use, fits, "package.module:function")
+        columns = strings(self.use, "columns", self.columns)
+        if taken := sorted(set(columns) & set(_GIVEN)):
+            others = f"other columns than {', '.join(taken)}, which the function gets anyway"
+            check(self.use, "columns", list(columns), False, others)
+        assign(self, "columns", columns)
+
+    def pins(self) -> dict[str, str]:
+        """See Step. Raises UsageError if there is no such function.
+
+        The module's own source is a pin. What it imports is not.
+        """
+        module, _ = _function(self.use)
+        path = getattr(module, "__file__", None)
+        if path is None:
+            return {self.use: f"built into Python {sys.version.split()[0]}"}
+        with open(path, "rb") as source:
+            return {self.use: hashlib.file_digest(source, "sha256").hexdigest()}
+
+    def apply(self, batch: Batch) -> Outcome:
+        """See Judge."""
+        _, function = _function(self.use)
+        columns = {name: values_of(batch, name) for name in self.columns}
+        reasons: list[str | None] = []
+        texts: list[str] = []
+        rewritten = False
+        for index, (row, text) in enumerate(zip(batch.rows.tolist(), batch.strings, strict=True)):
+            document = {name: values[index] for name, values in columns.items()}
+            document |= {"text": text, "file": batch.file, "row": row}
+            try:
+                answer = function(document, **self.parameters)
+                reason, left = self._read(answer, text)
+            except Exception as error:
+                raise InputError(
+                    f"{batch.place(row)}: {self.use} failed with {type(error).__name__}: {error}"
+                ) from error
+            rewritten = rewritten or left is not text
+            reasons.append(reason)
+            texts.append(left)
+        return Outcome(reasons, texts if rewritten else None)
+
+    def _read(self, answer: object, text: str) -> tuple[str | None, str]:
+        """The reason to drop, or None, and the text, from what a function returned."""
+        name = self.use.rpartition(":")[2]
+        if answer is None:
+            return name, text
+        if isinstance(answer, str):
+            answer.encode()  # a lone surrogate cannot be stored
+            return None, answer
+        keep, reason = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, name)
+        if not isinstance(keep, bool) or not isinstance(reason, str | None):
+            raise TypeError(
+                f"it returned {answer!r:.100}, expected True, False, (True or False, reason), a "
+                "text or None"
+            )
+        return (None if keep else reason or name), text
+
+
+@lru_cache(maxsize=64)
+def _function(use: str) -> tuple[ModuleType, Callable[..., object]]:
+    """The module and the function that a name stands for."""
+    name, _, path = use.partition(":")
+    try:
+        module = _imported(name)
+        function: Any = module
+        for part in path.split("."):
+            function = getattr(function, part)
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise UsageError(
+            f"{use} cannot be imported: {error}. Install its package, or start the job in the "
+            "folder where it is."
+        ) from error
+    if not callable(function):
+        raise UsageError(f"{use} is {type(function).__name__}, expected a function.")
+    return module, function
+
+
+def _imported(name: str) -> ModuleType:
+    """Imports a module, from the current folder too, as `python -m` does."""
+    folder = os.getcwd()
+    if folder in sys.path or "" in sys.path:
+        return importlib.import_module(name)
+    sys.path.insert(0, folder)
+    try:
+        importlib.invalidate_caches()
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(folder)

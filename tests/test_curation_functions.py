@@ -1,0 +1,170 @@
+"""Steps of other people's code: functions of the user, and which of datatrove's blocks may be used."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from fineshards.curation.batch import Batch
+from fineshards.curation.datatrove_block import DatatroveBlock
+from fineshards.curation.recipe import load_steps, make_step
+from fineshards.curation.user_function import UserFunction, _function
+from fineshards.errors import InputError, UsageError
+
+SOURCE = """
+SEEN = []
+
+def judge(document, least=3):
+    SEEN.append(document)
+    return len(document["text"]) >= least
+
+def why(document):
+    return document["score"] > 1, "low_score"
+
+def kept(document):
+    return True, None
+
+def upper(document):
+    return document["text"].upper()
+
+def none(document):
+    return None
+
+def odd(document):
+    return 1
+
+def broken(document):
+    return 1 / document["row"]
+
+def surrogate(document):
+    return "\\ud800"
+
+class Steps:
+    @staticmethod
+    def empty(document):
+        return ""
+
+number = 5
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A module in the current folder, which is not on the import path."""
+    (tmp_path / "my_steps.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    yield "my_steps"
+    sys.modules.pop("my_steps", None)
+    _function.cache_clear()
+
+
+def batch(**columns: Any) -> Batch:
+    arrays = {name: pa.array(values) for name, values in columns.items()}
+    texts = pa.array(["one", "three", "x"], pa.large_string())
+    return Batch(4, np.array([0, 5, 9]), texts, arrays)
+
+
+def test_true_and_false_keep_and_drop(module: str) -> None:
+    step = UserFunction.of(f"{module}:judge", {"columns": ["score"], "least": 2})
+    assert step.columns == ("score",)
+    outcome = step.apply(batch(score=[1, 2, None]))
+    assert outcome == ([None, None, "judge"], None)
+    seen = sys.modules[module].SEEN
+    assert seen[0] == {"score": 1, "text": "one", "file": 4, "row": 0}
+    assert seen[2] == {"score": None, "text": "x", "file": 4, "row": 9}
+    assert UserFunction(f"{module}:judge").apply(batch()).reasons == [None, None, "judge"]
+
+
+def test_other_answers(module: str) -> None:
+    outcome = UserFunction(f"{module}:why", ("score",)).apply(batch(score=[1.5, 0.5, 2]))
+    assert outcome.reasons == [None, "low_score", None]
+    assert UserFunction(f"{module}:kept").apply(batch()) == ([None] * 3, None)
+    assert UserFunction(f"{module}:none").apply(batch()).reasons == ["none"] * 3
+    outcome = UserFunction(f"{module}:upper").apply(batch())
+    assert outcome == ([None] * 3, ["ONE", "THREE", "X"])
+    assert UserFunction(f"{module}:Steps.empty").apply(batch()).texts == [""] * 3
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (
+            "odd",
+            "file 4 of the input, row 0: my_steps:odd failed with TypeError: it returned 1, exp",
+        ),
+        ("broken", "row 0: my_steps:broken failed with ZeroDivisionError: division by zero"),
+        ("surrogate", "row 0: my_steps:surrogate failed with UnicodeEncodeError"),
+    ],
+)
+def test_a_function_that_fails_is_named_with_the_row(module: str, function: str, said: str) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        UserFunction(f"{module}:{function}").apply(batch())
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        ("my_steps:nothing", "my_steps:nothing cannot be imported: module 'my_steps' has no attr"),
+        ("no_such_module:x", "no_such_module:x cannot be imported: No module named"),
+        ("my_steps:number", "my_steps:number is int, expected a function"),
+    ],
+)
+def test_a_function_that_is_not_there_is_named(module: str, use: str, said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        UserFunction(use).pins()
+
+
+@pytest.mark.parametrize("use", ["my steps:x", "a.b", ":x", "a:", "a:b:c", "os;x:y"])
+def test_names_of_functions_are_checked(use: str) -> None:
+    with pytest.raises(UsageError, match=r"expected package.module:function"):
+        UserFunction(use)
+
+
+def test_columns_that_the_function_gets_anyway_are_refused() -> None:
+    with pytest.raises(UsageError, match="columns is .'text'., expected other columns than text"):
+        UserFunction("a:b", ("text",))
+
+
+def test_the_source_is_pinned(module: str, tmp_path: Path) -> None:
+    path = tmp_path / "my_steps.py"
+    expected = {f"{module}:judge": hashlib.sha256(path.read_bytes()).hexdigest()}
+    assert UserFunction(f"{module}:judge").pins() == expected
+    assert str(tmp_path) not in sys.path
+
+
+def test_a_job_makes_the_step_of_its_record(module: str) -> None:
+    named = make_step(f"{module}:judge", {"columns": ["score"], "least": 4}, "recipe, step 1")
+    [again] = load_steps([named.record()])
+    assert again.step == named.step
+    assert pickle.loads(pickle.dumps(named.step)) == named.step
+    outcome = again.step.apply(batch(score=[1, 2, 3]))  # type: ignore[attr-defined]
+    assert outcome.reasons == ["judge", None, "judge"]
+
+
+@pytest.mark.parametrize(
+    ("block", "reason"),
+    [
+        ("URLFilter", "fetches the list of public suffixes"),
+        ("SamplerFilter", "draws random numbers in sequence; use sample"),
+        ("C4BadWordsFilter", "use c4_badwords"),
+        ("PIIFormatter", "takes replacements in turn across documents; use pii"),
+        ("LanguageFilter", "downloads its model; use language"),
+        ("Trafilatura", "remembers segments of earlier pages and stops by the clock"),
+        ("LambdaFilter", "use package.module:function"),
+        ("NGramsDecontFilter", "use decontaminate"),
+    ],
+)
+def test_blocks_that_are_no_functions_of_the_document_are_refused(block: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(reason)) as error:
+        DatatroveBlock(block)
+    assert str(error.value).startswith(f"datatrove:{block} cannot be a step: it ")

