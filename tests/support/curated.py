@@ -36,7 +36,10 @@ SCHEMA = pa.schema(
     [("text", pa.string()), ("id", pa.string()), ("group", pa.int64()), ("dump", pa.string())]
 )
 MENU = "Home | Products | Contact us today for more", "© 2019 - all rights reserved by us"
-WORDS = ["alpha", "beta", "Γάμμα", "δέλτα", "café", "naïve", "12", "3.5", "house", "tree", "river", "—", "…", "cloud", "&", "stone"]
+WORDS = [
+    *("alpha", "beta", "Γάμμα", "δέλτα", "café", "naïve", "12", "3.5"),
+    *("house", "tree", "river", "—", "…", "cloud", "&", "stone"),
+]
 
 
 def made_up_files(seed: int, counts: Sequence[int]) -> list[list[Row]]:
@@ -85,7 +88,9 @@ def _made_up_text(draw: random.Random, known: list[str]) -> str | None:
 
 
 def _paragraph(draw: random.Random) -> str:
-    lines = [" ".join(draw.choices(WORDS, k=draw.randint(3, 25))) for _ in range(draw.randint(1, 4))]
+    lines = [
+        " ".join(draw.choices(WORDS, k=draw.randint(3, 25))) for _ in range(draw.randint(1, 4))
+    ]
     return draw.choice(["\n", ". "]).join(lines)
 
 
@@ -259,7 +264,8 @@ def _keys(stream: _Stream, place: Place, step: Keyed) -> list[tuple[Any, int]]:
     """The keys of a document, each with the number of its span."""
     found = step.keys(stream.batch(place, step))
     keys = [tuple(key) if isinstance(key, list) else key for key in found.keys.tolist()]
-    return list(zip(keys, [0] * len(keys) if found.spans is None else found.spans.tolist()))
+    spans = [0] * len(keys) if found.spans is None else found.spans.tolist()
+    return list(zip(keys, spans, strict=True))
 
 
 def _drop_repeated(stream: _Stream, number: int, step: Keyed) -> None:
