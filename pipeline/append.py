@@ -21,6 +21,7 @@ from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.assembly import restore_shard
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.curated_files import statistics_name
 from fineshards.shards.generations import Generation, kept_name
 from fineshards.shards.job import Job, job_name, of_generation
 from fineshards.shards.layout import table_name
@@ -29,7 +30,6 @@ from fineshards.shards.manifest_checks import refuse_earlier_version
 from fineshards.shards.plan import Before
 from fineshards.shards.records import SourceFile
 from fineshards.shards.rejected import REJECTED_FOLDER
-from fineshards.shards.statistics import statistics_name
 from fineshards.storage.base import Storage, open_storage
 
 

@@ -24,7 +24,7 @@ from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.pipeline.recipes import columns_of_steps, describe_steps, steps_of
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER
+from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
 from fineshards.shards.generations import GENERATIONS_FOLDER
 from fineshards.shards.job import (
     FORMAT_VERSION,
@@ -42,7 +42,6 @@ from fineshards.shards.plan import Before
 from fineshards.shards.records import SourceFile
 from fineshards.shards.rejected import REJECTED_FOLDER
 from fineshards.shards.split_hash import split_column
-from fineshards.shards.statistics import statistics_name
 from fineshards.sources.finding import find_files
 from fineshards.storage.base import TEMPORARY, Storage, open_storage
 
