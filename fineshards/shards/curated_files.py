@@ -4,8 +4,8 @@
                                         are none (`decisions.py`)
     metadata/keys/00003-00001.keys      with `--keep_keys`, the keys of source file 3 for step 1 of
                                         the recipe
-    metadata/statistics.parquet         statistics of the first generation (`statistics.py`)
-    metadata/generations/0002.statistics.parquet    of the files that the second one added
+    metadata/statistics.parquet         what was counted (`statistics.py`); of later generations, in
+                                        `metadata/generations/`
 
 A file of keys holds those of all documents that reached the step, sorted: packed records, as
 `marks.key_dtype` describes them, without a header. Later documents are compared with them.
