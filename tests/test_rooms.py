@@ -25,7 +25,7 @@ MAPPED = ("pipeline", "transforms")
 ALLOWED = {
     "loader": {"shards", "storage", "errors"},
     "encoders": {"shards", "storage", "cores", "errors"},
-    "sources": {"shards", "storage", "errors"},
+    "sources": {"shards", "storage", "errors", "extras"},
     "shards": {"storage", "errors"},
     "storage": {"errors", "extras"},
     "config": {"errors"},
