@@ -21,7 +21,6 @@ from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.pipeline import own_process
 from fineshards.pipeline.fresh import call_in_fresh_interpreter
 from fineshards.pipeline.overlap import refuse_overlap
-from fineshards.pipeline.steps import columns_of_steps, describe_steps, steps_of
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
@@ -39,6 +38,7 @@ from fineshards.shards.layout import HASH_VERSION, KEY_VERSION, SPLITS, Shuffle,
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.measures import OPTIONAL_COLUMNS
 from fineshards.shards.plan import Before
+from fineshards.shards.recipes import RecipeRecord
 from fineshards.shards.records import SourceFile
 from fineshards.shards.rejected import REJECTED_FOLDER
 from fineshards.shards.split_hash import split_column
@@ -114,16 +114,16 @@ def describe_job(config: BuildConfig) -> tuple[Job, bytes]:
     Raises UsageError or InputError for an input or a tokenizer that cannot be used.
     """
     files, origin = find_input(config)
-    steps = steps_of(config)
+    columns, recipe = _curation(config)
     files = settle_input(files, columns_of(config), config)
     tokenizer, vocabulary = describe_tokenizer(
         _tokenizer_place(os.fspath(config.tokenizer)), config.tokenizer_engine, config.eot_token
     )
-    statistics = config.statistics or bool(steps)
+    statistics = config.statistics or recipe is not None
     settings = Settings(
         columns=replace(
             columns_of(config),
-            others=columns_of_steps(steps),
+            others=columns,
             optional=OPTIONAL_COLUMNS if statistics else (),
         ),
         tokenizer=tokenizer,
@@ -132,7 +132,7 @@ def describe_job(config: BuildConfig) -> tuple[Job, bytes]:
         block_bytes=config.block_bytes or default_block_bytes(files),
         dtype=_resolve_dtype(config.dtype, tokenizer),
         shuffle=None if config.shuffle_seed is None else Shuffle(config.shuffle_seed, KEY_VERSION),
-        recipe=describe_steps(steps, config.keep_keys),
+        recipe=recipe,
         statistics=statistics,
     )
     return Job(settings, tuple(files), origin), vocabulary
@@ -245,6 +245,24 @@ def settle_input(
     if own_process.is_alone():
         return call_in_fresh_interpreter(first_documents, found, columns, config.limit)
     return first_documents(found, columns, config.limit)
+
+
+def _curation(config: BuildConfig) -> tuple[tuple[str, ...], RecipeRecord | None]:
+    """The columns that the steps of a job read, and their record."""
+    if not config.curates:
+        if config.keep_keys:
+            raise UsageError("--keep_keys goes with deduplication, and there are no steps.")
+        return (), None
+    # The libraries of steps do not survive a fork: no worker may be forked from a process with them.
+    alone = own_process.is_alone()
+    return call_in_fresh_interpreter(_describe, config) if alone else _describe(config)
+
+
+def _describe(config: BuildConfig) -> tuple[tuple[str, ...], RecipeRecord | None]:
+    from fineshards.pipeline.steps import columns_of_steps, describe_steps, steps_of
+
+    steps = steps_of(config)
+    return columns_of_steps(steps), describe_steps(steps, config.keep_keys)
 
 
 def _resolve(config: BuildConfig) -> ResolvedDataset:

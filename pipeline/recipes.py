@@ -92,7 +92,10 @@ def with_recipe(given: Mapping[str, Any]) -> dict[str, Any]:
     if not given.get("recipe"):
         return dict(given)
     place = os.path.expanduser(os.fspath(given["recipe"]))
-    build = load_recipe(place).build
+    from fineshards.curation.recipe import read_tables
+
+    # Without making the steps, whose libraries do not survive a fork.
+    build = read_tables(read_recipe(place), place)[0]
     known = [flag.name for flag in flags() if flag.name not in _NOT_IN_RECIPES]
     for name in build:
         if name not in known:

@@ -60,6 +60,18 @@ class Recipe:
 
 def parse_recipe(content: str, path: str) -> Recipe:
     """Reads a recipe; raises UsageError, with the path, for anything that it may not hold."""
+    build, steps, description = read_tables(content, path)
+    named = []
+    for number, parameters in enumerate(steps, 1):
+        use = parameters.pop("use", None)
+        if not isinstance(use, str):
+            raise UsageError(f'{path}, step {number}: give the step\'s name, use = "NAME".')
+        named.append(make_step(use, parameters, f"{path}, step {number} ({use})"))
+    return Recipe(tuple(named), build, description)
+
+
+def read_tables(content: str, path: str) -> tuple[dict[str, Any], list[dict[str, Any]], str]:
+    """The tables of a recipe, without making its steps: build, steps, and the description."""
     try:
         found = tomllib.loads(content)
     except tomllib.TOMLDecodeError as error:
@@ -75,13 +87,7 @@ def parse_recipe(content: str, path: str) -> Recipe:
         raise UsageError(f"{path}: steps must be tables, each begun by a line [[steps]].")
     if not isinstance(build, dict):
         raise UsageError(f"{path}: build must be a table, begun by a line [build].")
-    named = []
-    for number, parameters in enumerate(steps, 1):
-        use = parameters.pop("use", None)
-        if not isinstance(use, str):
-            raise UsageError(f'{path}, step {number}: give the step\'s name, use = "NAME".')
-        named.append(make_step(use, parameters, f"{path}, step {number} ({use})"))
-    return Recipe(tuple(named), build, str(found.get("description", "")))
+    return build, steps, str(found.get("description", ""))
 
 
 def make_step(use: str, parameters: Mapping[str, Any], where: str) -> NamedStep:
