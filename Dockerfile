@@ -20,7 +20,7 @@ COPY pyproject.toml setup.py MANIFEST.in README.md LICENSE ./
 COPY fineshards fineshards
 COPY pipeline pipeline
 COPY transforms transforms
-RUN pip install --no-cache-dir --constraint requirements.txt '.[dataflow]'
+RUN pip install --no-cache-dir --constraint requirements.txt '.[dataflow,warc]'
 
 # In a folder of its own: Python puts the folder of the program it runs before all packages.
 COPY pipeline/main.py /template/main.py

@@ -49,7 +49,8 @@ class BuildConfig:
         input: Files to read, one or more: data/*.parquet, or 'gs://bucket/data/*.parquet', or a
             folder: all data files below it, except for names that begin with . or _, README,
             LICENSE and *.md. May be repeated. Files come in the order given, each pattern's
-            matches sorted. Formats: .parquet; .jsonl plain, .gz or .zst.
+            matches sorted. Formats: .parquet, .arrow, .feather; .jsonl, .csv, .tsv and .txt, plain
+            or .gz, .zst, .xz, .bz2; .warc and .wet, plain or .gz.
         dataset: Instead of --input, a dataset on the Hugging Face hub, or a local folder laid out
             like one.
         dataset_config: The dataset's configuration, such as sample-350BT.
@@ -58,6 +59,9 @@ class BuildConfig:
         text_column: The column that holds the text. Default: text.
         id_column: The column that names documents in the document tables. Default: id, where a
             file has it, and null where its value is an object or a list.
+        extract: What makes text of the HTML in WARC files: resiliparse, fast, or trafilatura, the
+            library of FineWeb. Default: resiliparse.
+        limit: For trials: read only so many documents, the first ones. Default: all.
         recipe: A TOML file with the steps that documents pass before they are tokenized, or the
             name of one that fineshards has, such as fineweb. Flags given beside it win.
         where: A condition in SQL on the columns of the input, such as language_score > 0.9; other
@@ -78,6 +82,8 @@ class BuildConfig:
         shard_tokens: Tokens per shard. Default: 100,000,000.
         shuffle_seed: Put the documents of each split in a random order, which this number and the
             places of the documents in the input decide. Default: the order of the input.
+        statistics: Count documents, words, lengths, languages and hosts, which fineshards stats
+            shows. Always on where documents pass steps.
         test_fraction: Share of the documents that form the test split. A hash of the split key
             decides each document on its own. Default: 0.01.
         split_key: What is hashed: text, id, host (of the column url), row, or column:NAME.
@@ -123,6 +129,8 @@ class BuildConfig:
     dataset_revision: str | None = _flag(None, _INPUT, "REVISION")
     text_column: str = _flag("text", _INPUT, "NAME", decides=True)
     id_column: str | None = _flag(None, _INPUT, "NAME", decides=True)
+    extract: Literal["resiliparse", "trafilatura"] = _flag("resiliparse", _INPUT)
+    limit: int | None = _flag(None, _INPUT, "N", least=1)
     recipe: str | os.PathLike[str] | None = _flag(None, _CURATION, "FILE", decides=True)
     where: str | None = _flag(None, _CURATION, "SQL", decides=True)
     dedup: Literal["exact", "minhash"] | None = _flag(None, _CURATION, decides=True)
@@ -134,6 +142,7 @@ class BuildConfig:
     dtype: Literal["auto", "uint16", "uint32"] = _flag("uint32", _OUTPUT, decides=True)
     shard_tokens: int = _flag(DEFAULT_SHARD_TOKENS, _OUTPUT, "N", least=1, decides=True)
     shuffle_seed: int | None = _flag(None, _OUTPUT, "S", decides=True)
+    statistics: bool = _flag(False, _OUTPUT, decides=True)
     test_fraction: str | float | Fraction | None = _flag(None, _OUTPUT, "F", decides=True)
     split_key: str | None = _flag(None, _OUTPUT, "KEY", decides=True)
     test_shards: int | None = _flag(None, _OUTPUT, "N", decides=True)

@@ -21,6 +21,7 @@ _MODULES = {
     ),
     "datatrove": ("datatrove",),
     "gcs": ("google", "requests"),
+    "warc": ("fastwarc", "justext", "lxml", "lxml_html_clean", "resiliparse", "trafilatura"),
     "dataflow": ("apitools",),
     "torch": ("torch",),
     "jax": ("jax",),

@@ -12,15 +12,16 @@ from fineshards.encoders.loading import load_encoder
 from fineshards.errors import OutputError, UsageError
 from fineshards.pipeline.launch import (
     Launch,
-    clear_checkpoints,
     find_input,
     refuse_foreign_files,
     refuse_leaks,
+    settle_input,
 )
 from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.assembly import restore_shard
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
 from fineshards.shards.generations import Generation, kept_name
 from fineshards.shards.job import Job, job_name, of_generation
 from fineshards.shards.layout import table_name
@@ -46,10 +47,11 @@ def prepare_append(config: BuildConfig) -> Launch:
     files, origin = find_input(config)
     refuse_overlap(storage, files, (config.dataset,) if config.dataset else config.patterns)
     refuse_foreign_files(storage)
+    files = settle_input(files, before.settings.columns, config)
     if not _are_new(before, files):
         # A job that was killed just after its manifest leaves them behind.
         if not config.keep_checkpoints:
-            clear_checkpoints(Checkpoints.of(storage, before))
+            Checkpoints.of(storage, before).clear()
         if config.fail_on_leak:
             refuse_leaks(manifest, storage.root)
         return Launch(before, Checkpoints.of(storage, before), manifest)
@@ -223,11 +225,13 @@ def _discard(
     kept = {shard.name for shard in manifest.shards}
     kept |= {table_name(name) for name in kept}
     kept |= {file.name for file in manifest.metadata}
-    for folder in ("test", "train", "metadata/documents", REJECTED_FOLDER):
+    lists = ("metadata/documents", REJECTED_FOLDER, DECISIONS_FOLDER, KEYS_FOLDER)
+    for folder in ("test", "train", *lists):
         for entry in list(storage.entries(folder)):
             if entry.name not in kept:
                 storage.delete(entry.name, check)
     storage.delete_folder(CHECKPOINTS, check)
+    storage.delete(statistics_name(generation), check)
     storage.delete(kept_name(generation), check)
     if generation == 2:
         # A dataset that has not grown has no other manifest.

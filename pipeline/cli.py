@@ -79,7 +79,7 @@ def _completion(*arguments: str) -> str:
 
     if len(arguments) != 1 or arguments[0].startswith("-"):
         raise UsageError(f"give a shell: fineshards completion {'|'.join(SHELLS)}.")
-    commands = [Completed(each.name, each.summary, each.flags()) for each in COMMANDS]
+    commands = [Completed(each.name, each.summary, each.flags(), each.words()) for each in COMMANDS]
     words = {"help": [each.name for each in COMMANDS], "completion": list(SHELLS)}
     commands += [Completed(name, text, words=words.get(name, ())) for name, text in _OTHERS.items()]
     return script(arguments[0], commands)

@@ -5,7 +5,7 @@ Libraries are imported by the command that runs, so that help pages and mistakes
 
 from __future__ import annotations
 
-from argparse import Action, ArgumentTypeError, _ArgumentGroup
+from argparse import Action, ArgumentTypeError, Namespace, _ArgumentGroup
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from fineshards.pipeline.options import (
 from fineshards.pipeline.outcome import Outcome, note, show
 from fineshards.pipeline.parser import Parser
 from fineshards.pipeline.quantities import count
+from fineshards.pipeline.recipe_command import add_recipe_flags, run_recipe
 
 if TYPE_CHECKING:
     from fineshards.shards.dataset import Dataset
@@ -58,6 +59,15 @@ class Command:
         general.add_argument("--json", action="store_true", help="Print one JSON object.")
         general.add_argument("-h", "--help", action="help", help="Show this page.")
         return parser
+
+    def words(self) -> list[str]:
+        """The words that may follow the command."""
+        return [
+            str(word)
+            for action in self.parser()._actions
+            if not action.option_strings
+            for word in action.choices or ()
+        ]
 
     def flags(self) -> list[Action]:
         """The command's flags, as argparse describes them."""
@@ -142,17 +152,42 @@ def _add_inspect_flags(parser: Parser) -> None:
     place.add_argument("--shard", metavar="SPLIT/N", help="A shard, such as train/0.")
     which = place.add_mutually_exclusive_group()
     which.add_argument(
-        "--document", type=count, metavar="N", help="The shard's document N, from 0. Default: 0."
+        "--document",
+        type=_number_or_place,
+        metavar="N",
+        help="The shard's document N, from 0. Default: 0.",
     )
     which.add_argument(
         "--token", type=count, metavar="N", help="The document that has the shard's token N."
     )
+    dropped = parser.add_argument_group("what the recipe dropped or cut")
+    dropped.add_argument(
+        "--dropped",
+        action="store_true",
+        help="Show documents that were dropped or cut, the same ones every time. With --document "
+        "FILE:ROW, a row of a source file, by path or number.",
+    )
+    dropped.add_argument("--reason", metavar="R", help="Only those dropped for this reason.")
+    dropped.add_argument("--step", type=count, metavar="N", help="Only those of step N, from 1.")
+    dropped.add_argument("--count", type=count, metavar="N", help="How many to show. Default: 3.")
+
+
+def _number_or_place(text: str) -> int | str:
+    """The number of a document, or the FILE:ROW of one."""
+    return text if ":" in text else count(text)
 
 
 def _inspect(parser: Parser, arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
     from fineshards.commands import inspect
 
+    if args.dropped:
+        return _inspect_dropped(args)
+    for name in ("reason", "step", "count"):
+        if getattr(args, name) is not None:
+            raise UsageError(f"--{name} goes with --dropped.")
+    if isinstance(args.document, str):
+        raise UsageError(f"--document {args.document}: FILE:ROW goes with --dropped.")
     if args.shard is None and (args.document, args.token) != (None, None):
         raise UsageError("--document and --token need --shard, such as --shard train/0.")
     dataset = _opened(args.folder, args.generation)
@@ -161,6 +196,36 @@ def _inspect(parser: Parser, arguments: Sequence[str]) -> int:
         return show(Outcome(asdict(summary), inspect.describe_summary(summary)), args.json)
     document = inspect.show_document(dataset, args.shard, args.document, args.token)
     return show(Outcome(asdict(document), inspect.describe_document(document)), args.json)
+
+
+def _inspect_dropped(args: Namespace) -> int:
+    from fineshards.commands.dropped import describe_dropped, show_dropped
+
+    if args.shard is not None or args.token is not None:
+        raise UsageError("--dropped shows no shard: leave out --shard and --token.")
+    document = None if args.document is None else str(args.document)
+    wanted = 3 if args.count is None else args.count
+    dataset = _opened(args.folder, args.generation)
+    found = show_dropped(dataset, args.reason, args.step, document, wanted)
+    return show(Outcome(asdict(found), describe_dropped(found)), args.json)
+
+
+def _add_stats_flags(parser: Parser) -> None:
+    _add_folder_and_generation(parser)
+    parser.add_argument_group("what is shown; by default, all").add_argument(
+        "--step",
+        type=count,
+        metavar="N",
+        help="What step N of the recipe, from 1, finds and drops.",
+    )
+
+
+def _stats(parser: Parser, arguments: Sequence[str]) -> int:
+    args = parser.parse_args(arguments)
+    from fineshards.commands.stats import describe_stats, stats
+
+    found = stats(args.folder, args.step, args.generation)
+    return show(Outcome(asdict(found), describe_stats(found)), args.json)
 
 
 def _add_find_flags(parser: Parser) -> None:
@@ -300,6 +365,10 @@ def _estimate(parser: Parser, arguments: Sequence[str]) -> int:
     return show(Outcome(asdict(found), describe_estimate(found)), as_json)
 
 
+def _recipe(parser: Parser, arguments: Sequence[str]) -> int:
+    return show(*run_recipe(parser, arguments))
+
+
 def _opened(folder: str, generation: int | None = None) -> Dataset:
     from fineshards.shards.dataset import Dataset
     from fineshards.storage.base import open_storage
@@ -369,15 +438,28 @@ COMMANDS = (
     Command(
         "inspect",
         "show a dataset, or the text of one of its documents",
-        "FOLDER [--shard SPLIT/N [--document N | --token N]] [--json]",
-        "Describes a dataset, or shows a document: its source, its tokens and its text.",
+        "FOLDER [--shard SPLIT/N [--document N | --token N] | --dropped [flags]] [--json]",
+        "Describes a dataset, or shows a document: its source, its tokens and its text. Or\n"
+        "documents that its recipe dropped, beside the earlier ones that they repeat.",
         (
             "fineshards inspect out",
             "fineshards inspect out --shard train/0 --document 12",
             "fineshards inspect out --shard train/0 --token 50000",
+            "fineshards inspect out --dropped --step 2 --count 5",
+            "fineshards inspect out --dropped --document part-0.parquet:17",
         ),
         _add_inspect_flags,
         _inspect,
+    ),
+    Command(
+        "stats",
+        "show the statistics of a dataset and of the steps of its recipe",
+        "FOLDER [--step N] [--json]",
+        "Shows what each step found and dropped, and the dataset's documents by length, language,\n"
+        "score and host. They are counted where documents pass steps, and with --statistics.",
+        ("fineshards stats out", "fineshards stats out --step 2"),
+        _add_stats_flags,
+        _stats,
     ),
     Command(
         "find",
@@ -435,5 +517,23 @@ COMMANDS = (
         ("fineshards estimate --input data/*.parquet",),
         add_estimate_flags,
         _estimate,
+    ),
+    Command(
+        "recipe",
+        "show recipes and their steps, and try them on a probe of the input",
+        "show NAME | steps [NAME] | check NAME --input FILE... [flags]",
+        "show prints a recipe as TOML: one that fineshards has, a file, or that of a dataset.\n"
+        "steps lists what recipes are made of, and shows the parameters of a step.\n"
+        "check runs a recipe over a probe of the input, and shows what each step keeps and drops.\n"
+        "It writes nothing.",
+        (
+            "fineshards recipe show fineweb > recipe.toml",
+            "fineshards recipe steps minhash",
+            "fineshards recipe check recipe.toml --input data/*.parquet",
+            "fineshards recipe check --where 'language_score > 0.9' --dedup exact "
+            "--input data/*.parquet",
+        ),
+        add_recipe_flags,
+        _recipe,
     ),
 )

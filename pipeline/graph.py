@@ -11,6 +11,7 @@ from fineshards.transforms.leaks import CountLeaks
 from fineshards.transforms.mark_later import MarkLater
 from fineshards.transforms.plan import Plan, Report
 from fineshards.transforms.shuffle import Shuffle
+from fineshards.transforms.statistics import WriteStatistics
 from fineshards.transforms.tokenize import Tokenize
 from fineshards.transforms.work import Work
 from fineshards.transforms.write import WithEarlier, Write
@@ -36,5 +37,8 @@ def build_pipeline(root: beam.Pipeline, work: Work) -> beam.PCollection:
     if work.before is not None:
         records = records | "AllShards" >> WithEarlier(work)
     leaks = records | "CountLeaks" >> CountLeaks(work) if work.settings.split.may_leak else None
-    decisions = read["by_file"] | "Decisions" >> WriteDecisions(work) if recipe else None
-    return records | "Commit" >> Commit(work, read["reports"], planned["plan"], leaks, decisions)
+    written = [read["by_file"] | "Decisions" >> WriteDecisions(work)] if recipe else []
+    if work.settings.statistics:
+        written.append(read["by_file"] | "Statistics" >> WriteStatistics(work))
+    files = written | "Written" >> beam.Flatten() if written else None
+    return records | "Commit" >> Commit(work, read["reports"], planned["plan"], leaks, files)

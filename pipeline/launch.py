@@ -21,10 +21,10 @@ from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.pipeline import own_process
 from fineshards.pipeline.fresh import call_in_fresh_interpreter
 from fineshards.pipeline.overlap import refuse_overlap
-from fineshards.pipeline.recipes import columns_of_steps, describe_steps, steps_of
+from fineshards.pipeline.steps import columns_of_steps, describe_steps, steps_of
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER
+from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
 from fineshards.shards.generations import GENERATIONS_FOLDER
 from fineshards.shards.job import (
     FORMAT_VERSION,
@@ -37,11 +37,14 @@ from fineshards.shards.job import (
 )
 from fineshards.shards.layout import HASH_VERSION, KEY_VERSION, SPLITS, Shuffle, SplitRule
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.measures import OPTIONAL_COLUMNS
 from fineshards.shards.plan import Before
 from fineshards.shards.records import SourceFile
 from fineshards.shards.rejected import REJECTED_FOLDER
 from fineshards.shards.split_hash import split_column
+from fineshards.sources.extraction import with_extraction
 from fineshards.sources.finding import find_files
+from fineshards.sources.limit import first_documents
 from fineshards.storage.base import TEMPORARY, Storage, open_storage
 
 if TYPE_CHECKING:
@@ -81,7 +84,7 @@ def prepare(config: BuildConfig) -> Launch:
     checkpoints = Checkpoints.of(storage, job)
     if manifest is not None and not config.keep_checkpoints:
         # A job killed just after its manifest leaves them behind.
-        clear_checkpoints(checkpoints)
+        checkpoints.clear()
     if manifest is not None and config.fail_on_leak:
         refuse_leaks(manifest, storage.root)
     return Launch(job, checkpoints, manifest, replaces)
@@ -112,11 +115,17 @@ def describe_job(config: BuildConfig) -> tuple[Job, bytes]:
     """
     files, origin = find_input(config)
     steps = steps_of(config)
+    files = settle_input(files, columns_of(config), config)
     tokenizer, vocabulary = describe_tokenizer(
         _tokenizer_place(os.fspath(config.tokenizer)), config.tokenizer_engine, config.eot_token
     )
+    statistics = config.statistics or bool(steps)
     settings = Settings(
-        columns=replace(columns_of(config), others=columns_of_steps(steps)),
+        columns=replace(
+            columns_of(config),
+            others=columns_of_steps(steps),
+            optional=OPTIONAL_COLUMNS if statistics else (),
+        ),
         tokenizer=tokenizer,
         shard_tokens=config.shard_tokens,
         split=_split_rule(config),
@@ -124,6 +133,7 @@ def describe_job(config: BuildConfig) -> tuple[Job, bytes]:
         dtype=_resolve_dtype(config.dtype, tokenizer),
         shuffle=None if config.shuffle_seed is None else Shuffle(config.shuffle_seed, KEY_VERSION),
         recipe=describe_steps(steps, config.keep_keys),
+        statistics=statistics,
     )
     return Job(settings, tuple(files), origin), vocabulary
 
@@ -190,11 +200,6 @@ def default_block_bytes(files: Sequence[SourceFile]) -> int:
     return min(max(sum(file.size for file in files) // 32, 16 << 20), 64 << 20)
 
 
-def clear_checkpoints(checkpoints: Checkpoints) -> None:
-    """Deletes the files that only an unfinished job needs; raises OutputError if it is replaced."""
-    checkpoints.clear()
-
-
 def _resolve_dtype(wanted: str, tokenizer: Tokenizer) -> str:
     """Returns the dtype in effect; raises UsageError for one that cannot hold every id."""
     fits = tokenizer.size <= 1 << 16
@@ -227,6 +232,19 @@ def find_input(config: BuildConfig) -> tuple[list[SourceFile], tuple[tuple[str, 
         "commit": resolved.commit or "",
     }
     return resolved.files, tuple(origin.items())
+
+
+def settle_input(
+    files: Sequence[SourceFile], columns: Columns, config: BuildConfig
+) -> list[SourceFile]:
+    """The files with how they are read: what extracts their text, and where a limit ends them."""
+    found = with_extraction(files, config.extract)
+    if config.limit is None:
+        return found
+    # What reads files starts threads, so it has no place in the process that is forked.
+    if own_process.is_alone():
+        return call_in_fresh_interpreter(first_documents, found, columns, config.limit)
+    return first_documents(found, columns, config.limit)
 
 
 def _resolve(config: BuildConfig) -> ResolvedDataset:
@@ -356,6 +374,6 @@ def _clear(storage: Storage, check: Callable[[], object]) -> None:
     lists = ("metadata/documents", REJECTED_FOLDER, GENERATIONS_FOLDER)
     for folder in (*SPLITS, CHECKPOINTS, *lists, DECISIONS_FOLDER, KEYS_FOLDER):
         storage.delete_folder(folder, check)
-    for name in TOKENIZER_FILES.values():
+    for name in (*TOKENIZER_FILES.values(), statistics_name(1)):
         storage.delete(name, check)
     storage.delete(JOB_NAME, check)

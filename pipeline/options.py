@@ -55,6 +55,19 @@ def add_estimate_flags(parser: Parser) -> None:
     )
 
 
+def add_input_and_step_flags(parser: Parser) -> None:
+    """Adds the flags of `build` that name the input, and steps without a recipe."""
+    groups = {flag.name: flag.metadata["group"] for flag in flags()}
+    wanted = (groups["input"], groups["where"])
+    _add_flags(parser, [name for name in groups if groups[name] in wanted and name != "recipe"])
+
+
+def input_and_steps(args: argparse.Namespace, recipe: str | None) -> BuildConfig:
+    """The configuration of the flags above and a recipe; the output is not known."""
+    given = {flag.name: getattr(args, flag.name) for flag in flags() if hasattr(args, flag.name)}
+    return BuildConfig(**with_recipe(given | {"recipe": recipe}) | {"output": "out"})
+
+
 def _add_flags(parser: Parser, names: Container[str]) -> None:
     groups: dict[str, argparse._ArgumentGroup] = {}
     texts = _help_texts()

@@ -28,6 +28,7 @@ _LINE_SECONDS = 60
 _LAST_LOOK_SECONDS = 2.0
 _STAGES = {
     "discovering": "reading files",
+    "judging": "judging",
     "tokenizing": "tokenizing",
     "writing": "writing shards",
 }
@@ -133,7 +134,9 @@ def _log_stages(status: Status, logged: set[str]) -> None:
     # Totals are known from here on.
     files, blocks = counted(status.files_total, "file"), counted(status.blocks_total or 0, "block")
     once("discover", f"read {files} ({blocks})")
-    if status.stage != "tokenizing":
+    for step in status.compared:
+        once(f"judge {step}", f"judged {blocks} (step {step})")
+    if status.stage not in ("judging", "tokenizing"):
         tokens = counted(status.tokens, "token")
         once("tokenize", f"tokenized {counted(status.blocks, 'block')} ({tokens})")
         once("plan", f"planned {counted(status.shards_total or 0, 'shard')}")
@@ -154,6 +157,11 @@ def _measure(start: Status, status: Status, elapsed: float) -> tuple[str, int | 
         blocks = f"{status.blocks:,}/{status.blocks_total:,} blocks"
         detail = f"{blocks}, {rate / 1e6:.2f}M tokens/s{left}"
         return detail, status.text_bytes_total, status.text_bytes
+    if status.stage == "judging":
+        detail = f"{status.judged:,}/{status.blocks_total:,} blocks, step {status.step}"
+        if status.judged == status.blocks_total:
+            detail = f"comparing documents, step {status.step}"
+        return detail, status.blocks_total, status.judged
     if status.stage == "writing":
         shards = f"{status.shards:,}/{status.shards_total:,} shards"
         return shards, status.shards_total, status.shards

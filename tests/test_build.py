@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
+import csv
 import gzip
 import importlib.util
 import json
 import logging
+import lzma
 import pickle
 import tempfile
 from collections.abc import Callable
@@ -191,12 +194,28 @@ def test_every_format_gives_the_same_bytes(build: Build, sample: Path, tmp_path:
     (tmp_path / "c.jsonl.zst").write_bytes(
         compressor.compress(lines[:70_000]) + compressor.compress(lines[70_000:])
     )
-    pq.write_table(table, tmp_path / "d.parquet")
+    (tmp_path / "d.jsonl.xz").write_bytes(
+        lzma.compress(lines[:70_000]) + lzma.compress(lines[70_000:])
+    )
+    (tmp_path / "e.jsonl.bz2").write_bytes(
+        bz2.compress(lines[:70_000]) + bz2.compress(lines[70_000:])
+    )
+    pq.write_table(table, tmp_path / "f.parquet")
+    for name, make in (("g.arrow", pa.ipc.new_stream), ("h.feather", pa.ipc.new_file)):
+        with make(str(tmp_path / name), table.schema) as writer:
+            writer.write_table(table, max_chunksize=30)
+    for name, delimiter in (("i.csv", ","), ("j.tsv", "\t")):
+        with (tmp_path / name).open("w", newline="", encoding="utf-8") as opened:
+            rows = csv.writer(opened, delimiter=delimiter, quoting=csv.QUOTE_ALL)
+            rows.writerows([table.column_names, *(row.values() for row in table.to_pylist())])
     expected = oracle(table["text"].to_pylist(), 10_000, test_shards=1)
-    for name in ("a.jsonl", "b.jsonl.gz", "c.jsonl.zst", "d.parquet"):
-        output = tmp_path / f"out-{name}"
-        assert build(tmp_path / name, output, "--shard_tokens=10000", "--test_shards=1") == 0
-        assert shards_in(output) == expected, name
+    files = sorted(path for path in tmp_path.iterdir())
+    assert len(files) == 10
+    for path in files:
+        output = tmp_path / f"out-{path.name}"
+        assert build(path, output, "--shard_tokens=10000", "--test_shards=1") == 0
+        assert shards_in(output) == expected, path.name
+        assert main(["verify", str(output), "--sample=100"]) == 0
 
 
 def test_files_are_read_in_the_order_of_the_patterns(

@@ -125,10 +125,18 @@ def test_a_folder_means_all_data_files_below_it(tree: Path) -> None:
     assert len(find_files(["link"])) == len(names)
 
 
+def test_texts_of_a_folder_are_data_except_for_those_about_it(tree: Path) -> None:
+    for name in ("README.txt", "d/LICENSE.txt", "d/Notice.TXT", "d/changelog.txt.gz", "d/t.txt"):
+        (tree / name).write_text("")
+    assert [name for name in found(tree, "in") if ".txt" in name] == ["d/t.txt"]
+    # Unless they are named.
+    assert found(tree, "in/README.txt") == ["README.txt"]
+
+
 def test_a_folder_with_other_files_is_refused(tree: Path) -> None:
-    for name in ("w.csv", "x.txt", "y.PARQUET", "z.parquet.gz"):
+    for name in ("w.pdf", "x.md5", "y.PARQUET", "z.parquet.gz"):
         (tree / "d" / name).write_text("")
-    words = r"cannot read .*/w\.csv, .*/x\.txt, .*/y\.PARQUET and 1 more; expected \.parquet"
+    words = r"cannot read .*/w\.pdf, .*/x\.md5, .*/y\.PARQUET and 1 more; expected \.parquet"
     with pytest.raises(UsageError, match=words):
         find_files(["in"])
 
@@ -168,6 +176,16 @@ def test_other_urls_are_refused() -> None:
         ("a.ndjson.gz", ("jsonl", "gzip")),
         ("a.json.gz", ("jsonl", "gzip")),
         ("a.jsonl.zst", ("jsonl", "zstd")),
+        ("a.jsonl.xz", ("jsonl", "xz")),
+        ("a.json.bz2", ("jsonl", "bzip2")),
+        ("a.csv.gz", ("csv", "gzip")),
+        ("a.tsv", ("tsv", "none")),
+        ("a.arrow", ("arrow", "none")),
+        ("a.feather", ("arrow", "none")),
+        ("a.warc.gz", ("warc", "gzip")),
+        ("a.wet", ("wet", "none")),
+        ("CC-MAIN-1.warc.wet.gz", ("wet", "gzip")),
+        ("a.txt.zst", ("text", "zstd")),
         ("/with.parquet/a.jsonl", ("jsonl", "none")),
     ],
 )
@@ -176,7 +194,11 @@ def test_the_name_determines_the_format(name: str, kind: tuple[str, str]) -> Non
 
 
 @pytest.mark.parametrize(
-    "name", ["a", "a.txt", "a.gz", "a.parquet.gz", "a.csv.zst", "a.jsonl.gz.zst", "a.PARQUET", "gz"]
+    "name",
+    [
+        *("a", "a.pdf", "a.gz", "a.parquet.gz", "a.arrow.zst", "a.warc.xz", "a.jsonl.gz.zst"),
+        *("a.PARQUET", "gz"),
+    ],
 )
 def test_a_name_of_unknown_format_is_an_error(name: str) -> None:
     with pytest.raises(UsageError, match=rf"cannot read a file named '{name}'; expected \.parquet"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +38,9 @@ COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
     "a.jsonl.gz": compress_gzip,
     "a.json.gz": lambda content: compress_gzip(content[:25]) + compress_gzip(content[25:]),
     "a.jsonl.zst": zstandard.compress,
+    "a.jsonl.xz": lambda content: lzma.compress(content[:25]) + lzma.compress(content[25:]),
+    "a.ndjson.xz": lambda content: lzma.compress(content) + bytes(8),
+    "a.jsonl.bz2": lambda content: bz2.compress(content[:25]) + bz2.compress(content[25:]),
     "a.json.zst": lambda content: b"".join(
         zstandard.compress(content[start : start + 7]) for start in range(0, len(content) or 1, 7)
     ),
@@ -90,7 +95,7 @@ def test_a_file_without_lines_has_no_rows(write: Callable[[bytes], Path], conten
 
 
 def test_an_empty_compressed_file_is_an_error(tmp_path: Path) -> None:
-    for name in ("a.jsonl.gz", "a.jsonl.zst"):
+    for name in ("a.jsonl.gz", "a.jsonl.zst", "a.jsonl.xz", "a.jsonl.bz2"):
         (tmp_path / name).write_bytes(b"")
         with pytest.raises(InputError, match=f"{name} is not .* it is empty"):
             blocks_of(tmp_path / name)
@@ -265,6 +270,15 @@ def test_any_texts_are_read_back(
             "Truncated",
         ),
         ("a.jsonl.zst", zstandard.compress(LINES) + b"garbage", r"cannot be read"),
+        ("a.jsonl.xz", LINES, r"is not xz compressed"),
+        ("a.jsonl.xz", lzma.compress(LINES)[:-1], "Truncated compressed stream"),
+        ("a.jsonl.xz", lzma.compress(LINES) + b"garbage", "cannot be read"),
+        ("a.jsonl.xz", lzma.compress(LINES) + bytes(3), "Truncated padding"),
+        ("a.jsonl.xz", lzma.compress(LINES) * 2 + lzma.compress(LINES)[:9], "Truncated"),
+        ("a.jsonl.bz2", LINES, r"is not bzip2 compressed"),
+        ("a.jsonl.bz2", bz2.compress(LINES)[:-1], "Truncated compressed stream"),
+        ("a.jsonl.bz2", bz2.compress(LINES) + b"garbage", "cannot be read"),
+        ("a.jsonl.bz2", bz2.compress(LINES) * 2 + bz2.compress(LINES)[:9], "Truncated"),
     ],
 )
 def test_damaged_compression_is_an_error_that_names_the_file(

@@ -94,10 +94,6 @@ def test_spacy_words_are_those_of_the_simplified_text() -> None:
     assert word_hashes(texts, "spacy") == [hashed(each) for each in words]
 
 
-def test_the_name_of_a_flag_of_spacy_is_a_word() -> None:
-    assert simplified.spacy_words("an IS_ALPHA flag") == ["an", "is_alpha", "flag"]
-
-
 def test_the_versions_that_decide_are_pinned() -> None:
     assert simplified.pins() == {"unicode": unicodedata.unidata_version}
     assert simplified.pins("spacy").keys() == {"unicode", "spacy"}

@@ -115,6 +115,13 @@ def test_sentences_together_are_the_text(text: str) -> None:
     assert all(part.strip() for part in parts) or len(parts) == 1
 
 
+def test_a_word_that_spacy_stumbles_over_is_a_word() -> None:
+    text = "The flag IS_ALPHA is set. So is IS_ALPHA! And this?"
+    assert sentences(text) == ["The flag IS_ALPHA is set.", " So is IS_ALPHA!", " And this?"]
+    step = Sentences(n_sentences=1, min_doc_words=10, min_num_sentences=2)
+    assert step.cut(text, [2]) == ("The flag IS_ALPHA is set. So is IS_ALPHA!", "")
+
+
 def test_a_repeated_passage_is_cut_whole() -> None:
     step = Sentences(**ALL_LEFT)
     text = "New one. Same red. Same blue! Same green? Same white. New two."

@@ -211,7 +211,7 @@ def test_the_image_has_the_whole_package_and_installs_no_more_at_launch() -> Non
     assert variables == ["FLEX_TEMPLATE_PYTHON_PY_FILE=/template/main.py"]
     commands = [" ".join(words) for words in words_of("RUN")]
     assert commands[0].endswith("--requirement requirements.txt")
-    assert commands[1].endswith("--constraint requirements.txt '.[dataflow]'")
+    assert commands[1].endswith("--constraint requirements.txt '.[dataflow,warc]'")
     assert commands[2].startswith("pip check")
 
 

@@ -84,6 +84,7 @@ def test_an_undamaged_dataset_passes_with_its_counts(
         "tokens": tokens,
         "documents": len(texts),
         "sampled": 0,
+        "judged": 0,
     }
     assert main(["verify", str(undamaged)]) == 0
     text = capsys.readouterr().out

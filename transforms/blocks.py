@@ -8,9 +8,11 @@ from fineshards.encoders.compared import encode_compared
 from fineshards.encoders.encoder import Encoder
 from fineshards.shards.block_writer import Documents
 from fineshards.shards.counts import Counts
+from fineshards.shards.measures import Tally
 from fineshards.shards.records import Block, SourceFile
 from fineshards.shards.rejected import Rejected
 from fineshards.shards.reports import BlockSummary
+from fineshards.shards.statistics_files import StatisticsFiles
 from fineshards.shards.stretch import Stretch
 from fineshards.sources.reading import Head, discover_blocks, read_block
 from fineshards.sources.rows import Rows
@@ -36,10 +38,12 @@ def finish_block(
     encoder: Encoder,
     work: Work,
     judging: Judging | None = None,
+    statistics: StatisticsFiles | None = None,
 ) -> tuple[BlockSummary, bool]:
     """Encodes a block into its token block, unless an earlier run did.
 
-    judging: the steps of the job's recipe, if it has one; its last stage is done here.
+    judging: the steps of the job's recipe, if it has one; its last stage is done here. statistics:
+    where those of the documents are stored, if the job makes any.
 
     Returns the block's summary, and whether an earlier run had finished it. Rows with null text
     are counted and skipped. Rows that cannot be encoded are listed in `metadata/rejected/`; one
@@ -47,13 +51,17 @@ def finish_block(
     """
     read = work.checkpoints.read_runs if work.settings.shuffle else work.checkpoints.read_summary
     finished = read(block.place)
-    if finished is not None and (judging is None or judging.has_last_stage(block)):
+    if (
+        finished is not None
+        and (judging is None or judging.has_last_stage(block))
+        and (statistics is None or statistics.has_block(block))
+    ):
         return finished, True
     work.checkpoints.stop_if_replaced(file.index)
     rows = read_block(file, work.settings.columns, block)
     if judging is not None:
         rows = judging.last_stage(rows, file, block)
-    return _encode_rows(rows, file, block, encoder, work), False
+    return _encode_rows(rows, file, block, encoder, work, statistics), False
 
 
 def probe_block(
@@ -105,13 +113,19 @@ def encode_again(
 
 
 def _encode_rows(
-    read: Iterable[Rows], file: SourceFile, block: Block, encoder: Encoder, work: Work
+    read: Iterable[Rows],
+    file: SourceFile,
+    block: Block,
+    encoder: Encoder,
+    work: Work,
+    statistics: StatisticsFiles | None = None,
 ) -> BlockSummary:
     """Writes a token block from rows of a block; a sorted one, if documents are shuffled."""
     checkpoints, settings = work.checkpoints, work.settings
     # Added up now and then: a sum costs time for each label, and its parts cost memory.
     counts: list[Counts] = []
     rejected = Rejected(file, work.max_bad_rows)
+    tally = None if statistics is None else Tally()
     with (
         checkpoints.create_runs(block.place, settings.shuffle, settings.block_bytes)
         if settings.shuffle
@@ -125,8 +139,14 @@ def _encode_rows(
             writer.append(Documents(encoded.tokens, encoded.offsets, sources))
             counts.append(rows.counts())
             counts.append(documents.document_counts(np.diff(encoded.offsets)))
+            if tally is not None:
+                lengths = np.diff(encoded.offsets)
+                tally.add_dataset(documents.texts, lengths, documents.traits())
             counts.append(Counts(by_reference=encoded.by_reference, compared=compared))
             if len(counts) > _ADDENDS:
                 counts = [Counts.total(counts)]
         rejected.save(checkpoints.storage, block)
+        if statistics is not None and tally is not None:
+            # Before the token block is finished: then it has them.
+            statistics.write_block(block, tally.table())
         return writer.finish(block.index, block.blocks, Counts.total(counts))

@@ -11,10 +11,9 @@ import apache_beam as beam
 
 from fineshards.commands.wording import describe_leaks, flags_against_leaks, warn_of_leaks
 from fineshards.errors import FineshardsError
-from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER
 from fineshards.shards.leaks import NOTHING, Found, describe_example
 from fineshards.shards.manifest import Manifest
-from fineshards.shards.metadata import metadata_files
+from fineshards.shards.metadata import metadata_files, of_earlier_jobs
 from fineshards.shards.plan import StreamPlan
 from fineshards.shards.records import MetadataFile, ShardRecord
 from fineshards.shards.reports import FileReport
@@ -29,7 +28,8 @@ _log = logging.getLogger("fineshards.worker.commit")
 class Commit(beam.PTransform):
     """From shard records, file reports, the plan and the leaks to the manifest.
 
-    leaks: None where there can be none. decisions: the files of a recipe's decisions.
+    leaks: None where there can be none. written: files of the dataset that other steps have
+    written: decisions and statistics.
     """
 
     def __init__(
@@ -38,10 +38,10 @@ class Commit(beam.PTransform):
         reports: beam.PCollection,
         plan: beam.PCollection,
         leaks: beam.PCollection | None,
-        decisions: beam.PCollection | None = None,
+        written: beam.PCollection | None = None,
     ) -> None:
         super().__init__()
-        self._decisions = decisions
+        self._written = written
         self._leaks = leaks
         self._work = work
         self._reports = reports
@@ -59,7 +59,7 @@ class Commit(beam.PTransform):
                 beam.pvalue.AsSingleton(self._plan),
                 self._work,
                 None if self._leaks is None else beam.pvalue.AsSingleton(self._leaks, NOTHING),
-                () if self._decisions is None else beam.pvalue.AsList(self._decisions),
+                () if self._written is None else beam.pvalue.AsList(self._written),
             )
         )
 
@@ -70,7 +70,7 @@ def commit(
     plan: StreamPlan,
     work: Work,
     found: Found | None = None,
-    decisions: Iterable[MetadataFile] = (),
+    written: Iterable[MetadataFile] = (),
 ) -> str:
     """Writes the manifest and clears the checkpoints; returns the manifest's name.
 
@@ -96,10 +96,9 @@ def commit(
         before = Manifest.load_finished(storage, job.generation - 1)
         before.keep(storage)
         reports = [*before.reports, *reports]
-    metadata = [*metadata_files(storage, job, reports), *decisions]
+    metadata = [*metadata_files(storage, job, reports), *written]
     if before is not None:
-        kept = (DECISIONS_FOLDER, KEYS_FOLDER)
-        metadata += [file for file in before.metadata if file.name.startswith(kept)]
+        metadata += of_earlier_jobs(before.metadata)
     manifest = Manifest.of(job, plan.layout, records, reports, metadata, leaks)
     name = manifest.save(storage, before)
     # A worker that comes late must not delete the checkpoints of a job that came after.

@@ -12,23 +12,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fineshards.commands.decided import batch_of, decided, survivors
-from fineshards.curation.batch import Batch
+from fineshards.commands.indexes import index_records, key_type
 from fineshards.curation.curator import Curator, Judged
 from fineshards.curation.seen_in import SeenIn
 from fineshards.curation.step import Keyed, Keys
-from fineshards.errors import InputError
+from fineshards.curation.step_statistics import StepStatistics
 from fineshards.shards.counts import Dropped
 from fineshards.shards.curated_files import decisions_name, keys_name
 from fineshards.shards.decisions import Decisions, merged, read_decisions, to_bytes
 from fineshards.shards.judged import JudgedBlock, KeyFile, Stage, earlier_decisions
-from fineshards.shards.marks import Records, external_positions, key_records, positions, row_of
+from fineshards.shards.marks import Records, key_records, positions
+from fineshards.shards.measures import Tally
 from fineshards.shards.records import Block, MetadataFile, SourceFile
 from fineshards.shards.rejected import Rejected
-from fineshards.sources.reading import discover_blocks, read_block
+from fineshards.sources.reading import read_block
 from fineshards.sources.rows import Rows
-from fineshards.storage.base import open_storage
-from fineshards.storage.checksums import checksum_to_base64, crc32c
-from fineshards.transforms.marking import Marking, key_type
+from fineshards.storage.checksums import checksum_to_base64
+from fineshards.transforms.marking import Marking
 from fineshards.transforms.work import Work
 
 # Files whose marks are kept in memory: a worker goes from block to block of the same file.
@@ -70,15 +70,18 @@ class Judging:
         keys: list[Keys] = []
         rows_of_keys: list[npt.NDArray[np.int64]] = []
         rejected = Rejected(file, self._work.max_bad_rows)
+        tally = Tally()
         for rows in read_block(file, self._work.settings.columns, block):
             rejected.add(rows.bad)
-            judged = self.curator.judge(batch_of(rows.with_text(), file), number, earlier)
+            there = rows.with_text()
+            statistics = StepStatistics(tally, there.traits())
+            judged = self.curator.judge(batch_of(there, file), number, earlier, statistics)
             tables += judged.dropped
             assert judged.keys is not None
             keys.append(judged.keys)
             rows_of_keys.append(judged.kept.rows[judged.keys.owners])
         records = _key_records(keyed, file, keys, rows_of_keys)
-        stage.write_block(block, tables, records)
+        stage.write_block(block, tables, records, tally.table())
         return JudgedBlock(file, block, KeyFile(keys_file, len(records))), False
 
     def last_stage(self, read: Iterable[Rows], file: SourceFile, block: Block) -> Iterator[Rows]:
@@ -90,12 +93,14 @@ class Judging:
         last = self.curator.stages - 1
         earlier = earlier_decisions(self._work.checkpoints, block, last, self._marked)
         tables: list[pa.Table] = []
+        tally = Tally()
         for rows in read:
             found = rows.with_text()
-            judged = self.curator.judge(batch_of(found, file), last, earlier)
+            statistics = StepStatistics(tally, found.traits())
+            judged = self.curator.judge(batch_of(found, file), last, earlier, statistics)
             tables += judged.dropped
             yield _survivors(rows, found, judged, earlier)
-        self._stage(last).write_block(block, tables, None)
+        self._stage(last).write_block(block, tables, None, tally.table())
 
     def decided(self, rows: Rows, file: SourceFile) -> Rows:
         """The rows with text that became documents of a finished dataset, with their texts."""
@@ -114,17 +119,8 @@ class Judging:
         stored = stage.read_index(file.index, key_type(keyed))
         if stored is not None:
             return stored
-        if file.format == "keys":
-            records = _kept_keys(file, keyed)
-        else:
-            columns = self._work.settings.columns
-            parts = [
-                _index_records(keyed, batch_of(rows.with_text(), file))
-                for block in discover_blocks(file, columns, self._work.settings.block_bytes)
-                for rows in read_block(file, columns, block)
-            ]
-            records = np.concatenate([np.empty(0, key_type(keyed)), *parts])
-        records = key_records(records["key"], records["position"])
+        settings = self._work.settings
+        records = index_records(keyed, file, settings.columns, settings.block_bytes)
         return stage.write_index(file.index, records)
 
     def write_decisions(self, file: int) -> list[MetadataFile]:
@@ -179,26 +175,6 @@ def _survivors(read: Rows, found: Rows, judged: Judged, earlier: Decisions) -> R
         dropped += decisions.count_dropped(found.numbers[gone], lengths[gone])
     there = survivors(found, judged.kept)
     return replace(there, nulls=read.texts.null_count, dropped=tuple(dropped))
-
-
-def _kept_keys(file: SourceFile, keyed: Keyed) -> Records:
-    """The keys that another dataset has kept of one of its files."""
-    folder, _, name = file.path.rpartition("/metadata/")
-    content = open_storage(folder).read(f"metadata/{name}")
-    if f"crc32c:{checksum_to_base64(crc32c(content))}" != file.identity:
-        raise InputError(
-            f"{file.path} has changed since the job was launched. Start over with --overwrite."
-        )
-    records = np.frombuffer(content, key_type(keyed)).copy()
-    records["position"] = external_positions(file.index, row_of(records["position"]))
-    return records
-
-
-def _index_records(keyed: Keyed, batch: Batch) -> Records:
-    """The keys of documents of an index."""
-    keys = keyed.keys(batch)
-    rows = batch.rows[keys.owners]
-    return key_records(keys.keys, external_positions(batch.file, rows))
 
 
 def _key_records(

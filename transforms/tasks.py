@@ -21,6 +21,7 @@ from fineshards.shards.leaks import Comparison, Part, TextsInTest, parts_of, rea
 from fineshards.shards.records import Block, MetadataFile, Piece, ShardRecord, SourceFile
 from fineshards.shards.reports import BlockSummary
 from fineshards.shards.shuffle import Bucket, Fragment, Group
+from fineshards.shards.statistics_files import Hosts, StatisticsFiles
 from fineshards.shards.stretch import Stretch
 from fineshards.transforms.blocks import (
     discover_file,
@@ -60,6 +61,11 @@ class Worker:
         return self.judging
 
     @cached_property
+    def statistics(self) -> StatisticsFiles:
+        """The statistics in the job's checkpoints."""
+        return StatisticsFiles(self.work.checkpoints, self.work.settings, self.work.inline)
+
+    @cached_property
     def paths(self) -> list[str]:
         """The paths of the source files, by index."""
         return [file.path for file in self.work.checkpoints.job().files]
@@ -95,7 +101,10 @@ class FinishBlock:
 
     def run(self, worker: Worker) -> tuple[BlockSummary, bool]:
         """See `finish_block`."""
-        return finish_block(self.file, self.block, worker.encoder, worker.work, worker.judging)
+        work, statistics = worker.work, None
+        if work.settings.statistics:
+            statistics = worker.statistics
+        return finish_block(self.file, self.block, worker.encoder, work, worker.judging, statistics)
 
     def __str__(self) -> str:
         block = self.block
@@ -219,6 +228,35 @@ class WriteDecisions:
 
     def __str__(self) -> str:
         return f"writing the decisions about file {self.file}"
+
+
+@dataclass(frozen=True, slots=True)
+class AddStatistics:
+    """Adds up the statistics of a file's blocks."""
+
+    file: int
+
+    def run(self, worker: Worker) -> tuple[bytes, list[tuple[int, Hosts]]]:
+        """See `StatisticsFiles.of_file`."""
+        return worker.statistics.of_file(self.file)
+
+    def __str__(self) -> str:
+        return f"adding up the statistics of file {self.file}"
+
+
+@dataclass(frozen=True, slots=True)
+class TopHosts:
+    """Finds the hosts with the most documents in a range of hosts."""
+
+    number: int
+    parts: tuple[Hosts, ...]
+
+    def run(self, worker: Worker) -> bytes:
+        """See `StatisticsFiles.top_hosts`."""
+        return worker.statistics.top_hosts(self.number, self.parts)
+
+    def __str__(self) -> str:
+        return f"counting hosts, range {self.number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +384,8 @@ Task = (
     | JoinComponents
     | WriteMarked
     | WriteDecisions
+    | AddStatistics
+    | TopHosts
     | ProbeBlock
     | EncodeAgain
     | MergeRuns

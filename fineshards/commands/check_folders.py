@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
-from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER
+from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
 from fineshards.shards.generations import GENERATIONS_FOLDER, kept_name
 from fineshards.shards.job import JOB_NAME, Job
 from fineshards.shards.layout import SPLITS, table_name
@@ -52,7 +52,11 @@ class Folders:
         # What an append has written so far is checked when it is finished.
         made = (*(f"{split}/{split}_" for split in SPLITS), "metadata/documents/", REJECTED_FOLDER)
         made = (*made, DECISIONS_FOLDER, KEYS_FOLDER)
-        records = (job.record_name, kept_name(job.generation), kept_name(job.generation - 1))
+        records = (
+            job.record_name,
+            *(kept_name(number) for number in (job.generation, job.generation - 1)),
+            statistics_name(job.generation),
+        )
         return name in records or name.startswith(made)
 
     def problems(self) -> Iterator[str]:

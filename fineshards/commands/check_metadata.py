@@ -8,7 +8,13 @@ from collections.abc import Iterator
 from fineshards.commands.check_folders import Folders
 from fineshards.commands.wording import counted
 from fineshards.errors import OutputError
-from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER
+from fineshards.shards import statistics
+from fineshards.shards.curated_files import (
+    DECISIONS_FOLDER,
+    KEYS_FOLDER,
+    is_statistics,
+    statistics_name,
+)
 from fineshards.shards.generations import GENERATIONS_FOLDER, kept_name
 from fineshards.shards.job import JOB_NAME
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
@@ -70,14 +76,28 @@ def check_metadata(storage: Storage, manifest: Manifest, folders: Folders) -> li
     # A damaged file would be named again, for each thing that is wrong in it.
     if not problems and folders.expected <= folders.files:
         problems += contradictions(contents, manifest.job, manifest.reports)
+        problems += _statistics_problems(contents, manifest)
     kept = kept_name(manifest.generation)
     if contents.get(kept, manifest.to_bytes()) != manifest.to_bytes():
         problems.append(f"{kept} is not the same as {MANIFEST_NAME}")
     return problems
 
 
+def _statistics_problems(contents: dict[str, bytes], manifest: Manifest) -> Iterator[str]:
+    tables = []
+    for name in (file.name for file in manifest.metadata):
+        if is_statistics(name):
+            try:
+                tables.append(statistics.from_bytes(contents[name], name))
+            except OutputError as error:
+                yield str(error)
+                return
+    if tables:
+        yield from statistics.contradictions(tables, manifest.counts(), manifest.settings.recipe)
+
+
 def _is_small(name: str, manifest: Manifest) -> bool:
-    own = (JOB_NAME, manifest.settings.tokenizer.file)
+    own = (JOB_NAME, manifest.settings.tokenizer.file, statistics_name(1))
     return name in own or name.startswith(
         (DECISIONS_FOLDER, KEYS_FOLDER, REJECTED_FOLDER, GENERATIONS_FOLDER)
     )

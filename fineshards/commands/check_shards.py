@@ -11,6 +11,7 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
+from fineshards.commands.check_decisions import DroppedRows
 from fineshards.commands.check_metadata import content_problems
 from fineshards.commands.check_sides import check_sides
 from fineshards.commands.wording import counted
@@ -57,12 +58,14 @@ def check_shard(
     file_numbers: dict[str, int],
     now: ShardRecord | None = None,
     growing: bool = False,
+    dropped: DroppedRows | None = None,
 ) -> ShardContents:
     """Reads a shard and its table, each once.
 
     files: the names of the files that are there. file_numbers: the position of each source path in
     the input. now: the record of the shard in the latest generation, where it may be longer, and
     begins with this one, or have redacted documents. growing: whether a later one is being made.
+    dropped: the rows that the dataset's recipe dropped, if it has one.
     """
     contents, table, now = ShardContents(), None, now or shard
     grows = (growing or now != shard) and shard.tokens < dataset.manifest.layout.shard_tokens
@@ -73,6 +76,9 @@ def check_shard(
                 _check_table(dataset.manifest, shard, table, contents, file_numbers)
                 rule = dataset.manifest.settings.split
                 contents.problems += check_sides(shard, table, rule, file_numbers)
+                if dropped is not None:
+                    of_files = table.file_numbers(file_numbers)
+                    contents.problems += dropped.among(shard, table, of_files)
         except FineshardsError as error:
             contents.problems.append(str(error))
     if shard.name in files:

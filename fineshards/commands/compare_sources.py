@@ -2,59 +2,113 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
+from fineshards.commands.judge_again import JudgingAgain
+from fineshards.commands.wording import counted
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import FineshardsError
+from fineshards.shards.counts import Counts, Dropped
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.documents import DocumentPiece
 from fineshards.shards.hash_sample import sampled, splitmix64
 from fineshards.shards.job import Settings
 from fineshards.shards.records import ShardRecord, SourceFile
+from fineshards.shards.reports import FileReport
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.rows import Rows
 
 
-def compare_with_sources(dataset: Dataset, percent: float) -> tuple[int, list[str]]:
+@dataclass(slots=True)
+class Compared:
+    """What was compared with the sources.
+
+    documents: that were tokenized again. judged: dropped or cut by the recipe, and judged again.
+    problems: one sentence per difference.
+    """
+
+    documents: int = 0
+    judged: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+def compare_with_sources(dataset: Dataset, percent: float) -> Compared:
     """Tokenizes about `percent` percent of the documents again, and at least one.
 
-    Returns how many were compared, and one sentence per difference: a source that has changed or
-    cannot be read, a document whose tokens, row or hashes differ.
+    With a recipe it judges them again too, and as many of those that were dropped or cut.
+
+    Differences are: a source that has changed or cannot be read, a document whose tokens, row or
+    hashes differ, another decision.
     """
     settings = dataset.manifest.settings
     encoder = load_reference(settings.tokenizer, dataset.storage)
     chosen = _choose(dataset, percent)
-    compared = 0
-    problems: list[str] = []
+    found, judging = Compared(), None
+    if settings.recipe is not None:
+        try:
+            judging = JudgingAgain(dataset, percent)
+        except FineshardsError as error:
+            found.problems.append(f"the recipe cannot be used again: {error}")
+            return found
     for file, report in zip(dataset.manifest.files, dataset.manifest.reports, strict=True):
         sample = chosen[file.path]
         try:
-            counts = Counter[str]()
+            counts: list[Counts] = []
             for rows in _read(file, settings):
                 documents = rows.with_text()
-                problems += sample.compare(dataset, file, documents, encoder)
-                counts["documents"] += len(documents.numbers)
-                counts["nulls"] += rows.texts.null_count
-                counts["rejected"] += len(rows.bad)
-                counts["text_bytes"] += pc.sum(pc.binary_length(documents.texts)).as_py() or 0
-            for what in ("documents", "nulls", "rejected", "text_bytes"):
-                recorded = getattr(report.counts, what)
-                if counts[what] != recorded:
-                    problems.append(
-                        f"{file.path}: {what} is {counts[what]}; the manifest says {recorded}"
-                    )
-            problems += sample.never_found(file)
+                counts.append(Counts(nulls=rows.texts.null_count, rejected=len(rows.bad)))
+                if judging is not None:
+                    found.problems += judging.compare(file, documents, set(sample.pieces))
+                    counts.append(judging.count_dropped(file, documents))
+                    documents = documents.filter(judging.kept(file, documents), [])
+                found.problems += sample.compare(dataset, file, documents, encoder, judging)
+                text_bytes = pc.sum(pc.binary_length(documents.texts)).as_py() or 0
+                counts.append(Counts(documents=len(documents.numbers), text_bytes=text_bytes))
+            rewrites = judging is not None and judging.rewrites
+            found.problems += _other_counts(file, report, Counts.total(counts), rewrites)
+            found.problems += sample.never_found(file)
+            found.problems += () if judging is None else judging.never_found(file)
         except FineshardsError as error:
-            problems.append(str(error))
-        compared += sample.compared
-    return compared, problems
+            found.problems.append(str(error))
+        found.documents += sample.compared
+    if judging is not None:
+        found.problems += judging.compare_witnesses()
+        found.judged = judging.judged
+    return found
+
+
+def _other_counts(
+    file: SourceFile, report: FileReport, found: Counts, rewrites: bool
+) -> Iterator[str]:
+    """What is counted otherwise. rewrites: whether texts are not those of the source."""
+    for what in ("documents", "nulls", "rejected", "text_bytes"):
+        now, recorded = getattr(found, what), getattr(report.counts, what)
+        if now != recorded and not (what == "text_bytes" and rewrites):
+            yield f"{file.path}: {what} is {now}; the manifest says {recorded}"
+    for now, recorded in zip_longest(found.dropped, report.counts.dropped):
+        if now != recorded:
+            yield (
+                f"{file.path}: dropped is {_described(now)}; the manifest says "
+                f"{_described(recorded)}"
+            )
+            return
+
+
+def _described(dropped: Dropped | None) -> str:
+    if dropped is None:
+        return "nothing more"
+    return (
+        f"{counted(dropped.documents, 'document')} of {counted(dropped.text_bytes, 'byte')} by "
+        f"step {dropped.step + 1} ({dropped.reason})"
+    )
 
 
 @dataclass(slots=True)
@@ -67,13 +121,20 @@ class _Sample:
     compared: int = 0
 
     def compare(
-        self, dataset: Dataset, file: SourceFile, documents: Rows, encoder: Encoder
+        self,
+        dataset: Dataset,
+        file: SourceFile,
+        documents: Rows,
+        encoder: Encoder,
+        judging: JudgingAgain | None,
     ) -> Iterator[str]:
         """The differences of those documents that are chosen."""
         wanted = np.array([row in self.pieces for row in documents.numbers.tolist()], np.bool_)
         documents = documents.filter(wanted, [])
         if not len(documents.numbers):
             return
+        if judging is not None:
+            documents = replace(documents, texts=judging.texts(file, documents).texts)
         encoded = encoder.encode(documents.texts)
         rule = dataset.manifest.settings.split
         sources = documents.sources(file.index, rule).to_pylist()

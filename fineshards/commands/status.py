@@ -10,6 +10,7 @@ from fineshards.commands.wording import counted, describe_splits, duration
 from fineshards.errors import OutputError
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job import FORMAT_VERSION, Job
+from fineshards.shards.judged import Stage
 from fineshards.shards.layout import Layout, ShardKey
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import Block
@@ -28,7 +29,8 @@ class Status:
     """The progress of a job, as `status` returns it. Totals are None until they are known.
 
     Args:
-        stage: `discovering`, `tokenizing`, `writing` or `finished`.
+        stage: `discovering`, `judging`, `tokenizing`, `writing` or `finished`. Judging is what the
+            steps of a recipe do before documents are compared.
         files: Files whose blocks are known.
         files_total: Files of the input.
         blocks: Finished token blocks.
@@ -47,6 +49,11 @@ class Status:
         splits: Shards, documents and tokens of `test` and `train`; None until the job has finished.
         generation: The generation of the dataset that the job makes, or made last. Beyond the
             first, files, blocks and tokens are those that it adds, until it has finished.
+        step: While judging, the step of the recipe that will compare documents, such as
+            `2 minhash`.
+        judged: While judging, blocks that are judged up to that step. If these are all, keys are
+            compared.
+        compared: The steps that have compared documents.
 
     Example:
         >>> import fineshards
@@ -71,6 +78,9 @@ class Status:
     seconds_idle: float
     splits: dict[str, dict[str, int]] | None = None
     generation: int = 1
+    step: str | None = None
+    judged: int = 0
+    compared: tuple[str, ...] = ()
 
 
 def status(folder: str | os.PathLike[str]) -> Status:
@@ -80,8 +90,8 @@ def status(folder: str | os.PathLike[str]) -> Status:
         folder: The job's output folder, local or `gs://`.
 
     Returns:
-        The Status at this moment. Its `stage` is `discovering`, `tokenizing`, `writing` or
-        `finished`.
+        The Status at this moment. Its `stage` is `discovering`, `judging`, `tokenizing`, `writing`
+        or `finished`.
 
     Raises:
         OutputError: If the folder holds no job.
@@ -95,9 +105,11 @@ def status(folder: str | os.PathLike[str]) -> Status:
     return StatusReader(open_storage(os.fspath(folder))).read()
 
 
-def latest_job(storage: Storage) -> Job | None:
-    """The job of the latest generation, finished or not; None if there is none."""
-    manifest = Manifest.load(storage)
+def latest_job(storage: Storage, manifest: Manifest | None) -> Job | None:
+    """The job of the latest generation, finished or not; None if there is none.
+
+    manifest: of the latest finished one.
+    """
     following = None if manifest is None else Job.load(storage, manifest.generation + 1)
     if following is not None and following.redaction is None:
         return following
@@ -108,7 +120,8 @@ class StatusReader:
     """Reads the status of one job repeatedly and keeps what cannot change."""
 
     def __init__(self, storage: Storage) -> None:
-        job = latest_job(storage)
+        manifest = Manifest.load(storage)
+        job = latest_job(storage, manifest)
         if job is None:
             raise OutputError(
                 f"{storage.root} holds no fineshards job. Check the folder, or start a job with "
@@ -119,15 +132,19 @@ class StatusReader:
         self._checkpoints = Checkpoints.of(storage, job)
         self._blocks: dict[int, list[Block]] = {}
         self._layout: Layout | None = None
+        # Stages of the recipe that are over: their documents have been compared.
+        self._compared = 0
         # What the dataset holds already, if this job makes it grow.
-        self._before = Manifest.load(storage) if job.generation > 1 else None
+        self._before = manifest if job.generation > 1 else None
+        is_finished = manifest is not None and manifest.generation >= job.generation
+        self._finished = manifest if is_finished else None
 
     def read(self, added: bool = False) -> Status:
         """The status at this moment.
 
         added: once finished, say what the job has added, and not what the dataset holds.
         """
-        manifest = Manifest.load(self._storage)
+        manifest = self._finished or Manifest.load(self._storage)
         if manifest is not None and manifest.generation >= self._job.generation:
             finished = _finished(manifest)
             return self._only_added(finished, manifest) if added and self._before else finished
@@ -145,10 +162,24 @@ class StatusReader:
         self._layout = self._layout or self._checkpoints.read_layout()
         done = self._checkpoints.finished_blocks()
         shard_times = self._checkpoints.finished_shards()
-        return self._status(done, shard_times)
+        judged = self._judged() if len(self._blocks) == len(self._job.new_files) else None
+        return self._status(done, shard_times, judged)
+
+    def _judged(self) -> dict[tuple[int, int], float] | None:
+        """When blocks were judged in the present stage of the recipe; None after the last."""
+        recipe = self._job.settings.recipe
+        while recipe is not None and self._compared < len(recipe.keyed):
+            stage = Stage(self._checkpoints, self._compared)
+            if stage.marked_files() < len(self._job.new_files):
+                return stage.judged_blocks()
+            self._compared += 1
+        return None
 
     def _status(
-        self, done: dict[tuple[int, int], tuple[int, float]], shard_times: list[float]
+        self,
+        done: dict[tuple[int, int], tuple[int, float]],
+        shard_times: list[float],
+        judged: dict[tuple[int, int], float] | None,
     ) -> Status:
         files_total = len(self._job.new_files)
         # A list, because progress may look in two threads at its end.
@@ -166,7 +197,7 @@ class StatusReader:
             expected = tokens * bytes_total // text_bytes
             shards_total = max(1, self._expected_layout(expected).windows)
             estimated = True
-        times = [time_ for time_, _ in finished] + shard_times
+        times = [*(time_ for time_, _ in finished), *shard_times, *(judged or {}).values()]
         rate = _rate(finished)
         seconds_left = None
         if self._layout is not None:
@@ -174,6 +205,11 @@ class StatusReader:
             shard_rate = _rate(sorted((time_, 1) for time_ in shard_times))
             if shard_rate and shards_total is not None:
                 seconds_left = (shards_total - len(shard_times)) / shard_rate
+        elif judged is not None:
+            stage = "judging"
+            rate = _rate(sorted((time_, sizes.get(key, 0)) for key, time_ in judged.items()))
+            if rate and bytes_total is not None:
+                seconds_left = (bytes_total - sum(sizes.get(key, 0) for key in judged)) / rate
         else:
             stage = "tokenizing" if all_known else "discovering"
             if rate and bytes_total is not None:
@@ -194,6 +230,9 @@ class StatusReader:
             seconds_left=seconds_left,
             seconds_idle=max(0.0, time.time() - self._last_written(times)),
             generation=self._job.generation,
+            step=None if judged is None else _compared(self._job)[self._compared],
+            judged=len(judged or ()),
+            compared=_compared(self._job)[: self._compared],
         )
 
     def _only_added(self, finished: Status, manifest: Manifest) -> Status:
@@ -270,7 +309,14 @@ def _finished(manifest: Manifest) -> Status:
         seconds_idle=0.0,
         splits=manifest.splits(),
         generation=manifest.generation,
+        compared=_compared(manifest.job),
     )
+
+
+def _compared(job: Job) -> tuple[str, ...]:
+    """The names of the steps that compare documents."""
+    recipe = job.settings.recipe
+    return tuple(map(recipe.step_name, recipe.keyed)) if recipe else ()
 
 
 def describe_status(status: Status) -> list[str]:
@@ -291,6 +337,8 @@ def describe_status(status: Status) -> list[str]:
         f"  blocks  {status.blocks:,} of {blocks_total}, {counted(status.tokens, 'token')}",
         f"  shards  {status.shards:,} of {shards_total}",
     ]
+    if status.step is not None:
+        lines.insert(2, f"  judged  {status.judged:,} of {blocks_total} (step {status.step})")
     if status.seconds_idle > _LONG_IDLE:
         return [
             *lines,

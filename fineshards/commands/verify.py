@@ -11,6 +11,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from fineshards.commands.check_decisions import DroppedRows, check_decisions
 from fineshards.commands.check_folders import Folders
 from fineshards.commands.check_leaks import check_leaks
 from fineshards.commands.check_metadata import check_manifest, check_metadata
@@ -20,7 +21,7 @@ from fineshards.commands.check_shards import (
     check_shard,
     check_totals,
 )
-from fineshards.commands.compare_sources import compare_with_sources
+from fineshards.commands.compare_sources import Compared, compare_with_sources
 from fineshards.commands.wording import counted
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError, UsageError
@@ -41,6 +42,7 @@ class Verdict:
         tokens: Tokens found in the shards.
         documents: Documents found in the shards.
         sampled: Documents that were tokenized again.
+        judged: Documents that a recipe dropped or cut, and that were judged again.
 
     Example:
         >>> import fineshards
@@ -55,6 +57,7 @@ class Verdict:
     tokens: int
     documents: int
     sampled: int
+    judged: int = 0
 
 
 def verify(
@@ -65,8 +68,9 @@ def verify(
     Args:
         folder: The dataset's folder, local or `gs://`.
         sample: Percentage of the documents, 0 to 100, to tokenize again from their sources and
-            compare; at least one document, unless it is 0. The sources must be where the job read
-            them. Default: 0, none.
+            compare; at least one document, unless it is 0. With a recipe the same share of what
+            it dropped is judged again. The sources must be where the job read them. Default: 0,
+            none.
         generation: The generation to check, from 1, of a dataset that has grown. Default: the
             latest, which includes the others.
 
@@ -130,6 +134,9 @@ def _verify(
     if generation not in (None, latest.generation) and not problems:
         manifest = Manifest.load_finished(storage, generation)
     dataset = Dataset(storage, manifest)
+    # Damaged decisions would be named again, for each thing that is wrong in them.
+    problems += [] if problems else check_decisions(dataset)
+    dropped = DroppedRows(dataset) if manifest.settings.recipe else None
     now = {shard.name: shard for shard in latest.shards}
     file_numbers = {file.path: number for number, file in enumerate(manifest.files)}
     with ThreadPoolExecutor(usable_cores()) as pool:
@@ -142,6 +149,7 @@ def _verify(
                     file_numbers,
                     now.get(shard.name),
                     following is not None,
+                    dropped,
                 ),
                 manifest.shards,
             )
@@ -153,17 +161,18 @@ def _verify(
     problems += check_redactions(manifest, found)
     if not problems and following is None and manifest is latest:
         problems += check_leaks(storage, manifest)
-    sampled = 0
+    compared = Compared()
     if sample > 0 and not problems:
-        sampled, differences = compare_with_sources(dataset, sample)
-        problems += differences
+        compared = compare_with_sources(dataset, sample)
+        problems += compared.problems
     return Verdict(
         ok=not problems,
         problems=problems,
         shards=len(found),
         tokens=sum(contents.tokens for contents in found),
         documents=sum(contents.documents for contents in found),
-        sampled=sampled,
+        sampled=compared.documents,
+        judged=compared.judged,
     )
 
 
@@ -182,6 +191,8 @@ def describe_verdict(verdict: Verdict) -> list[str]:
             f"; {verdict.sampled:,} of {counted(verdict.documents, 'document')} ({share:.3g} %) "
             "tokenized again"
         )
+    if verdict.judged:
+        counts += f"; {counted(verdict.judged, 'dropped document')} judged again"
     if verdict.ok:
         return [f"verified: {counts}"]
     return [

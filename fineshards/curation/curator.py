@@ -8,6 +8,7 @@ rewrite is done again in each later stage, because texts are not stored.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -18,14 +19,17 @@ import pyarrow as pa
 from fineshards.curation.batch import Batch
 from fineshards.curation.golden import golden_sha256
 from fineshards.curation.recipe import NamedStep, load_steps
-from fineshards.curation.step import Judge, Keyed, KeyedSpans, Keys
-from fineshards.errors import FineshardsError
+from fineshards.curation.step import Judge, Keyed, KeyedSpans, Keys, Outcome
+from fineshards.curation.step_statistics import StepStatistics
+from fineshards.errors import FineshardsError, InputError
 from fineshards.shards.decisions import Decisions, drops
 from fineshards.shards.hash_sample import sampled
 from fineshards.shards.recipes import RecipeRecord
 
 # The share of documents that each step judges again, by themselves and in its plainest way.
 COMPARED_SHARE = 1 / 1000
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Judged(NamedTuple):
@@ -82,31 +86,43 @@ class Curator:
         """The number in the recipe of the keyed step that ends a stage."""
         return self._ends[stage]
 
-    def judge(self, batch: Batch, stage: int, earlier: Decisions) -> Judged:
+    def judge(
+        self,
+        batch: Batch,
+        stage: int,
+        earlier: Decisions,
+        statistics: StepStatistics | None = None,
+    ) -> Judged:
         """Does a stage's steps.
 
         batch: documents as the source has them. earlier: the decisions of the stages before, and of
-        the keyed steps that ended them.
+        the keyed steps that ended them. statistics: counts what each step finds and drops.
 
         Raises InputError for a document that cannot be judged, and FineshardsError if a step
         decides differently about the same document.
         """
-        batch = batch.keep(~earlier.are_dropped(batch.rows))
         first = 0 if stage == 0 else self._ends[stage - 1]
+        if statistics is not None and stage == 0:
+            statistics.enter(batch)
+        elif statistics is not None:
+            self._count_marked(batch, first, earlier, statistics)
+        batch = batch.keep(~earlier.are_dropped(batch.rows))
         dropped: list[pa.Table] = []
         for number in range(self._ends[stage]):
             if not len(batch):
                 break
             step, before = self.steps[number], batch
+            # The keyed step that ended the stage before was reached there.
+            if statistics is not None and (number > first or stage == 0):
+                statistics.reach(number, batch)
             reasons: Sequence[str | None] | None
             if isinstance(step, KeyedSpans):
                 batch, reasons = _cut(step, batch, number, earlier)
             elif isinstance(step, Judge) and (number >= first or step.REWRITES):
                 outcome = step.apply(batch)
                 if number >= first:
-                    self._compare(step, number, batch, outcome.reasons, outcome.texts)
-                if outcome.texts is not None:
-                    batch = batch.with_texts(outcome.texts)
+                    self.compare(step, number, batch, outcome.reasons, outcome.texts)
+                batch = self._rewritten(number, batch, outcome)
                 reasons = outcome.reasons
             else:
                 continue
@@ -119,8 +135,14 @@ class Curator:
                 self._complain(number, before, int(np.flatnonzero(~kept)[0]), "kept", "dropped")
             named = [reason for reason in reasons if reason is not None]
             dropped.append(drops(batch.rows[~kept], number, named))
+            if statistics is not None:
+                statistics.drop(number, before.keep(~kept), named)
             batch = batch.keep(kept)
-        keys = self.keyed(stage).keys(batch) if stage + 1 < self.stages else None
+        keys = None
+        if stage + 1 < self.stages:
+            keys = self.keyed(stage).keys(batch)
+            if statistics is not None:
+                statistics.reach(self._ends[stage], batch)
         return Judged(batch, dropped, keys)
 
     def texts(self, batch: Batch, decisions: Decisions) -> Batch:
@@ -141,11 +163,73 @@ class Curator:
             if isinstance(each, KeyedSpans):
                 batch, _ = _cut(each, batch, number, decisions)
             elif isinstance(each, Judge) and each.REWRITES:
-                texts = each.apply(batch).texts
-                batch = batch if texts is None else batch.with_texts(texts)
+                batch = self._rewritten(number, batch, each.apply(batch))
         return batch
 
-    def _compare(
+    def _count_marked(
+        self, batch: Batch, number: int, earlier: Decisions, statistics: StepStatistics
+    ) -> None:
+        """Counts what the keyed step that ended the stage before drops of a batch."""
+        gone, step = batch.keep(earlier.dropped_by(number, batch.rows)), self.steps[number]
+        if len(gone):
+            assert isinstance(step, Keyed)
+            statistics.drop(number, self.before(gone, number, earlier), [step.reason] * len(gone))
+
+    def judge_again(self, batch: Batch, decisions: Decisions) -> dict[int, tuple[int, str]]:
+        """Judges documents in all steps; of those that are dropped, the step and the reason by row.
+
+        decisions: all those about the source file. What keyed steps do is taken from there.
+        """
+        found: dict[int, tuple[int, str]] = {}
+        for number, step in enumerate(self.steps):
+            reasons: Sequence[str | None] | None
+            if isinstance(step, KeyedSpans):
+                batch, reasons = _cut(step, batch, number, decisions)
+            elif isinstance(step, Keyed):
+                marked = decisions.dropped_by(number, batch.rows)
+                reasons = [step.reason if each else None for each in marked.tolist()]
+            else:
+                assert isinstance(step, Judge)
+                outcome = step.apply(batch)
+                reasons = outcome.reasons
+                batch = self._rewritten(number, batch, outcome)
+            if reasons is not None:
+                rows = batch.rows.tolist()
+                dropped = [
+                    (row, reason) for row, reason in zip(rows, reasons, strict=True) if reason
+                ]
+                found |= {row: (number, reason) for row, reason in dropped}
+                batch = batch.keep(np.array([reason is None for reason in reasons], np.bool_))
+        return found
+
+    def _rewritten(self, number: int, batch: Batch, outcome: Outcome) -> Batch:
+        """A batch with the texts that a step gives; raises InputError for one that is no text."""
+        texts, reasons = outcome.texts, outcome.reasons
+        if texts is None:
+            return batch
+        step = self.steps[number]
+        if not (isinstance(step, Judge) and step.REWRITES):
+            raise FineshardsError(
+                f"step {self.names[number]} gives other texts, but does not say that it rewrites: "
+                "it would not be done again where the texts are read again. Set REWRITES = True."
+            )
+        if reasons is not None:
+            # The text of a dropped document does not matter.
+            judged = zip(batch.strings, texts, reasons, strict=True)
+            texts = [new if reason is None else old for old, new, reason in judged]
+        try:
+            return batch.with_texts(texts)
+        except UnicodeEncodeError:
+            for row, text in zip(batch.rows.tolist(), texts, strict=True):
+                if (found := _LONE_SURROGATE.search(text)) is not None:
+                    raise InputError(
+                        f"{batch.place(row)}: step {self.names[number]} gives it a text with the "
+                        f"lone surrogate {found[0]!r} at character {found.start()}, which is not "
+                        "valid Unicode. Correct the step, or drop the document before it."
+                    ) from None
+            raise
+
+    def compare(
         self,
         step: Judge,
         number: int,
@@ -169,7 +253,7 @@ class Curator:
 
     def _complain(self, number: int, batch: Batch, index: int, once: str, again: str) -> None:
         raise FineshardsError(
-            f"file {batch.file}, row {batch.rows[index]}: step {self.names[number]} {once} this "
+            f"{batch.place(batch.rows[index])}: step {self.names[number]} {once} this "
             f"document and {again} it when it was judged again. A step must be a function of the "
             "document alone. Remove what depends on a clock, on chance or on earlier documents; "
             "if the step is one of fineshards, please report the document."

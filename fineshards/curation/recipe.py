@@ -17,7 +17,7 @@ from __future__ import annotations
 import importlib
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -109,9 +109,20 @@ def load_steps(records: Iterable[StepRecord]) -> list[NamedStep]:
 
 def parameters_of(step: Step) -> dict[str, Any]:
     """All parameters of a step, as values of JSON."""
-    values = {each.name: getattr(step, each.name) for each in _parameters(type(step))}
+    values = {each.name: getattr(step, each.name) for each in parameters_of_class(type(step))}
     given = values.pop("parameters", {})
     return {name: _plain(value) for name, value in (values | dict(given)).items()}
+
+
+def default_parameters(use: str) -> dict[str, Any]:
+    """The defaults of the parameters of a step, as values of JSON; those without one are left out.
+
+    Empty for steps that are other people's code. Raises UsageError if there is no such step.
+    """
+    if ":" in use:
+        return {}
+    defaults = {each.name: default_of(each) for each in parameters_of_class(step_class(use))}
+    return {name: _plain(value) for name, value in defaults.items() if value is not MISSING}
 
 
 def step_class(use: str) -> type[Step]:
@@ -136,7 +147,7 @@ def _make(use: str, parameters: Mapping[str, Any]) -> Step:
 
         return UserFunction.of(use, parameters)
     kind = step_class(use)
-    known = {each.name: each for each in _parameters(kind)}
+    known = {each.name: each for each in parameters_of_class(kind)}
     types = get_type_hints(kind)
     values = {}
     for name, value in parameters.items():
@@ -147,14 +158,21 @@ def _make(use: str, parameters: Mapping[str, Any]) -> Step:
             )
         values[name] = _value(name, value, types[name])
     for name, each in known.items():
-        required = each.default is MISSING and each.default_factory is MISSING
-        if required and name not in values:
+        if default_of(each) is MISSING and name not in values:
             raise UsageError(f"give the parameter {name}.")
     return kind(**values)
 
 
-def _parameters(kind: type[Step]) -> Sequence[Any]:
+def parameters_of_class(kind: type[Step]) -> Sequence[Field[Any]]:
+    """The fields of a step that a recipe may set."""
     return [each for each in fields(kind) if each.init]  # type: ignore[arg-type]
+
+
+def default_of(parameter: Field[Any]) -> Any:
+    """The default of a parameter; MISSING if a recipe must set it."""
+    if parameter.default_factory is not MISSING:
+        return parameter.default_factory()
+    return parameter.default
 
 
 def _value(name: str, value: Any, hint: Any) -> Any:
@@ -179,12 +197,13 @@ def _value(name: str, value: Any, hint: Any) -> Any:
             return value
         if origin is not None and value in get_args(kind):  # Literal
             return value
-    wanted = " or ".join(_describe(kind) for kind in kinds)
-    raise UsageError(f"{name} must be {wanted}, got {value!r}.")
+    raise UsageError(f"{name} must be {describe_type(hint)}, got {value!r}.")
 
 
-def _describe(kind: Any) -> str:
-    """A type in words."""
+def describe_type(kind: Any) -> str:
+    """The type of a parameter in words."""
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(map(describe_type, get_args(kind)))
     if get_origin(kind) is tuple:
         return "a list"
     words = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}

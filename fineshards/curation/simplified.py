@@ -17,14 +17,15 @@ library `regex`, which may know digits of a newer Unicode than Python's.
 from __future__ import annotations
 
 import re
-import threading
 import unicodedata
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from importlib.metadata import version
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from xxhash import xxh3_64_digest
+
+from fineshards.curation.words import pins as spacy_pins
+from fineshards.curation.words import tokenizer
 
 # What a word is, when words are hashed: what stands between spaces of the simplified text; spaCy's
 # tokens of the simplified text, for English; or each character but spaces.
@@ -37,6 +38,8 @@ _PUNCTUATION = (
     "!/—”:％１〈&(、━\\【#%「」，】；+^]~“《„';’{|∶´[=-`*．（–？！：$～«〉,><》)?）。…@_.\"}►»"
     + "".join(map(chr, (*range(9), *range(11, 32), *range(127, 160))))
 )
+# What is cut off the ends of a chunk at once. A digit is not: it is a word.
+_ENDS = _PUNCTUATION.replace("１", "")
 _TO_SPACES = str.maketrans(_PUNCTUATION, " " * len(_PUNCTUATION))
 # Digits of any script, with at most one decimal separator.
 _NUMBER = re.compile(r"\d+([.,،٫⎖⎗⎘]\d+)?")
@@ -84,57 +87,21 @@ def word_hashes(texts: Sequence[str], words: Words = "space") -> list[bytes]:
         True
     """
     if words == "spacy":
-        return [_hashes(spacy_words(simplify(text))) for text in texts]
+        get = _memo("spacy").__getitem__
+        found = tokenizer("en").words([simplify(text) for text in texts])
+        return [b"".join(map(get, each.strings)) for each in found]
     # `get` of a chunk that is not there makes it, see _Memo.
     get = _memo(words).__getitem__
     return [b"".join(map(get, text.split())) for text in texts]
 
 
-def spacy_words(text: str) -> list[str]:
-    """spaCy's English tokens of a text, without white space around them, and without empty ones."""
-    nlp = english()
-    with nlp.memory_zone():
-        words = [token.text.strip() for token in nlp.tokenizer(for_spacy(text))]
-    return [word for word in words if word]
-
-
-def for_spacy(text: str) -> str:
-    """A text without the one word that spaCy stumbles over: the name of a flag of its own.
-
-    Words and sentences have the same lengths as in the text.
-    """
-    return text.replace("IS_ALPHA", "is_alpha")
-
-
-_of_this_thread = threading.local()
-
-
-def english() -> Any:
-    """spaCy's blank English with its sentencizer, one per thread."""
-    nlp = getattr(_of_this_thread, "nlp", None)
-    if nlp is None:
-        import spacy
-
-        nlp = _of_this_thread.nlp = spacy.blank("en")
-        nlp.add_pipe("sentencizer")
-    return nlp
-
-
 def pins(words: Words = "space") -> dict[str, str]:
     """Versions that decide what the words of a simplified text are."""
-    found = {"unicode": unicodedata.unidata_version}
-    if words == "spacy":
-        found["spacy"] = spacy_version()
-    return found
-
-
-def spacy_version() -> str:
-    """The version of spaCy, which decides about tokens and sentences."""
-    return version("spacy")
+    return spacy_pins() if words == "spacy" else {"unicode": unicodedata.unidata_version}
 
 
 class _Memo(dict[str, bytes]):
-    """The hashes of the words of each chunk of a text, made when they are first asked for.
+    """The hashes of the words of a chunk or, for spaCy's, of a word, made when first asked for.
 
     Results never depend on what is remembered. Threads may share it.
     """
@@ -152,20 +119,21 @@ class _Memo(dict[str, bytes]):
         return found
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=3)
 def _memo(words: Words) -> _Memo:
     if words == "characters":
         return _Memo(lambda chunk: _hashes("".join(_chunk_words(chunk))))
+    if words == "spacy":
+        return _Memo(lambda word: _hashes([word]))
     return _Memo(lambda chunk: _hashes(_chunk_words(chunk)))
 
 
 def _chunk_words(chunk: str) -> list[str]:
     """`simplified_words` of a text without white space, quickly for what most chunks are."""
     text = chunk.lower()
-    if text.isascii():
-        if text.isalpha():
-            return [text]
-        return _NUMBER.sub("0", text).translate(_TO_SPACES).split()
+    word = text.strip(_ENDS)
+    if word.isascii() and word.isalpha():
+        return [word]
     return _without_marks(_NUMBER.sub("0", text).translate(_TO_SPACES)).split()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -16,15 +17,9 @@ from xxhash import xxh3_128_digest
 from fineshards.curation.batch import Batch
 from fineshards.curation.exact import as_keys
 from fineshards.curation.parameters import check, check_flags, is_integer
-from fineshards.curation.simplified import (
-    english,
-    for_spacy,
-    pins,
-    spacy_version,
-    spacy_words,
-    word_hashes,
-)
+from fineshards.curation.simplified import pins, word_hashes
 from fineshards.curation.step import KeyedSpans, Keys
+from fineshards.curation.words import tokenizer
 
 # Between paragraphs: lines with nothing but white space. The line feed before them belongs to it.
 _EMPTY_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
@@ -176,7 +171,7 @@ class Sentences(KeyedSpans):
 
     def pins(self) -> dict[str, str]:
         """See Step."""
-        return {**pins(), "spacy": spacy_version()}
+        return pins("spacy")
 
     def keys(self, batch: Batch) -> Keys:
         """See Keyed."""
@@ -202,7 +197,7 @@ class Sentences(KeyedSpans):
         if not rest.strip():
             return None, NOTHING_LEFT
         if rest != text:
-            if self.min_doc_words and len(spacy_words(rest)) < self.min_doc_words:
+            if self.min_doc_words and _words(rest) < self.min_doc_words:
                 return None, TOO_FEW_WORDS
             if self.min_num_sentences and len(sentences(rest)) < self.min_num_sentences:
                 return None, TOO_FEW_SENTENCES
@@ -216,7 +211,7 @@ class Sentences(KeyedSpans):
         for start, end in zip(starts, [*starts[1:], len(parts)], strict=True):
             together = "".join(parts[start:end])
             fewest = self.min_words_to_remove_span
-            if not cut[start] or (fewest and len(spacy_words(together)) < fewest):
+            if not cut[start] or (fewest and _words(together) < fewest):
                 yield together
 
 
@@ -229,15 +224,25 @@ def sentences(text: str) -> list[str]:
         >>> sentences("One. Two!  Three ")
         ['One.', ' Two!', '  Three ']
     """
-    nlp = english()
-    with nlp.memory_zone():
-        nlp.max_length = max(nlp.max_length, len(text) + 1)
-        ends = [sentence.end_char for sentence in nlp(for_spacy(text)).sents]
-    found = [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=False)]
+    lengths = map(len, tokenizer("en").split_sentences(_for_spacy(text)))
+    found = [text[start:end] for start, end in pairwise([0, *accumulate(lengths)])]
     while len(found) > 1 and not found[-1].strip():
         last = found.pop()
         found[-1] += last
     return found
+
+
+def _words(text: str) -> int:
+    """The number of spaCy's words."""
+    return len(tokenizer("en").words([_for_spacy(text)])[0].numbers)
+
+
+def _for_spacy(text: str) -> str:
+    """A text without the one word that spaCy stumbles over: the name of a flag of its own.
+
+    Words and sentences have the same lengths as in the text.
+    """
+    return text.replace("IS_ALPHA", "is_alpha")
 
 
 def _keys(batch: Batch, keyed: Callable[[str], Iterator[tuple[int, bytes]]]) -> Keys:

@@ -64,13 +64,17 @@ def merged(tables: Iterable[pa.Table]) -> pa.Table:
 def to_bytes(table: pa.Table, metadata: dict[str, str] | None = None) -> bytes:
     """Decisions as a Parquet file, whose pages have checksums. metadata: stored with the schema."""
     opened = io.BytesIO()
-    pq.write_table(
-        table.replace_schema_metadata(metadata),
+    with pq.ParquetWriter(
         opened,
+        table.schema.remove_metadata(),
         compression="zstd",
         write_page_checksum=True,
         store_schema=False,
-    )
+    ) as writer:
+        writer.write_table(table.replace_schema_metadata(None))
+        if metadata:
+            # Without Arrow's schema, metadata of the table's would not be written.
+            writer.add_key_value_metadata(metadata)
     return opened.getvalue()
 
 
@@ -125,6 +129,12 @@ class Decisions:
             return np.zeros(len(rows), np.bool_)
         found: npt.NDArray[np.bool_] = self.dropped_rows[places] == rows
         return found
+
+    def dropped_by(self, step: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which of the given rows, shape (n,), a step drops."""
+        by_step = self._whole.filter(pc.equal(self._whole["step"], step))
+        dropped: npt.NDArray[np.bool_] = np.isin(rows, by_step["row"].to_numpy())
+        return dropped
 
     def spans(self, step: int, row: int) -> list[int]:
         """The numbers of the spans that a step cuts out of a row's text, ascending."""

@@ -25,7 +25,7 @@ from fineshards.shards.generations import (
 from fineshards.shards.layout import HASH_VERSION, KEY_VERSION, Shuffle, SplitRule
 from fineshards.shards.npy import DTYPES
 from fineshards.shards.recipes import RecipeRecord
-from fineshards.shards.records import JSON_ERRORS, SourceFile, as_text, from_fields, to_fields
+from fineshards.shards.records import JSON_ERRORS, SourceFile, as_text, from_fields
 from fineshards.shards.redaction import Redaction
 from fineshards.storage.base import Storage
 
@@ -56,6 +56,7 @@ class Columns:
             if it is the split key.
         split: Column that is read for the split key alone; None if there is none.
         others: Columns that the steps of a recipe ask for.
+        optional: Columns that are counted where a file has them.
     """
 
     text: str
@@ -63,6 +64,7 @@ class Columns:
     id_required: bool
     split: str | None = None
     others: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,7 @@ class Settings:
         dtype: Type of the tokens in the shards, `uint32` (the default) or `uint16`.
         shuffle: The order of documents; None for that of their sources.
         recipe: The steps that documents pass before they are tokenized; None if there are none.
+        statistics: Whether `metadata/statistics.parquet` is made.
 
     Example:
         >>> from fineshards.shards.manifest import Manifest
@@ -126,6 +129,7 @@ class Settings:
     dtype: str = "uint32"
     shuffle: Shuffle | None = None
     recipe: RecipeRecord | None = None
+    statistics: bool = False
 
     @property
     def token_dtype(self) -> np.dtype[np.unsignedinteger]:
@@ -213,7 +217,7 @@ class Job:
         deciding: dict[str, Any] = {
             "format_version": self.format_version,
             "settings": settings_to_json(self.settings, self.format_version),
-            "files": [to_fields(file) for file in self.files],
+            "files": [file.to_json() for file in self.files],
         }
         grown = sorted({*borders(self.generations)})
         if self.settings.shuffle is not None and len(grown) > 1:
@@ -235,6 +239,17 @@ class Job:
                     f"input file {old_file.index}: was {old_file.path}, now {new_file.path}"
                 )
                 break
+            if old_file.extraction != new_file.extraction:
+                found.append(
+                    f"--extract of {old_file.path}: was {old_file.extraction!r}, now "
+                    f"{new_file.extraction!r}"
+                )
+                break
+            if old_file.stop_row != new_file.stop_row:
+                found.append(
+                    f"--limit: {old_file.path} ended {_end(old_file)}, now {_end(new_file)}"
+                )
+                break
             if old_file != new_file:
                 found.append(
                     f"{old_file.path} changed: it had {old_file.size} bytes and "
@@ -248,6 +263,7 @@ class Job:
         content = {"format_version": self.format_version, "fingerprint": self.fingerprint()}
         content |= asdict(self)
         content["settings"] = settings_to_json(self.settings, FORMAT_VERSION)
+        content["files"] = [file.to_json() for file in self.files]
         if self.redaction is None:
             del content["redaction"]
         return json.dumps(content, indent=1).encode()
@@ -277,7 +293,7 @@ class Job:
                 )
             return cls(
                 settings=settings_from_json(content["settings"]),
-                files=tuple(from_fields(SourceFile, file) for file in content["files"]),
+                files=tuple(SourceFile.from_json(file) for file in content["files"]),
                 origin=tuple((as_text(name), as_text(value)) for name, value in content["origin"]),
                 format_version=int(version),  # not 1.0 or true
                 generations=generations_from_json(content["generations"], len(content["files"]))
@@ -312,8 +328,11 @@ def settings_to_json(settings: Settings, version: int) -> dict[str, Any]:
     del fields["recipe"]
     if settings.recipe is not None:
         fields["recipe"] = settings.recipe.to_json()
-    if not settings.columns.others:
-        del fields["columns"]["others"]
+    for name in ("others", "optional"):
+        if not fields["columns"][name]:
+            del fields["columns"][name]
+    if not settings.statistics:
+        del fields["statistics"]
     if version < 3:
         del fields["shuffle"]
     if version == 1:
@@ -343,12 +362,15 @@ def settings_from_json(fields: dict[str, Any]) -> Settings:
         split=_rule_from_json(fields["split"]),
         shuffle=_shuffle_from_json(fields.get("shuffle")),
         recipe=RecipeRecord.from_json(fields["recipe"]) if "recipe" in fields else None,
+        statistics=fields.get("statistics") is True,
     )
 
 
 def _columns_from_json(fields: dict[str, Any]) -> Columns:
-    others = tuple(as_text(name) for name in fields.get("others", ()))
-    return from_fields(Columns, {"split": None} | fields, others=others)
+    others, optional = (
+        tuple(as_text(name) for name in fields.get(kind, ())) for kind in ("others", "optional")
+    )
+    return from_fields(Columns, {"split": None} | fields, others=others, optional=optional)
 
 
 def _shuffle_from_json(fields: dict[str, Any] | None) -> Shuffle | None:
@@ -369,6 +391,10 @@ def _rule_from_json(fields: dict[str, Any]) -> SplitRule:
     return rule
 
 
+def _end(file: SourceFile) -> str:
+    return "with its last row" if file.stop_row is None else f"before row {file.stop_row}"
+
+
 def _by_flag(settings: Settings) -> list[tuple[str, object]]:
     """The settings as (flag or description, value) pairs."""
     columns, tokenizer, split = settings.columns, settings.tokenizer, settings.split
@@ -377,6 +403,7 @@ def _by_flag(settings: Settings) -> list[tuple[str, object]]:
         ("--id_column", columns.id),
         ("--id_column given", columns.id_required),
         ("columns for the recipe", columns.others),
+        ("--statistics", settings.statistics),
         ("kind of tokenizer", tokenizer.kind),
         ("--tokenizer", tokenizer.name),
         ("vocabulary sha256", tokenizer.vocabulary_sha256),

@@ -448,7 +448,7 @@ def _installed(packages: Iterable[str]) -> dict[str, str]:
 def _file_json(file: SourceFile, report: FileReport) -> dict[str, Any]:
     counts = report.counts
     return (
-        to_fields(file)
+        file.to_json()
         | {"blocks": report.blocks}
         | counts.numbers()
         | {"test": report.test and asdict(report.test), "labels": counts.labels_json()}

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from fineshards.shards import version_1
 from fineshards.shards.counts import Counts, Sums
-from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER
+from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
 from fineshards.shards.generations import GENERATIONS_FOLDER, generations_from_json
 from fineshards.shards.job import JOB_NAME, TOKENIZER_FILES, settings_from_json
 from fineshards.shards.layout import SPLITS, Layout
@@ -25,11 +25,11 @@ from fineshards.shards.reports import FileReport
 # What a manifest may name. Its names are opened, so no other name may lead out of the folder.
 _SHARD_NAME = re.compile(r"(test|train)/\1_[0-9]{4,}\.npy")
 _METADATA_NAME = re.compile(
-    "|".join(map(re.escape, (JOB_NAME, *TOKENIZER_FILES.values())))
+    "|".join(map(re.escape, (JOB_NAME, *TOKENIZER_FILES.values(), statistics_name(1))))
     + rf"|{REJECTED_FOLDER}/[0-9]+-[0-9]+\.jsonl"
     + rf"|{DECISIONS_FOLDER}/[0-9]+\.parquet"
     + rf"|{KEYS_FOLDER}/[0-9]+-[0-9]+\.keys"
-    + rf"|{GENERATIONS_FOLDER}/[0-9]{{4,}}(\.job)?\.json"
+    + rf"|{GENERATIONS_FOLDER}/[0-9]{{4,}}((\.job)?\.json|\.statistics\.parquet)"
 )
 
 _NamedRecord = TypeVar("_NamedRecord", ShardRecord, MetadataFile)
@@ -57,7 +57,7 @@ def manifest_fields(content: dict[str, Any]) -> dict[str, Any]:
         "fingerprint": as_text(content["fingerprint"]),
         "origin": tuple((name, as_text(value)) for name, value in content["origin"].items()),
         "settings": settings,
-        "files": tuple(from_fields(SourceFile, fields) for fields in content["files"]),
+        "files": tuple(SourceFile.from_json(fields) for fields in content["files"]),
         "reports": tuple(
             from_fields(
                 FileReport,

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from fineshards.errors import OutputError
+from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, is_statistics
 from fineshards.shards.generations import kept_name
 from fineshards.shards.job import JOB_NAME, Job, job_name
 from fineshards.shards.records import JSON_ERRORS, MetadataFile
@@ -24,6 +25,15 @@ def earlier_names(generation: int) -> list[str]:
     """The files in `metadata/generations/` of a generation, but for its own manifest."""
     records = [job_name(number) for number in range(2, generation + 1)]
     return sorted([*records, *(kept_name(number) for number in range(1, generation))])
+
+
+def of_earlier_jobs(metadata: Iterable[MetadataFile]) -> list[MetadataFile]:
+    """Those files that only the job of their generation makes, and later ones keep as they are.
+
+    metadata: of the generation before.
+    """
+    folders = (DECISIONS_FOLDER, KEYS_FOLDER)
+    return [file for file in metadata if file.name.startswith(folders) or is_statistics(file.name)]
 
 
 def metadata_files(

@@ -69,8 +69,12 @@ class SourceFile:
         size: Size in bytes.
         identity: Version of the content: `mtime:<nanoseconds>`, `generation:<number>` or
             `etag:<hash>`.
-        format: `parquet` or `jsonl`.
-        compression: `none`, `gzip` or `zstd`; always `none` for parquet, which compresses inside.
+        format: `parquet`, `jsonl`, `csv`, `tsv`, `arrow`, `warc`, `wet` or `text`.
+        compression: `none`, `gzip`, `zstd`, `xz` or `bzip2`; always `none` for parquet and arrow,
+            which compress inside.
+        extraction: What makes text of the HTML of a WARC file: the name of the extractor, and its
+            libraries with their versions. None for other formats.
+        stop_row: With `--limit`, the row that the file ends before; None for all rows.
 
     Example:
         >>> from fineshards.shards.manifest import Manifest
@@ -86,6 +90,17 @@ class SourceFile:
     identity: str
     format: str
     compression: str
+    extraction: str | None = None
+    stop_row: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as a JSON object, without what is None."""
+        return {name: value for name, value in to_fields(self).items() if value is not None}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> SourceFile:
+        """The inverse of `to_json`; raises as `from_fields` does."""
+        return from_fields(cls, {"extraction": None, "stop_row": None, **content})
 
 
 @dataclass(frozen=True, slots=True)

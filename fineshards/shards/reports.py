@@ -127,8 +127,15 @@ def check_reports(
     reports: Iterable[FileReport], max_bad_rows: int, must_have_documents: bool = True
 ) -> None:
     """Raises InputError if there are no documents, or more rejected rows than allowed."""
+    reports = list(reports)
     sums = Counts.sum_numbers(report.counts for report in reports)
     check_total(sums["rejected"], max_bad_rows)
+    dropped = sum(report.counts.documents_dropped for report in reports)
+    if must_have_documents and dropped and not sums["documents"]:
+        raise InputError(
+            f"the recipe leaves no documents: {sums['rows']:,} rows, {dropped:,} of them dropped. "
+            "`fineshards recipe check` shows what each step drops."
+        )
     if must_have_documents and not sums["documents"]:
         raise InputError(
             f"the input has no documents: {sums['rows']} rows, none with text. Check --input and "

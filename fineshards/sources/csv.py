@@ -7,9 +7,12 @@ values may hold line ends. All columns are strings. An empty value is null unles
 from __future__ import annotations
 
 import io
+import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -28,6 +31,8 @@ _DELIMITERS = {"csv": ",", "tsv": "\t"}
 # Bytes that are parsed at a time. A record must fit, so a longer one is read again with the next.
 _READ_BYTES = (1 << 20, 16 << 20, 128 << 20, 1 << 30)
 _PIECE = 1 << 18
+# Seconds to wait for a thread that lets go of a file.
+_PATIENCE = 10.0
 _STRADDLES = "straddl"
 # A record of this value alone is added to the end. If it is not the last record, a quote is open.
 _END = "end of the file as fineshards marks it"
@@ -89,8 +94,8 @@ def _header(file: SourceFile, opened: BinaryIO) -> pa.Schema:
     for read_bytes in _READ_BYTES:
         opened.seek(0)
         try:
-            with _open(file, opened, None, read_bytes, b"\n", {}) as reader:
-                return pa.schema([(name, pa.string()) for name in reader.schema.names])
+            with _open(file, opened, None, read_bytes, b"\n", {}) as readers:
+                return pa.schema([(name, pa.string()) for name in readers[0].schema.names])
         except _TooLongError:
             continue
         except UnicodeDecodeError as error:
@@ -119,8 +124,8 @@ def _read(
     bad: dict[int, BadRow] = {}
     first, before = 0, None
     names = columns_to_read(header, columns)
-    with _open(file, opened, names, read_bytes, end, bad) as reader:
-        for batch in _batches(file, reader, progress):
+    with _open(file, opened, names, read_bytes, end, bad) as readers:
+        for batch in _batches(file, readers, progress):
             if before is not None:
                 yield from _rows(*before, bad, columns, progress)
             numbers = _numbers(first, batch.num_rows, bad)
@@ -135,7 +140,17 @@ def _read(
 
 
 def _is_end(text: pa.Scalar) -> bool:
-    return text.is_valid and text.as_buffer().to_pybytes() == _END.encode()
+    return bool(text.is_valid and text.as_buffer().to_pybytes() == _END.encode())
+
+
+def _wait_until_gone(reference: weakref.ref[Any]) -> None:
+    """Waits for the threads of pyarrow to let go of a Python object.
+
+    A process that ends while they do so may abort (`fineshards/storage/parquet.py`).
+    """
+    until = time.monotonic() + _PATIENCE
+    while reference() is not None and time.monotonic() < until:
+        time.sleep(0.0005)
 
 
 @contextmanager
@@ -146,8 +161,10 @@ def _open(
     read_bytes: int,
     end: bytes,
     bad: dict[int, BadRow],
-) -> Iterator[Any]:
+) -> Iterator[list[Any]]:
     """A reader of pyarrow, which adds the records that it leaves out to `bad`, by row.
+
+    It is the one item of a list, because it must be gone when the block ends.
 
     names: the columns to read, as strings; None for all, of any type. end: what follows the file.
     """
@@ -159,10 +176,12 @@ def _open(
         return "skip"
 
     with explained(file, lambda: "the beginning"):
-        stream = io.BufferedReader(_Followed(open_text(file, opened), end), _PIECE)
+        stream = _Followed(open_text(file, opened), end)
+        buffered = io.BufferedReader(stream, _PIECE)
+        read_by_arrow = weakref.ref(buffered)
         try:
             reader = pacsv.open_csv(
-                stream,
+                buffered,
                 pacsv.ReadOptions(use_threads=False, block_size=read_bytes),
                 pacsv.ParseOptions(
                     delimiter=_DELIMITERS[file.format],
@@ -179,19 +198,26 @@ def _open(
                 ),
             )
         except pa.ArrowInvalid as error:
+            stream.stop()
             if _STRADDLES in str(error):
                 raise _TooLongError from error
             raise
-    with reader:
-        yield reader
+    readers = [reader]
+    del reader, buffered
+    try:
+        yield readers
+    finally:
+        stream.stop()
+        readers.clear()
+        _wait_until_gone(read_by_arrow)
 
 
-def _batches(file: SourceFile, reader: Any, progress: _Progress) -> Iterator[pa.RecordBatch]:
+def _batches(file: SourceFile, readers: list[Any], progress: _Progress) -> Iterator[pa.RecordBatch]:
     """The batches that have rows."""
     while True:
         with explained(file, lambda: str(progress)):
             try:
-                batch = reader.read_next_batch()
+                batch = readers[0].read_next_batch()
             except StopIteration:
                 return
             except pa.ArrowInvalid as error:
@@ -234,19 +260,32 @@ def _rows(
 
 
 class _Followed(io.RawIOBase):
-    """A stream, and then some bytes more."""
+    """A stream, and then some bytes more.
+
+    A thread of pyarrow's reads ahead, and may still do so when its reader is closed. Once this is
+    stopped it reads no more, so that the file can be read again from the start.
+    """
 
     def __init__(self, stream: BinaryIO, end: bytes) -> None:
         super().__init__()
         self._stream, self._end = stream, end
+        self._lock, self._stopped = Lock(), False
+
+    def stop(self) -> None:
+        """Ends the stream here, once a read that is under way is done."""
+        with self._lock:
+            self._stopped = True
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         """See io.RawIOBase."""
-        content = self._stream.read(len(buffer))
-        if not content:
-            content, self._end = self._end[: len(buffer)], self._end[len(buffer) :]
-        buffer[: len(content)] = content
-        return len(content)
+        with self._lock:
+            if self._stopped:
+                return 0
+            content = self._stream.read(len(buffer))
+            if not content:
+                content, self._end = self._end[: len(buffer)], self._end[len(buffer) :]
+            buffer[: len(content)] = content
+            return len(content)

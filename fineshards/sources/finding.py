@@ -63,7 +63,9 @@ def is_beside_data(name: str) -> bool:
     parts = name.split("/")
     if any(part.startswith((".", "_")) for part in parts) or parts[-1] in _HUB_DESCRIPTIONS:
         return True
-    return not has_known_format(name) and bool(_DESCRIPTION.fullmatch(parts[-1]))
+    # README.json may be data, as it always was; plain text with such a name is not.
+    about = bool(_DESCRIPTION.fullmatch(parts[-1]))
+    return about and (not has_known_format(name) or format_of(name)[0] == "text")
 
 
 def walk(folder: str) -> Iterator[str]:
@@ -153,10 +155,11 @@ def _describe(found: FoundObject) -> SourceFile:
     if found.encoding not in ("", "identity"):
         # As `gcloud storage cp --gzip-local` uploads: the name describes the content, and the
         # encoding how it is stored. The object is read as stored.
-        if (format_name, found.encoding) != ("jsonl", "gzip") or compression == "zstd":
+        inside = format_name in ("parquet", "arrow") or compression not in ("none", "gzip")
+        if inside or found.encoding != "gzip":
             raise InputError(
-                f"{found.path} is stored with Content-Encoding {found.encoding}; only JSON "
-                "lines with gzip are supported. Upload it again without Content-Encoding."
+                f"{found.path} is stored with Content-Encoding {found.encoding}; only text "
+                "with gzip is supported. Upload it again without Content-Encoding."
             )
         compression = "gzip"
     return SourceFile(0, found.path, found.size, found.identity, format_name, compression)

@@ -12,11 +12,14 @@ import pyarrow as pa
 
 from fineshards.errors import InputError
 from fineshards.shards.job import Columns
+from fineshards.shards.measures import SCORE_COLUMN, URL_COLUMN
 from fineshards.shards.records import BadRow, Block, SourceFile
 from fineshards.sources.compression import explained, open_text
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, LABEL_COLUMNS, Rows
 
 _KINDS = {str: "a string", bool: "a boolean", dict: "an object", list: "an array"}
+# What the values of the columns of `Columns.optional` must be to be counted, and become.
+_OPTIONAL = {URL_COLUMN: ((str,), pa.string()), SCORE_COLUMN: ((int, float), pa.float64())}
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -100,7 +103,14 @@ class _Batch:
                 for index, name in enumerate(self._columns.others)
             },
             others_are_json=True,
+            optional={name: self._optional(name) for name in self._columns.optional},
         )
+
+    def _optional(self, name: str) -> pa.Array:
+        """The values of a column that have the type that it is counted by, and nulls."""
+        allowed, kind = _OPTIONAL[name]
+        values = [record.get(name) for record in self._records]
+        return pa.array([each if type(each) in allowed else None for each in values], kind)
 
     def _column(self, name: str | None, kind: pa.DataType) -> pa.Array:
         if name is None:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import ModuleType
+from typing import BinaryIO
 
 import pyarrow.compute as pc
 
 from fineshards.errors import FineshardsError, InputError
 from fineshards.shards.job import Columns
 from fineshards.shards.records import Block, SourceFile
-from fineshards.sources import arrow, csv, jsonl, parquet, text
+from fineshards.sources import arrow, csv, jsonl, parquet, text, warc
 from fineshards.sources.files import check_unchanged, open_file
 from fineshards.sources.rows import Rows
 
-# Bytes per request while discovering: the first line of a remote file does not need READ_AHEAD.
-_DISCOVERY_READ_AHEAD = 1 << 20
+# Bytes per request while discovering: the first line of a remote file does not need READ_AHEAD, and
+# of Arrow only the metadata of each record batch is read.
+_DISCOVERY_READ_AHEAD = {"arrow": 1 << 16}
+_USUAL_READ_AHEAD = 1 << 20
 
 # A format is a module with `discover`, `read` and `share_read`. CONTRIBUTING.md explains how to add
 # one.
@@ -28,23 +32,40 @@ _FORMATS: dict[str, ModuleType] = {
     "tsv": csv,
     "arrow": arrow,
     "text": text,
+    "warc": warc,
+    "wet": warc,
 }
 
 
 def discover_blocks(file: SourceFile, columns: Columns, block_bytes: int) -> list[Block]:
     """Returns the blocks of a file, from its metadata; raises InputError if it cannot be used."""
     check_unchanged(file)
-    with explain_failures(file), open_file(file, _DISCOVERY_READ_AHEAD) as opened:
+    read_ahead = _DISCOVERY_READ_AHEAD.get(file.format, _USUAL_READ_AHEAD)
+    with explain_failures(file), open_file(file, read_ahead) as opened:
         blocks: list[Block] = _FORMATS[file.format].discover(file, opened, columns, block_bytes)
-    return blocks
+    if file.stop_row is None:
+        return blocks
+    kept = [block for block in blocks if block.first_row < file.stop_row]
+    return [replace(block, blocks=len(kept)) for block in kept]
 
 
 def read_block(file: SourceFile, columns: Columns, block: Block) -> Iterator[Rows]:
     """Yields the rows of a block in order; raises InputError if the file is damaged or changed."""
     check_unchanged(file)
     with explain_failures(file), open_file(file) as opened:
-        yield from _FORMATS[file.format].read(file, opened, columns, block)
+        yield from _read(file, opened, columns, block)
     check_unchanged(file)
+
+
+def _read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> Iterator[Rows]:
+    """Yields the rows of a block, up to the row that the file is read to."""
+    for rows in _FORMATS[file.format].read(file, opened, columns, block):
+        if file.stop_row is None:
+            yield rows
+            continue
+        yield rows.before(file.stop_row)
+        if any(int(row) >= file.stop_row for row in rows.numbers[-1:]):
+            return
 
 
 class Head:
@@ -60,7 +81,7 @@ class Head:
     def __iter__(self) -> Iterator[Rows]:
         file, block, text, rows = self._file, self._block, 0, 0
         with explain_failures(file), open_file(file) as opened:
-            for batch in _FORMATS[file.format].read(file, opened, self._columns, block):
+            for batch in _read(file, opened, self._columns, block):
                 yield batch
                 rows += len(batch.numbers) + len(batch.bad)
                 text += pc.sum(pc.binary_length(batch.texts)).as_py() or 0

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from fineshards.errors import InputError
 from fineshards.shards.job import Columns
+from fineshards.shards.measures import SCORE_COLUMN, URL_COLUMN
 from fineshards.shards.records import BadRow, SourceFile
 from fineshards.sources.rows import LABEL_COLUMNS, Rows
 
@@ -57,13 +58,14 @@ def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> None
 def columns_to_read(
     schema: pa.Schema, columns: Columns, can_be_read: Callable[[str], bool] = lambda name: True
 ) -> list[str]:
-    """The columns to read: those that were asked for, and the id and labels that can be read."""
+    """The columns to read: those that were asked for, and others that the schema has, usable."""
     named = {columns.text, *columns.others}
     if columns.split is not None:
         named.add(columns.split)
     if columns.id_required:
         named.add(columns.id)
     kinds = {columns.id: has_text_form} | dict.fromkeys(LABEL_COLUMNS, is_text)
+    kinds |= {name: _KINDS[name] for name in columns.optional}
     unasked = {
         name
         for name, is_kind in kinds.items()
@@ -91,6 +93,16 @@ def is_text(kind: pa.DataType) -> bool:
         kind = kind.value_type
     is_view = pa.types.is_string_view(kind)
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or is_view)
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether a type is one of numbers."""
+    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
+
+
+# What the columns of `Columns.optional` must be to be read, and are read as.
+_KINDS = {URL_COLUMN: is_text, SCORE_COLUMN: is_number}
+_OPTIONAL = {URL_COLUMN: pa.string(), SCORE_COLUMN: pa.float64()}
 
 
 def rows_of(
@@ -128,7 +140,12 @@ def rows_of(
         for name in LABEL_COLUMNS
         if _has(batch.schema, name, is_text)
     }
-    rows = Rows(numbers, texts, ids, split, labels, others=others)
+    optional = {
+        name: _without_invalid(_as_text(batch.column(name), _OPTIONAL[name]))
+        for name in columns.optional
+        if _has(batch.schema, name, _KINDS[name])
+    }
+    rows = Rows(numbers, texts, ids, split, labels, others=others, optional=optional)
     return _without_bad(rows, named, place)
 
 

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from fineshards.shards.counts import Counts, Dropped, LabelCount
 from fineshards.shards.documents import source_schema
 from fineshards.shards.layout import SplitRule
+from fineshards.shards.measures import Traits
 from fineshards.shards.records import BadRow
 from fineshards.shards.split_hash import hash_keys, hash_texts, host_names
 
@@ -35,8 +36,10 @@ class Rows:
     ids: string with nulls. split: values of the column that is read for the split key, string with
     nulls; all null if there is none. labels: string arrays by column name. bad: rows that were left
     out because they cannot be encoded. others: the columns of `Columns.others`, with the types of
-    the file. others_are_json: whether these are JSON texts instead, string with nulls. nulls,
-    dropped: rows that were left out because they have no text, or because a recipe drops them.
+    the file. others_are_json: whether these are JSON texts instead, string with nulls. optional:
+    those of the columns of `Columns.optional` that the file has, with nulls: string, or float64 for
+    `SCORE_COLUMN`. nulls, dropped: rows that were left out because they have no text, or because a
+    recipe drops them.
     """
 
     numbers: npt.NDArray[np.int64]
@@ -47,6 +50,7 @@ class Rows:
     bad: list[BadRow] = field(default_factory=list)
     others: dict[str, pa.Array] = field(default_factory=dict)
     others_are_json: bool = False
+    optional: dict[str, pa.Array] = field(default_factory=dict)
     nulls: int = 0
     dropped: tuple[Dropped, ...] = ()
 
@@ -55,6 +59,10 @@ class Rows:
         if self.texts.null_count == 0:
             return self
         return self.filter(self.texts.is_valid().to_numpy(zero_copy_only=False), self.bad)
+
+    def before(self, stop_row: int) -> Rows:
+        """Returns the rows, valid and bad, with a smaller number."""
+        return self.filter(self.numbers < stop_row, [bad for bad in self.bad if bad.row < stop_row])
 
     def filter(self, keep: npt.NDArray[np.bool_], bad: list[BadRow]) -> Rows:
         """Returns the rows where `keep`, shape (n,), is true, with `bad` as their bad rows."""
@@ -68,6 +76,7 @@ class Rows:
             bad=bad,
             others={name: values.filter(mask) for name, values in self.others.items()},
             others_are_json=self.others_are_json,
+            optional={name: values.filter(mask) for name, values in self.optional.items()},
         )
 
     def sources(self, file: int, rule: SplitRule) -> pa.RecordBatch:
@@ -102,6 +111,10 @@ class Rows:
             rejected=len(self.bad),
             dropped=self.dropped,
         )
+
+    def traits(self) -> Traits:
+        """What statistics count of the rows beside their texts."""
+        return Traits.of(self.numbers, self.labels, self.optional)
 
     def document_counts(self, lengths: npt.NDArray[np.int64]) -> Counts:
         """Counts documents, tokens, text and labels. All rows must have text.

@@ -79,3 +79,19 @@ def change_total(content: dict[str, Any], what: str, by: int) -> None:
     """Changes a count of the first file and of the totals by the same amount."""
     content["files"][0][what] += by
     content["totals"][what] += by
+
+
+def edit_decisions(folder: Path, file: int, change: Callable[[list[dict[str, Any]]], Any]) -> None:
+    """Changes the decisions about a source file, and their size and checksum in the manifest."""
+    name = f"metadata/decisions/{file:05d}.parquet"
+    table = pq.read_table(folder / name)
+    decisions = table.to_pylist()
+    change(decisions)
+    pq.write_table(pa.Table.from_pylist(decisions, schema=table.schema), folder / name)
+    content = (folder / name).read_bytes()
+
+    def record(manifest: dict[str, Any]) -> None:
+        (entry,) = (entry for entry in manifest["metadata"] if entry["name"] == name)
+        entry.update(bytes=len(content), crc32c=checksum(content))
+
+    edit_manifest(folder, record)

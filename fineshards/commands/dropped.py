@@ -1,0 +1,382 @@
+"""What the recipe of a dataset dropped or cut: decisions, with the texts that they are about."""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fineshards.commands.decided import batch_of
+from fineshards.commands.indexes import index_of, texts_of
+from fineshards.commands.source_rows import read_rows
+from fineshards.commands.wording import counted
+from fineshards.curation.curator import Curator
+from fineshards.errors import FineshardsError, OutputError, UsageError
+from fineshards.shards.curated_files import decisions_name
+from fineshards.shards.dataset import Dataset
+from fineshards.shards.decisions import Decisions, read_decisions
+from fineshards.shards.hash_sample import splitmix64
+from fineshards.shards.job import Settings
+from fineshards.shards.recipes import RecipeRecord
+from fineshards.shards.records import SourceFile
+from fineshards.sources.rows import Rows
+from fineshards.suggestions import did_you_mean
+
+# Files of decisions that are read to choose from: reading all of a large dataset takes long.
+_FILES = 64
+# Characters of a text that a person is shown.
+_SHOWN = 600
+# Where a text may have been cut: after a line, and after a sentence.
+_BORDER = re.compile(r"(?<=\n)|(?<=[.!?]) +")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceText:
+    """A row of a source file, or an entry of an index of other documents.
+
+    file: its path. text: None where it cannot be read. problem: why.
+    """
+
+    file: str
+    row: int
+    id: str | None = None
+    text: str | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a step did to a document.
+
+    step: its number, from 1, and name. reason: why. spans: the numbers of the spans that were cut
+    out of the text as the step found it; empty if the document was dropped. cut: these spans; None
+    where they cannot be made again. witness: the earlier document with the same key.
+    """
+
+    document: SourceText
+    step: str
+    reason: str
+    spans: list[int]
+    cut: list[str] | None
+    witness: SourceText | None
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedDocuments:
+    """Some of what a recipe dropped.
+
+    documents: dropped by the step and for the reason that are asked for, in the whole dataset.
+    shown: decisions about some of them.
+    """
+
+    documents: int
+    shown: list[Decision]
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """Decisions of one step about one document, as in its table; several if spans are cut."""
+
+    file: int
+    row: int
+    step: int
+    reason: str
+    spans: tuple[int, ...]
+    witness: tuple[int, int] | None
+
+
+def show_dropped(
+    dataset: Dataset, reason: str | None, step: int | None, document: str | None, count: int
+) -> DroppedDocuments:
+    """Some of the documents that a dataset's recipe dropped or cut.
+
+    Args:
+        dataset: The dataset.
+        reason: Only those dropped for this reason.
+        step: Only those of this step, from 1.
+        document: Only this one: the path of its file, or its number, then a colon and its row.
+        count: How many to choose, by a hash of their places: the same ones every time.
+
+    Raises:
+        UsageError: For a dataset without a recipe, or a step, reason or file that is not there.
+    """
+    recipe = dataset.manifest.settings.recipe
+    if recipe is None:
+        raise UsageError(f"{dataset.storage.root} was built without a recipe: nothing was dropped.")
+    if step is not None and not 1 <= step <= len(recipe.steps):
+        names = ", ".join(recipe.step_name(number) for number in range(len(recipe.steps)))
+        raise UsageError(f"--step {step}: the steps are {names}.")
+    number = None if step is None else step - 1
+    documents = _count(dataset, reason, number)
+    if document is not None:
+        file, row = _place(dataset, document)
+        of_row = Decisions(_of_row(read_decisions(dataset.storage, file).table, row))
+        chosen = list(_grouped(file, of_row.table, reason, number))
+    else:
+        chosen = _choose(dataset, reason, number, count)
+    if not chosen and reason is not None and document is None:
+        _refuse_reason(dataset, reason, number)
+    return DroppedDocuments(documents, _with_texts(dataset, recipe, chosen))
+
+
+def _count(dataset: Dataset, reason: str | None, step: int | None) -> int:
+    return sum(
+        dropped.documents
+        for report in dataset.manifest.reports
+        for dropped in report.counts.dropped
+        if reason in (None, dropped.reason) and step in (None, dropped.step)
+    )
+
+
+def _refuse_reason(dataset: Dataset, reason: str, step: int | None) -> None:
+    found = {
+        dropped.reason
+        for report in dataset.manifest.reports
+        for dropped in report.counts.dropped
+        if step in (None, dropped.step)
+    }
+    if reason not in found:
+        raise UsageError(
+            f"--reason {reason}: no document was dropped for it. The reasons are "
+            f"{', '.join(sorted(found)) or 'none'}.{did_you_mean(reason, found)}"
+        )
+
+
+def _place(dataset: Dataset, document: str) -> tuple[int, int]:
+    """The number of the file and the row of `FILE:ROW`."""
+    name, _, row = document.rpartition(":")
+    if not name or not row.isdecimal():
+        raise UsageError(f"--document {document}: with --dropped give FILE:ROW, such as 0:17.")
+    files = dataset.manifest.files
+    for file in files:
+        if name in (file.path, str(file.index)):
+            return file.index, int(row)
+    ending = [file.index for file in files if file.path.endswith(f"/{name}")]
+    if len(ending) == 1:
+        return ending[0], int(row)
+    raise UsageError(
+        f"--document {document}: the input has {len(ending) or 'no'} files {name}. Give the whole "
+        f"path, or the number of the file, from 0 to {len(files) - 1}."
+    )
+
+
+def _choose(dataset: Dataset, reason: str | None, step: int | None, count: int) -> list[_Chosen]:
+    """The documents with the smallest hashes, in order, among those of some files."""
+    names = {file.name for file in dataset.manifest.metadata}
+    files = [file.index for file in dataset.manifest.files if decisions_name(file.index) in names]
+    best: list[tuple[int, int, int]] = []
+    for looked, file in enumerate(sorted(files, key=lambda file: _hash(file, 0))):
+        if looked >= _FILES and len(best) == count:
+            break
+        table = _matching(read_decisions(dataset.storage, file).table, reason, step)
+        rows = np.unique(table["row"].to_numpy())
+        hashes = splitmix64(rows.astype(np.uint64) ^ np.uint64(_hash(file, 1)))
+        order = np.argsort(hashes)[:count]
+        best += [(int(hashes[n]), file, int(rows[n])) for n in order.tolist()]
+        best = heapq.nsmallest(count, best)
+    chosen: list[_Chosen] = []
+    for file, row in sorted((file, row) for _, file, row in best):
+        table = _of_row(read_decisions(dataset.storage, file).table, row)
+        chosen += _grouped(file, table, reason, step)
+    return chosen
+
+
+def _hash(file: int, salt: int) -> int:
+    return int(splitmix64(splitmix64(np.array([file], np.uint64)) ^ np.uint64(salt))[0])
+
+
+def _of_row(table: pa.Table, row: int) -> pa.Table:
+    return table.filter(pc.equal(table["row"], row))
+
+
+def _matching(table: pa.Table, reason: str | None, step: int | None) -> pa.Table:
+    if reason is not None:
+        table = table.filter(pc.equal(table["reason"], reason))
+    return table if step is None else table.filter(pc.equal(table["step"], step))
+
+
+def _grouped(file: int, table: pa.Table, reason: str | None, step: int | None) -> Iterator[_Chosen]:
+    """The decisions about one row, those of a step that cuts spans as one."""
+    found: dict[tuple[int, bool], list[dict[str, Any]]] = defaultdict(list)
+    for each in _matching(table, reason, step).to_pylist():
+        found[each["step"], each["span"] is None].append(each)
+    for (number, _), decisions in sorted(found.items()):
+        first = decisions[0]
+        witness = first["witness_file"], first["witness_row"]
+        yield _Chosen(
+            file=file,
+            row=first["row"],
+            step=number,
+            reason=first["reason"],
+            spans=tuple(each["span"] for each in decisions if each["span"] is not None),
+            witness=None if witness[0] is None else witness,
+        )
+
+
+def _with_texts(
+    dataset: Dataset, recipe: RecipeRecord, chosen: Sequence[_Chosen]
+) -> list[Decision]:
+    texts = _Texts(dataset, recipe)
+    for each in chosen:
+        texts.want(each.step, each.file, each.row)
+        if each.witness is not None:
+            texts.want(each.step, *each.witness)
+    texts.read()
+    cuts = _cuts(dataset, recipe, chosen, texts)
+    return [
+        Decision(
+            document=texts.source(each.step, each.file, each.row),
+            step=recipe.step_name(each.step),
+            reason=each.reason,
+            spans=list(each.spans),
+            cut=cuts.get(each),
+            witness=None if each.witness is None else texts.source(each.step, *each.witness),
+        )
+        for each in chosen
+    ]
+
+
+class _Texts:
+    """Rows of source files and of indexes, each file read once.
+
+    A file is named as in decisions: a negative number is that of an index of a step.
+    """
+
+    def __init__(self, dataset: Dataset, recipe: RecipeRecord) -> None:
+        self._dataset = dataset
+        self._recipe = recipe
+        self._wanted: dict[tuple[int, int], set[int]] = defaultdict(set)
+        self._paths: dict[tuple[int, int], str] = {}
+        self._problems: dict[tuple[int, int], str] = {}
+        self._rows: dict[tuple[int, int, int], Rows] = {}
+
+    def want(self, step: int, file: int, row: int) -> None:
+        """Notes a row to read."""
+        self._wanted[_key(step, file)].add(row)
+
+    def read(self) -> None:
+        """Reads the rows that are wanted, as far as files are there and have not changed."""
+        for key, wanted in sorted(self._wanted.items()):
+            try:
+                file, settings = self._open(*key)
+                self._paths[key] = file.path
+                for found in read_rows(file, settings, wanted):
+                    for row in found.numbers.tolist():
+                        self._rows[*key, row] = found.filter(found.numbers == row, [])
+            except FineshardsError as error:
+                self._problems[key] = str(error)
+
+    def _open(self, step: int, file: int) -> tuple[SourceFile, Settings]:
+        settings = self._dataset.manifest.settings
+        if file >= 0:
+            return self._dataset.manifest.files[file], settings
+        index = index_of(self._recipe, step, -1 - file)
+        if index is None:
+            raise OutputError(f"step {self._recipe.step_name(step)} has no index {-1 - file}.")
+        self._paths[step, file] = index.path
+        settings = replace(settings, columns=replace(settings.columns, others=()))
+        return texts_of(index, settings)
+
+    def rows(self, step: int, file: int, row: int) -> Rows | None:
+        """A row; None if it cannot be read."""
+        return self._rows.get((*_key(step, file), row))
+
+    def source(self, step: int, file: int, row: int) -> SourceText:
+        """A row as it is shown."""
+        key, found = _key(step, file), self.rows(step, file, row)
+        path = self._paths.get(key, f"index {-1 - file}")
+        if found is None:
+            problem = self._problems.get(key, f"{path} has no text in row {row}.")
+            return SourceText(path, row, problem=problem)
+        return SourceText(path, row, found.ids[0].as_py(), found.texts[0].as_py())
+
+
+def _key(step: int, file: int) -> tuple[int, int]:
+    return (step if file < 0 else 0, file)
+
+
+def _cuts(
+    dataset: Dataset,
+    recipe: RecipeRecord,
+    chosen: Sequence[_Chosen],
+    texts: _Texts,
+) -> dict[_Chosen, list[str]]:
+    """The spans that steps cut out of texts; steps that cannot be loaded give none."""
+    found = {}
+    cutting = [
+        (each, rows)
+        for each in chosen
+        if each.spans and (rows := texts.rows(each.step, each.file, each.row)) is not None
+    ]
+    if not cutting:
+        return {}
+    try:
+        curator = Curator.of(recipe)
+    except FineshardsError:
+        return {}
+    for each, rows in cutting:
+        batch = batch_of(rows, dataset.manifest.files[each.file])
+        decisions = read_decisions(dataset.storage, each.file)
+        before, after = (curator.before(batch, each.step + n, decisions).strings[0] for n in (0, 1))
+        found[each] = removed(before, after)
+    return found
+
+
+def removed(before: str, after: str) -> list[str]:
+    """The parts of a text, lines or sentences, that are not in what is left of it.
+
+    Example:
+        >>> removed("one\\ntwo\\nthree. Four.", "one\\nthree.")
+        ['two', 'Four.']
+    """
+    old, new = ([part.strip() for part in _BORDER.split(text)] for text in (before, after))
+    changes = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    parts = [part for what, i, j, _, _ in changes if what != "equal" for part in old[i:j]]
+    return [part for part in parts if part]
+
+
+def describe_dropped(found: DroppedDocuments) -> list[str]:
+    """Each decision with its texts."""
+    if not found.shown:
+        return ["no document was dropped or cut"]
+    lines = []
+    for each in found.shown:
+        did = f"cut {counted(len(each.spans), 'span')}" if each.spans else "dropped"
+        document = each.document
+        lines += [
+            f"{did} by {each.step}: {each.reason}",
+            f"  source   {document.file}, row {document.row:,}",
+            f"  id       {document.id}",
+            *_text_lines("text", document),
+        ]
+        if each.cut is not None:
+            lines += [f"  cut      {_shortened(part)}" for part in each.cut]
+        if each.witness is not None:
+            witness = each.witness
+            lines += [
+                f"  earlier  {witness.file}, row {witness.row:,}, has the same key",
+                *_text_lines("text", witness),
+            ]
+        lines.append("")
+    shown = counted(len(found.shown), "decision")
+    return [*lines, f"showed {shown}; {counted(found.documents, 'document')} dropped in all"]
+
+
+def _text_lines(name: str, source: SourceText) -> Iterator[str]:
+    if source.problem is not None:
+        yield f"  {name:<8} not shown: {source.problem}"
+    elif source.text is not None:
+        for number, line in enumerate(_shortened(source.text).split("\n")):
+            yield f"  {name if number == 0 else '':<8} {line}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."

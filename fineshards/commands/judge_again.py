@@ -1,0 +1,245 @@
+"""Decisions of a recipe, made again from the sources and compared, as part of verify."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+
+from fineshards.commands.decided import batch_of
+from fineshards.commands.indexes import index_of, index_records
+from fineshards.curation.batch import Batch
+from fineshards.curation.curator import Curator
+from fineshards.curation.step import Judge, Keyed, KeyedSpans, Keys
+from fineshards.errors import FineshardsError
+from fineshards.shards.counts import Counts
+from fineshards.shards.curated_files import decisions_name
+from fineshards.shards.dataset import Dataset
+from fineshards.shards.decisions import Decisions, read_decisions
+from fineshards.shards.hash_sample import sampled, splitmix64
+from fineshards.shards.marks import row_of
+from fineshards.shards.records import SourceFile
+from fineshards.sources.rows import Rows
+
+_FILES_KEPT = 4
+_OF_MARK = ("row", "step", "span", "witness_file", "witness_row")
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A decision of a keyed step: about a document or a span of it, with its witness."""
+
+    file: int
+    row: int
+    step: int
+    span: int | None
+    witness_file: int
+    witness_row: int
+
+
+class JudgingAgain:
+    """Judges a sample of the documents that were dropped or cut, and of those that were kept.
+
+    Of a decision of a keyed step it checks that the witness reached the step, and has one of the
+    keys, made of the texts as the step found them. With the rule `components` the two may be linked
+    through others only; there it checks that the witness was kept by the step.
+    """
+
+    def __init__(self, dataset: Dataset, percent: float) -> None:
+        """percent: the share of the documents with decisions to take, and at least one.
+
+        Raises FineshardsError if the steps are not what they were.
+        """
+        recipe = dataset.manifest.settings.recipe
+        assert recipe is not None
+        self._files = dataset.manifest.files
+        self._recipe = recipe
+        self._settings = dataset.manifest.settings
+        self._curator = Curator.of(recipe)
+        self.decisions = lru_cache(_FILES_KEPT)(lambda file: read_decisions(dataset.storage, file))
+        self._rows: dict[int, set[int]] = defaultdict(set)
+        # The documents whose keys are compared, by file and step; and the keys, when they are read.
+        self._wanted: dict[int, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+        self._marks: list[_Mark] = []
+        self._keys: dict[tuple[int, int, int], Keys] = {}
+        self._reached: dict[tuple[int, int, int], bool] = {}
+        self._choose(dataset, percent)
+        self.judged = 0
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether a kept document may have another text than its source."""
+        return any(
+            isinstance(step, KeyedSpans) or (isinstance(step, Judge) and step.REWRITES)
+            for step in self._curator.steps
+        )
+
+    def _choose(self, dataset: Dataset, percent: float) -> None:
+        names = {file.name for file in dataset.manifest.metadata}
+        files = [file.index for file in self._files if decisions_name(file.index) in names]
+        for file in files:
+            rows = np.unique(self.decisions(file).table["row"].to_numpy())
+            self._rows[file] |= set(rows[sampled(rows, percent / 100, salt=file)].tolist())
+        if files and not any(self._rows.values()):
+            rows = np.unique(self.decisions(files[0]).table["row"].to_numpy())
+            hashes = splitmix64(rows.astype(np.uint64))
+            self._rows[files[0]] |= {int(rows[np.argmin(hashes)])}
+        for file, of_file in list(self._rows.items()):
+            self._choose_marks(file, np.array(sorted(of_file), np.int64))
+
+    def _choose_marks(self, file: int, rows: npt.NDArray[np.int64]) -> None:
+        table = self.decisions(file).table
+        there = np.isin(table["row"].to_numpy(), rows) & table["witness_file"].is_valid().to_numpy()
+        for each in table.filter(there).to_pylist():
+            mark = _Mark(file, *(each[name] for name in _OF_MARK))
+            self._marks.append(mark)
+            self._wanted[file][mark.step].add(mark.row)
+            if mark.witness_file >= 0:
+                self._wanted[mark.witness_file][mark.step].add(mark.witness_row)
+
+    def kept(self, file: SourceFile, documents: Rows) -> npt.NDArray[np.bool_]:
+        """Which of some documents of a file, shape (n,), the recipe kept."""
+        return ~self.decisions(file.index).are_dropped(documents.numbers)
+
+    def count_dropped(self, file: SourceFile, documents: Rows) -> Counts:
+        """The counts of those documents of a file that the recipe dropped."""
+        gone = ~self.kept(file, documents)
+        lengths = pc.binary_length(documents.texts).to_numpy(zero_copy_only=False)[gone]
+        decisions = self.decisions(file.index)
+        dropped = decisions.count_dropped(documents.numbers[gone], lengths.astype(np.int64))
+        return Counts(dropped=dropped)
+
+    def texts(self, file: SourceFile, documents: Rows) -> Batch:
+        """Documents that the recipe kept, with the texts that were tokenized."""
+        return self._curator.texts(batch_of(documents, file), self.decisions(file.index))
+
+    def compare(self, file: SourceFile, documents: Rows, more: set[int]) -> Iterator[str]:
+        """What is decided otherwise about those documents that are chosen.
+
+        documents: of a file, in order; each is given once. more: rows that are chosen too.
+        """
+        batch, decisions = batch_of(documents, file), self.decisions(file.index)
+        chosen = self._rows[file.index] | more
+        picked = np.array([row in chosen for row in batch.rows.tolist()], np.bool_)
+        if picked.any():
+            yield from self._differences(file, batch.keep(picked), decisions)
+        for step, rows in self._wanted[file.index].items():
+            there = np.array([row in rows for row in batch.rows.tolist()], np.bool_)
+            if there.any():
+                self._read_keys(file.index, step, batch.keep(there), decisions)
+
+    def _differences(self, file: SourceFile, batch: Batch, decisions: Decisions) -> Iterator[str]:
+        again = self._curator.judge_again(batch, decisions)
+        for row in batch.rows.tolist():
+            recorded = [
+                (each["step"], each["reason"])
+                for each in decisions.of_row(row)
+                if each["span"] is None
+            ]
+            was, now = (recorded[0] if recorded else None), again.get(row)
+            if was != now:
+                yield (
+                    f"{file.path}, row {row} was {self._verdict(was)}; judged again, it is "
+                    f"{self._verdict(now)}"
+                )
+            self.judged += row in self._rows[file.index]
+            self._rows[file.index].discard(row)
+
+    def _verdict(self, decided: tuple[int, str] | None) -> str:
+        if decided is None:
+            return "kept"
+        return f"dropped by step {self._recipe.step_name(decided[0])} ({decided[1]})"
+
+    def _read_keys(self, file: int, step: int, batch: Batch, decisions: Decisions) -> None:
+        gone = np.zeros(len(batch), np.bool_)
+        for earlier in range(step):
+            gone |= decisions.dropped_by(earlier, batch.rows)
+        for row, is_gone in zip(batch.rows.tolist(), gone.tolist(), strict=True):
+            self._reached[file, row, step] = not is_gone
+        batch = batch.keep(~gone)
+        keyed = self._curator.steps[step]
+        assert isinstance(keyed, Keyed)
+        found = keyed.keys(self._curator.before(batch, step, decisions))
+        for index, row in enumerate(batch.rows.tolist()):
+            own = found.owners == index
+            spans = None if found.spans is None else found.spans[own]
+            self._keys[file, row, step] = Keys(found.keys[own], found.owners[own], spans)
+
+    def never_found(self, file: SourceFile) -> Iterator[str]:
+        """Rows with decisions that are not documents; to be called after all of a file was read."""
+        for row in sorted(self._rows[file.index]):
+            yield f"{file.path}, row {row} has a decision, but is not a document"
+
+    def compare_witnesses(self) -> Iterator[str]:
+        """What is wrong with the witnesses; to be called after all files were read."""
+        indexes = {(mark.step, mark.witness_file) for mark in self._marks if mark.witness_file < 0}
+        for step, number in sorted(indexes):
+            try:
+                self._read_index(step, number)
+            except FineshardsError as error:
+                yield str(error)
+        for mark in self._marks:
+            problem = self._problem(mark)
+            if problem:
+                span = "" if mark.span is None else f", span {mark.span}"
+                yield (
+                    f"{self._files[mark.file].path}, row {mark.row}{span}: its witness of step "
+                    f"{self._recipe.step_name(mark.step)}, row {mark.witness_row} of "
+                    f"{self._path(mark)}, {problem}"
+                )
+
+    def _path(self, mark: _Mark) -> str:
+        if mark.witness_file >= 0:
+            return self._files[mark.witness_file].path
+        index = index_of(self._recipe, mark.step, -1 - mark.witness_file)
+        return f"index {-1 - mark.witness_file}" if index is None else index.path
+
+    def _read_index(self, step: int, number: int) -> None:
+        """Reads the keys of those entries of an index that are witnesses."""
+        index, keyed = index_of(self._recipe, step, -1 - number), self._curator.steps[step]
+        assert isinstance(keyed, Keyed)
+        if index is None:
+            return
+        records = index_records(keyed, index, self._settings.columns, self._settings.block_bytes)
+        rows = row_of(records["position"])
+        for mark in self._marks:
+            if (mark.step, mark.witness_file) == (step, number):
+                keys = records["key"][rows == mark.witness_row]
+                if len(keys):
+                    place = number, mark.witness_row, step
+                    self._reached[place] = True
+                    self._keys[place] = Keys(keys, np.zeros(len(keys), np.int64))
+
+    def _problem(self, mark: _Mark) -> str | None:
+        own = self._keys.get((mark.file, mark.row, mark.step))
+        place = mark.witness_file, mark.witness_row, mark.step
+        if own is None:
+            return None  # reported as another difference
+        if place not in self._reached:
+            return "is not a document"
+        if not self._reached[place]:
+            return "was dropped by an earlier step"
+        step = self._curator.steps[mark.step]
+        if getattr(step, "rule", "earlier") == "components":
+            dropped = self.decisions(mark.witness_file).dropped_by(
+                mark.step, np.array([mark.witness_row])
+            )
+            return "was dropped by this step itself" if dropped[0] else None
+        keys, others = own.keys, self._keys[place]
+        if mark.span is not None and own.spans is not None and others.spans is not None:
+            keys = keys[own.spans == mark.span]
+            # A span that a document repeats has an earlier one of its own document as witness.
+            same = (mark.witness_file, mark.witness_row) == (mark.file, mark.row)
+            earlier = others.spans < mark.span if same else np.ones(len(others.keys), np.bool_)
+            others = Keys(others.keys[earlier], others.owners[earlier])
+        shared = _as_set(keys) & _as_set(others.keys)
+        return None if shared else "has none of its keys"
+
+
+def _as_set(keys: npt.NDArray[np.uint64]) -> set[bytes]:
+    return {key.tobytes() for key in keys}

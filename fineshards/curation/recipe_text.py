@@ -1,0 +1,91 @@
+"""Recipes as TOML text: the inverse of `parse_recipe`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from fineshards.curation.recipe import default_parameters
+from fineshards.shards.recipes import RecipeRecord, StepRecord
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_LINE = 100
+
+
+def recipe_text(recipe: RecipeRecord, comment: str = "", everything: bool = False) -> str:
+    """A recipe as TOML. Parsed again, it has the same steps with the same parameters.
+
+    Args:
+        recipe: The steps of a job.
+        comment: A line above them.
+        everything: Whether to write the parameters that have their default, too.
+
+    Example:
+        >>> step = StepRecord.of("length", {"min_chars": 5, "max_chars": None}, 1, {}, False)
+        >>> print(recipe_text(RecipeRecord((step,), "")), end="")
+        [[steps]]  # version 1
+        use = "length"
+        min_chars = 5
+    """
+    lines = [f"# {_one_line(comment)}", ""] if comment else []
+    for number, step in enumerate(recipe.steps):
+        lines += [""] * bool(number)
+        lines += _step_lines(step, everything)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def to_toml(value: Any) -> str:
+    """A scalar, a list or a mapping as a value of TOML. TOML has no null: None is false.
+
+    Example:
+        >>> to_toml([1, 0.5, "a\\tb", True, None, {"any key": []}])
+        '[1, 0.5, "a\\\\tb", true, false, { "any key" = [] }]'
+    """
+    if value is None:
+        return "false"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        # Strings of JSON are strings of TOML, but for one control character.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, Mapping):
+        pairs = ", ".join(f"{_key(name)} = {to_toml(each)}" for name, each in value.items())
+        return f"{{ {pairs} }}" if pairs else "{}"
+    if isinstance(value, Sequence):
+        return f"[{', '.join(map(to_toml, value))}]"
+    raise TypeError(f"TOML has no {type(value).__name__}")
+
+
+def _step_lines(step: StepRecord, everything: bool) -> Iterator[str]:
+    yield f"[[steps]]  # version {step.version}"
+    for name, value in step.pins:
+        yield f"# {_one_line(f'{name}: {value}')}"
+    yield f"use = {to_toml(step.use)}"
+    parameters, defaults = json.loads(step.parameters), default_parameters(step.use)
+    for name, value in parameters.items():
+        if everything or name not in defaults or defaults[name] != value:
+            yield from _assignment(name, value)
+
+
+def _assignment(name: str, value: Any) -> Iterator[str]:
+    line = f"{_key(name)} = {to_toml(value)}"
+    if len(line) <= _LINE or not isinstance(value, list):
+        yield line
+        return
+    yield f"{_key(name)} = ["
+    for each in value:
+        yield f"    {to_toml(each)},"
+    yield "]"
+
+
+def _key(name: str) -> str:
+    return name if _BARE_KEY.fullmatch(name) else to_toml(name)
+
+
+def _one_line(text: str) -> str:
+    """A text for a comment, which has no control characters."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)

@@ -1,0 +1,85 @@
+"""What the steps of recipes are, from their classes: a line each, and their parameters."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from typing import Any, get_type_hints
+
+from fineshards.curation.recipe import default_of, describe_type, parameters_of_class, step_class
+from fineshards.curation.recipe_text import to_toml
+from fineshards.curation.registry import STEPS
+from fineshards.curation.step import Judge, Keyed, KeyedSpans, Step
+
+_SECTION = re.compile(r"^(Args|Raises|Returns|Example):\n", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a step. default: as TOML; None if a recipe must give the parameter."""
+
+    name: str
+    type: str
+    default: str | None
+    description: str
+
+
+@dataclass(frozen=True)
+class StepDescription:
+    """A step that recipes can name, as its class describes it. about: the text before `Args`."""
+
+    name: str
+    kind: str
+    about: str
+    parameters: tuple[Parameter, ...]
+
+    @cached_property
+    def summary(self) -> str:
+        """The first sentence."""
+        first = " ".join(self.about.partition("\n\n")[0].split())
+        return re.split(r"(?<=[.:]) (?=[A-Z])", first)[0]
+
+
+def step_names() -> list[str]:
+    """The names of all steps that are installed."""
+    return sorted(
+        name for name, (module, _) in STEPS.items() if find_spec(f"fineshards.curation.{module}")
+    )
+
+
+def describe_step(name: str) -> StepDescription:
+    """A step by its name; raises UsageError if there is none."""
+    step = step_class(name)
+    about, *sections = _SECTION.split(inspect.getdoc(step) or "")
+    texts = _arguments(dict(zip(sections[::2], sections[1::2], strict=True)).get("Args", ""))
+    hints = get_type_hints(step)
+    parameters = [
+        Parameter(each.name, describe_type(hints[each.name]), _default(each), texts[each.name])
+        for each in parameters_of_class(step)
+    ]
+    return StepDescription(name, _kind(step), about.strip(), tuple(parameters))
+
+
+def _kind(step: type[Step]) -> str:
+    if issubclass(step, KeyedSpans):
+        return "keyed: cuts what an earlier document has"
+    if issubclass(step, Keyed):
+        return "keyed: drops what an earlier document has"
+    return "rewrite" if issubclass(step, Judge) and step.REWRITES else "filter"
+
+
+def _default(parameter: Any) -> str | None:
+    default = default_of(parameter)
+    return None if default is MISSING else to_toml(default)
+
+
+def _arguments(section: str) -> Mapping[str, str]:
+    """The description of each argument in a section of a docstring, as one line."""
+    found = re.findall(r"^(\w+): (.*(?:\n .*)*)", textwrap.dedent(section), re.MULTILINE)
+    # A recipe says false where Python says None.
+    return {name: re.sub(r"\bNone\b", "false", " ".join(text.split())) for name, text in found}

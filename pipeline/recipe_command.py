@@ -1,0 +1,121 @@
+"""`fineshards recipe`: shows recipes and steps, and tries a recipe on a probe of the input."""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+
+from fineshards.errors import UsageError
+from fineshards.pipeline.options import add_input_and_step_flags, input_and_steps
+from fineshards.pipeline.outcome import Outcome, note
+from fineshards.pipeline.parser import Parser, one_of
+from fineshards.pipeline.quantities import byte_count, count
+from fineshards.pipeline.recipes import recipe_shown
+
+_PROBE_BYTES, _EXAMPLES = 32 << 20, 2
+
+
+def add_recipe_flags(parser: Parser) -> None:
+    """Adds what `fineshards recipe` takes."""
+    what = parser.add_argument_group("what to do")
+    actions = list(_ACTIONS)
+    what.add_argument(
+        "action",
+        type=one_of(actions),
+        choices=actions,
+        metavar="show|steps|check",
+        help="See above.",
+    )
+    what.add_argument(
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="show: a recipe's name or file, or the folder of a dataset. steps: a step, to see its "
+        "parameters. check: a recipe's name or file.",
+    )
+    parser.add_argument_group("show").add_argument(
+        "--all",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="Of a dataset, also the parameters that have their default.",
+    )
+    check = parser.add_argument_group("check")
+    check.add_argument(
+        "--probe_bytes",
+        type=byte_count,
+        metavar="SIZE",
+        default=argparse.SUPPRESS,
+        help="Text that the recipe is tried on. Default: 32 MiB.",
+    )
+    check.add_argument(
+        "--examples",
+        type=count,
+        metavar="N",
+        default=argparse.SUPPRESS,
+        help=f"Documents to show that each step drops. Default: {_EXAMPLES}.",
+    )
+    add_input_and_step_flags(parser)
+
+
+def run_recipe(parser: Parser, arguments: Sequence[str]) -> tuple[Outcome, bool]:
+    """What the command has found, and whether to print it as JSON."""
+    args = parser.parse_args(list(arguments))
+    given = set(vars(args)) - {"action", "name", "json"}
+    for name in sorted(given):
+        # All flags but one are those of check.
+        if args.action != ("show" if name == "all" else "check"):
+            raise UsageError(f"fineshards recipe {args.action} does not take --{name}.")
+    return _ACTIONS[args.action](args), args.json
+
+
+def _show(args: argparse.Namespace) -> Outcome:
+    from fineshards.pipeline.recipes import shipped_recipes
+
+    if args.name is None:
+        names = ", ".join(shipped_recipes())
+        raise UsageError(f"give a recipe, by file or name ({names}), or the folder of a dataset.")
+    text = recipe_shown(args.name, hasattr(args, "all"))
+    return Outcome({"toml": text, **tomllib.loads(text)}, text.rstrip("\n").split("\n"))
+
+
+def _steps(args: argparse.Namespace) -> Outcome:
+    from fineshards.commands.step_pages import describe_parameters, describe_steps
+    from fineshards.curation.step_docs import describe_step, step_names
+
+    if args.name is not None:
+        step = describe_step(args.name)
+        return Outcome(asdict(step), describe_parameters(step))
+    steps = [describe_step(name) for name in step_names()]
+    return Outcome({"steps": [asdict(step) for step in steps]}, describe_steps(steps))
+
+
+def _check(args: argparse.Namespace) -> Outcome:
+    config = input_and_steps(args, args.name)
+    if not config.curates:
+        raise UsageError("give a recipe, or --where, --dedup or --decontaminate.")
+    from fineshards.commands.recipe_check import check_recipe, describe_check
+    from fineshards.pipeline.launch import columns_of, find_input
+    from fineshards.pipeline.steps import columns_of_steps, describe_steps, steps_of
+
+    steps = steps_of(config)
+
+    # Finds what is missing before the input is read.
+    described = describe_steps(steps, keep_keys=False)
+    if described is None:
+        raise UsageError(f"{args.name} has no steps to check.")
+    files, _ = find_input(config)
+    columns = replace(columns_of(config), others=columns_of_steps(steps))
+    note("reading a probe of the input …")
+    size = getattr(args, "probe_bytes", _PROBE_BYTES)
+    examples, indexes = getattr(args, "examples", _EXAMPLES), described.indexes
+    found = check_recipe(steps, files, columns, size, examples, indexes)
+    return Outcome(asdict(found), describe_check(found))
+
+
+_ACTIONS: dict[str, Callable[[argparse.Namespace], Outcome]] = {
+    "show": _show,
+    "steps": _steps,
+    "check": _check,
+}

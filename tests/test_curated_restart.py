@@ -1,0 +1,172 @@
+"""A build with a recipe resumes wherever it was killed; damaged checkpoints are made again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from support.curated import Steps, curate, made_up_files, write_files, write_recipe
+from support.growing import everything_in
+from support.oracle import shards_in
+
+from fineshards.pipeline.cli import main
+
+Damage = Callable[[Path], object]
+
+STEPS: Steps = [
+    ("exact", {}),
+    ("symbol_lines", {}),
+    ("lines", {"min_doc_words": 4}),
+    ("length", {"min_chars": 30}),
+]
+FILES = made_up_files(6, (16, 12))
+
+
+def prepare(folder: Path) -> list[str]:
+    """Writes sources and a recipe; returns the flags of their build."""
+    write_files(folder / "in", FILES)
+    recipe = write_recipe(folder / "recipe.toml", STEPS)
+    flags = ["--shard_tokens=300", "--test_fraction=0.2", "--block_bytes=1", "--keep_keys"]
+    return [f"--input={folder}/in/*", f"--recipe={recipe}", "--bucket_bytes=500", *flags]
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return prepare(tmp_path_factory.mktemp("curated-restart"))
+
+
+@pytest.fixture(scope="module")
+def finished(flags: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished build with its checkpoints. Read-only."""
+    output = tmp_path_factory.mktemp("finished") / "out"
+    assert main(["build", f"--output={output}", *flags, "--keep_checkpoints"]) == 0
+    assert shards_in(output) == curate(FILES, STEPS).shards(300, "0.2")
+    return output
+
+
+def dataset_in(folder: Path) -> dict[str, bytes]:
+    files = everything_in(folder)
+    return {name: files[name] for name in files if not name.startswith("checkpoints/")}
+
+
+def unfinished(finished: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """A copy of a dataset with nothing but its checkpoints up to token blocks; and these."""
+    output = Path(shutil.copytree(finished, tmp_path / "out"))
+    (output / "metadata/manifest.json").unlink()
+    for name in ("test", "train", "metadata/documents", "metadata/decisions", "metadata/keys"):
+        shutil.rmtree(output / name)
+    (kept,) = (path for path in (output / "checkpoints").iterdir() if len(path.name) == 64)
+    shutil.rmtree(kept / "shards")
+    return output, kept
+
+
+def written(folder: Path) -> dict[str, int]:
+    """The inodes of all checkpoints of stages and blocks: what is written again has another."""
+    return {
+        path.relative_to(folder).as_posix(): path.stat().st_ino
+        for kind in ("judged", "marks", "marked", "blocks")
+        for path in sorted((folder / kind).rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.mark.curation
+def test_finished_work_of_all_stages_is_found_again(
+    finished: Path, flags: list[str], tmp_path: Path
+) -> None:
+    output, kept = unfinished(finished, tmp_path)
+    before = written(kept)
+    assert {name.split("/")[0] for name in before} == {"judged", "marks", "marked", "blocks"}
+    assert main(["build", f"--output={output}", *flags, "--keep_checkpoints"]) == 0
+    assert dataset_in(output) == dataset_in(finished)
+    assert written(kept) == before
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def one_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+def zeroed(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+@pytest.mark.curation
+@pytest.mark.parametrize("damage", [cut, one_bit, zeroed, Path.unlink])
+def test_what_a_power_cut_damaged_is_made_again(
+    finished: Path, flags: list[str], tmp_path: Path, damage: Damage
+) -> None:
+    """One file of each kind and stage, as those that a power cut has not written."""
+    output, kept = unfinished(finished, tmp_path)
+    before = written(kept)
+    victims: dict[tuple[str, str], Path] = {}
+    for path in sorted(kept.rglob("*")):
+        kind, *number = path.relative_to(kept).parts[:-1] or ("",)
+        if kind in ("judged", "marks", "marked") and path.stat().st_size and path.is_file():
+            victims[kind + number[0], path.suffix] = path
+    assert len(victims) >= 11
+    for path in victims.values():
+        damage(path)
+    assert main(["build", f"--output={output}", *flags, "--keep_checkpoints"]) == 0
+    assert dataset_in(output) == dataset_in(finished)
+    after = written(kept)
+    again = {name for name, inode in before.items() if after[name] != inode}
+    damaged = {path.relative_to(kept).as_posix() for path in victims.values()}
+    assert damaged <= again
+    stems = {name.rpartition(".")[0].rpartition("/")[2] for name in damaged}
+    assert {name.rpartition("/")[2].partition(".")[0] for name in again} <= stems
+
+
+@pytest.mark.curation
+def test_damage_found_as_late_as_the_decisions_is_made_again(
+    finished: Path, flags: list[str], tmp_path: Path
+) -> None:
+    """A build that has everything but its manifest."""
+    output = Path(shutil.copytree(finished, tmp_path / "out"))
+    (output / "metadata/manifest.json").unlink()
+    for path in [*output.glob("metadata/decisions/*"), *output.glob("metadata/keys/*")]:
+        one_bit(path)
+    assert main(["build", f"--output={output}", *flags]) == 0
+    assert dataset_in(output) == dataset_in(finished)
+
+
+@pytest.mark.kills
+@pytest.mark.parametrize("part", range(2))
+def test_restart_after_a_kill_before_a_file_operation_of_a_recipe(
+    tmp_path: Path, part: int
+) -> None:
+    """Every fourth state that a crash can leave on disk, one after the other."""
+    flags = prepare(tmp_path)
+    expected = curate(FILES, STEPS)
+    assert main(["build", f"--output={tmp_path}/whole", *flags]) == 0
+    driver = ROOT / "tests/support/crash_driver.py"
+    done = subprocess.run(
+        [sys.executable, driver, tmp_path, str(4 * part), "8", *flags],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    crashes = json.loads(done.stdout)
+    assert len(crashes) > 10
+    documents = sum(expected.counts(file)["documents"] for file in range(len(FILES)))
+    for crash in crashes:
+        output = tmp_path / f"crash-{crash['operation']}"
+        assert crash["status"] == 0, crash
+        assert dataset_in(output) == dataset_in(tmp_path / "whole"), crash
+        assert crash["shards_rewritten"] == [], crash
+        assert crash["changed_after_crash"] == [], crash
+        assert crash["documents_encoded"] == documents - crash["documents_finished"], crash

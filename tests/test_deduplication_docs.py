@@ -1,0 +1,63 @@
+"""The tables of docs/deduplication.md are computed here, and the page must have them."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+from fineshards.shards import marks
+
+PAGE = (Path(__file__).parent.parent / "docs/deduplication.md").read_text()
+
+
+def percent(similarity: Fraction, buckets: int, hashes: int) -> str:
+    chance = 1 - (1 - similarity**hashes) ** buckets
+    return f"{float(100 * chance):.4g} %" if chance < Fraction(999, 1000) else "> 99.9 %"
+
+
+def s_curve() -> str:
+    shapes = [(14, 8), (26, 11), (20, 13), (450, 20)]
+    rows = []
+    for hundredths in (50, 60, 70, 75, 80, 85, 90, 95):
+        similarity = Fraction(hundredths, 100)
+        found = [percent(similarity, *shape) for shape in shapes]
+        rows.append(f"| {hundredths / 100:.2f} | {' | '.join(found)} |")
+    return "\n".join(rows)
+
+
+def wrong_joins(documents: int, keys: int, bits: int) -> str:
+    """The expected number of pairs of documents with an equal key by chance."""
+    expected = float(keys * Fraction(documents * (documents - 1), 2) / 2**bits)
+    if 10 <= expected < 10**6:
+        return f"{expected:,.0f}"
+    return f"{expected:.2g}"
+
+
+def joins() -> str:
+    kinds = [(14, 32), (14, 64), (1, 64), (1, 128)]
+    sizes = [10**6, 10**8, 10**9, 23 * 10**9, 10**12]
+    rows = [(size, [wrong_joins(size, *kind) for kind in kinds]) for size in sizes]
+    return "\n".join(f"| {size:,} | {' | '.join(found)} |" for size, found in rows)
+
+
+def test_the_page_has_the_curve() -> None:
+    assert s_curve() in PAGE
+
+
+def test_the_page_has_the_wrong_joins() -> None:
+    assert joins() in PAGE
+
+
+def test_the_page_has_the_limits() -> None:
+    assert f"{marks.FILES:,} files of {marks.ROWS:,} rows" in PAGE
+    assert f"at most {marks.MOST_EDGES:,}" in PAGE
+    # An edge, and what the search for components needs beside it.
+    assert f"{marks.EDGE.itemsize + 91} bytes each" in PAGE
+
+
+def test_changed_words_leave_the_similarity_that_the_page_says() -> None:
+    """A changed word is in 5 of the shingles, and a copy has as many new ones."""
+    for every, said in ((100, "0.91"), (50, "0.82"), (20, "0.63")):
+        same = (1 - 1 / every) ** 5
+        assert f"{same / (2 - same):.2f}" == said
+        assert said in PAGE

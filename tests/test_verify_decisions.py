@@ -1,0 +1,328 @@
+"""Verify on datasets with a recipe: decisions are checked, and made again from the sources."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.damage import edit_decisions, edit_manifest, edit_table, load, save_consistently
+
+from fineshards.pipeline.cli import main
+
+# A filter, a step that cuts, a rewrite, and two that compare whole documents.
+RECIPE = """
+[[steps]]
+use = "length"
+min_chars = 20
+
+[[steps]]
+use = "lines"
+min_doc_words = 4
+
+[[steps]]
+use = "pii"
+email_replacement = "someone@example.org"
+
+[[steps]]
+use = "exact"
+
+[[steps]]
+use = "minhash"
+rule = "components"
+n_grams = 2
+"""
+LENGTH, LINES, PII, EXACT, MINHASH = range(5)
+MENU = "Home, news, archive and contact of this site"
+Decisions = list[dict[str, Any]]
+
+
+def words(number: int, count: int = 12) -> str:
+    """A text of its own, without digits, which near duplicates may differ in."""
+    letters = [chr(97 + number % 26), chr(97 + number // 26)]
+    return " ".join(f"word{letters[0]}{chr(97 + place)}{letters[1]}" for place in range(count))
+
+
+def first_file() -> list[str | None]:
+    own = [f"{words(n)}, mail me{n}@debian.org about {words(n + 200, 5)}." for n in range(60)]
+    own[5] = "too short"
+    own[7] = f"{MENU}\n{own[7]}"
+    return [*own, None]
+
+
+def second_file() -> list[str | None]:
+    first = first_file()
+    texts = [f"{words(n + 400)} and nothing else at all." for n in range(40)]
+    texts[3] = "short"
+    texts[10] = f"{MENU}\n{texts[10]}"
+    texts[11] = f"{MENU}\nThree words left"
+    # The same text once the addresses are replaced, and nearly the same.
+    texts[20] = str(first[20]).replace("me20@debian.org", "other@debian.org")
+    texts[21] = str(first[21]).replace("about", "on")
+    return texts
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("curated")
+    for name, texts in (("a.jsonl", first_file()), ("b.jsonl", second_file())):
+        lines = [json.dumps({"text": text, "id": f"{name}{n}"}) for n, text in enumerate(texts)]
+        (folder / name).write_text("\n".join(lines))
+    (folder / "recipe.toml").write_text(RECIPE)
+    given = [f"--input={folder}/*.jsonl", f"--output={folder / 'out'}", "--shard_tokens=1000"]
+    assert main(["build", *given, f"--recipe={folder / 'recipe.toml'}"]) == 0
+    return folder
+
+
+@pytest.fixture
+def dataset(built: Path, tmp_path: Path) -> Path:
+    """A copy to damage; its sources are shared by all tests."""
+    return Path(shutil.copytree(built / "out", tmp_path / "out"))
+
+
+def check(capsys: pytest.CaptureFixture[str], folder: Path, *flags: str) -> dict[str, Any]:
+    capsys.readouterr()
+    code = main(["verify", str(folder), "--json", *flags])
+    verdict: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert code == (1 if verdict["problems"] else 0)
+    return verdict
+
+
+def decisions_of(folder: Path, file: int) -> Decisions:
+    found: Decisions = []
+    edit_decisions(folder, file, found.extend)
+    return found
+
+
+def one(decisions: Decisions, step: int, cut: bool = False) -> dict[str, Any]:
+    """The first decision of a step."""
+    return next(d for d in decisions if d["step"] == step and (d["span"] is not None) == cut)
+
+
+def test_the_recipe_of_these_tests_decides_in_every_way(dataset: Path) -> None:
+    found = [(d["row"], d["step"], d["reason"], d["span"]) for d in decisions_of(dataset, 1)]
+    assert found == [
+        (3, LENGTH, "min_chars", None),
+        (10, LINES, "lines", 0),
+        (11, LINES, "lines", 0),
+        (11, LINES, "too_few_words", None),
+        (20, EXACT, "exact_text", None),
+        (21, MINHASH, "minhash", None),
+    ]
+
+
+def test_a_dataset_with_a_recipe_is_verified_and_judged_again(dataset: Path, capsys) -> None:
+    assert check(capsys, dataset)["ok"]
+    verdict = check(capsys, dataset, "--sample=100")
+    assert (verdict["ok"], verdict["problems"]) == (True, [])
+    # Dropped: 1 of the first file, 4 of the second; cut and kept: 1.
+    assert (verdict["sampled"], verdict["judged"]) == (verdict["documents"], 6)
+    assert check(capsys, dataset, "--sample=0.001")["judged"] == 1
+
+
+def rows_beyond(decisions: Decisions) -> None:
+    decisions[-1]["row"] = 999
+
+
+def unknown_step(decisions: Decisions) -> None:
+    decisions[0]["step"] = 9
+
+
+def dropped_twice(decisions: Decisions) -> None:
+    decisions.insert(1, decisions[0] | {"step": EXACT, "witness_file": 0, "witness_row": 0})
+
+
+def out_of_order(decisions: Decisions) -> None:
+    decisions.reverse()
+
+
+def without_witness(decisions: Decisions) -> None:
+    one(decisions, EXACT).update(witness_file=None, witness_row=None)
+
+
+def later_witness(decisions: Decisions) -> None:
+    one(decisions, MINHASH).update(witness_file=1, witness_row=30)
+
+
+def witness_of_itself(decisions: Decisions) -> None:
+    one(decisions, EXACT).update(witness_file=1, witness_row=20)
+
+
+def witness_beyond(decisions: Decisions) -> None:
+    one(decisions, EXACT).update(witness_row=1000)
+
+
+def witness_in_no_index(decisions: Decisions) -> None:
+    one(decisions, EXACT).update(witness_file=-1)
+
+
+def other_reason(decisions: Decisions) -> None:
+    one(decisions, LENGTH).update(reason="max_chars")
+
+
+def one_less(decisions: Decisions) -> None:
+    decisions.remove(one(decisions, LENGTH))
+
+
+def another_row(decisions: Decisions) -> None:
+    one(decisions, LENGTH).update(row=4)
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (rows_beyond, "row 999 is beyond the 40 rows of the file"),
+        (unknown_step, "row 3: step 9 is not in the recipe"),
+        (dropped_twice, "row 3 is dropped, and judged by a later step or dropped again"),
+        (out_of_order, "row 20 is not in order, or has a decision twice"),
+        (without_witness, "row 20: there is no witness of an earlier document with its key"),
+        (later_witness, "row 21: its witness, row 30 of file 1, is not earlier"),
+        (witness_of_itself, "row 20: its witness, row 20 of file 1, is not earlier"),
+        (witness_beyond, "row 20: its witness, row 1000, is not in file 0"),
+        (witness_in_no_index, "row 20: step 4 exact has no index 0"),
+        (other_reason, "0 documents dropped by step 1 length (min_chars); the manifest says 1"),
+        (one_less, "0 documents dropped by step 1 length (min_chars); the manifest says 1"),
+        (another_row, "holds row 4 of"),
+    ],
+)
+def test_decisions_that_cannot_be_are_found_without_the_sources(
+    dataset: Path, capsys, damage: Callable[[Decisions], None], sentence: str
+) -> None:
+    edit_decisions(dataset, 1, damage)
+    problems = check(capsys, dataset)["problems"]
+    assert any(sentence in problem for problem in problems), problems
+
+
+def test_a_dropped_document_in_a_table_is_found(dataset: Path, capsys) -> None:
+    edit_table(dataset, "train/train_0000.npy", lambda columns: columns["row"].__setitem__(5, 5))
+    problems = check(capsys, dataset)["problems"]
+    assert any("holds row 5 of" in problem and "is dropped" in problem for problem in problems)
+
+
+def test_decisions_that_are_missing_are_found(dataset: Path, capsys) -> None:
+    (dataset / "metadata/decisions/00000.parquet").unlink()
+    (problem,) = check(capsys, dataset)["problems"]
+    assert problem == "metadata/decisions/00000.parquet is missing"
+
+    def forget(manifest: dict[str, Any]) -> None:
+        manifest["metadata"] = [e for e in manifest["metadata"] if "00000.parquet" not in e["name"]]
+
+    edit_manifest(dataset, forget)
+    (problem,) = check(capsys, dataset)["problems"]
+    assert "the manifest says 1 document dropped, but names no metadata/decisions" in problem
+
+
+def test_a_damaged_file_of_decisions_is_one_sentence(dataset: Path, capsys) -> None:
+    path = dataset / "metadata/decisions/00001.parquet"
+    path.write_bytes(path.read_bytes()[:-9])
+    (problem,) = check(capsys, dataset)["problems"]
+    assert problem.startswith("metadata/decisions/00001.parquet has ")
+
+
+def wrong_witness(decisions: Decisions) -> None:
+    one(decisions, EXACT).update(witness_row=30)
+
+
+def witness_that_was_dropped(decisions: Decisions) -> None:
+    one(decisions, EXACT).update(witness_row=5)
+
+
+def witness_without_text(decisions: Decisions) -> None:
+    one(decisions, EXACT).update(witness_row=60)
+
+
+def wrong_witness_of_a_line(decisions: Decisions) -> None:
+    one(decisions, LINES, cut=True).update(witness_row=8)
+
+
+def another_span(decisions: Decisions) -> None:
+    one(decisions, LINES, cut=True).update(span=1)
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (wrong_witness, "row 20: its witness of step 4 exact, row 30 of"),
+        (witness_that_was_dropped, "was dropped by an earlier step"),
+        (witness_without_text, "is not a document"),
+        (wrong_witness_of_a_line, "row 10, span 0: its witness of step 2 lines, row 8 of"),
+        (another_span, "its tokens differ"),
+    ],
+)
+def test_other_decisions_than_the_sources_give_are_found_with_a_sample(
+    dataset: Path, capsys, damage: Callable[[Decisions], None], sentence: str
+) -> None:
+    edit_decisions(dataset, 1, damage)
+    assert check(capsys, dataset)["ok"]
+    problems = check(capsys, dataset, "--sample=100")["problems"]
+    assert any(sentence in problem for problem in problems), problems
+
+
+def test_a_witness_of_a_component_must_have_been_kept_by_the_step(dataset: Path, capsys) -> None:
+    # Two drops of the same step, the second with the first as its witness: it is not the smallest.
+    def chain(decisions: Decisions) -> None:
+        one(decisions, EXACT).update(step=MINHASH, reason="minhash")
+        decisions[-1].update(witness_file=1, witness_row=20)
+
+    def as_many(manifest: dict[str, Any]) -> None:
+        dropped = manifest["files"][1]["dropped"]
+        (exact,) = (each for each in dropped if each["reason"] == "exact_text")
+        dropped.remove(exact)
+        dropped[-1]["documents"] += 1
+
+    edit_decisions(dataset, 1, chain)
+    edit_manifest(dataset, as_many)
+    assert check(capsys, dataset)["ok"]
+    problems = check(capsys, dataset, "--sample=100")["problems"]
+    assert any("was dropped by this step itself" in problem for problem in problems), problems
+
+
+def test_a_wrong_reason_is_found_with_a_sample(dataset: Path, capsys) -> None:
+    def renamed(manifest: dict[str, Any]) -> None:
+        manifest["files"][1]["dropped"][0]["reason"] = "max_chars"
+
+    edit_decisions(dataset, 1, other_reason)
+    edit_manifest(dataset, renamed)
+    assert check(capsys, dataset)["ok"]
+    problems = check(capsys, dataset, "--sample=100")["problems"]
+    assert (
+        "row 3 was dropped by step 1 length (max_chars); judged again, it is dropped by step 1 "
+        "length (min_chars)"
+    ) in problems[0]
+
+
+def test_other_counts_of_dropped_text_are_found_with_a_sample(dataset: Path, capsys) -> None:
+    def more(manifest: dict[str, Any]) -> None:
+        manifest["files"][1]["dropped"][0]["text_bytes"] += 1
+
+    edit_manifest(dataset, more)
+    (problem,) = check(capsys, dataset, "--sample=1")["problems"]
+    assert problem.endswith(
+        "dropped is 1 document of 5 bytes by step 1 (min_chars); the manifest says 1 document of "
+        "6 bytes by step 1 (min_chars)"
+    )
+
+
+def test_other_tokens_after_a_rewrite_are_found(dataset: Path, capsys) -> None:
+    tokens = load(dataset, "train/train_0000.npy")
+    tokens[1:3] = tokens[2:0:-1]
+    save_consistently(dataset, "train/train_0000.npy", tokens)
+    (problem,) = check(capsys, dataset, "--sample=100")["problems"]
+    assert ": its tokens differ from those of" in problem
+    assert problem.endswith("a.jsonl, row 0")
+
+
+def test_a_changed_source_is_a_sentence_for_judging_too(built: Path, dataset: Path, capsys) -> None:
+    path = built / "b.jsonl"
+    state = path.stat()
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns + 1))
+    try:
+        problems = check(capsys, dataset, "--sample=100")["problems"]
+    finally:
+        os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert len(problems) == 1
+    assert "b.jsonl changed since the job was launched" in problems[0]
