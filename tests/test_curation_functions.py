@@ -1,4 +1,4 @@
-"""Steps of other people's code: functions of the user, and which of datatrove's blocks may be used."""
+"""Steps of other people's code: functions of the user, and which of datatrove's blocks pass."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_names_of_functions_are_checked(use: str) -> None:
 
 
 def test_columns_that_the_function_gets_anyway_are_refused() -> None:
-    with pytest.raises(UsageError, match="columns is .'text'., expected other columns than text"):
+    with pytest.raises(UsageError, match=r"columns is .'text'., expected other columns than text"):
         UserFunction("a:b", ("text",))
 
 

@@ -38,6 +38,8 @@ _DOMAIN = re.compile(
 )
 # Where an address may begin: at a border of a word, but not with a dot.
 _BEGIN = re.compile(r"\b[^.]")
+# What an IP address is part of. Searching these first takes a third of the time.
+_DIGITS_AND_DOTS = re.compile(r"[0-9][0-9.]{6,}")
 _IP = re.compile(rf"(?:(?:{_BYTE})\.){{3}}(?:{_BYTE})")
 
 # Addresses in and beside the ranges of IANA's registry, which Python updates now and then.
@@ -116,7 +118,10 @@ class Pii(Judge):
 
     def _ip_spans(self, text: str) -> Iterator[tuple[int, int]]:
         accepted = _is_public if self.only_remove_public_ips else _is_address
-        return (found.span() for found in _IP.finditer(text) if accepted(found[0]))
+        for run in _DIGITS_AND_DOTS.finditer(text):
+            for found in _IP.finditer(text, *run.span()):
+                if accepted(found[0]):
+                    yield found.span()
 
 
 def email_spans(text: str) -> Iterator[tuple[int, int]]:

@@ -35,7 +35,7 @@ class Sample(Judge):
 
     Example:
         >>> Sample(rate=0.5).apply(Batch.of_texts(["a", "b", "c", "d"])).reasons
-        ['sample', None, None, 'sample']
+        ['sample', 'sample', 'sample', None]
     """
 
     rate: float = 0.5

@@ -32,16 +32,14 @@ SAMPLE = next(parts())
     ],
 )
 def test_filters(block: str, parameters: dict[str, Any]) -> None:
-    batch = SAMPLE.batch(["url"])
-    texts = batch.strings[::5]
+    few = SAMPLE.batch(["url"])
+    few = few.keep(few.rows % 5 == 0)
     named = make_step(f"datatrove:{block}", {"columns": ["url"], **parameters}, "recipe")
     [step] = [each.step for each in load_steps([named.record()])]
     assert step.columns == ("url",)
-    few = Batch(0, batch.rows[::5], batch.texts.take(range(0, len(batch), 5)),
-                {"url": batch.columns["url"].take(range(0, len(batch), 5))})  # fmt: skip
     outcome = step.apply(few)  # type: ignore[attr-defined]
     theirs = getattr(filters, block)(**parameters)
-    for text, reason, left in zip(texts, outcome.reasons, outcome.texts, strict=True):
+    for text, reason, left in zip(few.strings, outcome.reasons, outcome.texts, strict=True):
         document = Document(text=text, id="")
         keep, why = get_filter_result(theirs.filter(document))
         assert reason == (None if keep else why or block)
@@ -77,10 +75,8 @@ def test_what_cannot_be_made_is_said(block: str, parameters: dict[str, Any], sai
 
 
 def test_a_block_that_fails_is_named_with_the_row() -> None:
-    step = DatatroveBlock("GopherRepetitionFilter")
-    with pytest.raises(
-        InputError, match="row 1: datatrove:GopherRepetitionFilter failed with Zero"
-    ):
+    step = DatatroveBlock("GopherQualityFilter", parameters={"min_doc_words": None})
+    with pytest.raises(InputError, match="row 1: datatrove:GopherQualityFilter failed with Zero"):
         step.apply(Batch.of_texts(["fine enough", ""]))
 
 

@@ -18,6 +18,9 @@ from tldextract import TLDExtract
 from fineshards.curation.batch import Batch
 from fineshards.curation.url import Url
 
+# datatrove calls what tldextract has renamed.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
 OWN = {
     "extra_domains": ["wikipedia.org", "docs.example.co.uk"],
     "extra_urls": ["http://a.example/b"],

@@ -1,0 +1,212 @@
+"""Decontamination: a document that shares n words in a row with an evaluation is dropped."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fineshards.curation.batch import Batch
+from fineshards.curation.decontaminate import Decontaminate, Witness
+from fineshards.curation.evaluations import task_of
+from fineshards.curation.ngram_index import NgramIndex, Passage
+from fineshards.curation.simplified import simplified_words, word_hashes
+from fineshards.errors import FineshardsError, InputError, UsageError
+
+QUESTION = "If a train leaves the station at 9:30 and arrives at noon, how long does it take?"
+ANSWER = "It takes two and a half hours, since noon is two and a half hours after half past nine."
+
+
+def write(path: Path, *records: dict[str, Any]) -> str:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return str(path)
+
+
+def reasons(step: Decontaminate, *texts: str) -> list[str | None]:
+    found = step.apply(Batch.of_texts(texts)).reasons
+    assert found is not None
+    return list(found)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Decontaminate(()), "decontaminate: files is (), expected at least one pattern"),
+        (lambda: Decontaminate(("x",), ngram=0), "ngram is 0, expected a whole number, 1 or more"),
+        (lambda: Decontaminate(("x",), query_column="q"), "expected label_column with it"),
+        (lambda: Decontaminate(("x",), 13, ("a",), "b"), "either this or evaluation_columns"),
+        (lambda: Decontaminate(("no/such*.jsonl",)).pins(), "no/such*.jsonl: no file matches"),
+        (lambda: Decontaminate((__file__,)).pins(), "expected files that end with .jsonl, .ndjson"),
+    ],
+)
+def test_parameters_are_checked_in_one_sentence(make: Callable[[], Any], said: str) -> None:
+    with pytest.raises(FineshardsError, match=re.escape(said)):
+        make()
+
+
+def test_the_task_the_line_and_the_words_are_found(tmp_path: Path) -> None:
+    short = write(tmp_path / "boolq.jsonl", {"q": "Too short to find"})
+    path = write(tmp_path / "gsm8k.jsonl", {"id": 1}, {"q": [QUESTION], "a": {"text": ANSWER}})
+    step = Decontaminate((f"{tmp_path}/*.jsonl",))
+    assert step.pins().keys() == {"unicode", short, path}
+    copied = "He asked: IF A TRAIN LEAVES THE STATION — at 10:45 — and arrives at noon! Então..."
+    fewer = " ".join(QUESTION.split()[:11])
+    assert reasons(step, copied, fewer, "", ANSWER, "Too short to find") == [
+        *("contaminated:gsm8k", None, None, "contaminated:gsm8k", None),
+    ]
+    ngram = "if a train leaves the station at 0 0 and arrives at"
+    found = Decontaminate((path,), ngram=12).witness(QUESTION)
+    assert found == Witness("gsm8k", path, 2, ngram)
+    assert step.witness("nothing of the kind") is None
+
+
+def test_the_first_file_by_path_is_named(tmp_path: Path) -> None:
+    for name in ("b.jsonl", "a.jsonl", "c.jsonl"):
+        write(tmp_path / name, {"q": QUESTION})
+    step = Decontaminate((f"{tmp_path}/c.jsonl", f"{tmp_path}/*.jsonl"))
+    assert reasons(step, QUESTION) == ["contaminated:a"]
+
+
+def test_formats(tmp_path: Path) -> None:
+    records = [{"q": QUESTION, "n": 1}, {"q": ANSWER + "\nnext line", "n": 2}]
+    lines = "".join(json.dumps(record) + "\n" for record in records).encode()
+    table = pa.Table.from_pylist(records)
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines))
+    (tmp_path / "b.ndjson.zst").write_bytes(zstandard.compress(lines))
+    pq.write_table(table, tmp_path / "c.parquet")
+    quoted = "".join(f'"{record["q"]}",{record["n"]}\n' for record in records)
+    (tmp_path / "d.csv").write_text("q,n\n" + quoted)
+    (tmp_path / "e.tsv.gz").write_bytes(
+        gzip.compress(("q\tn\n" + quoted.replace('",', '"\t')).encode())
+    )
+    for name in ("a.jsonl.gz", "b.ndjson.zst", "c.parquet", "d.csv", "e.tsv.gz"):
+        step = Decontaminate((str(tmp_path / name),), evaluation_columns=("q",))
+        assert reasons(step, QUESTION, "x " + ANSWER) == [f"contaminated:{name[0]}"] * 2
+        found = step.witness(ANSWER)
+        assert found is not None
+        assert found.line == 2
+        with pytest.raises(UsageError, match=r"record 1 has no column 'z'; its columns are q, n"):
+            Decontaminate((str(tmp_path / name),), evaluation_columns=("z",)).pins()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("x.jsonl", b'{"q": 1}\n{"q": \n', "x.jsonl cannot be read as jsonl: line 2: "),
+        ("x.jsonl", b"[1]\n", "line 1 is not an object"),
+        ("x.jsonl.gz", gzip.compress(b"{}" * 999, mtime=0)[:-9], "x.jsonl.gz cannot be read"),
+        ("x.jsonl.gz", b"{}", "x.jsonl.gz cannot be read as jsonl"),
+        ("x.parquet", b"PAR1", "x.parquet cannot be read as parquet"),
+        ("x.csv", b'a,b\n1,2\n"3', "x.csv cannot be read as csv"),
+    ],
+)
+def test_damaged_files_are_named(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=re.escape(said)):
+        Decontaminate((str(tmp_path / name),)).pins()
+
+
+def test_evaluations_without_enough_words_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", {"q": "yes or no"})
+    with pytest.raises(UsageError, match=r"ngram is 13, but no text in .* has that many words"):
+        Decontaminate((path,)).pins()
+    assert reasons(Decontaminate((path,), ngram=3), "So YES, or no?", "no or yes") == [
+        *("contaminated:a", None),
+    ]
+
+
+def test_names_of_tasks() -> None:
+    assert task_of("x/mmlu.parquet") == "mmlu"
+    assert task_of("a.b.csv.zst") == "a.b"
+
+
+WORDS = st.lists(st.sampled_from("abcd"), max_size=12)
+
+
+def has(document: list[str], words: list[str], starts: range, n: int) -> bool:
+    ngrams = {tuple(words[start : start + n]) for start in starts if start + n <= len(words)}
+    return any(tuple(document[at : at + n]) in ngrams for at in range(len(document)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(WORDS, WORDS, st.lists(WORDS, max_size=6), st.integers(1, 5), st.booleans(), st.booleans())
+def test_questions_answers_and_overlaps(
+    tmp_path_factory: pytest.TempPathFactory,
+    query: list[str],
+    label: list[str],
+    documents: list[list[str]],
+    n: int,
+    with_query: bool,
+    with_overlap: bool,
+) -> None:
+    both = query + label
+    starts = [range(len(query), len(both))]
+    if with_query:
+        starts.append(range(len(query) - n + 1))
+    if with_overlap:
+        starts.append(range(max(0, len(query) - n + 1), len(query)))
+    folder = tmp_path_factory.mktemp("evaluation")
+    path = write(folder / "t.jsonl", {"q": " ".join(query), "a": " ".join(label)})
+    step = Decontaminate(
+        (path,), n, None, "a", "q", find_query_ngrams=with_query, find_overlap_ngrams=with_overlap
+    )
+    expected = [any(has(document, both, one, n) for one in starts) for document in documents]
+    found = reasons(step, *map(" ".join, documents))
+    assert [reason is not None for reason in found] == expected
+
+
+def passage(text: str, n: int, task: int = 0) -> Passage:
+    words = simplified_words(text)
+    return Passage(" ".join(words), word_hashes([text])[0], range(len(words) - n + 1), task, 1)
+
+
+def test_equal_hashes_of_other_words_decide_nothing() -> None:
+    index = NgramIndex([passage("a b c d e f", 3)], 3)
+    index._keys[:] = index._keys[0]
+    index._bitmap[:] = 255
+    # Every key that is found now is of another n-gram, or the right one among others.
+    assert index.hits(["u v w x", "a b x c"]) == [None, None]
+    for text in ("a b c", "d e f"):
+        [hit] = index.hits([text])
+        assert hit is None or hit.passage.line == 1
+
+
+def test_words_at_borders_of_documents_are_not_joined() -> None:
+    index = NgramIndex([passage("a b c", 3)], 3)
+    assert index.hits(["x a", "b c", "a b", "c", "", "a b c"])[:5] == [None] * 5
+    [*_, hit] = index.hits(["x a", "a b c"])
+    assert hit is not None
+    assert hit.word == 0
+
+
+def test_many_documents_against_sets_of_ngrams() -> None:
+    chance = random.Random(1)
+    vocabulary = [f"w{number}" for number in range(60)]
+    texts = [" ".join(chance.choices(vocabulary, k=chance.randint(0, 40))) for _ in range(400)]
+    index = NgramIndex([passage(text, 3, task) for task, text in enumerate(texts[:100])], 3)
+
+    def ngrams(text: str) -> list[tuple[str, ...]]:
+        words = simplified_words(text)
+        return [tuple(words[at : at + 3]) for at in range(len(words) - 2)]
+
+    known: dict[tuple[str, ...], int] = {}
+    for task, text in enumerate(texts[:100]):
+        for ngram in ngrams(text):
+            known.setdefault(ngram, task)
+    assert len(index) == len(known)
+    for text, hit in zip(texts, index.hits(texts), strict=True):
+        first = next(((at, one) for at, one in enumerate(ngrams(text)) if one in known), None)
+        assert (hit is None) == (first is None)
+        if hit and first:
+            assert (hit.word, hit.passage.task) == (first[0], known[first[1]])
