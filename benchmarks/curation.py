@@ -164,8 +164,8 @@ def compare(name: str, texts: Sequence[str]) -> list[Measured]:
     size = sum(len(text.encode()) for text in texts)
     names = ("fineshards", "datatrove", "fineshards, again")
     return [
-        Measured(*one[:1], len(texts), size, *one[1:])
-        for one in zip(names, seconds, memory, strict=True)
+        Measured(one, len(texts), size, took, largest)
+        for one, took, largest in zip(names, seconds, memory, strict=True)
     ]
 
 

@@ -217,8 +217,13 @@ def _load(language: str) -> tuple[Any, frozenset[str]]:
     check_language("words", language)
     with naming_the_extra():
         import spacy
+        from spacy.attrs import IS_PUNCT
         from spacy.pipeline.sentencizer import Sentencizer
-    tokenizer = spacy.blank(language).tokenizer
+    tokenizer: Any = spacy.blank(language).tokenizer
+    # What spaCy would find out about each new word, and nothing here asks for, takes a quarter of its
+    # time.
+    getters = tokenizer.vocab.lex_attr_getters
+    tokenizer.vocab.lex_attr_getters = {IS_PUNCT: getters[IS_PUNCT]}
     # spaCy fails on this word, its first symbol, once a memory zone has freed it. datatrove removes
     # it then, but not from the first text that has it. Here it is a word like others.
     tokenizer("IS_ALPHA")
