@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SAMPLE := samples/debian_text.parquet
 
 .PHONY: help api demo test quick test-cloud test-growing test-kills test-airflow test-curation test-engines encoders lint types
-.PHONY: bench bench-loader bench-scale template clean
+.PHONY: bench bench-loader bench-curation bench-scale template clean
 
 help: ## list the targets
 	@echo "targets:"
@@ -109,6 +109,7 @@ test-airflow: .venv/installed .airflow-venv/installed ## test the Composer DAG i
 	@$(INSTALL) --python .curation-venv/bin/python --reinstall --no-deps fasttext-numpy2-wheel
 	@touch $@
 
+# FINESHARDS_ALL_DOCUMENTS=1 compares all documents of ../shared instead of a part: hours.
 test-curation: .curation-venv/installed ## compare the steps of recipes with datatrove's
 	.curation-venv/bin/pytest -c tests/curation/pytest.ini tests/curation
 
@@ -150,6 +151,11 @@ bench: .venv/installed .bench-venv/installed ## compare the job with its peers: 
 
 bench-loader: .venv/installed ## compare the loader with plain loops
 	$(BIN)/python -m benchmarks.run --loader $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(NAME),--name $(NAME))
+
+# INPUT='a.parquet b.parquet'; python -m benchmarks.curation --help has more.
+bench-curation: .curation-venv/installed ## compare steps of recipes with datatrove's
+	.curation-venv/bin/python -m benchmarks.curation $(if $(INPUT),$(INPUT),$(firstword \
+	    $(wildcard ../shared/corpus/crawl-*.parquet) $(SAMPLE)))
 
 bench-scale: .venv/installed ## plan 15 trillion tokens, with made-up counts
 	$(BIN)/python -m benchmarks.run --scale $(if $(NAME),--name $(NAME))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fineshards.curation import grams
 from fineshards.curation.grams import repeated_characters, top_characters
-from fineshards.curation.vocabulary import Vocabulary
+from fineshards.curation.vocabulary import Vocabulary, hash_of
 from fineshards.curation.words import Words
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 10)
@@ -73,6 +73,11 @@ def test_a_collision_of_hashes_changes_nothing(strings: list[str]) -> None:
     words.vocabulary.powers[:] = 1
     assert top_characters(words, LENGTHS) == [top(strings, n) for n in LENGTHS]
     assert repeated_characters(words, LENGTHS) == [repeated(strings, n) for n in LENGTHS]
+
+
+def test_one_other_character_changes_the_high_bits() -> None:
+    words = [f"{a}x{b}" for a in "abcdefgh" for b in "abcdefgh"]
+    assert len({hash_of(word) >> 24 for word in words}) == len(words)
 
 
 def test_different_words_are_the_same_n_gram_when_joined() -> None:

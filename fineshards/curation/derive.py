@@ -12,12 +12,15 @@ from __future__ import annotations
 import json
 import os
 import pkgutil
+import string
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
+from itertools import product
 from typing import Any
 
+from fineshards.curation.simple_chunks import AFTER, BEFORE, simple_words
 from fineshards.curation.special_cases import TABLE, SpecialCases, load_table, meet
 
 # Texts of one call of the tokenizer. Lines do not touch each other.
@@ -79,6 +82,49 @@ def unforeseen(tokenizer: Any, cases: SpecialCases) -> Iterator[str]:
                     yield text
 
 
+def is_simple(tokenizer: Any) -> bool:
+    """Whether the words of all simple chunks with up to three letters, and some more, hold."""
+    texts = set(tokenizer.rules)
+    for chunks in in_groups(simple_chunks()):
+        with tokenizer.vocab.memory_zone():
+            tokens = [token.text for token in tokenizer("\n".join(chunks))]
+        found = "\x00".join(tokens).split("\x00\n\x00")
+        for chunk, words in zip(chunks, found, strict=True):
+            if simple_words(chunk, texts) not in (None, words.split("\x00")):
+                return False
+    return True
+
+
+def simple_chunks() -> Iterator[str]:
+    """All that spaCy's rules can tell apart: they look at no more than three letters in a row.
+
+    Units, currencies and longer endings are letters after a digit or other characters.
+    """
+    for length in (1, 2, 3):
+        for letters in product(string.ascii_letters, repeat=length):
+            word = "".join(letters)
+            yield word
+            if length < 3:
+                yield from (f"{a}{word}{b}" for a in ("", *BEFORE) for b in (".", *AFTER))
+    for word in (
+        "I",
+        "US",
+        "km",
+        "Pa",
+        "word",
+        "Word",
+        "WORD",
+        "wOrD",
+        "don",
+        "cannot",
+        "am",
+        "ll",
+    ):
+        for before in ("", *BEFORE):
+            for first in (".", *AFTER):
+                yield from (f"{before}{word}{first}{second}" for second in AFTER)
+
+
 def meetings(cases: SpecialCases) -> Iterator[str]:
     """Texts in which a special case is cut by spaces, beside other special cases."""
     whole = sorted({"".join(tokens) for tokens in cases.patterns})
@@ -114,7 +160,9 @@ def in_groups(texts: Iterator[str]) -> Iterator[list[str]]:
 
 def main(names: list[str]) -> None:
     """Derives the named languages, or all, and writes the table after each."""
-    found = {} if not names or not TABLE.exists() else dict(load_table()["languages"])
+    found, simple = {}, set()
+    if names and TABLE.exists():
+        found, simple = dict(load_table()["languages"]), set(load_table()["simple"])
     if found and load_table()["spacy"] != version("spacy"):
         sys.exit(f"the table was derived with spaCy {load_table()['spacy']}: derive all again")
     names = names or languages()
@@ -123,7 +171,14 @@ def main(names: list[str]) -> None:
             print(f"{name}: {'proven' if sha256 else 'no'}", flush=True)
             found.pop(name, None)
             found |= {name: sha256} if sha256 else {}
-            content = {"spacy": version("spacy"), "languages": dict(sorted(found.items()))}
+            simple = simple - {name} | (
+                {name} if sha256 and is_simple(rule_tokenizer(name)) else set()
+            )
+            content = {
+                "spacy": version("spacy"),
+                "simple": sorted(simple),
+                "languages": dict(sorted(found.items())),
+            }
             TABLE.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
 
 

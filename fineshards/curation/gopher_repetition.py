@@ -49,7 +49,7 @@ class GopherRepetition(Judge):
 
     Example:
         >>> batch = Batch.of_texts(["one line\\none line", "No repetition is in here."])
-        >>> GopherRepetition().apply(batch).reasons
+        >>> GopherRepetition(top_n_grams=()).apply(batch).reasons
         ['dup_line_frac', None]
     """
 

@@ -13,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.curation.vocabulary import BASE
+from fineshards.curation.vocabulary import BASE, hash_of
 from fineshards.curation.words import Words
 
 _ONE = np.uint64(1)
 # The hash of the space that is between two words of a joined n-gram.
-_SPACE = np.uint64(ord(" ") + 1)
+_SPACE = np.uint64(hash_of(" "))
 
 
 class Repeats(NamedTuple):

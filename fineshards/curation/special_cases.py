@@ -41,11 +41,16 @@ class SpecialCases:
 
     Args:
         tokenizer: A `spacy.tokenizer.Tokenizer` with its rules.
+
+    Attributes:
+        texts: The texts of all special cases, also of those that the matcher does not look for.
+        patterns: What the matcher looks for: their tokens, where there are several.
     """
 
     def __init__(self, tokenizer: Any) -> None:
         from spacy.symbols import ORTH
 
+        self.texts = frozenset(tokenizer.rules)
         rules = {text: [part[ORTH] for part in parts] for text, parts in tokenizer.rules.items()}
         matched = [text for text in rules if _is_matched(tokenizer, text)]
         plain = _variant(tokenizer, {})
@@ -117,7 +122,11 @@ def meet(left: int, right: int) -> bool:
 
 @lru_cache(maxsize=1)
 def load_table() -> dict[str, Any]:
-    """The stored table: the version of `spacy`, and the `languages` with hashes of their cases."""
+    """The stored table.
+
+    `spacy`: its version. `languages`: the hash of each one's special cases. `simple`: the languages
+    in which simple_chunks.py holds.
+    """
     table: dict[str, Any] = json.loads(TABLE.read_text("utf-8"))
     return table
 

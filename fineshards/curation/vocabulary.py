@@ -25,6 +25,8 @@ ENDING, BEGINNING = 4, 8
 # Words are hashed as numbers in this base, one digit per character, modulo 2^64, so that the hash
 # of joined words follows from theirs. Odd, so that no digit is lost; what is equal is compared.
 BASE = np.uint64(0x9E3779B97F4A7C15)
+# The digit of a character is its code times this, so that every character reaches the high bits.
+_DIGIT = 0xD1B54A32D192ED03
 
 
 class Growing:
@@ -118,7 +120,7 @@ class Vocabulary:
         self._lengths.extend(lengths)
         self._properties.extend([_properties(word, self._sentence_ends) for word in words])
         self._powers.extend([_power(length) for length in lengths])
-        self._hashes.extend([_hash(word) for word in words])
+        self._hashes.extend([hash_of(word) for word in words])
         self.spaced = self.spaced or any(" " in word for word in words)
         for marked, marks in self._marks.items():
             marks.extend([_mark(marked, word) for word in words])
@@ -222,9 +224,10 @@ def _power(length: int) -> int:
     return pow(int(BASE), length, 1 << 64)
 
 
-def _hash(word: str) -> int:
+def hash_of(word: str) -> int:
+    """The hash of a word, or of any text."""
     base, value = int(BASE), 0
     # The last character is the highest digit, as in joined words.
     for character in reversed(word):
-        value = (value * base + ord(character) + 1) & _MASK
+        value = (value * base + (ord(character) + 1) * _DIGIT) & _MASK
     return value

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fineshards.curation.batch import Batch
+from fineshards.curation.simple_chunks import simple_words
 from fineshards.curation.special_cases import (
     CHANGED_LEFT,
     CHANGED_RIGHT,
@@ -74,6 +75,7 @@ class WordTokenizer:
     def __init__(self, language: str, limit: int = LIMIT) -> None:
         self._tokenizer, self._sentence_ends = _load(language)
         self._cases = proven(language, self._tokenizer)
+        self._simple = self._cases is not None and language in load_table()["simple"]
         self._limit = limit
         self._lock = threading.Lock()
         self._vocabulary = Vocabulary(self._sentence_ends)
@@ -145,20 +147,28 @@ class WordTokenizer:
 
     def _describe(self, vocabulary: Vocabulary) -> None:
         assert self._cases is not None
+        new, texts = vocabulary.new, self._cases.texts
+        simple = [simple_words(chunk, texts) if self._simple else None for chunk in new]
+        others = iter(self._of_chunks([x for x, y in zip(new, simple, strict=True) if y is None]))
+        described = [next(others) if part is None else part for part in simple]
+        with self._tokenizer.vocab.memory_zone():
+            flags = list(map(self._cases.flags, new, described))
+        vocabulary.describe(described, flags)
+
+    def _of_chunks(self, chunks: Sequence[str]) -> list[list[str]]:
+        """The words of each chunk, from spaCy."""
         words: list[list[str]] = []
-        for chunks in _groups(vocabulary.new):
+        for group in _groups(chunks):
             # A line break is a token and in no special case: chunks do not touch.
             part: list[str] = []
             words.append(part)
-            for token in self._tokens("\n".join(chunks)):
+            for token in self._tokens("\n".join(group)):
                 if token == "\n":
                     part = []
                     words.append(part)
                 else:
                     part.append(token)
-        with self._tokenizer.vocab.memory_zone():
-            flags = list(map(self._cases.flags, vocabulary.new, words))
-        vocabulary.describe(words, flags)
+        return words
 
     def _plain(self, text: str) -> list[str]:
         stripped = map(str.strip, self._tokens(text))
@@ -207,8 +217,12 @@ def _load(language: str) -> tuple[Any, frozenset[str]]:
     check_language("words", language)
     with naming_the_extra():
         import spacy
+        from spacy.attrs import IS_PUNCT
         from spacy.pipeline.sentencizer import Sentencizer
-    tokenizer = spacy.blank(language).tokenizer
+    tokenizer: Any = spacy.blank(language).tokenizer
+    # What spaCy finds out about each new word takes a quarter of its time. Only this is asked for.
+    getters = tokenizer.vocab.lex_attr_getters
+    tokenizer.vocab.lex_attr_getters = {IS_PUNCT: getters[IS_PUNCT]}
     # spaCy fails on this word, its first symbol, once a memory zone has freed it. datatrove removes
     # it then, but not from the first text that has it. Here it is a word like others.
     tokenizer("IS_ALPHA")

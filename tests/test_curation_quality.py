@@ -1,0 +1,201 @@
+"""The filters on words and lines: edge cases, parameters, and the fast way against the plain one.
+
+That they decide as datatrove does is tested in tests/curation.
+"""
+
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from conftest import SAMPLE
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fineshards.curation import (
+    c4_badwords,
+    c4_paragraphs,
+    c4_quality,
+    fineweb_quality,
+    gopher_quality,
+    gopher_repetition,
+    repeats,
+)
+from fineshards.curation.batch import Batch
+from fineshards.curation.c4_badwords import C4BadWords
+from fineshards.curation.c4_paragraphs import C4Paragraphs
+from fineshards.curation.c4_quality import C4Quality
+from fineshards.curation.fineweb_quality import FineWebQuality
+from fineshards.curation.gopher_quality import GopherQuality
+from fineshards.curation.gopher_repetition import GopherRepetition
+from fineshards.curation.step import Judge
+from fineshards.errors import UsageError
+
+LOW: list[Judge] = [
+    GopherRepetition(
+        dup_line_frac=0.6,
+        dup_para_frac=None,
+        dup_line_char_frac=None,
+        top_n_grams=((2, 0.5), (3, 0.6)),
+        dup_n_grams=((3, 0.4), (5, 0.2)),
+    ),
+    GopherQuality(min_doc_words=3, min_avg_word_length=1, max_bullet_lines_ratio=0.5),
+    C4Quality(min_num_sentences=3, filter_no_terminal_punct=False, min_words_per_line=2),
+    C4Quality(min_num_sentences=2, split_paragraph=False),
+    FineWebQuality(short_line_length=8, char_duplicates_ratio=0.3),
+    C4Paragraphs(min_paragraphs=2, min_paragraph_len=10),
+]
+LINES = (
+    *("One two three.", "- a bullet", "Ends...", "lorem ipsum", "Use JavaScript now.", "", "  "),
+    *("a b a b a b", "The cat [1] and the hat.", "Hi. You. There!", "# # #", "cookies policy", "{"),
+    *("to be or not to be", "x" * 1100, "U.S. vs. them?  Yes.", "\u3000wide\u2028line", "… …"),
+)
+
+
+def reason(step: Judge, text: str) -> str | None:
+    (found,) = step.apply(Batch.of_texts([text])).reasons or [None]
+    return found
+
+
+@given(st.lists(st.sampled_from(LINES), max_size=8), st.sampled_from(["\n", "\n\n", " "]))
+def test_the_plain_way_gives_the_same(lines: list[str], between: str) -> None:
+    batch = Batch.of_texts([between.join(lines)])
+    for step in LOW:
+        assert step.apply(batch) == step.apply_again(batch)
+
+
+def test_a_batch_is_judged_as_its_documents_are_alone() -> None:
+    batch = Batch.of_texts(pq.read_table(SAMPLE)["text"].to_pylist()[::20])
+    for step in LOW:
+        whole = step.apply(batch)
+        for index in range(len(batch)):
+            alone = step.apply(batch.only(index))
+            if whole.reasons is not None and alone.reasons is not None:
+                assert whole.reasons[index] == alone.reasons[0]
+            if whole.texts is not None and alone.texts is not None:
+                assert whole.texts[index] == alone.texts[0]
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n", " \n\t\u00a0 "])
+def test_texts_without_words_have_a_reason(text: str) -> None:
+    off: dict[str, Any] = dict.fromkeys(
+        ("min_doc_words", "min_stop_words", "max_symbol_word_ratio")
+    )
+    assert reason(GopherQuality(), text) == "gopher_short_doc"
+    assert reason(GopherQuality(**off), text) == "gopher_short_doc"
+    assert reason(FineWebQuality(), text) == "empty"
+    assert reason(C4Quality(), text) == "too_few_sentences"
+    assert reason(C4Paragraphs(), text) == "< 3 paragraphs"
+    assert reason(GopherRepetition(), text) in ("empty", "dup_line_frac", None)
+
+
+def test_words_of_punctuation_have_no_average_length() -> None:
+    step = GopherQuality(min_doc_words=None, max_non_alpha_words_ratio=None, min_stop_words=None)
+    assert reason(step, "! ? !") is None
+
+
+def test_rules_are_off_with_none() -> None:
+    text = "Item\nItem\nItem\nOther"
+    assert reason(FineWebQuality(), text) == "line_punct_ratio"
+    off = FineWebQuality(
+        line_punct_thr=None, short_line_thr=None, char_duplicates_ratio=None, new_line_ratio=None
+    )
+    assert reason(off, text) is None
+    assert reason(GopherRepetition(), text) == "dup_line_frac"
+    lines = GopherRepetition(
+        dup_line_frac=None, dup_line_char_frac=None, top_n_grams=(), dup_n_grams=()
+    )
+    assert reason(lines, text) is None
+
+
+def test_parameters_may_be_lists_as_in_a_recipe() -> None:
+    pairs: Any = [[2, 0.2], [3, 0.1]]
+    assert GopherRepetition(top_n_grams=pairs).top_n_grams == ((2, 0.2), (3, 0.1))
+    stop_words: Any = ["le", "la"]
+    assert hash(GopherQuality(stop_words=stop_words)) == hash(
+        GopherQuality(stop_words=("le", "la"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("step", "parameters", "message"),
+    [
+        (GopherQuality, {"min_doc_words": -1}, "min_doc_words is -1, expected a whole number"),
+        (GopherQuality, {"min_doc_words": 1.5}, "min_doc_words is 1.5, expected a whole number"),
+        (GopherQuality, {"max_symbol_word_ratio": "a"}, "max_symbol_word_ratio is 'a', expected"),
+        (GopherQuality, {"stop_words": [1]}, r"stop_words is \[1\], expected a list of strings"),
+        (GopherQuality, {"language": "xyz"}, "language is 'xyz', expected one of"),
+        (GopherRepetition, {"dup_line_frac": True}, "dup_line_frac is True, expected a number"),
+        (
+            GopherRepetition,
+            {"top_n_grams": [[0, 0.1]]},
+            "top_n_grams is .*expected a list of pairs",
+        ),
+        (GopherRepetition, {"dup_n_grams": 3}, "dup_n_grams is 3, expected a list of pairs"),
+        (C4Quality, {"min_num_sentences": -2}, "min_num_sentences is -2, expected a whole number"),
+        (C4Quality, {"filter_policy": 1}, "filter_policy is 1, expected true or false"),
+        (
+            C4Paragraphs,
+            {"min_paragraphs": 0},
+            "min_paragraphs is 0, expected a whole number from 1",
+        ),
+        (FineWebQuality, {"short_line_length": None}, "short_line_length is None, expected"),
+        (FineWebQuality, {"stop_chars": [""]}, "stop_chars is .*, expected a list of strings"),
+        (C4BadWords, {"words": ""}, "words is '', expected the path of a file"),
+        (C4BadWords, {"words": "w", "keep_fraction": 2}, "keep_fraction is 2, expected a number"),
+    ],
+)
+def test_wrong_parameters_are_refused(step: Any, parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        step(**parameters)
+
+
+def test_bad_words_are_whole_words(tmp_path: Path) -> None:
+    path = tmp_path / "words"
+    path.write_text("bad\nvery bad\n\n", "utf-8")
+    step = C4BadWords(str(path))
+    found = [reason(step, text) for text in ("so BAD!", "badly", "a_bad", "bad", "not good")]
+    assert [x is not None for x in found] == [True, False, False, True, False]
+    assert reason(C4BadWords(str(path), language="zh"), "badly") is not None
+    assert list(step.pins()) == ["unicode", f"sha256 of {path}"]
+
+
+def test_which_documents_with_bad_words_are_kept_follows_from_their_place(tmp_path: Path) -> None:
+    path = tmp_path / "words"
+    path.write_text("bad", "utf-8")
+    batch = Batch.of_texts(["bad"] * 1000)
+    step = C4BadWords(str(path), keep_fraction=0.3)
+    whole = step.apply(batch).reasons
+    assert whole is not None
+    assert 200 < whole.count(None) < 400
+    for index in (0, 1, 2, 3, 999):
+        assert step.apply(batch.only(index)).reasons == [whole[index]]
+    assert C4BadWords(str(path), keep_fraction=0.3, seed=1).apply(batch).reasons != whole
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "cannot read"), (b"\n \n", "has no words"), (b"ok\n\xff", "is not UTF-8 at byte 3")],
+)
+def test_a_list_that_cannot_be_used_is_named(
+    tmp_path: Path, content: bytes | None, message: str
+) -> None:
+    path = tmp_path / "words"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UsageError, match=message):
+        C4BadWords(str(path)).apply(Batch.of_texts(["a"]))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        *(c4_badwords, c4_paragraphs, c4_quality, fineweb_quality, gopher_quality),
+        *(gopher_repetition, repeats),
+    ],
+)
+def test_examples_hold(module: object) -> None:
+    assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]

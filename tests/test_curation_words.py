@@ -1,0 +1,112 @@
+"""The words of texts: those of spaCy, whatever was seen before."""
+
+from __future__ import annotations
+
+import doctest
+from functools import lru_cache
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fineshards.curation import simple_chunks, special_cases, vocabulary
+from fineshards.curation import words as words_module
+from fineshards.curation.batch import Batch
+from fineshards.curation.words import WordTokenizer, check_language, words
+from fineshards.errors import UsageError
+
+# What special cases consist of, and what they can meet.
+PIECES = (
+    *("a", "co", "Mr", "10a.m", "o", "O", "8", "D", "I'm", "can't", "word", "Word,", "(it", "don"),
+    *(":", ")", "(", "-", "'", "’", ".", "...", ";", "_", "<", ">", "3", "=", "*", "/", "|", "}"),
+    *(":)", ":O(((", "2)", "e.g.", "U.S.", "'s", "''", "km", "5km", "°C.", "w/o", "—", "中文", "é"),
+    *("https://a.org/x", "a@b.de", "IS_ALPHA", "\u0301", "x" * 50),
+)
+GAPS = ("", "", " ", " ", " ", " ", "  ", "\n", "\t", "\u00a0", " \u3000", "\x1c", "\u2028")
+texts = st.lists(st.tuples(st.sampled_from(PIECES), st.sampled_from(GAPS)), max_size=14).map(
+    lambda parts: "".join(piece + gap for piece, gap in parts)
+)
+MET = "see 2) :O((("
+
+
+@lru_cache
+def tokenizer(language: str = "en", limit: int = 1 << 20) -> WordTokenizer:
+    return WordTokenizer(language, limit)
+
+
+@given(st.lists(texts, max_size=4))
+@example([MET])
+def test_words_are_those_of_spacy(some: list[str]) -> None:
+    expected = [tokenizer().plain(text) for text in some]
+    assert [found.strings for found in tokenizer().words(some)] == expected
+
+
+@given(texts)
+@example("Ends here.  Begins")
+@example("One. \u00a0 two.\t!")
+def test_sentences_are_those_of_the_plain_way(text: str) -> None:
+    assert tokenizer().sentences([text]) == [len(tokenizer().split_sentences(text))]
+    assert "".join(tokenizer().split_sentences(text)) == text
+
+
+@pytest.mark.parametrize("limit", [0, 50, 1 << 20])
+def test_a_small_limit_changes_no_words(limit: int) -> None:
+    some = [f"Some words, {x}, that {'x' * x} differ." for x in range(100)]
+    few = tokenizer("en", limit)
+    for start in range(0, 100, 10):
+        part = some[start : start + 10]
+        assert [x.strings for x in few.words(part)] == [few.plain(text) for text in part]
+
+
+def test_words_of_an_earlier_vocabulary_stay_what_they_are() -> None:
+    few = WordTokenizer("en", 0)
+    first = few.words(["one two"])
+    few.words(["three four"])
+    assert first[0].strings == ["one", "two"]
+
+
+def test_where_a_special_case_is_cut_the_text_goes_to_spacy() -> None:
+    found = WordTokenizer("en")
+    found.words(["A plain text, Mr. Smith (e.g. this one :) )."])
+    assert found.whole == 0
+    assert found.words([MET])[0].strings == found.plain(MET)
+    assert found.whole == 1
+
+
+def test_another_version_of_spacy_has_no_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(special_cases, "version", lambda name: "3.0")
+    found = WordTokenizer("en")
+    assert found.words(["One, two", MET])[0].strings == ["One", ",", "two"]
+    assert found.whole == 2
+
+
+@pytest.mark.parametrize("language", ["de", "es", "fr"])
+def test_other_languages_have_their_own_words(language: str) -> None:
+    some = ["l'eau z.B. aujourd'hui EE. UU. del", "Das ist, d.h. ist's, u. a. gut :-) :O ((("]
+    found = tokenizer(language)
+    assert [x.strings for x in found.words(some)] == [found.plain(text) for text in some]
+
+
+def test_languages_without_rules_are_refused() -> None:
+    with pytest.raises(UsageError, match="gopher_quality: language is 'zh', expected one of"):
+        check_language("gopher_quality", "zh")
+
+
+def test_words_are_kept_for_the_next_step_while_the_text_is_the_same() -> None:
+    batch = Batch.of_texts(["one", "two"])
+    first = words(batch, "en")
+    second = words(batch.with_texts(["one", "three"]), "en")
+    assert second[0] is first[0]
+    assert second[1].strings == ["three"]
+
+
+def test_the_table_is_of_the_installed_rules() -> None:
+    found = special_cases.load_table()
+    for language in ("en", "de"):
+        loaded, _ = words_module._load(language)
+        assert special_cases.SpecialCases(loaded).sha256 == found["languages"][language]
+
+
+@pytest.mark.parametrize("module", [simple_chunks, special_cases, vocabulary, words_module])
+def test_examples_hold(module: object) -> None:
+    assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]
