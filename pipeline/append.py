@@ -12,7 +12,6 @@ from fineshards.encoders.loading import load_encoder
 from fineshards.errors import OutputError, UsageError
 from fineshards.pipeline.launch import (
     Launch,
-    clear_checkpoints,
     find_input,
     refuse_foreign_files,
     refuse_leaks,
@@ -22,6 +21,7 @@ from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.assembly import restore_shard
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
 from fineshards.shards.generations import Generation, kept_name
 from fineshards.shards.job import Job, job_name, of_generation
 from fineshards.shards.layout import table_name
@@ -30,7 +30,6 @@ from fineshards.shards.manifest_checks import refuse_earlier_version
 from fineshards.shards.plan import Before
 from fineshards.shards.records import SourceFile
 from fineshards.shards.rejected import REJECTED_FOLDER
-from fineshards.shards.statistics import statistics_name
 from fineshards.storage.base import Storage, open_storage
 
 
@@ -48,14 +47,14 @@ def prepare_append(config: BuildConfig) -> Launch:
     files, origin = find_input(config)
     refuse_overlap(storage, files, (config.dataset,) if config.dataset else config.patterns)
     refuse_foreign_files(storage)
+    files = settle_input(files, before.settings.columns, config)
     if not _are_new(before, files):
         # A job that was killed just after its manifest leaves them behind.
         if not config.keep_checkpoints:
-            clear_checkpoints(Checkpoints.of(storage, before))
+            Checkpoints.of(storage, before).clear()
         if config.fail_on_leak:
             refuse_leaks(manifest, storage.root)
         return Launch(before, Checkpoints.of(storage, before), manifest)
-    files = settle_input(files, before.settings.columns, config)
     number = manifest.generation + 1
     job = Job(
         before.settings,
@@ -226,7 +225,8 @@ def _discard(
     kept = {shard.name for shard in manifest.shards}
     kept |= {table_name(name) for name in kept}
     kept |= {file.name for file in manifest.metadata}
-    for folder in ("test", "train", "metadata/documents", REJECTED_FOLDER):
+    lists = ("metadata/documents", REJECTED_FOLDER, DECISIONS_FOLDER, KEYS_FOLDER)
+    for folder in ("test", "train", *lists):
         for entry in list(storage.entries(folder)):
             if entry.name not in kept:
                 storage.delete(entry.name, check)

@@ -21,10 +21,10 @@ from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.pipeline import own_process
 from fineshards.pipeline.fresh import call_in_fresh_interpreter
 from fineshards.pipeline.overlap import refuse_overlap
-from fineshards.pipeline.recipes import columns_of_steps, describe_steps, steps_of
+from fineshards.pipeline.steps import columns_of_steps, describe_steps, steps_of
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER
+from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
 from fineshards.shards.generations import GENERATIONS_FOLDER
 from fineshards.shards.job import (
     FORMAT_VERSION,
@@ -42,7 +42,6 @@ from fineshards.shards.plan import Before
 from fineshards.shards.records import SourceFile
 from fineshards.shards.rejected import REJECTED_FOLDER
 from fineshards.shards.split_hash import split_column
-from fineshards.shards.statistics import statistics_name
 from fineshards.sources.extraction import with_extraction
 from fineshards.sources.finding import find_files
 from fineshards.sources.limit import first_documents
@@ -85,7 +84,7 @@ def prepare(config: BuildConfig) -> Launch:
     checkpoints = Checkpoints.of(storage, job)
     if manifest is not None and not config.keep_checkpoints:
         # A job killed just after its manifest leaves them behind.
-        clear_checkpoints(checkpoints)
+        checkpoints.clear()
     if manifest is not None and config.fail_on_leak:
         refuse_leaks(manifest, storage.root)
     return Launch(job, checkpoints, manifest, replaces)
@@ -199,11 +198,6 @@ def default_block_bytes(files: Sequence[SourceFile]) -> int:
     second of work. Smaller for small inputs, so that all workers are busy to the end.
     """
     return min(max(sum(file.size for file in files) // 32, 16 << 20), 64 << 20)
-
-
-def clear_checkpoints(checkpoints: Checkpoints) -> None:
-    """Deletes the files that only an unfinished job needs; raises OutputError if it is replaced."""
-    checkpoints.clear()
 
 
 def _resolve_dtype(wanted: str, tokenizer: Tokenizer) -> str:

@@ -12,12 +12,7 @@ from fineshards.pipeline.options import add_input_and_step_flags, input_and_step
 from fineshards.pipeline.outcome import Outcome, note
 from fineshards.pipeline.parser import Parser, one_of
 from fineshards.pipeline.quantities import byte_count, count
-from fineshards.pipeline.recipes import (
-    columns_of_steps,
-    describe_steps,
-    recipe_shown,
-    steps_of,
-)
+from fineshards.pipeline.recipes import recipe_shown
 
 _PROBE_BYTES, _EXAMPLES = 32 << 20, 2
 
@@ -100,9 +95,11 @@ def _check(args: argparse.Namespace) -> Outcome:
     config = input_and_steps(args, args.name)
     if not config.curates:
         raise UsageError("give a recipe, or --where, --dedup or --decontaminate.")
-    steps = steps_of(config)
     from fineshards.commands.recipe_check import check_recipe, describe_check
     from fineshards.pipeline.launch import columns_of, find_input
+    from fineshards.pipeline.steps import columns_of_steps, describe_steps, steps_of
+
+    steps = steps_of(config)
 
     # Finds what is missing before the input is read.
     described = describe_steps(steps, keep_keys=False)

@@ -257,9 +257,7 @@ def _run_here(launch: Launch, work: Work, config: BuildConfig) -> None:
         if committed(launch) is None:
             raise
         if not config.keep_checkpoints:
-            from fineshards.pipeline.launch import clear_checkpoints
-
-            clear_checkpoints(launch.checkpoints)
+            launch.checkpoints.clear()
 
 
 def _build_graph(pipeline: Pipeline, launch: Launch, work: Work, config: BuildConfig) -> None:

@@ -313,8 +313,8 @@ def test_status_verify_and_inspect_take_few_requests(
     assert main(command(small, "--keep_checkpoints")) == 0
     shards = sum(name.endswith(".npy") for name in expected)
     for arguments, most in (
-        # The manifest, whether there is to be another generation, and the manifest once more.
-        (["status", OUTPUT], 3),
+        # The manifest, and whether there is to be another generation.
+        (["status", OUTPUT], 2),
         (["inspect", OUTPUT], 1),
         (["inspect", OUTPUT, "--shard=train/0", "--document=0"], 8),
         # Listings and records; then one request per document table and two per shard.

@@ -36,13 +36,19 @@ def write_inputs(folder: Path, kind: str) -> list[Path]:
     return paths
 
 
-@pytest.mark.parametrize("kind", ["parquet", "jsonl", "csv"])
-@pytest.mark.parametrize("limit", [1, 31, 32, 33, 70, 96, 1_000])
+@pytest.mark.parametrize(
+    ("kind", "limit"),
+    [
+        *(("parquet", limit) for limit in (1, 32, 33, 96)),
+        *(("jsonl", limit) for limit in (31, 1_000)),
+        *(("csv", limit) for limit in (32, 70)),
+    ],
+)
 def test_the_first_documents_are_built(tmp_path: Path, kind: str, limit: int) -> None:
     write_inputs(tmp_path, kind)
     flags = ["--shard_tokens=50", "--test_shards=1", f"--limit={limit}"]
     documents = [text for text in TEXTS if text is not None][:limit]
-    for block_bytes in (1, 10**6):
+    for block_bytes in (1, 10**6) if kind == "parquet" else (1,):
         output = tmp_path / f"out-{block_bytes}"
         given = [f"--input={tmp_path}/*.{kind}", f"--output={output}", *flags]
         assert main(["build", *given, f"--block_bytes={block_bytes}"]) == 0
@@ -84,10 +90,11 @@ def test_an_append_may_be_limited_too(tmp_path: Path) -> None:
     flags = ["--shard_tokens=50", "--test_shards=0"]
     assert main(["build", f"--input={paths[0]}", f"--output={output}", *flags, "--limit=5"]) == 0
     more = [f"--input={paths[1]}", f"--input={paths[2]}"]
-    assert main(["append", *more, f"--output={output}", "--limit=40"]) == 0
+    for _ in range(2):  # the second has nothing to do
+        assert main(["append", str(output), *more, "--limit=20"]) == 0
     parts = [TEXTS[:40], TEXTS[40:]]
     first, second = ([text for text in part if text is not None] for part in parts)
-    assert shards_in(output) == oracle(first[:5] + second[:40], 50, test_shards=0)
+    assert shards_in(output) == oracle(first[:5] + second[:20], 50, test_shards=0)
     assert main(["verify", str(output), "--sample=100"]) == 0
 
 

@@ -24,7 +24,7 @@ from fineshards.encoders.exact import ExactEncoder
 from fineshards.encoders.loading import load_encoder
 from fineshards.errors import OutputError
 from fineshards.pipeline.graph import build_pipeline
-from fineshards.pipeline.launch import clear_checkpoints, prepare
+from fineshards.pipeline.launch import prepare
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job import JOB_NAME, Job
 from fineshards.storage.base import open_storage
@@ -279,7 +279,7 @@ def test_a_job_whose_output_was_taken_over_writes_nothing(
         old.job()
     # What it would have deleted at its end is not its own any more.
     with pytest.raises(OutputError, match=taken):
-        clear_checkpoints(old)
+        old.clear()
     assert files_in(output) == before
     storage.delete(JOB_NAME)
     with pytest.raises(OutputError, match="has no job record any more, so this job stops"):

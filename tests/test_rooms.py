@@ -27,7 +27,7 @@ ALLOWED = {
     "loader": {"shards", "storage", "errors"},
     "curation": {"shards", "storage", "extras", "errors", "suggestions"},
     "encoders": {"shards", "storage", "cores", "errors"},
-    "sources": {"shards", "storage", "errors"},
+    "sources": {"shards", "storage", "extras", "errors"},
     "shards": {"storage", "errors"},
     "storage": {"errors", "extras"},
     "config": {"errors"},

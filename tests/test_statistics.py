@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -293,6 +298,21 @@ def test_a_restart_takes_the_statistics_of_finished_blocks(
     assert curated(source, tmp_path / "out", *flags) == (dataset / NAME).read_bytes()
     same = [path for path, time in times.items() if path.stat().st_mtime_ns == time]
     assert len(same) == len(times) - 1  # all but the damaged one; the lost one is not listed
+
+
+@pytest.mark.parametrize("folder", ["judged/0", "statistics"])
+def test_a_killed_build_resumes_to_the_same_statistics(
+    source: Path, dataset: Path, tmp_path: Path, folder: str
+) -> None:
+    output, flags = tmp_path / "out", ("--block_bytes=1", "--keep_checkpoints")
+    command = [sys.executable, "-m", "fineshards", "build", f"--input={source}", *FLAGS, *flags]
+    command += [f"--output={output}", f"--recipe={source.parent / 'recipe.toml'}"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True) as process:
+        while process.poll() is None and len([*output.glob(f"checkpoints/*/{folder}/*")]) < 4:
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGKILL)
+    assert not (output / "metadata/manifest.json").exists()
+    assert curated(source, output, *flags) == (dataset / NAME).read_bytes()
 
 
 def test_an_append_has_statistics_of_its_own(

@@ -14,8 +14,10 @@ import apache_beam as beam
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.curated_files import keys_name
 from fineshards.shards.judged import JudgedBlock, KeyFile, Range
+from fineshards.shards.manifest import Manifest
 from fineshards.shards.recipes import StepRecord
 from fineshards.shards.records import Block, SourceFile
+from fineshards.storage.checksums import checksum_from_base64
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks
 from fineshards.transforms.tasks import (
@@ -124,14 +126,15 @@ def _count(keys: KeyFile) -> int:
 
 def _kept(checkpoints: Checkpoints, stage: int) -> Iterator[KeyFile]:
     """The keys of the documents of earlier generations."""
-    job, storage = checkpoints.job(), checkpoints.storage
+    job = checkpoints.job()
     assert job.settings.recipe is not None
     step = job.settings.recipe.keyed[stage]
-    for file in job.files[: -len(job.new_files)]:
-        name = keys_name(file.index, step)
-        size = storage.size(name)
-        if size:
-            yield KeyFile(name, size // _KEY_BYTES)
+    # A file without rows has none.
+    names = {keys_name(file.index, step) for file in job.files}
+    for file in Manifest.load_finished(checkpoints.storage, job.generation - 1).metadata:
+        if file.name in names:
+            checksum = checksum_from_base64(file.crc32c)
+            yield KeyFile(file.name, file.bytes // _KEY_BYTES, checksum)
 
 
 def _step(work: Work, stage: int) -> StepRecord:

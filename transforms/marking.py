@@ -11,6 +11,7 @@ from fineshards.commands.indexes import key_type
 from fineshards.curation.curator import Curator
 from fineshards.curation.seen_in import SeenIn
 from fineshards.curation.step import Keyed, KeyedSpans
+from fineshards.errors import OutputError
 from fineshards.shards.decisions import SCHEMA
 from fineshards.shards.judged import KeyFile, Range, Stage
 from fineshards.shards.marks import (
@@ -28,6 +29,7 @@ from fineshards.shards.marks import (
     split,
 )
 from fineshards.storage.base import Storage
+from fineshards.storage.checksums import crc32c
 from fineshards.transforms.work import Work
 
 # The name of what `components` marks, which is not a range of keys.
@@ -46,7 +48,14 @@ class Marking:
 
     def split_keys(self, keys: KeyFile, partitions: int) -> list[tuple[int, Range]]:
         """Cuts a file of keys by ranges: (partition, where its keys are, or the keys)."""
-        records = np.frombuffer(self._storage.read(keys.name), key_type(self._keyed))
+        content = self._storage.read(keys.name)
+        if keys.crc32c is not None and crc32c(content) != keys.crc32c:
+            raise OutputError(
+                f"{self._storage.path(keys.name)} is damaged, and new documents cannot be compared "
+                "with those of the dataset. Copy it from its origin, or build the dataset again "
+                "with all files."
+            )
+        records = np.frombuffer(content, key_type(self._keyed))
         found, size, start = [], records.dtype.itemsize, 0
         for partition, part in enumerate(split(records, partitions)):
             stop = start + len(part)
@@ -62,27 +71,24 @@ class Marking:
 
         Returns (file, where its marks are, or the marks). With the rule `components`, (0, links).
         """
-        stored = self._stage.read_marks(partition, partitions)
-        if stored is None:
+        marks = self._stage.read_marks(partition, partitions, self._mark_type)
+        if marks is None:
             keys = self._read(ranges, key_type(self._keyed))
             if _joins(self._keyed):
-                made = edges(keys)
-                stored = [(0, 0, len(made))]
+                marks = edges(keys)
             else:
-                made = mark(keys, only_external=isinstance(self._keyed, SeenIn))
-                stored = _by_file(made)
-            self._stage.write_marks(partition, partitions, made, stored)
-        return self._marks(partition, partitions, stored, self._mark_type)
+                marks = mark(keys, only_external=isinstance(self._keyed, SeenIn))
+            self._stage.write_marks(partition, partitions, marks)
+        return self._marks(partition, partitions, marks)
 
     def join_components(self, ranges: Sequence[Range]) -> list[tuple[int, Range]]:
         """Finds the components of all links; returns what `mark_keys` does."""
         partition, partitions = _OF_COMPONENTS
-        stored = self._stage.read_marks(partition, partitions)
-        if stored is None:
+        marks = self._stage.read_marks(partition, partitions, mark_dtype())
+        if marks is None:
             marks = components(self._read(ranges, EDGE))
-            stored = _by_file(marks)
-            self._stage.write_marks(partition, partitions, marks, stored)
-        return self._marks(partition, partitions, stored, mark_dtype())
+            self._stage.write_marks(partition, partitions, marks)
+        return self._marks(partition, partitions, marks)
 
     def write_marked(self, file: int, ranges: Sequence[Range]) -> None:
         """Stores the marks of a source file as decisions."""
@@ -109,22 +115,13 @@ class Marking:
             return "", start, stop, records.tobytes()
         return name, start, stop, None
 
-    def _marks(
-        self,
-        partition: int,
-        partitions: int,
-        stored: Iterable[tuple[int, int, int]],
-        dtype: np.dtype[np.void],
-    ) -> list[tuple[int, Range]]:
-        """Stored marks by file."""
-        name, size = self._stage.marks_file(partition, partitions), dtype.itemsize
-        places: list[tuple[int, Range]] = [
-            (file, (name, start * size, stop * size, None)) for file, start, stop in stored
-        ]
-        if not self._work.inline:
-            return places
+    def _marks(self, partition: int, partitions: int, marks: Records) -> list[tuple[int, Range]]:
+        """Stored marks by file; all links are those of file 0."""
+        name, size = self._stage.marks_file(partition, partitions), marks.dtype.itemsize
+        places = [(0, 0, len(marks))] if marks.dtype == EDGE else _by_file(marks)
         return [
-            (file, self._range(*place[:3], self._read([place], dtype))) for file, place in places
+            (file, self._range(name, start * size, stop * size, marks[start:stop]))
+            for file, start, stop in places
         ]
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
-from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER
+from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
 from fineshards.shards.generations import GENERATIONS_FOLDER, kept_name
 from fineshards.shards.job import JOB_NAME, Job
 from fineshards.shards.layout import SPLITS, table_name
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.rejected import REJECTED_FOLDER
-from fineshards.shards.statistics import statistics_name
 from fineshards.storage.base import TEMPORARY, Storage
 
 _FOLDERS = (*SPLITS, "metadata")

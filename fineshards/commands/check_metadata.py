@@ -9,13 +9,17 @@ from fineshards.commands.check_folders import Folders
 from fineshards.commands.wording import counted
 from fineshards.errors import OutputError
 from fineshards.shards import statistics
-from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER
+from fineshards.shards.curated_files import (
+    DECISIONS_FOLDER,
+    KEYS_FOLDER,
+    is_statistics,
+    statistics_name,
+)
 from fineshards.shards.generations import GENERATIONS_FOLDER, kept_name
 from fineshards.shards.job import JOB_NAME
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.metadata import contradictions
 from fineshards.shards.rejected import REJECTED_FOLDER
-from fineshards.shards.statistics import is_statistics, statistics_name
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c, file_checksum
 

@@ -15,7 +15,7 @@ from fineshards.sources.rows import Rows
 
 def batch_of(rows: Rows, file: SourceFile) -> Batch:
     """Rows, all with text, as the batch that steps take."""
-    return Batch(file.index, rows.numbers, rows.texts, rows.others, rows.others_are_json)
+    return Batch(file.index, rows.numbers, rows.texts, rows.others, rows.others_are_json, file.path)
 
 
 def survivors(rows: Rows, kept: Batch) -> Rows:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +26,7 @@ from fineshards.shards.manifest import Manifest
 from fineshards.shards.manifest_checks import refuse_earlier_version
 from fineshards.shards.metadata import metadata_files, of_earlier_jobs
 from fineshards.shards.records import ShardRecord
-from fineshards.shards.redaction import Redaction, overwrite
+from fineshards.shards.redaction import Redaction, overwritten
 from fineshards.storage.base import Storage, open_storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c
 
@@ -240,11 +239,12 @@ class _Rewrite:
         eot = dataset.manifest.settings.tokenizer.eot
         if storage.size(name) != shard.bytes:
             raise _damaged(storage, name)
-        if _copy(storage, shard, (), eot, checkpoints) not in (shard.crc32c, planned.crc32c):
+        dtype = checkpoints.dtype
+        if _checksum(storage, shard, (), eot, dtype) not in (shard.crc32c, planned.crc32c):
             raise _damaged(storage, name)
         record = replace(
             shard,
-            crc32c=_copy(storage, shard, ranges, eot, checkpoints),
+            crc32c=_checksum(storage, shard, ranges, eot, dtype),
             table_bytes=len(marked),
             table_crc32c=checksum_to_base64(crc32c(marked)),
         )
@@ -254,26 +254,51 @@ class _Rewrite:
         """Replaces the table, then the shard; again, if an earlier attempt did."""
         name = self.record.name
         storage.write(table_name(name), self.table, over=self.versions[1])
-        with storage.create(name, over=self.versions[0]) as target:
-            target.write(npy.header(self.record.tokens, checkpoints.dtype))
-            _copy(storage, self.record, self.ranges, self.eot, checkpoints, target)
+        dtype, over = checkpoints.dtype, self.versions[0]
+        _write(storage, self.record, self.ranges, self.eot, dtype, over)
 
 
-def _copy(
+def _tokens(
     storage: Storage,
     shard: ShardRecord,
     ranges: Sequence[tuple[int, int]],
     eot: int,
-    checkpoints: Checkpoints,
-    target: BinaryIO | None = None,
-) -> str:
-    """Copies a shard's tokens with some of them overwritten; returns the checksum of the shard."""
-    header = npy.header(shard.tokens, checkpoints.dtype)
+    dtype: np.dtype[np.unsignedinteger],
+) -> Iterator[bytes]:
+    """The bytes of a shard's tokens with some of them overwritten, some at a time."""
     with storage.open(shard.name, _READ_AHEAD) as source:
         source.seek(npy.HEADER_BYTES)
-        return checksum_to_base64(
-            overwrite(source, target, ranges, eot, checkpoints.dtype, crc32c(header))
-        )
+        yield from overwritten(source, ranges, eot, dtype)
+
+
+def _checksum(
+    storage: Storage,
+    shard: ShardRecord,
+    ranges: Sequence[tuple[int, int]],
+    eot: int,
+    dtype: np.dtype[np.unsignedinteger],
+) -> str:
+    """The checksum of a shard with some of its tokens overwritten."""
+    checksum = crc32c(npy.header(shard.tokens, dtype))
+    for tokens in _tokens(storage, shard, ranges, eot, dtype):
+        checksum = crc32c(tokens, checksum)
+    return checksum_to_base64(checksum)
+
+
+def _write(
+    storage: Storage,
+    shard: ShardRecord,
+    ranges: Sequence[tuple[int, int]],
+    eot: int,
+    dtype: np.dtype[np.unsignedinteger],
+    over: str | None,
+) -> None:
+    """Replaces a shard by itself with some of its tokens overwritten."""
+    with storage.create(shard.name, over=over) as target:
+        target.write(npy.header(shard.tokens, dtype))
+        # The old content is read, because the new one appears at the end.
+        for tokens in _tokens(storage, shard, ranges, eot, dtype):
+            target.write(tokens)
 
 
 def redact_again(
@@ -296,12 +321,7 @@ def redact_again(
     table = DocumentTable(DocumentTable.parse(storage.read(name)))
     offsets = np.array([first for first, _ in ranges])
     storage.write(name, table.marked(np.flatnonzero(np.isin(table.offset, offsets)), generation))
-    dtype, eot = settings.token_dtype, settings.tokenizer.eot
-    # Opened before it is replaced, so the old content is read.
-    with storage.open(shard.name, _READ_AHEAD) as source, storage.create(shard.name) as target:
-        source.seek(npy.HEADER_BYTES)
-        target.write(npy.header(shard.tokens, dtype))
-        overwrite(source, target, ranges, eot, dtype, 0)
+    _write(storage, shard, ranges, settings.tokenizer.eot, settings.token_dtype, None)
 
 
 def _other_change(storage: Storage, job: Job) -> OutputError:

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from fineshards.commands.wording import counted
 from fineshards.errors import OutputError, UsageError
+from fineshards.shards.curated_files import is_statistics
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.statistics import (
     COUNTS,
@@ -18,7 +19,6 @@ from fineshards.shards.statistics import (
     SUMS,
     added_generations,
     from_bytes,
-    is_statistics,
 )
 from fineshards.storage.base import open_storage
 

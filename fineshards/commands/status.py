@@ -105,9 +105,11 @@ def status(folder: str | os.PathLike[str]) -> Status:
     return StatusReader(open_storage(os.fspath(folder))).read()
 
 
-def latest_job(storage: Storage) -> Job | None:
-    """The job of the latest generation, finished or not; None if there is none."""
-    manifest = Manifest.load(storage)
+def _latest_job(storage: Storage, manifest: Manifest | None) -> Job | None:
+    """The job of the latest generation, finished or not; None if there is none.
+
+    manifest: of the latest finished one.
+    """
     following = None if manifest is None else Job.load(storage, manifest.generation + 1)
     if following is not None and following.redaction is None:
         return following
@@ -118,7 +120,8 @@ class StatusReader:
     """Reads the status of one job repeatedly and keeps what cannot change."""
 
     def __init__(self, storage: Storage) -> None:
-        job = latest_job(storage)
+        manifest = Manifest.load(storage)
+        job = _latest_job(storage, manifest)
         if job is None:
             raise OutputError(
                 f"{storage.root} holds no fineshards job. Check the folder, or start a job with "
@@ -132,14 +135,16 @@ class StatusReader:
         # Stages of the recipe that are over: their documents have been compared.
         self._compared = 0
         # What the dataset holds already, if this job makes it grow.
-        self._before = Manifest.load(storage) if job.generation > 1 else None
+        self._before = manifest if job.generation > 1 else None
+        is_finished = manifest is not None and manifest.generation >= job.generation
+        self._finished = manifest if is_finished else None
 
     def read(self, added: bool = False) -> Status:
         """The status at this moment.
 
         added: once finished, say what the job has added, and not what the dataset holds.
         """
-        manifest = Manifest.load(self._storage)
+        manifest = self._finished or Manifest.load(self._storage)
         if manifest is not None and manifest.generation >= self._job.generation:
             finished = _finished(manifest)
             return self._only_added(finished, manifest) if added and self._before else finished

@@ -25,6 +25,7 @@ class Batch:
         texts: The texts, `large_string` without nulls, n of them.
         columns: Values of the columns that the steps ask for, n each, by name.
         columns_are_json: Whether each value is its JSON text, because the format has no types.
+        path: The source file's path, for messages. No step may decide by it.
 
     Example:
         >>> batch = Batch.of_texts(["one two", "three"])
@@ -41,12 +42,14 @@ class Batch:
         texts: pa.Array,
         columns: Mapping[str, pa.Array],
         columns_are_json: bool = False,
+        path: str = "",
     ) -> None:
         self.file = file
         self.rows = rows
         self.texts = texts
         self.columns = columns
         self.columns_are_json = columns_are_json
+        self.path = path
         self._derived: dict[str, list[Any]] = {}
 
     @classmethod
@@ -56,6 +59,15 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def place(self, row: int) -> str:
+        """Names a row in a message.
+
+        Example:
+            >>> Batch.of_texts(["one"]).place(0)
+            'file 0 of the input, row 0'
+        """
+        return f"{self.path or f'file {self.file} of the input'}, row {row}"
 
     @cached_property
     def strings(self) -> list[str]:
@@ -90,9 +102,7 @@ class Batch:
             return self
         mask, indices = pa.array(kept), np.flatnonzero(kept).tolist()
         columns = {name: values.filter(mask) for name, values in self.columns.items()}
-        batch = Batch(
-            self.file, self.rows[kept], self.texts.filter(mask), columns, self.columns_are_json
-        )
+        batch = self._with(self.rows[kept], self.texts.filter(mask), columns)
         if "strings" in self.__dict__:
             batch.__dict__["strings"] = [self.strings[index] for index in indices]
         batch._derived = {
@@ -106,7 +116,7 @@ class Batch:
         if not any(changed):
             return self
         array = pa.array(texts, pa.large_string())
-        batch = Batch(self.file, self.rows, array, self.columns, self.columns_are_json)
+        batch = self._with(self.rows, array, self.columns)
         batch.__dict__["strings"] = list(texts)
         batch._derived = {
             name: [None if other else value for value, other in zip(values, changed, strict=True)]
@@ -118,4 +128,9 @@ class Batch:
         """One document by itself, without anything that was derived."""
         columns = {name: values.slice(index, 1) for name, values in self.columns.items()}
         rows, texts = self.rows[index : index + 1], self.texts.slice(index, 1)
-        return Batch(self.file, rows, texts, columns, self.columns_are_json)
+        return self._with(rows, texts, columns)
+
+    def _with(
+        self, rows: npt.NDArray[np.int64], texts: pa.Array, columns: Mapping[str, pa.Array]
+    ) -> Batch:
+        return Batch(self.file, rows, texts, columns, self.columns_are_json, self.path)

@@ -31,8 +31,8 @@ class C4BadWords(Judge):
     The rule, names and reason are those of datatrove's C4BadWordsFilter:
     `document_removed_with_badwords`. Words are looked for in the text in lower case, between
     characters that are no letters, digits or underscores. Four entries that are parts of ordinary
-    Japanese and Chinese words are left out. Two things differ: the list is a file of yours, and which
-    documents `keep_fraction` keeps depends on their place in the input, not on those before.
+    Japanese and Chinese words are left out. Two things differ: the list is a file of yours, and
+    which documents `keep_fraction` keeps depends on their place in the input, not on those before.
 
     Args:
         words: The path of the list, in UTF-8, one word or phrase per line.
@@ -127,7 +127,7 @@ def _finder(path: str, language: str) -> _Finder:
         ) from error
     words = sorted({line.strip() for line in lines} - _ALLOWED - {""})
     if not words:
-        raise UsageError(f"{_NAME}: {path} has no words, expected one per line.")
+        raise UsageError(f"{_NAME}: words: {path} has no words, expected one per line.")
     return _Finder(words, language not in _UNSPACED)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import ClassVar
 
 from fineshards.curation.batch import Batch
@@ -47,7 +48,7 @@ class C4Quality(Judge):
         language: The language of the sentences, by spaCy's name.
 
     Example:
-        >>> text = "A line to keep [1].\\nNot this one\\n Nor does it end... \\nAnd the end is here!"
+        >>> text = "A line to keep [1].\\nNot this one\\n It goes on... \\nAnd the end is here!"
         >>> C4Quality(min_num_sentences=2).apply(Batch.of_texts([text])).texts
         ['A line to keep .\\nAnd the end is here!']
     """
@@ -94,11 +95,10 @@ class C4Quality(Judge):
             texts.append(text if isinstance(kept, str) else self._join(kept))
             if not isinstance(kept, str) and len(kept) < self.min_num_sentences:
                 few.append((index, kept))
-        counts = self._count([line for _, lines in few for line in lines])
+        counts = iter(self._count([line for _, lines in few for line in lines]))
         for index, lines in few:
-            if sum(counts[: len(lines)]) < self.min_num_sentences:
+            if sum(islice(counts, len(lines))) < self.min_num_sentences:
                 reasons[index] = "too_few_sentences"
-            del counts[: len(lines)]
         return Outcome(reasons, texts)
 
     def apply_again(self, document: Batch) -> Outcome:
@@ -137,9 +137,10 @@ class C4Quality(Judge):
         for whole in lines:
             line = whole.strip()
             words = line.split()
-            if self.max_word_length != -1 and len(line) > self.max_word_length and words:
-                if max(map(len, words)) > self.max_word_length:
-                    continue
+            longest = self.max_word_length
+            # A short line has no long word.
+            if -1 < longest < len(line) and max(map(len, words)) > longest:
+                continue
             if citations:
                 line = _CITATION.sub("", line)
             if self.filter_no_terminal_punct and (

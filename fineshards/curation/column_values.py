@@ -27,17 +27,7 @@ def strings_of(batch: Batch, column: str) -> list[str | None]:
     for row, value in zip(batch.rows.tolist(), values, strict=True):
         if value is not None and not isinstance(value, str):
             raise InputError(
-                f"{place(batch, row)}: its {column!r} is {type(value).__name__} {value!r:.50}, "
+                f"{batch.place(row)}: its {column!r} is {type(value).__name__} {value!r:.50}, "
                 "expected a string."
             )
     return values
-
-
-def place(batch: Batch, row: int) -> str:
-    """Names a row of a batch in a message; whoever knows the file's path can put it there.
-
-    Example:
-        >>> place(Batch.of_texts(["one"]), 0)
-        'file 0 of the input, row 0'
-    """
-    return f"file {batch.file} of the input, row {row}"

@@ -8,6 +8,7 @@ rewrite is done again in each later stage, because texts are not stored.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -18,15 +19,17 @@ import pyarrow as pa
 from fineshards.curation.batch import Batch
 from fineshards.curation.golden import golden_sha256
 from fineshards.curation.recipe import NamedStep, load_steps
-from fineshards.curation.step import Judge, Keyed, KeyedSpans, Keys
+from fineshards.curation.step import Judge, Keyed, KeyedSpans, Keys, Outcome
 from fineshards.curation.step_statistics import StepStatistics
-from fineshards.errors import FineshardsError
+from fineshards.errors import FineshardsError, InputError
 from fineshards.shards.decisions import Decisions, drops
 from fineshards.shards.hash_sample import sampled
 from fineshards.shards.recipes import RecipeRecord
 
 # The share of documents that each step judges again, by themselves and in its plainest way.
 COMPARED_SHARE = 1 / 1000
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Judged(NamedTuple):
@@ -119,8 +122,7 @@ class Curator:
                 outcome = step.apply(batch)
                 if number >= first:
                     self.compare(step, number, batch, outcome.reasons, outcome.texts)
-                if outcome.texts is not None:
-                    batch = batch.with_texts(outcome.texts)
+                batch = self._rewritten(number, batch, outcome)
                 reasons = outcome.reasons
             else:
                 continue
@@ -161,8 +163,7 @@ class Curator:
             if isinstance(each, KeyedSpans):
                 batch, _ = _cut(each, batch, number, decisions)
             elif isinstance(each, Judge) and each.REWRITES:
-                texts = each.apply(batch).texts
-                batch = batch if texts is None else batch.with_texts(texts)
+                batch = self._rewritten(number, batch, each.apply(batch))
         return batch
 
     def _count_marked(
@@ -191,7 +192,7 @@ class Curator:
                 assert isinstance(step, Judge)
                 outcome = step.apply(batch)
                 reasons = outcome.reasons
-                batch = batch if outcome.texts is None else batch.with_texts(outcome.texts)
+                batch = self._rewritten(number, batch, outcome)
             if reasons is not None:
                 rows = batch.rows.tolist()
                 dropped = [
@@ -200,6 +201,33 @@ class Curator:
                 found |= {row: (number, reason) for row, reason in dropped}
                 batch = batch.keep(np.array([reason is None for reason in reasons], np.bool_))
         return found
+
+    def _rewritten(self, number: int, batch: Batch, outcome: Outcome) -> Batch:
+        """A batch with the texts that a step gives; raises InputError for one that is no text."""
+        texts, reasons = outcome.texts, outcome.reasons
+        if texts is None:
+            return batch
+        step = self.steps[number]
+        if not (isinstance(step, Judge) and step.REWRITES):
+            raise FineshardsError(
+                f"step {self.names[number]} gives other texts, but does not say that it rewrites: "
+                "it would not be done again where the texts are read again. Set REWRITES = True."
+            )
+        if reasons is not None:
+            # The text of a dropped document does not matter.
+            judged = zip(batch.strings, texts, reasons, strict=True)
+            texts = [new if reason is None else old for old, new, reason in judged]
+        try:
+            return batch.with_texts(texts)
+        except UnicodeEncodeError:
+            for row, text in zip(batch.rows.tolist(), texts, strict=True):
+                if (found := _LONE_SURROGATE.search(text)) is not None:
+                    raise InputError(
+                        f"{batch.place(row)}: step {self.names[number]} gives it a text with the "
+                        f"lone surrogate {found[0]!r} at character {found.start()}, which is not "
+                        "valid Unicode. Correct the step, or drop the document before it."
+                    ) from None
+            raise
 
     def compare(
         self,
@@ -225,7 +253,7 @@ class Curator:
 
     def _complain(self, number: int, batch: Batch, index: int, once: str, again: str) -> None:
         raise FineshardsError(
-            f"file {batch.file}, row {batch.rows[index]}: step {self.names[number]} {once} this "
+            f"{batch.place(batch.rows[index])}: step {self.names[number]} {once} this "
             f"document and {again} it when it was judged again. A step must be a function of the "
             "document alone. Remove what depends on a clock, on chance or on earlier documents; "
             "if the step is one of fineshards, please report the document."

@@ -20,7 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.column_values import place, values_of
+from fineshards.curation.column_values import values_of
 from fineshards.curation.parameters import assign, strings
 from fineshards.curation.step import Judge, Outcome
 from fineshards.errors import InputError, UsageError
@@ -108,7 +108,7 @@ numbers in sequence; use sample.
                 reason, left = self._judge(block, f"{batch.file}/{row}", text, metadata)
             except Exception as error:
                 raise InputError(
-                    f"{place(batch, row)}: datatrove:{self.block} failed with "
+                    f"{batch.place(row)}: datatrove:{self.block} failed with "
                     f"{type(error).__name__}: {error}"
                 ) from error
             reasons.append(reason)

@@ -1,6 +1,7 @@
-"""Derives `special_cases.json`: for which languages words follow from chunks, as special_cases.py says.
+"""Derives `special_cases.json`: the languages whose words follow from chunks (special_cases.py).
 
-Run as `python -m fineshards.curation.derive`; it takes minutes. For each language of spaCy, every
+Run as `python -m fineshards.curation.derive`; it takes minutes. With names of languages as
+arguments, only those are derived again. For each language of spaCy, every
 beginning of a special case is put before every end of one, with a space between, beside chunks that
 the matcher changes, and the words are compared with those of spaCy. A language with a difference
 that was not foreseen is left out, and so is one whose words spaCy does not find by rules.
@@ -9,6 +10,7 @@ that was not foreseen is left out, and so is one whose words spaCy does not find
 from __future__ import annotations
 
 import json
+import os
 import pkgutil
 import sys
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
 from typing import Any
 
-from fineshards.curation.special_cases import TABLE, SpecialCases, meet
+from fineshards.curation.special_cases import TABLE, SpecialCases, load_table, meet
 
 # Texts of one call of the tokenizer. Lines do not touch each other.
 _TOGETHER = 1000
@@ -110,18 +112,20 @@ def in_groups(texts: Iterator[str]) -> Iterator[list[str]]:
         yield group
 
 
-def main() -> None:
-    """Derives all languages and writes the table."""
-    names = languages()
-    with ProcessPoolExecutor(2) as pool:
-        found = {}
+def main(names: list[str]) -> None:
+    """Derives the named languages, or all, and writes the table after each."""
+    found = {} if not names or not TABLE.exists() else dict(load_table()["languages"])
+    if found and load_table()["spacy"] != version("spacy"):
+        sys.exit(f"the table was derived with spaCy {load_table()['spacy']}: derive all again")
+    names = names or languages()
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
         for name, sha256 in zip(names, pool.map(derive, names), strict=True):
-            print(f"{name}: {'proven' if sha256 else 'no'}", file=sys.stderr, flush=True)
-            if sha256:
-                found[name] = sha256
-    content = {"spacy": version("spacy"), "languages": found}
-    TABLE.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+            print(f"{name}: {'proven' if sha256 else 'no'}", flush=True)
+            found.pop(name, None)
+            found |= {name: sha256} if sha256 else {}
+            content = {"spacy": version("spacy"), "languages": dict(sorted(found.items()))}
+            TABLE.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -48,4 +48,6 @@ def golden_sha256(steps: Iterable[Step]) -> str:
             keys = step.keys(batch)
             digest.update(keys.keys.astype("<u8").tobytes())
             digest.update(keys.owners.astype("<i8").tobytes())
+            if keys.spans is not None:
+                digest.update(keys.spans.astype("<u4").tobytes())
     return digest.hexdigest()

@@ -41,7 +41,7 @@ class _Counts(NamedTuple):
 
 @dataclass(frozen=True)
 class GopherQuality(Judge):
-    """Drops a document by the number and length of its words, and by symbols, bullets and stop words.
+    """Drops a document by its words: their number, length and symbols, and the stop words.
 
     The rules, names and reasons are those of datatrove's GopherQualityFilter. The reason is the
     first rule that a document breaks, in the order of the parameters: `gopher_short_doc`,
@@ -51,8 +51,8 @@ class GopherQuality(Judge):
     few of them). 0 or None switches a rule off.
 
     Where datatrove divides by zero: a document without words is dropped as `gopher_short_doc`,
-    whatever the parameters are. If all words are punctuation, they have no average length, and these
-    rules do not apply.
+    whatever the parameters are. If all words are punctuation, they have no average length, and the
+    two rules on it do not apply.
 
     Args:
         min_doc_words: The least number of words that are not only punctuation.

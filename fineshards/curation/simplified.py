@@ -38,6 +38,8 @@ _PUNCTUATION = (
     "!/—”:％１〈&(、━\\【#%「」，】；+^]~“《„';’{|∶´[=-`*．（–？！：$～«〉,><》)?）。…@_.\"}►»"
     + "".join(map(chr, (*range(9), *range(11, 32), *range(127, 160))))
 )
+# What is cut off the ends of a chunk at once. A digit is not: it is a word.
+_ENDS = _PUNCTUATION.replace("１", "")
 _TO_SPACES = str.maketrans(_PUNCTUATION, " " * len(_PUNCTUATION))
 # Digits of any script, with at most one decimal separator.
 _NUMBER = re.compile(r"\d+([.,،٫⎖⎗⎘]\d+)?")
@@ -129,10 +131,9 @@ def _memo(words: Words) -> _Memo:
 def _chunk_words(chunk: str) -> list[str]:
     """`simplified_words` of a text without white space, quickly for what most chunks are."""
     text = chunk.lower()
-    if text.isascii():
-        if text.isalpha():
-            return [text]
-        return _NUMBER.sub("0", text).translate(_TO_SPACES).split()
+    word = text.strip(_ENDS)
+    if word.isascii() and word.isalpha():
+        return [word]
     return _without_marks(_NUMBER.sub("0", text).translate(_TO_SPACES)).split()
 
 

@@ -26,8 +26,8 @@ from typing import Any
 
 TABLE = Path(__file__).with_name("special_cases.json")
 
-# What a chunk can be part of, as bits. A possible match begins in one of its last tokens, or ends in
-# one of its first, or covers it.
+# What a chunk can be part of, as bits. A possible match begins in one of its last tokens, or ends
+# in one of its first, or covers it.
 RIGHT, LEFT = 1, 2
 # The same, and the matcher has changed a token of the chunk, or the match is a special case with a
 # space.
@@ -117,7 +117,7 @@ def meet(left: int, right: int) -> bool:
 
 @lru_cache(maxsize=1)
 def load_table() -> dict[str, Any]:
-    """The stored table: `spacy`, a version, and `languages`, the hash of each one's special cases."""
+    """The stored table: the version of `spacy`, and the `languages` with hashes of their cases."""
     table: dict[str, Any] = json.loads(TABLE.read_text("utf-8"))
     return table
 
@@ -145,7 +145,7 @@ def _variant(tokenizer: Any, rules: dict[str, Any]) -> Any:
     """The tokenizer with other special cases, and without the matcher."""
     from spacy.tokenizer import Tokenizer
 
-    # spaCy leaves out of the matcher what has no prefix, suffix or infix: so there are none at first.
+    # spaCy leaves out of the matcher what has no prefix, suffix or infix. So at first nothing has.
     on = False
 
     def switched(find: Callable[[str], Any] | None, nothing: object) -> Callable[[str], Any] | None:

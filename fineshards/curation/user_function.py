@@ -26,7 +26,7 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.column_values import place, values_of
+from fineshards.curation.column_values import values_of
 from fineshards.curation.parameters import assign, check, strings
 from fineshards.curation.step import Judge, Outcome
 from fineshards.errors import InputError, UsageError
@@ -105,7 +105,7 @@ class UserFunction(Judge):
                 reason, left = self._read(answer, text)
             except Exception as error:
                 raise InputError(
-                    f"{place(batch, row)}: {self.use} failed with {type(error).__name__}: {error}"
+                    f"{batch.place(row)}: {self.use} failed with {type(error).__name__}: {error}"
                 ) from error
             rewritten = rewritten or left is not text
             reasons.append(reason)

@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.column_values import place
 from fineshards.curation.json_kinds import Group, groups
 from fineshards.curation.parameters import check
 from fineshards.curation.sql_expression import connection, parse
@@ -147,7 +146,7 @@ class Where(Judge):
         return True
 
     def _place(self, batch: Batch, group: Group, index: int) -> str:
-        return place(batch, int(batch.rows[group.indices[index]]))
+        return batch.place(int(batch.rows[group.indices[index]]))
 
 
 class _EvaluationError(Exception):

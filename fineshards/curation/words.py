@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,8 +99,8 @@ class WordTokenizer:
         """The number of sentences that spaCy's sentencizer finds in each line; 1 if it is empty.
 
         A sentence begins with a word that is neither punctuation nor an end of a sentence, if the
-        last word before it that is no mere punctuation is an end. White space that is a token counts
-        as a word.
+        last word before it that is no mere punctuation is an end. White space that is a token is
+        such a word.
         """
         pieces = [_TOKEN_SPACE.split(line) for line in lines]
         found = iter(self.words([piece for parts in pieces for piece in parts]))
@@ -137,7 +137,7 @@ class WordTokenizer:
             self._describe(vocabulary)
         words, ends = vocabulary.expand(chunks)
         bounds = np.concatenate([[0], ends])[np.cumsum([0, *counts])].tolist()
-        found = [Words(vocabulary, words[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+        found = [Words(vocabulary, words[a:b]) for a, b in pairwise(bounds)]
         for index in _suspects(vocabulary.flags(chunks), counts):
             self.whole += 1
             found[index] = Words(vocabulary, vocabulary.number(self._plain(texts[index])))
@@ -208,7 +208,11 @@ def _load(language: str) -> tuple[Any, frozenset[str]]:
     with naming_the_extra():
         import spacy
         from spacy.pipeline.sentencizer import Sentencizer
-    return spacy.blank(language).tokenizer, frozenset(Sentencizer.default_punct_chars)
+    tokenizer = spacy.blank(language).tokenizer
+    # spaCy fails on this word, its first symbol, once a memory zone has freed it. datatrove removes
+    # it then, but not from the first text that has it. Here it is a word like others.
+    tokenizer("IS_ALPHA")
+    return tokenizer, frozenset(Sentencizer.default_punct_chars)
 
 
 def _groups(texts: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -35,12 +35,14 @@ class Shorter:
 
     part: its tokens. version, table_version: of the files, which the longer ones replace. They may
     be the longer ones already, if an earlier attempt has come that far. table: its documents.
+    table_content: their file.
     """
 
     part: Part
     version: str | None
     table_version: str | None
     table: pa.Table
+    table_content: bytes
 
     @classmethod
     def find(cls, record: ShardRecord, checkpoints: Checkpoints, paths: Sequence[str]) -> Shorter:
@@ -54,7 +56,7 @@ class Shorter:
         head = table_head(storage.read(table_name(name)), record, paths, checkpoints.rule)
         if head is None:
             raise _damaged(storage, table_name(name))
-        return cls(part, version, table_version, DocumentTable.parse(head))
+        return cls(part, version, table_version, DocumentTable.parse(head), head)
 
 
 def table_head(
@@ -93,10 +95,9 @@ def restore_shard(
         check()
         header = npy.header(record.tokens, checkpoints.dtype)
         storage.assemble(record.name, header, [longer.part], longer.version)
-    content = _table_bytes(join_documents((), paths, checkpoints.rule, longer.table))
     if storage.size(table) != record.table_bytes:
         check()
-        storage.write(table, content, over=longer.table_version)
+        storage.write(table, longer.table_content, over=longer.table_version)
 
 
 def prefix_checksum(storage: Storage, part: Part, dtype: np.dtype[np.unsignedinteger]) -> str:

@@ -342,8 +342,9 @@ class Checkpoints:
         return [entry.modified for entry in self.storage.entries(f"{self.folder}/shards")]
 
     def has_finished_blocks(self) -> bool:
-        """Whether any block is finished."""
-        return bool(self.finished_blocks())
+        """Whether any block is finished, or judged in a stage of a recipe."""
+        judged = any(True for _ in self.storage.entries(f"{self.folder}/judged"))
+        return judged or bool(self.finished_blocks())
 
     # -- plan and shards
 

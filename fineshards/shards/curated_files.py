@@ -1,15 +1,19 @@
-"""The files that a recipe adds to a dataset.
+"""The files that a recipe, and statistics, add to a dataset.
 
     metadata/decisions/00003.parquet    the decisions about the rows of source file 3; none if there
                                         are none (`decisions.py`)
     metadata/keys/00003-00001.keys      with `--keep_keys`, the keys of source file 3 for step 1 of
                                         the recipe
+    metadata/statistics.parquet         statistics of the first generation (`statistics.py`)
+    metadata/generations/0002.statistics.parquet    of the files that the second one added
 
 A file of keys holds those of all documents that reached the step, sorted: packed records, as
 `marks.key_dtype` describes them, without a header. Later documents are compared with them.
 """
 
 from __future__ import annotations
+
+from fineshards.shards.generations import GENERATIONS_FOLDER
 
 DECISIONS_FOLDER = "metadata/decisions"
 KEYS_FOLDER = "metadata/keys"
@@ -23,3 +27,15 @@ def decisions_name(file: int) -> str:
 def keys_name(file: int, step: int) -> str:
     """The file of the keys of a source file for a step of the recipe, both numbered from 0."""
     return f"{KEYS_FOLDER}/{file:05d}-{step:05d}.keys"
+
+
+def statistics_name(generation: int) -> str:
+    """The file of a generation's statistics."""
+    if generation == 1:
+        return "metadata/statistics.parquet"
+    return f"{GENERATIONS_FOLDER}/{generation:04d}.statistics.parquet"
+
+
+def is_statistics(name: str) -> bool:
+    """Whether a file of a dataset holds the statistics of a generation."""
+    return name.startswith("metadata/") and name.endswith("statistics.parquet")

@@ -1,18 +1,19 @@
 """Checkpoints of the stages of a recipe, beside those of `checkpoints.py`.
 
-    judged/0/00003-00012.parquet           what stage 0 decided about the rows of a block, and what
+    judged/0/00003-00012.decisions         what stage 0 decided about the rows of a block, and what
                                            it counted, as JSON in the metadata; later than the keys,
                                            so it marks the block as judged
     judged/0/00003-00012.keys              the keys of the documents that are left, sorted
     marks/0/00005-of-00016.marks           which documents have a key of an earlier one, by range
                                            of keys, sorted by position
     marks/0/00005-of-00016.json            marks them as finished
-    marked/0/00003.parquet                 the same by source file, as decisions
+    marked/0/00003.decisions               the same by source file, as decisions
     index/0/00003.keys                     the keys of an index of other documents, and with .json
                                            the mark of its completion
 
 The last stage, which ends with Tokenize, has no keys. Its decisions are written before its token
-block. As other checkpoints, these may be damaged by a power cut: a restart checks them.
+block. As other checkpoints, these may be damaged by a power cut: a restart checks them. Decisions
+are a Parquet file and its CRC-32C in four bytes, because the footer of Parquet has no checksum.
 """
 
 from __future__ import annotations
@@ -28,21 +29,27 @@ from fineshards.errors import OutputError
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.decisions import Decisions, from_bytes, merged, to_bytes
 from fineshards.shards.marks import Records
-from fineshards.shards.records import Block, SourceFile
+from fineshards.shards.records import JSON_ERRORS, Block, SourceFile
 from fineshards.shards.statistics import COUNTS
 from fineshards.storage.checksums import crc32c
 
 # Bytes of a file, of keys or of marks: the file's name, start and stop; or the bytes themselves,
 # with an empty name. What crosses a shuffle is plain: Beam knows how to code tuples.
 Range = tuple[str, int, int, bytes | None]
+_CHECKSUM_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class KeyFile:
-    """A file of sorted keys. count: how many there are."""
+    """A file of sorted keys.
+
+    count: how many there are. crc32c: to be checked when the file is read; None for a checkpoint,
+    which has been.
+    """
 
     name: str
     count: int
+    crc32c: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +89,16 @@ class Stage:
             metadata = {"keys": str(len(keys)), "crc32c": str(checksum)}
         if statistics is not None:
             metadata["statistics"] = json.dumps(statistics.to_pydict())
-        content = to_bytes(merged(tables), metadata)
-        self._storage.write(self._block_name(block), content, durable=False)
+        self._write_decisions(self._block_name(block), to_bytes(merged(tables), metadata))
 
     def read_block(self, block: Block, key_type: np.dtype[np.void] | None) -> int | None:
         """The number of keys of a judged block; None if it is missing, incomplete or damaged."""
         name = self._block_name(block)
-        content = self._storage.read_if_there(name)
+        content = self._read_decisions(name)
         if content is None:
             return None
-        try:
-            metadata = from_bytes(content, name).schema.metadata or {}
-        except OutputError:
-            return None
-        count = int(metadata.get(b"keys", b"0"))
+        metadata = from_bytes(content, name).schema.metadata
+        count = int(metadata[b"keys"])
         if key_type is None:
             return count
         size, checksum = count * key_type.itemsize, int(metadata[b"crc32c"])
@@ -103,8 +106,7 @@ class Stage:
 
     def decisions(self, block: Block) -> pa.Table:
         """What the stage decided about a block; raises OutputError if it is not there."""
-        name = self._block_name(block)
-        return from_bytes(self._storage.read(name), self._storage.path(name))
+        return self._decisions(self._block_name(block))
 
     def statistics(self, block: Block) -> pa.Table:
         """What was counted with the decisions about a block."""
@@ -140,16 +142,13 @@ class Stage:
     def read_index(self, number: int, key_type: np.dtype[np.void]) -> KeyFile | None:
         """The stored keys of an index; None if they are missing or damaged."""
         name = self._name("index", f"{number:05d}")
-        stored = self._storage.read_if_there(f"{name}.json")
         try:
-            record = None if stored is None else json.loads(stored)
-        except ValueError:
+            record = json.loads(self._storage.read_if_there(f"{name}.json") or b"{}")
+            count, checksum = record["count"], record["crc32c"]
+            whole = self._is_whole(f"{name}.keys", count * key_type.itemsize, checksum)
+        except JSON_ERRORS:
             return None
-        if record is None or not self._is_whole(
-            f"{name}.keys", record["count"] * key_type.itemsize, record["crc32c"]
-        ):
-            return None
-        return KeyFile(f"{name}.keys", record["count"])
+        return KeyFile(f"{name}.keys", count) if whole else None
 
     def _is_whole(self, name: str, size: int, checksum: int) -> bool:
         """Whether a file has its size and, on a disk, its checksum."""
@@ -159,33 +158,27 @@ class Stage:
 
     # -- marks by range of keys
 
-    def write_marks(
-        self, partition: int, partitions: int, marks: Records, files: Sequence[Sequence[int]]
-    ) -> None:
-        """Stores the marks of a range of keys. files: (file, start, stop) of each one's marks."""
+    def write_marks(self, partition: int, partitions: int, marks: Records) -> None:
+        """Stores the marks of a range of keys, or the links."""
         name = self._marks_name(partition, partitions)
         checksum = self._storage.write(f"{name}.marks", marks.tobytes(), durable=False)
-        record = {
-            "bytes": marks.nbytes,
-            "crc32c": checksum,
-            "files": [list(each) for each in files],
-        }
+        record = {"bytes": marks.nbytes, "crc32c": checksum}
         self._storage.write(f"{name}.json", json.dumps(record).encode(), durable=False)
 
-    def read_marks(self, partition: int, partitions: int) -> list[tuple[int, int, int]] | None:
-        """The (file, start, stop) of stored marks; None if they are missing or damaged."""
+    def read_marks(
+        self, partition: int, partitions: int, dtype: np.dtype[np.void]
+    ) -> Records | None:
+        """Stored marks, or links; None if they are missing or damaged."""
         name = self._marks_name(partition, partitions)
-        stored = self._storage.read_if_there(f"{name}.json")
-        if stored is None or self._storage.size(f"{name}.marks") is None:
-            return None
         try:
-            record = json.loads(stored)
-        except ValueError:
+            record = json.loads(self._storage.read_if_there(f"{name}.json") or b"{}")
+            expected = record["bytes"], record["crc32c"]
+        except JSON_ERRORS:
             return None
-        content = self._storage.read(f"{name}.marks")
-        if len(content) != record["bytes"] or crc32c(content) != record["crc32c"]:
+        content = self._storage.read_if_there(f"{name}.marks")
+        if content is None or (len(content), crc32c(content)) != expected:
             return None
-        return [(file, start, stop) for file, start, stop in record["files"]]
+        return np.frombuffer(content, dtype)
 
     def marks_file(self, partition: int, partitions: int) -> str:
         """The file of the marks of a range of keys."""
@@ -195,23 +188,37 @@ class Stage:
 
     def write_marked(self, file: int, table: pa.Table) -> None:
         """Stores the marks of a source file as decisions."""
-        self._storage.write(self._marked_name(file), to_bytes(table), durable=False)
+        self._write_decisions(self._marked_name(file), to_bytes(table))
 
     def has_marked(self, file: int) -> bool:
         """Whether the marks of a source file are stored, undamaged."""
-        stored = self._storage.read_if_there(self._marked_name(file))
-        if stored is None:
-            return False
-        try:
-            from_bytes(stored, self._marked_name(file))
-        except OutputError:
-            return False
-        return True
+        return self._read_decisions(self._marked_name(file)) is not None
 
     def marked(self, file: int) -> pa.Table:
         """The marks of a source file as decisions; raises OutputError if they are not there."""
-        name = self._marked_name(file)
-        return from_bytes(self._storage.read(name), self._storage.path(name))
+        return self._decisions(self._marked_name(file))
+
+    # -- files of decisions
+
+    def _write_decisions(self, name: str, content: bytes) -> None:
+        checksum = crc32c(content).to_bytes(_CHECKSUM_BYTES, "little")
+        self._storage.write(name, content + checksum, durable=False)
+
+    def _read_decisions(self, name: str) -> bytes | None:
+        """The content of a file of decisions; None if it is missing or damaged."""
+        stored = self._storage.read_if_there(name) or b""
+        content, checksum = stored[:-_CHECKSUM_BYTES], stored[-_CHECKSUM_BYTES:]
+        whole = content and crc32c(content) == int.from_bytes(checksum, "little")
+        return content if whole else None
+
+    def _decisions(self, name: str) -> pa.Table:
+        content = self._read_decisions(name)
+        if content is None:
+            raise OutputError(
+                f"{self._storage.path(name)} is missing or damaged: someone changed the folder "
+                "while the job ran. Run the same command again to resume."
+            )
+        return from_bytes(content, self._storage.path(name))
 
     # -- names
 
@@ -219,7 +226,7 @@ class Stage:
         return f"{self._folder}/{kind}/{self.number}/{name}"
 
     def _block_name(self, block: Block) -> str:
-        return self._name("judged", f"{block.file:05d}-{block.index:05d}.parquet")
+        return self._name("judged", f"{block.file:05d}-{block.index:05d}.decisions")
 
     def keys_file(self, block: Block) -> str:
         """The file of the keys of a block."""
@@ -229,7 +236,7 @@ class Stage:
         return self._name("marks", f"{partition:05d}-of-{partitions:05d}")
 
     def _marked_name(self, file: int) -> str:
-        return self._name("marked", f"{file:05d}.parquet")
+        return self._name("marked", f"{file:05d}.decisions")
 
 
 def earlier_decisions(

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from fineshards.shards import version_1
 from fineshards.shards.counts import Counts, Sums
-from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER
+from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
 from fineshards.shards.generations import GENERATIONS_FOLDER, generations_from_json
 from fineshards.shards.job import JOB_NAME, TOKENIZER_FILES, settings_from_json
 from fineshards.shards.layout import SPLITS, Layout
@@ -21,7 +21,6 @@ from fineshards.shards.records import (
 )
 from fineshards.shards.rejected import REJECTED_FOLDER
 from fineshards.shards.reports import FileReport
-from fineshards.shards.statistics import statistics_name
 
 # What a manifest may name. Its names are opened, so no other name may lead out of the folder.
 _SHARD_NAME = re.compile(r"(test|train)/\1_[0-9]{4,}\.npy")

@@ -11,13 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from fineshards.errors import OutputError
-from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER
+from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, is_statistics
 from fineshards.shards.generations import kept_name
 from fineshards.shards.job import JOB_NAME, Job, job_name
 from fineshards.shards.records import JSON_ERRORS, MetadataFile
 from fineshards.shards.rejected import REJECTED_FOLDER, rejected_paths
 from fineshards.shards.reports import FileReport
-from fineshards.shards.statistics import is_statistics
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c
 

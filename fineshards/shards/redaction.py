@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
     from fineshards.shards.manifest import Manifest
     from fineshards.shards.records import ShardRecord
 
-# Tokens in memory at once.
-_CHUNK_TOKENS = 1 << 20
+# Tokens in memory at once: as many as are best written at once.
+_CHUNK_TOKENS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,32 +82,23 @@ def ranges_of(
     return list(found.values())
 
 
-def overwrite(
+def overwritten(
     source: BinaryIO,
-    target: BinaryIO | None,
     ranges: Sequence[tuple[int, int]],
     eot: int,
     dtype: np.dtype[np.unsignedinteger],
-    checksum: int,
-) -> int:
-    """Copies the tokens of a shard with some of them overwritten; returns the checksum.
+) -> Iterator[bytes]:
+    """The bytes of a shard's tokens with some of them overwritten, some at a time.
 
-    source: a shard after its header. target: None for the checksum alone. ranges: ascending
-    `[begin, end)` in tokens. checksum: that of the header.
+    source: a shard after its header. ranges: ascending `[begin, end)` in tokens.
     """
-    # Imported here because it needs google_crc32c, which a read-only install may lack.
-    from fineshards.storage.checksums import write_with_checksum
-
-    position, out = 0, target or BytesIO()
+    position = 0
     while content := source.read(_CHUNK_TOKENS * dtype.itemsize):
         tokens = np.frombuffer(content, dtype).copy()
         for begin, end in ranges:
             tokens[max(begin - position, 0) : max(end - position, 0)] = eot
-        if target is None:
-            out = BytesIO()
-        checksum = write_with_checksum(tokens.view(np.uint8), out, checksum)
+        yield tokens.tobytes()
         position += len(tokens)
-    return checksum
 
 
 def masked(

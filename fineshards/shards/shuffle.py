@@ -13,7 +13,7 @@ from, and not of their content, their blocks, or how they are sorted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from math import isqrt
@@ -90,19 +90,12 @@ class DocumentOrder:
 
         first, last: (file, row) of documents that are included; None for no bound.
         """
-        ends = [place for place in (first, last) if place is not None]
-        columns = self._columns(
-            np.concatenate([files, [file for file, _ in ends]]).astype(np.int64),
-            np.concatenate([rows, [row for _, row in ends]]).astype(np.int64),
-        )
-        ranks = np.empty(len(columns[0]), np.int64)
-        ranks[np.lexsort(columns[::-1])] = np.arange(len(ranks))
-        # A document that is an end itself has the rank next to it.
-        places, found = ranks[: len(files)], np.ones(len(files), np.bool_)
+        columns = self._columns(files, rows)
+        found = np.ones(len(files), np.bool_)
         if first is not None:
-            found &= (places > ranks[len(files)]) | ((files == first[0]) & (rows == first[1]))
+            found &= ~_less(columns, self._columns(*_column(first)))
         if last is not None:
-            found &= (places < ranks[-1]) | ((files == last[0]) & (rows == last[1]))
+            found &= ~_less(self._columns(*_column(last)), columns)
         return found
 
     def _columns(
@@ -117,12 +110,27 @@ class DocumentOrder:
 
     def follows(self, files: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> bool:
         """Whether documents from these places, shape (n,) each, are in order, all different."""
-        less = np.zeros(max(len(files) - 1, 0), np.bool_)
-        equal = ~less
-        for column in self._columns(files, rows):
-            less |= equal & (column[1:] > column[:-1])
-            equal &= column[1:] == column[:-1]
-        return bool(np.all(less))
+        columns = self._columns(files, rows)
+        return bool(np.all(_less([each[:-1] for each in columns], [each[1:] for each in columns])))
+
+
+def _column(place: tuple[int, int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """A place as columns of one row."""
+    return np.array(place[:1], np.int64), np.array(place[1:], np.int64)
+
+
+def _less(
+    left: Sequence[npt.NDArray[Any]], right: Sequence[npt.NDArray[Any]]
+) -> npt.NDArray[np.bool_]:
+    """Row by row, whether the left columns come before the right ones: shape (n,).
+
+    The first column that differs decides. One side may have a single row, for all of the other.
+    """
+    less, equal = np.zeros(1, np.bool_), np.ones(1, np.bool_)
+    for before, after in zip(left, right, strict=True):
+        less = less | (equal & (before < after))
+        equal = equal & (before == after)
+    return less
 
 
 def cell_borders(upper: npt.NDArray[np.uint64], bits: int) -> npt.NDArray[np.int64]:

@@ -44,7 +44,6 @@ import xxhash
 
 from fineshards.errors import OutputError
 from fineshards.shards.counts import MANY_VALUES, MAX_VALUES, Counts
-from fineshards.shards.generations import GENERATIONS_FOLDER
 from fineshards.shards.recipes import RecipeRecord
 from fineshards.storage.parquet import open_parquet
 
@@ -86,18 +85,6 @@ SCHEMA = pa.schema(
         *(pa.field(name, pa.int64()) for name in ("words", "lines", "tokens")),
     ]
 )
-
-
-def statistics_name(generation: int) -> str:
-    """The file of a generation's statistics."""
-    if generation == 1:
-        return "metadata/statistics.parquet"
-    return f"{GENERATIONS_FOLDER}/{generation:04d}.statistics.parquet"
-
-
-def is_statistics(name: str) -> bool:
-    """Whether a file of a dataset holds the statistics of a generation."""
-    return name.startswith("metadata/") and name.endswith("statistics.parquet")
 
 
 def merged(tables: Iterable[pa.Table]) -> pa.Table:

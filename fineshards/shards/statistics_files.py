@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from fineshards.errors import OutputError
 from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.curated_files import statistics_name
 from fineshards.shards.job import Settings
 from fineshards.shards.judged import Stage
 from fineshards.shards.records import Block, MetadataFile
@@ -26,7 +27,6 @@ from fineshards.shards.statistics import (
     from_bytes,
     hosts_by_range,
     merged,
-    statistics_name,
     to_bytes,
     with_top_hosts,
 )

@@ -51,6 +51,8 @@ class Stretch:
 
     def holds(self, sources: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         """Which documents (`source_schema`) have tokens in these shards: shape (n,)."""
+        if not self.shards:
+            return np.zeros(len(sources), np.bool_)
         files = sources["file"].to_numpy().astype(np.int64)
         rows = sources["row"].to_numpy()
         found = self.order.between(files, rows, self.first, self.last)
@@ -154,8 +156,7 @@ def _files(
 def nothing(manifest: Manifest) -> Stretch:
     """A stretch without shards, to read source files for their rejected rows."""
     rule, order = manifest.settings.split, DocumentOrder.of(manifest)
-    before_all = (-1, 0)
-    return Stretch((), rule, order, rule.streams[0], None, before_all, False, True, 0, 0, ())
+    return Stretch((), rule, order, rule.streams[0], None, None, False, False, 0, 0, ())
 
 
 def offset_of(manifest: Manifest, stretch: Stretch) -> int:

@@ -111,8 +111,8 @@ def open_file(file: SourceFile, read_ahead: int = READ_AHEAD) -> BinaryIO:
     """Opens the file's raw bytes for random access; raises InputError if that fails.
 
     read_ahead: minimum bytes per request for a remote file that is read sequentially, which is
-    any but Parquet. Parquet is never read ahead: pyarrow asks for the part of a column chunk that it
-    needs, and reading ahead would fetch unused columns.
+    any but Parquet. Parquet is never read ahead: pyarrow asks for the part of a column chunk
+    that it needs, and reading ahead would fetch unused columns.
     """
     ahead = 0 if file.format == "parquet" else read_ahead
     try:

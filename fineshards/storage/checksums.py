@@ -21,9 +21,9 @@ _POLYNOMIAL = 0x82F63B78
 _ONE = 1 << 31
 
 
-def crc32c(content: bytes) -> int:
-    """The CRC-32C of bytes."""
-    checksum: int = google_crc32c.value(content)
+def crc32c(content: bytes, before: int = 0) -> int:
+    """The CRC-32C of bytes. before: that of what is before them."""
+    checksum: int = google_crc32c.extend(before, content)
     return checksum
 
 

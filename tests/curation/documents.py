@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 SHARED = next((up / "shared" for up in ROOT.parents if (up / "shared/corpus").is_dir()), None)
 ALL = os.environ.get("FINESHARDS_ALL_DOCUMENTS") == "1"
 # The share of documents that is compared of the files that only ALL compares whole.
-SHARE = 0.06
+SHARE = 0.03
 WHOLE = ("debian_text", "odcby_crawl", "crawl-")
 # So that several processes can share a file, and a failure names a small part.
 PART = 1000

@@ -28,7 +28,7 @@ def oracle(texts: Iterable[str | None], shard_tokens: int, test_shards: int) -> 
     stream: list[int] = []
     for text in texts:
         if text is not None:
-            stream += [EOT, *_encode(text)]
+            stream += [EOT, *tokens_of(text)]
     return cut(stream, shard_tokens, test_shards)
 
 
@@ -48,7 +48,7 @@ def oracle_by_document(
             if row["text"] is not None:
                 found = key(row)
                 side = side_of(f"{file}:{number}" if found is None else found, fraction)
-                streams[side] += [EOT, *_encode(row["text"])]
+                streams[side] += [EOT, *tokens_of(row["text"])]
     test = cut(streams["test"], shard_tokens, test_shards=len(streams["test"]))
     return test | cut(streams["train"], shard_tokens, test_shards=0)
 
@@ -76,7 +76,7 @@ def oracle_shuffled(
     streams: dict[str, list[int]] = {"all": [], "test": [], "train": []}
     for *_, text in documents:
         side = "all" if fraction is None else side_of(text, fraction)
-        streams[side] += encode(text) if encode else [EOT, *_encode(text)]
+        streams[side] += encode(text) if encode else [EOT, *tokens_of(text)]
     if fraction is None:
         return cut(streams["all"], shard_tokens, test_shards, dtype)
     test = cut(streams["test"], shard_tokens, len(streams["test"]), dtype)
@@ -99,7 +99,7 @@ def side_of(key: str, fraction: str) -> str:
 
 # Most tests encode the same sample.
 @lru_cache(maxsize=4096)
-def _encode(text: str) -> tuple[int, ...]:
+def tokens_of(text: str) -> tuple[int, ...]:
     return tuple(ENCODING.encode_ordinary(text))
 
 

@@ -1,0 +1,332 @@
+"""Recipes done one document at a time: the definition of what a curated build decides.
+
+Shares no code with the project but the pure functions of single steps: what a filter says of one
+document, what a rewrite makes of it, the keys of one text, and the text that a cut leaves.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fineshards.curation.batch import Batch
+from fineshards.curation.recipe import NamedStep, make_step
+from fineshards.curation.step import Judge, Keyed, KeyedSpans
+from support.oracle import cut, oracle_by_text, oracle_shuffled, tokens_of
+
+# A row of a source: None if it cannot be read.
+Row = dict[str, Any] | None
+# file, row
+Place = tuple[int, int]
+# row, step, reason, span, witness file, witness row
+Decision = tuple[int, int, str, int | None, int | None, int | None]
+Steps = Sequence[tuple[str, dict[str, Any]]]
+
+SCHEMA = pa.schema(
+    [("text", pa.string()), ("id", pa.string()), ("group", pa.int64()), ("dump", pa.string())]
+)
+MENU = "Home | Products | Contact us today for more", "© 2019 - all rights reserved by us"
+WORDS = ["alpha", "beta", "Γάμμα", "δέλτα", "café", "naïve", "12", "3.5", "house", "tree", "river", "—", "…", "cloud", "&", "stone"]
+
+
+def made_up_files(seed: int, counts: Sequence[int]) -> list[list[Row]]:
+    """Rows of several files, with exact and near duplicates within and across them.
+
+    Among them are texts of nothing, of white space, of symbols, with menus that repeat, and rows
+    without text.
+    """
+    draw = random.Random(seed)
+    known: list[str] = []
+    files: list[list[Row]] = []
+    for file, count in enumerate(counts):
+        rows: list[Row] = []
+        for number in range(count):
+            text = _made_up_text(draw, known)
+            if text is not None:
+                known.append(text)
+            rows.append(
+                {
+                    "text": text,
+                    "id": f"{file}-{number}",
+                    "group": draw.choice([None, *range(40)]),
+                    "dump": draw.choice(["2019", "2020", None]),
+                }
+            )
+        files.append(rows)
+    return files
+
+
+def _made_up_text(draw: random.Random, known: list[str]) -> str | None:
+    kind = draw.random()
+    if kind < 0.04:
+        return None
+    if kind < 0.1:
+        return draw.choice(["", " \n\t", "---\n***", "short", "\n\n"])
+    if kind < 0.25 and known:
+        return draw.choice(known)
+    if kind < 0.55 and known:
+        return _nearly(draw, draw.choice(known))
+    paragraphs = [_paragraph(draw) for _ in range(draw.randint(1, 4))]
+    if draw.random() < 0.4:
+        paragraphs.insert(0, MENU[0])
+    if draw.random() < 0.4:
+        paragraphs.append(f"{MENU[1]}\n* * *")
+    return "\n\n".join(paragraphs)
+
+
+def _paragraph(draw: random.Random) -> str:
+    lines = [" ".join(draw.choices(WORDS, k=draw.randint(3, 25))) for _ in range(draw.randint(1, 4))]
+    return draw.choice(["\n", ". "]).join(lines)
+
+
+def _nearly(draw: random.Random, text: str) -> str:
+    """A text with a few other words, so that some pairs share a band key and some do not."""
+    words = text.split(" ")
+    for _ in range(draw.choice([1, 1, 1, 3, 8])):
+        words[draw.randrange(len(words))] = draw.choice(["other", "ALPHA", "new\nline", "7"])
+    return " ".join(words)
+
+
+def write_files(folder: Path, files: Sequence[Sequence[Row]]) -> list[Path]:
+    """Writes sources in turn as parquet, lines and compressed lines; parquet has no bad rows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for number, rows in enumerate(files):
+        ending = "parquet" if None not in rows and number % 3 == 0 else "jsonl"
+        path = folder / f"{number}.{ending}{'.gz' if number % 3 == 2 else ''}"
+        if ending == "parquet":
+            table = pa.Table.from_pylist(list(rows), SCHEMA)
+            pq.write_table(table, path, row_group_size=7)
+        else:
+            lines = ["{" if row is None else json.dumps(row) for row in rows]
+            content = "".join(f"{line}\n" for line in lines).encode()
+            path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+        paths.append(path)
+    return paths
+
+
+def write_recipe(path: Path, steps: Steps) -> Path:
+    """Writes a recipe; JSON's values are TOML's, but for null, which no step needs."""
+    lines = []
+    for use, parameters in steps:
+        lines += ["[[steps]]", f"use = {json.dumps(use)}"]
+        lines += [f"{name} = {json.dumps(value)}" for name, value in parameters.items()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@dataclass
+class Expected:
+    """What a recipe makes of files.
+
+    texts: those that are tokenized, by row; None where there is no document. decisions: by file, in
+    their order. dropped: by file, documents and bytes of text by step and reason.
+    """
+
+    files: list[list[Row]]
+    texts: list[list[str | None]]
+    decisions: list[list[Decision]]
+    dropped: list[dict[tuple[int, str], tuple[int, int]]]
+
+    def counts(self, file: int) -> dict[str, Any]:
+        """The counts of a file, as the manifest has them."""
+        rows, texts = self.files[file], self.texts[file]
+        kept = [text for text in texts if text is not None]
+        return {
+            "rows": len(rows),
+            "documents": len(kept),
+            "nulls": sum(row is not None and row["text"] is None for row in rows),
+            "rejected": rows.count(None),
+            "tokens": sum(1 + len(tokens_of(text)) for text in kept),
+            "text_bytes": sum(len(text.encode()) for text in kept),
+            "dropped": [
+                {"step": step, "reason": reason, "documents": documents, "text_bytes": text_bytes}
+                for (step, reason), (documents, text_bytes) in sorted(self.dropped[file].items())
+            ],
+        }
+
+    def shards(
+        self, shard_tokens: int, fraction: str | None, test_shards: int = 0, seed: int | None = None
+    ) -> dict[str, bytes]:
+        """The shard files, split by the text or, without a fraction, by a number of shards."""
+        if seed is not None:
+            return oracle_shuffled(self.texts, seed, shard_tokens, fraction, test_shards)
+        texts = [[text for text in of_file if text is not None] for of_file in self.texts]
+        if fraction is not None:
+            return oracle_by_text(*texts, shard_tokens=shard_tokens, fraction=fraction)
+        stream = [
+            token for of_file in texts for text in of_file for token in (100257, *tokens_of(text))
+        ]
+        return cut(stream, shard_tokens, test_shards)
+
+
+@dataclass
+class _Stream:
+    """Documents on their way through the steps."""
+
+    files: list[list[Row]]
+    texts: dict[Place, str]
+    decisions: list[list[Decision]] = field(default_factory=list)
+
+    def batch(self, place: Place, step: Judge | Keyed) -> Batch:
+        """A document by itself, as a step takes it."""
+        file, number = place
+        row = self.files[file][number]
+        assert row is not None
+        # As the writer above chooses formats. Lines have no types, so values are JSON there.
+        is_json = file % 3 != 0 or None in self.files[file]
+        columns = {}
+        for name in step.columns:
+            value = row[name]
+            if is_json:
+                value = None if value is None else json.dumps(value)
+            columns[name] = pa.array([value], pa.string() if is_json else SCHEMA.field(name).type)
+        texts = pa.array([self.texts[place]], pa.large_string())
+        return Batch(file, np.array([number]), texts, columns, is_json)
+
+    def decide(self, place: Place, number: int, reason: str, *rest: int | None) -> None:
+        span, *witness = rest or (None, None, None)
+        self.decisions[place[0]].append((place[1], number, reason, span, *witness))  # type: ignore[arg-type]
+
+
+def named(steps: Steps) -> list[NamedStep]:
+    return [make_step(use, parameters, "the test") for use, parameters in steps]
+
+
+def curate(files: Sequence[Sequence[Row]], steps: Steps) -> Expected:
+    """Applies steps to all documents, one document after the other."""
+    rows = [list(of_file) for of_file in files]
+    stream = _Stream(
+        rows,
+        {
+            (file, number): row["text"]
+            for file, of_file in enumerate(rows)
+            for number, row in enumerate(of_file)
+            if row is not None and row["text"] is not None
+        },
+        [[] for _ in rows],
+    )
+    original = dict(stream.texts)
+    for number, each in enumerate(named(steps)):
+        step = each.step
+        if isinstance(step, Judge):
+            _judge(stream, number, step)
+        elif isinstance(step, KeyedSpans):
+            _cut(stream, number, step)
+        else:
+            assert isinstance(step, Keyed)
+            joins = getattr(step, "rule", "earlier") == "components"
+            (_drop_components if joins else _drop_repeated)(stream, number, step)
+    dropped: list[dict[tuple[int, str], tuple[int, int]]] = []
+    for file, decisions in enumerate(stream.decisions):
+        # Cuts before what they lead to.
+        decisions.sort(key=lambda each: (*each[:2], 2**40 if each[3] is None else each[3]))
+        documents, sizes = Counter(), Counter()
+        for row, number, reason, span, *_ in decisions:
+            if span is None:
+                documents[number, reason] += 1
+                sizes[number, reason] += len(original[file, row].encode())
+        dropped.append({key: (documents[key], sizes[key]) for key in documents})
+    texts = [
+        [stream.texts.get((file, number)) for number in range(len(of_file))]
+        for file, of_file in enumerate(rows)
+    ]
+    return Expected(rows, texts, stream.decisions, dropped)
+
+
+def _judge(stream: _Stream, number: int, step: Judge) -> None:
+    for place in list(stream.texts):
+        outcome = step.apply(stream.batch(place, step))
+        if outcome.reasons is not None and outcome.reasons[0] is not None:
+            stream.decide(place, number, outcome.reasons[0])
+            del stream.texts[place]
+        elif outcome.texts is not None:
+            stream.texts[place] = outcome.texts[0]
+
+
+def _keys(stream: _Stream, place: Place, step: Keyed) -> list[tuple[Any, int]]:
+    """The keys of a document, each with the number of its span."""
+    found = step.keys(stream.batch(place, step))
+    keys = [tuple(key) if isinstance(key, list) else key for key in found.keys.tolist()]
+    return list(zip(keys, [0] * len(keys) if found.spans is None else found.spans.tolist()))
+
+
+def _drop_repeated(stream: _Stream, number: int, step: Keyed) -> None:
+    first: dict[Any, Place] = {}
+    for place in list(stream.texts):
+        witnesses = []
+        for key, _ in _keys(stream, place, step):
+            if first.setdefault(key, place) != place:
+                witnesses.append(first[key])
+        if witnesses:
+            stream.decide(place, number, step.reason, None, *min(witnesses))
+            del stream.texts[place]
+
+
+def _drop_components(stream: _Stream, number: int, step: Keyed) -> None:
+    """Relabels until nothing changes: slow, and plain."""
+    members: dict[Any, list[Place]] = {}
+    for place in stream.texts:
+        for key, _ in _keys(stream, place, step):
+            members.setdefault(key, []).append(place)
+    label = {place: place for place in stream.texts}
+    changed = True
+    while changed:
+        changed = False
+        for places in members.values():
+            least = min(label[place] for place in places)
+            for place in places:
+                changed |= label[place] != least
+                label[place] = least
+    for place, least in label.items():
+        if place != least:
+            stream.decide(place, number, step.reason, None, *least)
+            del stream.texts[place]
+
+
+def _cut(stream: _Stream, number: int, step: KeyedSpans) -> None:
+    first: dict[Any, tuple[Place, int]] = {}
+    cuts: dict[Place, dict[int, Place]] = {}
+    for place in stream.texts:
+        for key, span in _keys(stream, place, step):
+            found = first.setdefault(key, (place, span))
+            if found != (place, span):
+                witness = cuts.setdefault(place, {}).setdefault(span, found[0])
+                cuts[place][span] = min(witness, found[0])
+    for place, spans in cuts.items():
+        for span, witness in spans.items():
+            stream.decide(place, number, step.reason, span, *witness)
+        left, reason = step.cut(stream.texts[place], sorted(spans))
+        if left is None:
+            stream.decide(place, number, reason)
+            del stream.texts[place]
+        else:
+            stream.texts[place] = left
+
+
+def decisions_in(folder: Path, files: int) -> list[list[Decision]]:
+    """The decisions that a dataset has stored, by file."""
+    found: list[list[Decision]] = []
+    for number in range(files):
+        path = folder / f"metadata/decisions/{number:05d}.parquet"
+        rows = pq.read_table(path).to_pylist() if path.exists() else []
+        found.append([tuple(row.values()) for row in rows])
+    return found
+
+
+def counts_in(folder: Path) -> Iterator[dict[str, Any]]:
+    """The counts of each file in a dataset's manifest."""
+    names = ("rows", "documents", "nulls", "rejected", "tokens", "text_bytes", "dropped")
+    for entry in json.loads((folder / "metadata/manifest.json").read_text())["files"]:
+        yield {name: entry.get(name, []) for name in names}
