@@ -61,10 +61,11 @@ def recipe_shown(place: str, everything: bool = False) -> str:
         return content
     from fineshards.commands.status import latest_job
     from fineshards.curation.recipe_text import recipe_text
+    from fineshards.shards.manifest import Manifest
     from fineshards.storage.base import open_storage
 
     storage = open_storage(place)
-    job = latest_job(storage)
+    job = latest_job(storage, Manifest.load(storage))
     if job is None:
         raise UsageError(f"{storage.root} holds no fineshards job. Give its folder, or a recipe.")
     if job.settings.recipe is None:

@@ -105,7 +105,7 @@ def status(folder: str | os.PathLike[str]) -> Status:
     return StatusReader(open_storage(os.fspath(folder))).read()
 
 
-def _latest_job(storage: Storage, manifest: Manifest | None) -> Job | None:
+def latest_job(storage: Storage, manifest: Manifest | None) -> Job | None:
     """The job of the latest generation, finished or not; None if there is none.
 
     manifest: of the latest finished one.
@@ -121,7 +121,7 @@ class StatusReader:
 
     def __init__(self, storage: Storage) -> None:
         manifest = Manifest.load(storage)
-        job = _latest_job(storage, manifest)
+        job = latest_job(storage, manifest)
         if job is None:
             raise OutputError(
                 f"{storage.root} holds no fineshards job. Check the folder, or start a job with "
