@@ -121,9 +121,10 @@ encoders: .venv/installed ## prove the fast tokenizers equal to the reference: m
 test-engines: .venv/installed ## test on real Prism and Flink: minutes
 	$(BIN)/pytest -m engines -n0 -rs --durations=0 --durations-min=1
 
-# The API reference, docs/api.md, from the docstrings.
-api: .venv/installed ## write docs/api.md from the docstrings
+# The API reference, docs/api.md, from the docstrings, and docs/recipe.schema.json from the steps.
+api: .venv/installed ## write docs/api.md and the schema of recipes from the docstrings
 	$(BIN)/python docs/make_api.py
+	$(BIN)/python docs/make_schema.py
 
 lint: .venv/installed ## check the code with ruff
 	$(BIN)/ruff check .

@@ -438,7 +438,7 @@ COMMANDS = (
     Command(
         "inspect",
         "show a dataset, or the text of one of its documents",
-        "FOLDER [--shard SPLIT/N [--document N | --token N] | --dropped [flags]] [--json]",
+        "FOLDER [--shard SPLIT/N [--document N | --token N] | --dropped] [--json]",
         "Describes a dataset, or shows a document: its source, its tokens and its text. Or\n"
         "documents that its recipe dropped, beside the earlier ones that they repeat.",
         (

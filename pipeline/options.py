@@ -59,7 +59,8 @@ def add_input_and_step_flags(parser: Parser) -> None:
     """Adds the flags of `build` that name the input, and steps without a recipe."""
     groups = {flag.name: flag.metadata["group"] for flag in flags()}
     wanted = (groups["input"], groups["where"])
-    _add_flags(parser, [name for name in groups if groups[name] in wanted and name != "recipe"])
+    left_out = ("recipe", "keep_keys", "limit")
+    _add_flags(parser, [name for name in groups if groups[name] in wanted and name not in left_out])
 
 
 def input_and_steps(args: argparse.Namespace, recipe: str | None) -> BuildConfig:

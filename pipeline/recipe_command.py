@@ -96,7 +96,7 @@ def _check(args: argparse.Namespace) -> Outcome:
     if not config.curates:
         raise UsageError("give a recipe, or --where, --dedup or --decontaminate.")
     from fineshards.commands.recipe_check import check_recipe, describe_check
-    from fineshards.pipeline.launch import columns_of, find_input
+    from fineshards.pipeline.launch import columns_of, find_input, settle_input
     from fineshards.pipeline.steps import columns_of_steps, describe_steps, steps_of
 
     steps = steps_of(config)
@@ -106,6 +106,7 @@ def _check(args: argparse.Namespace) -> Outcome:
     if described is None:
         raise UsageError(f"{args.name} has no steps to check.")
     files, _ = find_input(config)
+    files = settle_input(files, columns_of(config), config)
     columns = replace(columns_of(config), others=columns_of_steps(steps))
     note("reading a probe of the input …")
     size = getattr(args, "probe_bytes", _PROBE_BYTES)

@@ -84,6 +84,11 @@ def load_recipe(place: str) -> Recipe:
     return parse_recipe(read_recipe(place), place)
 
 
+def flags_of_recipes() -> list[str]:
+    """The flags of `build` that a recipe can give."""
+    return [flag.name for flag in flags() if flag.name not in _NOT_IN_RECIPES]
+
+
 def with_recipe(given: Mapping[str, Any]) -> dict[str, Any]:
     """Values of flags, with those of the recipe that they name, if they name one.
 
@@ -96,7 +101,7 @@ def with_recipe(given: Mapping[str, Any]) -> dict[str, Any]:
 
     # Without making the steps, whose libraries do not survive a fork.
     build = read_tables(read_recipe(place), place)[0]
-    known = [flag.name for flag in flags() if flag.name not in _NOT_IN_RECIPES]
+    known = flags_of_recipes()
     for name in build:
         if name not in known:
             raise UsageError(

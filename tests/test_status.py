@@ -21,6 +21,7 @@ from fineshards.shards.plan import plan_pieces, plan_stream
 from fineshards.shards.reports import report_file
 from fineshards.transforms.blocks import discover_file, finish_block
 from fineshards.transforms.commit import commit
+from fineshards.transforms.judging import Judging
 from fineshards.transforms.work import Work
 
 
@@ -138,3 +139,24 @@ def test_every_stage_of_a_job_is_reported(
     assert (now["tokens"], now["seconds_left"]) == (plan.layout.tokens, 0)
     assert text.startswith(f"finished: {plan.layout.tokens:,} tokens in {plan.layout.windows} ")
     assert main(["verify", str(tmp_path)]) == 0
+
+
+def test_the_stages_of_a_recipe_are_reported(
+    sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = BuildConfig(input=sample, output=tmp_path, block_bytes=1, dedup="exact")
+    launch = prepare(config)
+    judging = Judging(Work.of(launch.checkpoints, launch.job, config))
+    (file,) = launch.job.files
+    blocks = discover_file(file, Work.of(launch.checkpoints, launch.job, config))
+    for number, block in enumerate(blocks):
+        now, text = status(capsys, tmp_path)
+        assert (now["stage"], now["step"], now["judged"]) == ("judging", "1 exact", number)
+        assert f"  judged  {number} of {len(blocks)} (step 1 exact)" in text
+        judging.judge_block(file, block, 0)
+    now, _ = status(capsys, tmp_path)
+    assert (now["stage"], now["judged"], now["compared"]) == ("judging", len(blocks), [])
+    judging.marking(0).write_marked(0, [])
+    now, text = status(capsys, tmp_path)
+    assert (now["stage"], now["step"], now["compared"]) == ("tokenizing", None, ["1 exact"])
+    assert "judged" not in text

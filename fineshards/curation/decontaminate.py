@@ -48,8 +48,8 @@ class Decontaminate(Judge):
     Args:
         files: Patterns of evaluation files, local or gs://: JSON Lines, csv, tsv or Parquet.
         ngram: Words in a row that must be shared.
-        evaluation_columns: The columns to compare, each text by itself. None: all strings, also
-            those within lists and objects.
+        evaluation_columns: The columns to compare, each text by itself. None: all strings of a
+            record, also those within its lists and objects.
         label_column: Instead of `evaluation_columns`: the column with the answer or answers, as in
             datatrove.
         query_column: With `label_column`: the column with the question.

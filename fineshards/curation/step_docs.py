@@ -8,7 +8,6 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from typing import Any, get_type_hints
 
 from fineshards.curation.recipe import default_of, describe_type, parameters_of_class, step_class
@@ -46,10 +45,8 @@ class StepDescription:
 
 
 def step_names() -> list[str]:
-    """The names of all steps that are installed."""
-    return sorted(
-        name for name, (module, _) in STEPS.items() if find_spec(f"fineshards.curation.{module}")
-    )
+    """The names of all steps."""
+    return sorted(STEPS)
 
 
 def describe_step(name: str) -> StepDescription:

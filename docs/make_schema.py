@@ -1,0 +1,129 @@
+"""Writes `recipe.schema.json`, the JSON Schema of recipes, from the steps. Run by `make api`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, Field
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from fineshards.config import choices, flags, kinds
+from fineshards.curation.recipe import default_of, parameters_of_class, step_class
+from fineshards.curation.recipe_text import to_toml
+from fineshards.curation.step_docs import describe_step, step_names
+from fineshards.pipeline.recipes import flags_of_recipes
+
+PATH = Path(__file__).with_name("recipe.schema.json")
+_PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean"}
+# Steps that are other people's code: their parameters are not known here.
+_OTHERS = r"^(datatrove:.+|[^:]+:[^:]+)$"
+
+
+def schema() -> dict[str, Any]:
+    """The schema, of what `tomllib` makes of a recipe."""
+    names = step_names()
+    known = {"enum": names}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A recipe of fineshards",
+        "description": "Generated from the classes of the steps by `make api`; do not edit.",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "description": {"type": "string", "description": "A line for people."},
+            "build": _build(),
+            "steps": {
+                "description": "What documents pass before they are tokenized, in order.",
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "required": ["use"],
+                    "properties": {"use": {"anyOf": [known, {"pattern": _OTHERS}]}},
+                    "allOf": [
+                        {
+                            "if": {"properties": {"use": {"const": name}}},
+                            "then": {"$ref": f"#/$defs/{name}"},
+                        }
+                        for name in names
+                    ],
+                },
+            },
+        },
+        "$defs": {name: _step(name) for name in names},
+    }
+
+
+def schema_text() -> str:
+    """The content of the file."""
+    return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+def _build() -> dict[str, Any]:
+    """The flags of `build` that a recipe may give."""
+    taken = flags_of_recipes()
+    properties: dict[str, Any] = {}
+    for flag in flags():
+        if flag.name in taken:
+            types = [kind for kind in kinds(flag) if kind in _PLAIN]
+            found: dict[str, Any] = {"type": sorted({_PLAIN[kind] for kind in types})}
+            if choices(flag):
+                found = {"enum": list(choices(flag))}
+            elif flag.name == "input":
+                found = {"type": ["array", "string"], "items": {"type": "string"}}
+            properties[flag.name] = found
+    return {
+        "description": "Flags of fineshards build.",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": properties,
+    }
+
+
+def _step(name: str) -> dict[str, Any]:
+    step, described = step_class(name), describe_step(name)
+    hints, texts = get_type_hints(step), {each.name: each for each in described.parameters}
+    parameters = parameters_of_class(step)
+    properties: dict[str, Any] = {"use": {"const": name}}
+    for each in parameters:
+        about = texts[each.name].description
+        if texts[each.name].default is not None:
+            about += f" Default: {to_toml(default_of(each))}."
+        properties[each.name] = {"description": about, **_type(hints[each.name])}
+    return {
+        "description": described.summary,
+        "type": "object",
+        "required": ["use", *(each.name for each in parameters if _is_required(each))],
+        "additionalProperties": False,
+        "properties": properties,
+    }
+
+
+def _is_required(parameter: Field[Any]) -> bool:
+    return default_of(parameter) is MISSING
+
+
+def _type(hint: Any) -> dict[str, Any]:
+    """The schema of the values that a parameter of a type takes."""
+    if get_origin(hint) in (Union, UnionType):
+        return {"anyOf": [_type(kind) for kind in get_args(hint)]}
+    if hint is NoneType:
+        return {"const": False}
+    if hint in _PLAIN:
+        return {"type": _PLAIN[hint]}
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin is tuple and arguments[-1] is Ellipsis:
+        return {"type": "array", "items": _type(arguments[0])}
+    if origin is tuple:
+        items = [_type(kind) for kind in arguments]
+        return {"type": "array", "prefixItems": items, "items": False, "minItems": len(items)}
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {"type": "object"}
+    raise TypeError(f"a parameter of type {hint} has no schema")
+
+
+if __name__ == "__main__":
+    PATH.write_text(schema_text())

@@ -1,0 +1,104 @@
+"""What a recipe drops, before a build (`recipe check`) and after it (`inspect --dropped`)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fineshards.pipeline.cli import main
+
+RECIPE = '[[steps]]\nuse = "length"\nmin_chars = 20\n[[steps]]\nuse = "exact"\n'
+TEXTS = [f"Document {number} with a text of its own." for number in range(30)]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two files: the second repeats every third text of the first."""
+    folder = tmp_path_factory.mktemp("dropped")
+    for name, texts in (("a", [*TEXTS, "short"]), ("b", TEXTS[::3])):
+        lines = [json.dumps({"text": text, "id": f"{name}{n}"}) for n, text in enumerate(texts)]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines))
+    (folder / "recipe.toml").write_text(RECIPE)
+    given = [f"--input={folder}/*.jsonl", f"--output={folder}/out"]
+    assert main(["build", *given, f"--recipe={folder}/recipe.toml"]) == 0
+    return folder
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    capsys.readouterr()
+    assert main([*arguments, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_a_check_finds_what_the_build_drops_and_writes_nothing(built: Path, capsys) -> None:
+    before = sorted(built.rglob("*"))
+    arguments = ["recipe", "check", f"{built}/recipe.toml", f"--input={built}/*.jsonl"]
+    check = run(capsys, *arguments, "--examples=100")
+    again = run(capsys, *arguments, "--examples=100")
+    assert sorted(built.rglob("*")) == before
+    manifest = json.loads((built / "out/metadata/manifest.json").read_text())
+    dropped = [each for file in manifest["files"] for each in file["dropped"]]
+    for number, step in enumerate(check["steps"]):
+        expected = sum(each["documents"] for each in dropped if each["step"] == number)
+        assert step["documents"] - step["kept"] == sum(step["dropped"].values()) == expected
+        assert step["examples"] == again["steps"][number]["examples"]
+        assert len(step["examples"]) == expected
+    assert (check["whole"], check["files"], check["documents"]) == (True, 2, 41)
+    for example in check["steps"][1]["examples"]:
+        document, witness = example["document"], example["witness"]
+        assert document["file"].endswith("b.jsonl")
+        assert witness["file"].endswith("a.jsonl")
+        assert witness["row"] == 3 * document["row"]
+        assert witness["text"] == document["text"]
+
+
+def test_dropped_documents_are_shown_beside_their_witnesses(built: Path, capsys) -> None:
+    found = run(capsys, "inspect", f"{built}/out", "--dropped", "--step=2", "--count=4")
+    assert found == run(capsys, "inspect", f"{built}/out", "--dropped", "--step=2", "--count=4")
+    assert (found["documents"], len(found["shown"])) == (10, 4)
+    for each in found["shown"]:
+        assert (each["step"], each["reason"]) == ("2 exact", "exact_text")
+        row = each["document"]["row"]
+        assert each["document"]["id"] == f"b{row}"
+        assert each["witness"]["row"] == 3 * row
+        assert each["document"]["text"] == each["witness"]["text"] == TEXTS[3 * row]
+    (one,) = run(capsys, "inspect", f"{built}/out", "--dropped", "--document=a.jsonl:30")["shown"]
+    assert (one["step"], one["document"]["text"]) == ("1 length", "short")
+    kept = run(capsys, "inspect", f"{built}/out", "--dropped", "--document=0:0")
+    assert kept["shown"] == []
+
+
+def test_a_decision_is_shown_without_its_source(built: Path, capsys) -> None:
+    source = built / "a.jsonl"
+    moved = source.rename(built / "moved")
+    try:
+        found = run(capsys, "inspect", f"{built}/out", "--dropped", "--document=b.jsonl:4")
+    finally:
+        moved.rename(source)
+    (one,) = found["shown"]
+    assert one["document"]["text"] == TEXTS[12]
+    assert (one["witness"]["row"], one["witness"]["text"]) == (12, None)
+    assert "a.jsonl cannot be read: No such file" in one["witness"]["problem"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--dropped", "--reason=exact"], "The reasons are exact_text, min_chars. Did you mean ex"),
+        (["--dropped", "--step=3"], "the steps are 1 length, 2 exact."),
+        (["--dropped", "--document=5"], "with --dropped give FILE:ROW"),
+        (["--dropped", "--document=c.jsonl:5"], "the input has no files c.jsonl"),
+        (["--dropped", "--shard=train/0"], "--dropped shows no shard"),
+        (["--step=3"], "--step goes with --dropped."),
+        (["--document=0:3"], "FILE:ROW goes with --dropped."),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    built: Path, capsys: pytest.CaptureFixture[str], flags: list[str], sentence: str
+) -> None:
+    assert main(["inspect", f"{built}/out", *flags]) == 2
+    assert sentence in capsys.readouterr().err
