@@ -53,6 +53,9 @@ test-cloud: .venv/installed ## test jobs on gs:// and Dataflow, on servers of th
 test-growing: .venv/installed ## test shuffles, appends, redactions, repairs and leaks
 	$(BIN)/pytest -m "growing and not kills and not cloud"
 
+test-recipes: .venv/installed ## test builds, appends and repairs with recipes
+	$(BIN)/pytest -m "curation and not kills and not cloud and not engines"
+
 test-kills: .venv/installed ## kill builds again and again
 	$(BIN)/pytest -m kills -rs --durations=0 --durations-min=10
 
