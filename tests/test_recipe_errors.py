@@ -211,7 +211,7 @@ def test_a_step_that_is_another_one_on_a_worker_is_refused(
     record = describe([make_step("length", {"min_chars": 3}, "")])
     Curator.of(record)
     pinned = replace(record.steps[0], pins=(("unicode", "3.2"),))
-    with pytest.raises(FineshardsError, match="pin unicode of step 1 length: was '3.2', now None"):
+    with pytest.raises(FineshardsError, match="pin unicode of step 1 length: was"):
         Curator.of(replace(record, steps=(pinned,)))
     with pytest.raises(FineshardsError, match="what the steps make of the golden documents: was"):
         Curator.of(replace(record, golden_sha256="0" * 64))
