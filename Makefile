@@ -8,7 +8,7 @@ INSTALL := $(UV) pip install --quiet --compile-bytecode
 unexport PYTHONDONTWRITEBYTECODE
 SAMPLE := samples/debian_text.parquet
 
-.PHONY: help api demo test quick test-cloud test-growing test-kills test-airflow test-curation test-engines encoders lint types
+.PHONY: help api demo test quick test-cloud test-growing test-recipes test-kills test-airflow test-curation test-engines encoders lint types
 .PHONY: bench bench-loader bench-scale template clean
 
 help: ## list the targets

@@ -89,5 +89,5 @@ def test_decisions_that_vanish_while_they_are_needed_are_a_sentence(
 ) -> None:
     (path,) = tmp_path.glob("checkpoints/*/marked/0/*")
     path.unlink()
-    with pytest.raises(OutputError, match="is missing or damaged.* Run the same command again"):
+    with pytest.raises(OutputError, match=r"is missing or damaged.* Run the same command again"):
         stage.marked(3)
