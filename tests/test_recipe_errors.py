@@ -8,6 +8,8 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from support.curated import Steps, write_recipe
 from support.growing import everything_in
@@ -111,9 +113,12 @@ def test_a_column_that_is_missing(
     use: str,
     given: dict[str, str],
 ) -> None:
-    assert build(source, write_recipe(tmp_path / "r.toml", [(use, given)])) == 1
+    """Of a format with columns; a field that lines do not have is null."""
+    table = source.with_name("docs.parquet")
+    pq.write_table(pa.table({"text": TEXTS}), table)
+    assert build(table, write_recipe(tmp_path / "r.toml", [(use, given)])) == 1
     line = sentence(capsys)
-    assert str(source) in line
+    assert str(table) in line
     assert "score" in line
     assert not (tmp_path / "out/metadata/manifest.json").exists()
 
@@ -136,6 +141,9 @@ def other_text(document):
 
 def number(document):
     return 3
+
+def reason(document):
+    return False, "\\ud800"
 """
 
 
@@ -146,6 +154,7 @@ def number(document):
         ("raises", "division by zero"),
         ("surrogate", "not valid Unicode|not UTF-8|surrogate"),
         ("number", "3"),
+        ("reason", "surrogate"),
         ("chance", "kept this document and dropped|dropped .* this document and kept"),
         ("other_text", "gave one text this document and gave another text"),
     ],
