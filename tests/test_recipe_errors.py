@@ -134,7 +134,7 @@ def surrogate(document):
     return document["text"] + ("\\udcff" if document["row"] == 3 else "")
 
 def chance(document):
-    return next(numbers) % 2 == 0
+    return next(numbers) % 3 == 0
 
 def other_text(document):
     return f'{document["text"]} {next(numbers)}'
