@@ -8,8 +8,8 @@ INSTALL := $(UV) pip install --quiet --compile-bytecode
 unexport PYTHONDONTWRITEBYTECODE
 SAMPLE := samples/debian_text.parquet
 
-.PHONY: help api demo test quick test-cloud test-growing test-kills test-airflow test-curation test-engines encoders lint types
-.PHONY: bench bench-loader bench-curation bench-scale template clean
+.PHONY: help api demo test quick test-cloud test-growing test-recipes test-kills test-airflow test-curation
+.PHONY: test-engines encoders lint types bench bench-loader bench-curation bench-scale template clean
 
 help: ## list the targets
 	@echo "targets:"
@@ -52,6 +52,9 @@ test-cloud: .venv/installed ## test jobs on gs:// and Dataflow, on servers of th
 
 test-growing: .venv/installed ## test shuffles, appends, redactions, repairs and leaks
 	$(BIN)/pytest -m "growing and not kills and not cloud"
+
+test-recipes: .venv/installed ## test builds, appends and repairs with recipes
+	$(BIN)/pytest -m "curation and not kills and not cloud and not engines"
 
 test-kills: .venv/installed ## kill builds again and again
 	$(BIN)/pytest -m kills -rs --durations=0 --durations-min=10

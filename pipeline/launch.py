@@ -253,7 +253,7 @@ def _curation(config: BuildConfig) -> tuple[tuple[str, ...], RecipeRecord | None
         if config.keep_keys:
             raise UsageError("--keep_keys goes with deduplication, and there are no steps.")
         return (), None
-    # The libraries of steps do not survive a fork: no worker may be forked from a process with them.
+    # Libraries of steps do not survive a fork: no worker is forked from a process with them.
     alone = own_process.is_alone()
     return call_in_fresh_interpreter(_describe, config) if alone else _describe(config)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, SAMPLE
+from support.curated import Steps, write_recipe
 from support.engine_downloads import MissingError, flink_jar, prism
 from support.flink_cluster import Flink, flink_cluster
 from support.oracle import oracle, read_texts, shards_in
@@ -180,6 +181,49 @@ def test_flink_continues_when_no_one_waits_for_the_job(
         time.sleep(0.2)
     assert flink.jobs()[-1]["state"] == "FINISHED"
     assert files_in(tmp_path / "out") == direct
+
+
+@pytest.fixture(scope="session")
+def curated(
+    copies: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[list[str], dict[str, bytes]]:
+    """The flags of a build with keyed steps of each kind, and its files by the DirectRunner."""
+    folder = tmp_path_factory.mktemp("curated")
+    steps: Steps = [
+        ("exact", {}),
+        ("lines", {}),
+        ("minhash", {"rule": "components"}),
+        ("length", {"min_chars": 300}),
+    ]
+    recipe = write_recipe(folder / "recipe.toml", steps)
+    flags = [f"--recipe={recipe}", "--bucket_bytes=200k"]
+    done = run(build_flags(copies, folder / "out", *flags))
+    assert done.returncode == 0, done.stderr
+    return flags, files_in(folder / "out")
+
+
+def test_prism_makes_the_same_decisions(
+    copies: Path,
+    curated: tuple[list[str], dict[str, bytes]],
+    with_prism: list[str],
+    tmp_path: Path,
+) -> None:
+    flags, expected = curated
+    done = run(build_flags(copies, tmp_path / "out", *flags, *with_prism))
+    assert done.returncode == 0, done.stderr
+    assert files_in(tmp_path / "out") == expected
+
+
+def test_flink_makes_the_same_decisions(
+    copies: Path,
+    curated: tuple[list[str], dict[str, bytes]],
+    with_flink: list[str],
+    tmp_path: Path,
+) -> None:
+    flags, expected = curated
+    done = run(build_flags(copies, tmp_path / "out", *flags, *with_flink))
+    assert done.returncode == 0, done.stderr
+    assert files_in(tmp_path / "out") == expected
 
 
 def test_a_bad_row_ends_in_the_same_sentence_on_prism(

@@ -126,6 +126,8 @@ class UserFunction(Judge):
                 f"it returned {answer!r:.100}, expected True, False, (True or False, reason), a "
                 "text or None"
             )
+        if reason is not None:
+            reason.encode()
         return (None if keep else reason or name), text
 
 

@@ -1,0 +1,263 @@
+"""Mistakes in recipes, and steps that go wrong: one sentence, and nothing taken for finished."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.curated import Steps, write_recipe
+from support.growing import everything_in
+
+from fineshards.curation import curator
+from fineshards.curation.batch import Batch
+from fineshards.curation.curator import Curator, describe
+from fineshards.curation.length import Length
+from fineshards.curation.recipe import make_step
+from fineshards.curation.step import Judge, Outcome
+from fineshards.errors import FineshardsError
+from fineshards.pipeline.cli import main
+from fineshards.shards.decisions import NO_DECISIONS
+
+TEXTS = ["one two three", "four five six", "one two three", "seven eight nine ten", "a"]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "in/docs.jsonl"
+    path.parent.mkdir()
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    return path
+
+
+def build(source: Path, recipe: Path | str, *flags: str) -> int:
+    output = source.parent.parent / "out"
+    return main(["build", f"--input={source}", f"--output={output}", f"--recipe={recipe}", *flags])
+
+
+def sentence(capsys: pytest.CaptureFixture[str]) -> str:
+    """The last line of stderr, which no traceback precedes."""
+    lines = capsys.readouterr().err.splitlines()
+    assert not [line for line in lines if "Traceback" in line], lines
+    assert lines[-1].startswith("fineshards: ")
+    assert "unexpected" not in lines[-1]
+    return lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('[[steps]]\nuse = "lenght"', "step 1 (lenght): there is no step 'lenght'"),
+        ('[[steps]]\nuse = "lenght"', "length"),
+        ('[[steps]]\nuse = "length"\nmin_char = 3', "unknown parameter 'min_char'; it has"),
+        ('[[steps]]\nuse = "length"\nmin_chars = "3"', "min_chars must be a whole number"),
+        ('[[steps]]\nuse = "length"\nmin_chars = -3', "min_chars is -3, expected a whole number"),
+        ('[[steps]]\nuse = "regex"', "step 1 (regex): give the parameter regex_exp."),
+        ('[[steps]]\nuse = "regex"\nregex_exp = "("', "a regular expression as Python reads it"),
+        ('[[steps]]\nuse = "minhash"\nrule = "later"', "rule must be 'earlier', 'components'"),
+        ("[[steps]]\nname = 3", "step 1: give the step's name"),
+        ("[[step]]\nuse = 'exact'", "unknown key 'step'; a recipe has description, build, steps"),
+        ("steps = 3", "steps must be tables"),
+        ("build = 3", "build must be a table"),
+        ("[[steps]\nuse", "is not TOML: "),
+        ("\x00", "is not TOML: "),
+        ("[build]\nshard_token = 3", "build.shard_token is not a flag"),
+        ("[build]\nshard_tokens = 'x'", "--shard_tokens must be a whole number, got 'x'"),
+        ('[[steps]]\nuse = "no.such:function"', "no.such"),
+        ('[[steps]]\nuse = "datatrove:NoSuch"', "NoSuch"),
+        ('[[steps]]\nuse = ":"', "step 1 (:): "),
+    ],
+)
+def test_a_mistake_in_a_recipe_is_a_sentence(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, words: str
+) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(content)
+    assert build(source, recipe) == 2
+    line = sentence(capsys)
+    assert words in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_recipe_that_is_not_there(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert build(source, "finweb") == 2
+    line = sentence(capsys)
+    assert "--recipe finweb: there is no such file" in line
+    assert "fineweb" in line
+    assert build(source, tmp_path) == 2
+    assert str(tmp_path) in sentence(capsys)
+
+
+def test_keys_are_kept_for_a_step_that_has_some(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = write_recipe(tmp_path / "r.toml", [("length", {"min_chars": 2})])
+    assert build(source, recipe, "--keep_keys") == 2
+    assert "--keep_keys goes with deduplication" in sentence(capsys)
+
+
+@pytest.mark.parametrize(
+    ("use", "given"), [("where", {"sql": "score > 0.5"}), ("exact", {"by": "column:score"})]
+)
+def test_a_column_that_is_missing(
+    source: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    use: str,
+    given: dict[str, str],
+) -> None:
+    """Of a format with columns; a field that lines do not have is null."""
+    table = source.with_name("docs.parquet")
+    pq.write_table(pa.table({"text": TEXTS}), table)
+    assert build(table, write_recipe(tmp_path / "r.toml", [(use, given)])) == 1
+    line = sentence(capsys)
+    assert str(table) in line
+    assert "score" in line
+    assert not (tmp_path / "out/metadata/manifest.json").exists()
+
+
+FUNCTIONS = """
+import itertools
+numbers = itertools.count()
+
+def raises(document):
+    return 1 / (document["row"] - 3) < 9
+
+def surrogate(document):
+    return document["text"] + ("\\udcff" if document["row"] == 3 else "")
+
+def chance(document):
+    return next(numbers) % 3 == 0
+
+def other_text(document):
+    return f'{document["text"]} {next(numbers)}'
+
+def number(document):
+    return 3
+
+def reason(document):
+    return False, "\\ud800"
+"""
+
+
+@pytest.mark.parametrize("first", [[], [("exact", {})]], ids=["alone", "after a keyed step"])
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("raises", "division by zero"),
+        ("surrogate", "not valid Unicode|not UTF-8|surrogate"),
+        ("number", "3"),
+        ("reason", "surrogate"),
+        ("chance", "kept this document and dropped|dropped .* this document and kept"),
+        ("other_text", "gave one text this document and gave another text"),
+    ],
+)
+def test_a_function_that_goes_wrong_names_file_and_row(
+    source: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    first: Steps,
+    function: str,
+    words: str,
+) -> None:
+    # A module of another name each time: Python remembers it.
+    name = f"wrong_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(FUNCTIONS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(curator, "COMPARED_SHARE", 1.0)
+    recipe = write_recipe(tmp_path / "r.toml", [*first, (f"{name}:{function}", {})])
+    assert build(source, recipe) == 1
+    line = sentence(capsys)
+    assert str(source) in line
+    assert re.search(r"row \d", line)
+    assert re.search(words, line), line
+    assert not (tmp_path / "out/metadata/manifest.json").exists()
+
+
+class _Surrogate(Judge):
+    REWRITES = True
+
+    def apply(self, batch: Batch) -> Outcome:
+        texts = [text + "\ud800" for text in batch.strings]
+        return Outcome([None if "e" in text else "no e" for text in batch.strings], texts)
+
+
+class _Forgetful(_Surrogate):
+    REWRITES = False
+
+
+def judge(step: Judge, *texts: str) -> None:
+    named = replace(make_step("length", {"min_chars": 0}, ""), use="mine", step=step)
+    Curator([named]).judge(Batch.of_texts(texts), 0, NO_DECISIONS)
+
+
+def test_a_rewrite_that_gives_no_text_names_the_row_and_the_place() -> None:
+    with pytest.raises(FineshardsError) as caught:
+        judge(_Surrogate(), "what", "then")
+    assert str(caught.value).startswith(
+        "file 0 of the input, row 1: step 1 mine gives it a text with the lone surrogate "
+        "'\\ud800' at character 4"
+    )
+    judge(_Surrogate(), "what")  # which is dropped
+
+
+def test_a_step_that_does_not_say_that_it_rewrites_is_refused() -> None:
+    with pytest.raises(FineshardsError, match="does not say that it rewrites"):
+        judge(_Forgetful(), "then")
+
+
+def test_a_step_that_is_another_one_on_a_worker_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    record = describe([make_step("length", {"min_chars": 3}, "")])
+    Curator.of(record)
+    pinned = replace(record.steps[0], pins=(("unicode", "3.2"),))
+    with pytest.raises(FineshardsError, match="pin unicode of step 1 length: was"):
+        Curator.of(replace(record, steps=(pinned,)))
+    with pytest.raises(FineshardsError, match="what the steps make of the golden documents: was"):
+        Curator.of(replace(record, golden_sha256="0" * 64))
+    monkeypatch.setattr(Length, "VERSION", 9)
+    with pytest.raises(FineshardsError, match="version of step 1 length: was 1, now 9"):
+        Curator.of(record)
+
+
+@pytest.fixture
+def unfinished(source: Path, tmp_path: Path) -> Path:
+    """A build of `tmp_path/r.toml` without its manifest."""
+    recipe = write_recipe(tmp_path / "r.toml", [("length", {"min_chars": 2}), ("exact", {})])
+    assert build(source, recipe, "--keep_keys", "--keep_checkpoints", "--test_shards=0") == 0
+    (tmp_path / "out/metadata/manifest.json").unlink()
+    return tmp_path / "out"
+
+
+def test_another_recipe_does_not_resume_a_job_and_overwrite_leaves_nothing_of_it(
+    source: Path, tmp_path: Path, unfinished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = write_recipe(tmp_path / "o.toml", [("length", {"min_chars": 1}), ("exact", {})])
+    # As a job that was killed before its first token block, and one before its first shard.
+    for lost in (["test", "train"], ["checkpoints/*/blocks"], ["checkpoints/*/marks"]):
+        for pattern in lost:
+            for folder in unfinished.glob(pattern):
+                shutil.rmtree(folder)
+        before = everything_in(unfinished)
+        assert build(source, other, "--keep_keys", "--test_shards=0") == 2
+        line = sentence(capsys)
+        assert "min_chars of step 1 length: was 2, now 1" in line
+        assert "--overwrite" in line
+        assert everything_in(unfinished) == before
+    assert build(source, other, "--test_shards=0") == 2
+    assert "--keep_keys: was True, now False" in sentence(capsys)
+    assert (unfinished / "metadata/keys").exists()
+    only = write_recipe(tmp_path / "p.toml", [("length", {"min_chars": 1})])
+    assert build(source, only, "--test_shards=0", "--overwrite") == 0
+    left = {path.name for path in (unfinished / "metadata").iterdir() if any(path.glob("*"))}
+    assert not {"decisions", "keys"} & left
+    assert main(["verify", str(unfinished)]) == 0
