@@ -112,7 +112,7 @@ def prefix_checksum(storage: Storage, part: Part, dtype: np.dtype[np.unsignedint
 def _damaged(storage: Storage, name: str) -> OutputError:
     return OutputError(
         f"{storage.path(name)} is not what the manifest says, so nothing is added to it. See what "
-        "fineshards verify says, and mend it with fineshards repair."
+        "fineshards verify says, and run fineshards repair."
     )
 
 

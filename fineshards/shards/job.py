@@ -316,7 +316,7 @@ def load_redaction(storage: Storage, number: int, generation: Generation) -> Red
     if redaction is None or redaction.sha256() != generation.redaction_sha256:
         raise OutputError(
             f"{storage.path(job_name(number))} is missing or damaged, so nothing says which "
-            "documents were redacted. Mend it with fineshards repair."
+            "documents were redacted. Make it again with fineshards repair."
         )
     return redaction
 
