@@ -44,7 +44,7 @@ def is_integer(value: object) -> bool:
 
 
 def strings(step: str, name: str, value: object) -> tuple[str, ...]:
-    """A parameter that is a string or a list of strings, none empty, as a tuple."""
+    """A parameter that is a string or a list of strings, none of them empty, as a tuple."""
     found = (value,) if isinstance(value, str) else value
     fits = isinstance(found, Sequence) and all(isinstance(one, str) and one for one in found)
     check(step, name, value, fits, "a list of strings that are not empty")
