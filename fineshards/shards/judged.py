@@ -120,7 +120,7 @@ class Stage:
         found = {}
         for entry in self._storage.entries(self._name("judged", "").rstrip("/")):
             stem, _, ending = entry.name.rpartition("/")[2].partition(".")
-            if ending == "parquet":
+            if ending == "decisions":
                 file, _, index = stem.partition("-")
                 found[int(file), int(index)] = entry.modified
         return found
