@@ -160,9 +160,11 @@ bench-loader: .venv/installed ## compare the loader with plain loops
 bench-curation: .curation-venv/installed ## compare steps of recipes with datatrove's
 	.curation-venv/bin/python -m benchmarks.curation $(if $(INPUT),$(INPUT),$(firstword \
 	    $(wildcard ../shared/corpus/crawl-*.parquet) $(SAMPLE)))
+	.curation-venv/bin/python -m benchmarks.curation_scale
 
 bench-scale: .venv/installed ## plan 15 trillion tokens, with made-up counts
 	$(BIN)/python -m benchmarks.run --scale $(if $(NAME),--name $(NAME))
+	$(BIN)/python -m benchmarks.curation_scale --plan
 
 # For Dataflow (docs/dataflow.md): make template PROJECT=p REGION=us-central1 BUCKET=b prints the commands; RUN=build
 # runs the first two, RUN=launch the last. Also IMAGE=, TEMPLATE=, and for the launch INPUT= or DATASET= and CONFIG=,

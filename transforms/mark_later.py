@@ -32,7 +32,8 @@ from fineshards.transforms.work import Work
 
 METRICS = StepMetrics("mark_later")
 # Bytes of keys that a worker compares at a time, by default; it needs about four times as much.
-_RANGE_BYTES = 64 << 20
+_RANGE_BYTES, _MOST_RANGE_BYTES = 64 << 20, 512 << 20
+_MANY_RANGES = 1 << 10
 # About what a key takes, to count those of earlier generations and to size ranges.
 _KEY_BYTES = 16
 _log = logging.getLogger("fineshards.worker")
@@ -151,10 +152,20 @@ def _indexes(checkpoints: Checkpoints, stage: int) -> Iterator[SourceFile]:
     return (file for step, file in recipe.indexes if step == recipe.keyed[stage])
 
 
+def range_count(keys: int, range_bytes: int | None) -> int:
+    """The number of ranges of keys, a power of two. It decides no byte of the result.
+
+    Beyond a thousand ranges they grow, up to half a gigabyte: each block has a part in each range,
+    and small parts cost more to shuffle than their bytes do.
+    """
+    size = keys * _KEY_BYTES
+    if range_bytes is None:
+        range_bytes = max(_RANGE_BYTES, min(size // _MANY_RANGES, _MOST_RANGE_BYTES))
+    return 1 << max(math.ceil(size / range_bytes) - 1, 0).bit_length()
+
+
 def _partitions(keys: int, work: Work) -> int:
-    """The number of ranges of keys, a power of two. It decides no byte of the result."""
-    ranges = math.ceil(keys * _KEY_BYTES / (work.bucket_bytes or _RANGE_BYTES))
-    partitions = 1 << max(ranges - 1, 0).bit_length()
+    partitions = range_count(keys, work.bucket_bytes)
     _log.info("deduplication: %s keys in %d ranges", f"{keys:,}", partitions)
     return partitions
 

@@ -1,0 +1,120 @@
+"""Deduplication of many documents: the memory of a local build, and the shuffle at FineWeb's size.
+
+Run as `python -m benchmarks.curation_scale` (`make bench-curation`): builds a dataset of made-up
+short documents with `--dedup minhash`, and measures time and memory of all processes from outside.
+`--plan` (`make bench-scale`) only does the arithmetic of 15 trillion tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from benchmarks.machine import describe_commit, describe_machine
+from benchmarks.measure import measure
+from fineshards.shards.marks import key_dtype
+from fineshards.transforms.mark_later import range_count
+
+ROOT = Path(__file__).parents[1]
+FILES = 20
+WORDS_PER_DOCUMENT = 16
+# One document in ten is a copy of one in the file before.
+COPIED = 0.1
+# FineWeb: 15 trillion tokens in 23 billion documents, of 63 TB of text.
+DOCUMENTS, TEXT_BYTES = 23_000_000_000, 63_000_000_000_000
+BLOCK_BYTES = 64 << 20
+KEYS = 14
+# Assumed, not measured: what Dataflow asks for shuffled data and for a core, in dollars.
+SHUFFLE_PRICE, CORE_PRICE = 0.011, 0.05
+
+
+def write_documents(folder: Path, documents: int) -> int:
+    """Writes files of made-up documents; returns the bytes of their text."""
+    letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
+    random = np.random.default_rng(1)
+    words = pa.array(["".join(random.choice(letters, 6)) for _ in range(50_000)])
+    before, size = None, 0
+    for file in range(FILES):
+        count = documents // FILES
+        chosen = (random.pareto(1.0, count * WORDS_PER_DOCUMENT) * 10).astype(np.int64)
+        listed = pa.ListArray.from_arrays(
+            np.arange(0, chosen.size + 1, WORDS_PER_DOCUMENT, dtype=np.int32),
+            words.take(pa.array(chosen % len(words))),
+        )
+        texts = pc.binary_join(listed, " ")
+        if before is not None:
+            copied = int(count * COPIED)
+            texts = pa.concat_arrays([before.slice(0, copied), texts.slice(copied)])
+        before = texts
+        size += pc.sum(pc.binary_length(texts)).as_py()
+        pq.write_table(pa.table({"text": texts}), folder / f"{file:03d}.parquet")
+    return size
+
+
+def measure_build(documents: int, folder: Path) -> dict[str, object]:
+    """Builds with minhash; returns what it took."""
+    (folder / "in").mkdir()
+    text_bytes = write_documents(folder / "in", documents)
+    command = [sys.executable, "-m", "fineshards", "build", "--input", f"{folder}/in/*.parquet"]
+    command += ["--output", f"{folder}/out", "--dedup", "minhash"]
+    measured = measure(command, folder / "log", ROOT)
+    manifest = json.loads((folder / "out/metadata/manifest.json").read_text())
+    return {
+        "documents": documents,
+        "text_bytes": text_bytes,
+        "kept": manifest["totals"]["documents"],
+        "key_bytes": documents * KEYS * key_dtype(64).itemsize,
+        "seconds": round(measured.wall, 1),
+        "cpu_seconds": round(measured.cpu, 1),
+        "peak_bytes_of_all_processes": measured.peak_tree,
+        "peak_bytes_of_one_process": measured.peak_process,
+    }
+
+
+def plan() -> dict[str, object]:
+    """The shuffle of minhash keys at FineWeb's size, by arithmetic."""
+    keys = DOCUMENTS * KEYS
+    key_bytes = keys * key_dtype(64).itemsize
+    ranges, blocks = range_count(keys, None), TEXT_BYTES // BLOCK_BYTES
+    return {
+        "documents": DOCUMENTS,
+        "blocks": blocks,
+        "keys": keys,
+        "shuffled_bytes": key_bytes,
+        "ranges": ranges,
+        "bytes_of_keys_in_a_range": key_bytes // ranges,
+        "elements": blocks * ranges,
+        "bytes_per_element": key_bytes // (blocks * ranges),
+        "wrong_joins_by_64_bits": round(KEYS * DOCUMENTS**2 / 2 / 2**64),
+        "shuffle_dollars": round(key_bytes / 1e9 * SHUFFLE_PRICE),
+        "core_hours_of_signatures_at_10_MB_per_s": round(TEXT_BYTES / 10e6 / 3600),
+        "dollars_of_signatures": round(TEXT_BYTES / 10e6 / 3600 * CORE_PRICE),
+        "hours_on_1000_cores": round(TEXT_BYTES / 10e6 / 3600 / 1000, 1),
+    }
+
+
+def main() -> None:
+    """Prints the figures as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--plan", action="store_true", help="only the arithmetic")
+    parser.add_argument("--documents", type=int, default=10_000_000)
+    args = parser.parse_args()
+    if args.plan:
+        print(json.dumps(plan(), indent=1))
+        return
+    with tempfile.TemporaryDirectory(prefix="fineshards-bench-") as folder:
+        found = measure_build(args.documents, Path(folder))
+    found |= {"machine": describe_machine(ROOT), "commit": describe_commit(ROOT)}
+    print(json.dumps(found, indent=1, default=str))
+
+
+if __name__ == "__main__":
+    main()
