@@ -2,7 +2,8 @@
 
 The first version, whose code was in six packages, wrote `fixtures/version-0.1.0`: a finished
 dataset, the same job interrupted, and loader states (tests/test_batch_loader.py).
-Version 2 of the format wrote `fixtures/version-2` from the same input, with the split by document.
+Version 2 of the format wrote `fixtures/version-2` from the same input (`--shard_tokens 2000
+--test_fraction 0.2 --max_bad_rows 3`), with the split by document.
 """
 
 from __future__ import annotations
