@@ -22,7 +22,7 @@ from support.growing import (
     unfinished_append,
     write_rows,
 )
-from support.oracle import EOT
+from support.oracle import ENCODING, EOT
 
 import fineshards
 from fineshards import BatchLoader, TokenDataset
@@ -120,9 +120,22 @@ def test_the_text_is_in_no_file(dataset: Path) -> None:
 
 def fineshards_tokens(text: str) -> bytes:
     """A text's tokens as they are in a shard; of a text within a longer one."""
-    from support.oracle import ENCODING
-
     return np.array(ENCODING.encode_ordinary(f" {text}")[1:-1], "<u4").tobytes()
+
+
+def test_inspect_says_that_a_document_is_redacted(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    redact(str(dataset), ids=["secret"])
+    opened = Dataset.open(open_storage(str(dataset)))
+    for position, shard in enumerate(opened.manifest.shards):
+        for index in np.flatnonzero(opened.table(position).redacted).tolist():
+            place = ["--shard", f"{shard.split}/{shard.index}", "--document", str(index)]
+            capsys.readouterr()
+            assert main(["inspect", str(dataset), *place]) == 0
+            assert "redacted in generation 3: its tokens are EOT" in capsys.readouterr().out
+            assert main(["inspect", str(dataset), *place, "--json"]) == 0
+            assert json.loads(capsys.readouterr().out)["redacted"] == 3
 
 
 def test_a_training_goes_on_and_can_leave_them_out(dataset: Path) -> None:

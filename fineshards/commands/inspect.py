@@ -68,7 +68,8 @@ class ShownDocument:
 
     document: its number in the shard, of `documents`. number: in the dataset. tokens: all of them,
     of which `[offset, end)` of this shard are in this shard. begins_in, begins_at: the shard and
-    the offset of the first. first_ids: the first token ids.
+    the offset of the first. first_ids: the first token ids. redacted: the generation that replaced
+    its tokens by EOT, or 0.
     """
 
     shard: str
@@ -85,6 +86,7 @@ class ShownDocument:
     begins_at: int
     first_ids: list[int]
     text: str
+    redacted: int = 0
 
 
 def summarize(dataset: Dataset) -> Summary:
@@ -224,6 +226,7 @@ def show_document(
         begins_at=whole.offset,
         first_ids=whole.tokens[:_FIRST_IDS].tolist(),
         text=encoder.decode(whole.tokens),
+        redacted=piece.redacted,
     )
 
 
@@ -240,6 +243,9 @@ def describe_document(shown: ShownDocument) -> list[str]:
     if shown.end - shown.offset != shown.tokens:
         lines.append(f"  begins  in {shown.begins_in} at token {shown.begins_at:,}")
     lines.append(f"  ids     {' '.join(map(str, shown.first_ids))}{more}")
+    if shown.redacted:
+        lines.append(f"  redacted in generation {shown.redacted}: its tokens are EOT")
+        return lines
     return [*lines, "", *shown.text.split("\n")]
 
 
