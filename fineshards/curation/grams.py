@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.curation.vocabulary import BASE, hash_of
+from fineshards.curation.vocabulary import BASE, SPACED, hash_of
 from fineshards.curation.words import Words
 
 _ONE = np.uint64(1)
@@ -38,9 +38,10 @@ def top_characters(words: Words, lengths: Sequence[int]) -> list[int | None]:
     Its words are joined by spaces. Of those that are equally frequent the first in the text counts.
     None if the text is shorter than n words.
     """
-    if words.vocabulary.spaced:
-        return exact_top_characters(words.strings, lengths)
     vocabulary, numbers = words
+    if vocabulary.spaced and (vocabulary.properties[numbers] & SPACED).any():
+        # Other words may be the same when joined.
+        return exact_top_characters(words.strings, lengths)
     hashes = vocabulary.hashes[numbers]
     powers = vocabulary.powers[numbers]
     repeats = _repeats(hashes + _SPACE * powers, powers * BASE, lengths)

@@ -21,6 +21,8 @@ from fineshards.curation.punctuation import PUNCTUATION_OR_TERMINAL
 TEXTUAL, ALPHABETIC = 1, 2
 # For sentences: it ends one; it is neither that nor punctuation, so that one may begin with it.
 ENDING, BEGINNING = 4, 8
+# It has a space inside, as special cases of some languages have.
+SPACED = 16
 
 # Words are hashed as numbers in this base, one digit per character, modulo 2^64, so that the hash
 # of joined words follows from theirs. Odd, so that no digit is lost; what is equal is compared.
@@ -62,7 +64,7 @@ class Vocabulary:
     words: the words by number. lengths: their characters. properties: their bits. hashes, powers:
     their hash, and BASE to the power of their length.
     chunks: the number of each chunk; a new one gets the next number when it is looked up, and stays
-    in `new` until it is described. spaced: whether a word has a space inside, as in some languages.
+    in `new` until it is described. spaced: whether some word has a space inside.
     """
 
     def __init__(self, sentence_ends: frozenset[str] = frozenset("!.?")) -> None:
@@ -84,8 +86,8 @@ class Vocabulary:
 
     @property
     def size(self) -> int:
-        """A measure of the memory: about its bytes divided by 100."""
-        return len(self.words) + len(self.chunks) + self._characters // 100
+        """A measure of the memory: about its bytes divided by 300."""
+        return len(self.words) + len(self.chunks) + self._characters // 300
 
     @property
     def new(self) -> list[str]:
@@ -199,6 +201,8 @@ def _properties(word: str, sentence_ends: frozenset[str]) -> int:
         bits |= ENDING
     elif not _is_punctuation(word):
         bits |= BEGINNING
+    if " " in word:
+        bits |= SPACED
     return bits
 
 

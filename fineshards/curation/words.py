@@ -33,9 +33,9 @@ from fineshards.curation.vocabulary import BEGINNING, ENDING, Vocabulary
 from fineshards.errors import UsageError
 from fineshards.extras import naming_the_extra
 
-# The size at which a vocabulary is replaced by a new one: about 300 MB. Steps may still hold the
-# old one for the batch that they work on.
-LIMIT = 3_000_000
+# The size at which a vocabulary is replaced by a new one: about 300 MB, or 50 MB of English text.
+# Steps may still hold the old one for the batch that they work on.
+LIMIT = 1_000_000
 # Characters that are looked up before new chunks are described, and the size is compared.
 _GROUP = 1 << 20
 
