@@ -68,7 +68,7 @@ class GopherQuality(Judge):
         language: The language of the words, by spaCy's name.
 
     Example:
-        >>> batch = Batch.of_texts(["Too short to be kept.", "An old cat sat with me by the door."])
+        >>> batch = Batch.of_texts(["Too short to keep.", "The old cat sat with me by the door."])
         >>> GopherQuality(min_doc_words=6).apply(batch).reasons
         ['gopher_short_doc', None]
     """
