@@ -287,7 +287,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
         (["fineshards", "build", "--dtype", "="], {"auto", "uint16", "uint32"}),
         (["fineshards", "verify", "--s"], {"--sample"}),
         (["fineshards", "completion", ""], {"bash", "zsh", "fish"}),
-        (["fineshards", "help", "sta"], {"status"}),
+        (["fineshards", "help", "sta"], {"stats", "status"}),
         (["fineshards", "verify", "ou"], set()),
     ],
 )
