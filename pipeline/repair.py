@@ -37,7 +37,12 @@ from fineshards.shards.buckets import write_bucket
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts, Sums
-from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, decisions_name
+from fineshards.shards.curated_files import (
+    DECISIONS_FOLDER,
+    KEYS_FOLDER,
+    decisions_name,
+    is_statistics,
+)
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.documents import DocumentPiece
 from fineshards.shards.generations import kept_name
@@ -85,7 +90,7 @@ def _make_again(
     storage, scratch = open_storage(folder), open_storage(scratch_folder)
     manifest = load_whole_manifest(storage)
     for name in damaged:
-        if name.startswith((DECISIONS_FOLDER, KEYS_FOLDER)):
+        if name.startswith((DECISIONS_FOLDER, KEYS_FOLDER)) or is_statistics(name):
             raise InputError(
                 f"{storage.path(name)} is damaged, and it cannot be made again from one source. "
                 "Copy it from its origin, or build the dataset again. Nothing was repaired."

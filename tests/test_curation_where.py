@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -224,3 +225,13 @@ def test_steps_are_pickled_and_used_by_threads() -> None:
         found = list(pool.map(lambda _: kept(step.sql, documents), range(16)))
     assert found == [[number > 500 for number in range(1000)]] * 16
     assert list(step.pins()) == ["duckdb"]
+
+
+def test_a_process_survives_the_fork_of_one_that_has_judged() -> None:
+    step = Where("length(text) > 1")
+    assert step.apply(Batch.of_texts(["a", "bc"])).reasons == ["where", None]
+    child = os.fork()
+    if not child:
+        again = step.apply(Batch.of_texts(["a", "bc"])).reasons
+        os._exit(0 if again == ["where", None] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

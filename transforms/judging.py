@@ -70,9 +70,10 @@ class Judging:
         keys: list[Keys] = []
         rows_of_keys: list[npt.NDArray[np.int64]] = []
         rejected = Rejected(file, self._work.max_bad_rows)
-        tally = Tally()
+        tally, stop_row = Tally(), block.first_row
         for rows in read_block(file, self._work.settings.columns, block):
             rejected.add(rows.bad)
+            stop_row = max(stop_row, int(rows.numbers.max(initial=-1)) + 1)
             there = rows.with_text()
             statistics = StepStatistics(tally, there.traits())
             judged = self.curator.judge(batch_of(there, file), number, earlier, statistics)
@@ -81,7 +82,7 @@ class Judging:
             keys.append(judged.keys)
             rows_of_keys.append(judged.kept.rows[judged.keys.owners])
         records = _key_records(keyed, file, keys, rows_of_keys)
-        stage.write_block(block, tables, records, tally.table())
+        stage.write_block(block, tables, records, tally.table(), stop_row)
         return JudgedBlock(file, block, KeyFile(keys_file, len(records))), False
 
     def last_stage(self, read: Iterable[Rows], file: SourceFile, block: Block) -> Iterator[Rows]:

@@ -14,6 +14,7 @@ from fineshards.shards.marks import Records, external_positions, key_dtype, key_
 from fineshards.shards.recipes import RecipeRecord
 from fineshards.shards.records import SourceFile
 from fineshards.sources.reading import discover_blocks, read_block
+from fineshards.sources.rows import Rows
 from fineshards.storage.base import open_storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c
 
@@ -32,7 +33,7 @@ def index_records(keyed: Keyed, file: SourceFile, columns: Columns, block_bytes:
         records = _kept_keys(file, keyed)
     else:
         parts = [
-            _records(keyed, batch_of(rows.with_text(), file))
+            _records(keyed, batch_of(_all_readable(rows, file).with_text(), file))
             for block in discover_blocks(file, columns, block_bytes)
             for rows in read_block(file, columns, block)
         ]
@@ -65,11 +66,23 @@ def _kept_keys(file: SourceFile, keyed: Keyed) -> Records:
     content = open_storage(folder).read(f"metadata/{name}")
     if f"crc32c:{checksum_to_base64(crc32c(content))}" != file.identity:
         raise InputError(
-            f"{file.path} has changed since the job was launched. Start over with --overwrite."
+            f"{file.path} is damaged, or has changed since the job was launched. See what "
+            f"fineshards verify {folder} says; if that dataset was built again, start over with "
+            "--overwrite."
         )
     records = np.frombuffer(content, key_type(keyed)).copy()
     records["position"] = external_positions(file.index, row_of(records["position"]))
     return records
+
+
+def _all_readable(rows: Rows, file: SourceFile) -> Rows:
+    """Rows; raises InputError if one cannot be read, whose duplicates would be kept."""
+    for bad in rows.bad:
+        raise InputError(
+            f"{file.path}, {bad.place}row {bad.row}: {bad.reason}. Documents are looked up in this "
+            "file (seen_in), and --max_bad_rows does not count its rows. Fix the row."
+        )
+    return rows
 
 
 def _records(keyed: Keyed, batch: Batch) -> Records:

@@ -178,12 +178,16 @@ class JudgingAgain:
     def compare_witnesses(self) -> Iterator[str]:
         """What is wrong with the witnesses; to be called after all files were read."""
         indexes = {(mark.step, mark.witness_file) for mark in self._marks if mark.witness_file < 0}
+        unread = set()
         for step, number in sorted(indexes):
             try:
                 self._read_index(step, number)
             except FineshardsError as error:
+                unread.add((step, number))
                 yield str(error)
         for mark in self._marks:
+            if (mark.step, mark.witness_file) in unread:
+                continue
             problem = self._problem(mark)
             if problem:
                 span = "" if mark.span is None else f", span {mark.span}"

@@ -44,8 +44,16 @@ _REFUSED = {
 _PLACES = {"query_location", "query_location_length"}
 
 _per_thread = threading.local()
-# Connections do not survive a fork.
-os.register_at_fork(after_in_child=lambda: _per_thread.__dict__.clear())
+# Connections do not survive a fork, and to close an inherited one ends the process by SIGSEGV.
+_inherited: list[Any] = []
+
+
+def _leave_inherited() -> None:
+    _inherited.append(dict(_per_thread.__dict__))
+    _per_thread.__dict__.clear()
+
+
+os.register_at_fork(after_in_child=_leave_inherited)
 
 
 class Expression(NamedTuple):

@@ -121,20 +121,29 @@ class Decisions:
             for step in np.unique(steps)
         }
 
+    @cached_property
+    def _steps(self) -> npt.NDArray[np.int16]:
+        steps: npt.NDArray[np.int16] = self._whole["step"].to_numpy()
+        return steps
+
     def are_dropped(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which of the given rows, shape (n,), are dropped."""
-        places = np.searchsorted(self.dropped_rows, rows)
-        places[places == len(self.dropped_rows)] = 0
         if not len(self.dropped_rows):
             return np.zeros(len(rows), np.bool_)
-        found: npt.NDArray[np.bool_] = self.dropped_rows[places] == rows
+        found: npt.NDArray[np.bool_] = self.dropped_rows[self._places(rows)] == rows
         return found
 
     def dropped_by(self, step: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which of the given rows, shape (n,), a step drops."""
-        by_step = self._whole.filter(pc.equal(self._whole["step"], step))
-        dropped: npt.NDArray[np.bool_] = np.isin(rows, by_step["row"].to_numpy())
+        dropped = self.are_dropped(rows)
+        if dropped.any():
+            dropped &= self._steps[self._places(rows)] == step
         return dropped
+
+    def _places(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Where rows are, if they are dropped."""
+        places = np.searchsorted(self.dropped_rows, rows)
+        return np.minimum(places, len(self.dropped_rows) - 1)
 
     def spans(self, step: int, row: int) -> list[int]:
         """The numbers of the spans that a step cuts out of a row's text, ascending."""
@@ -163,11 +172,15 @@ class Decisions:
         names = ("step", "reason", "text_bytes_count", "text_bytes_sum")
         return tuple(Dropped(*(row[name] for name in names)) for row in sums.to_pylist())
 
+    @cached_property
+    def _sorted_rows(self) -> npt.NDArray[np.int64]:
+        rows: npt.NDArray[np.int64] = self.table["row"].to_numpy()
+        return rows
+
     def of_row(self, row: int) -> list[dict[str, Any]]:
-        """All decisions about a row, in the order of the steps."""
-        found: list[dict[str, Any]] = self.table.filter(
-            pc.equal(self.table["row"], row)
-        ).to_pylist()
+        """All decisions about a row, in the order of the steps. The table must be sorted."""
+        first, last = np.searchsorted(self._sorted_rows, [row, row + 1]).tolist()
+        found: list[dict[str, Any]] = self.table.slice(first, last - first).to_pylist()
         return found
 
 

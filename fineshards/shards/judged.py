@@ -77,16 +77,19 @@ class Stage:
         tables: Sequence[pa.Table],
         keys: Records | None,
         statistics: pa.Table | None = None,
+        stop_row: int = 0,
     ) -> None:
         """Stores what the stage decided about a block, and the keys of the documents left.
 
-        statistics: what was counted meanwhile; None for nothing.
+        statistics: what was counted meanwhile; None for nothing. stop_row: one more than the
+        number of the block's last row, for the stages that follow.
         """
         metadata = {"keys": "0", "crc32c": "0"}
         if keys is not None:
             content = keys.tobytes()
             checksum = self._storage.write(self.keys_file(block), content, durable=False)
             metadata = {"keys": str(len(keys)), "crc32c": str(checksum)}
+        metadata["stop_row"] = str(stop_row)
         if statistics is not None:
             metadata["statistics"] = json.dumps(statistics.to_pydict())
         self._write_decisions(self._block_name(block), to_bytes(merged(tables), metadata))
@@ -251,8 +254,9 @@ def earlier_decisions(
     """
     tables = []
     for number in range(stage):
-        of_file = marked(number, block.file)
-        # Those about later blocks do no harm.
-        first = np.searchsorted(of_file["row"].to_numpy(), block.first_row)
-        tables += [Stage(checkpoints, number).decisions(block), of_file.slice(int(first))]
+        own, of_file = Stage(checkpoints, number).decisions(block), marked(number, block.file)
+        # A file may have many blocks, and none may take the time of all its marks.
+        bounds = [block.first_row, int(own.schema.metadata[b"stop_row"])]
+        first, last = np.searchsorted(of_file["row"].to_numpy(), bounds).tolist()
+        tables += [own, of_file.slice(first, max(last - first, 0))]
     return Decisions(merged(tables))
