@@ -138,9 +138,11 @@ FILES = [
     ("f.jsonl", lambda p: p.write_bytes(with_line(9, b'{"text":"\xff"}')), [], 1, "line 10, row 9"),
     ("g.jsonl", lambda p: p.write_bytes(b'{"body":"a"}\n'), [], 1, "has no field 'text'; its"),
     ("h.jsonl", lambda p: p.write_bytes(JSONL), ["--id_column=key"], 1, "has no field 'key'"),
-    ("a.jsonl.bz2", lambda p: p.touch(), [], 2, "cannot read a file named"),
-    ("a.jsonl.xz", lambda p: p.touch(), [], 2, "cannot read a file named"),
-    ("a.csv", lambda p: p.touch(), [], 2, "cannot read a file named"),
+    ("a.jsonl.lz4", lambda p: p.touch(), [], 2, "cannot read a file named"),
+    ("a.xlsx", lambda p: p.touch(), [], 2, "cannot read a file named"),
+    ("a.jsonl.bz2", lambda p: p.touch(), [], 1, "is not bzip2 compressed"),
+    ("a.jsonl.xz", lambda p: p.touch(), [], 1, "is not xz compressed"),
+    ("a.csv", lambda p: p.touch(), [], 1, "has no header that can be read"),
     ("a.parquet.gz", lambda p: p.touch(), [], 2, "cannot read a file named"),
 ]
 

@@ -123,19 +123,19 @@ def test_local_and_gs_patterns_keep_their_order(stored: Stored, sample: Path) ->
     [
         (["{}/in/*.parquet"], r"--input gs://data-\d+/in/\*\.parquet: no file matches"),
         (["{}/no"], "no file matches"),
-        (["{}/in"], r"cannot read gs://data-\d+/in/b\.txt; expected \.parquet"),
-        (["{}"], r"cannot read gs://data-\d+/in/b\.txt; expected \.parquet"),
+        (["{}/in"], r"cannot read gs://data-\d+/in/b\.xml; expected \.parquet"),
+        (["{}"], r"cannot read gs://data-\d+/in/b\.xml; expected \.parquet"),
         (
             ["{}/in/*.jsonl", "{}/in/a*"],
             r"in/a\.jsonl is matched twice, by --input .*/in/\*\.jsonl",
         ),
-        (["{}/in/*"], r"/in/b\.txt: cannot read a file named 'b\.txt'; expected \.parquet"),
+        (["{}/in/*"], r"/in/b\.xml: cannot read a file named 'b\.xml'; expected \.parquet"),
         (["gs:///in/*"], "does not name a bucket"),
         (["gs://data-*/in/a.jsonl"], "does not name a bucket"),
     ],
 )
 def test_unusable_patterns_are_explained(stored: Stored, patterns: list[str], words: str) -> None:
-    for name in ("in/a.jsonl", "in/b.txt"):
+    for name in ("in/a.jsonl", "in/b.xml"):
         stored.put(name, b"{}")
     with pytest.raises(UsageError, match=words):
         find(*(pattern.format(stored.url) for pattern in patterns))

@@ -74,6 +74,8 @@ def describe(url: str, path: Path, index: int) -> dict[str, object]:
         "identity": f"etag:{hashlib.sha256(content).hexdigest()}",
         "format": "parquet",
         "compression": "none",
+        "extraction": None,
+        "stop_row": None,
     }
 
 
@@ -315,7 +317,7 @@ def test_datasets_without_readable_files_are_explained(
 ) -> None:
     contents = {
         "empty": {"notes.bin": ""},
-        "tables": {"train.csv": "text\na\n"},
+        "tables": {"train.xml": "text\na\n"},
         "scripted": {"scripted.py": "", "README.md": README},
         "missing": {"README.md": README},
         "garbled": {"README.md": "---\nconfigs: [\n---\n", "a.jsonl": "{}\n"},
@@ -326,7 +328,7 @@ def test_datasets_without_readable_files_are_explained(
     }
     expected = {
         "empty": "found no data files",
-        "tables": "cannot read a file named 'train.csv'",
+        "tables": "cannot read a file named 'train.xml'",
         "scripted": "Dataset scripts are no longer supported",
         "missing": "found no data files",
         "garbled": "cannot be listed",

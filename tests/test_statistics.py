@@ -289,10 +289,10 @@ def test_a_restart_takes_the_statistics_of_finished_blocks(
     curated(source, tmp_path / "out", *flags)
     (kept,) = (path for path in (tmp_path / "out/checkpoints").iterdir() if len(path.name) == 64)
     for folder in ("judged/0", "judged/1", "statistics"):
-        found = sorted((kept / folder).glob("*.parquet"))
+        found = sorted((kept / folder).glob("*.decisions" if "judged" in folder else "*.parquet"))
         found[0].unlink()
         found[1].write_bytes(bytes(found[1].stat().st_size))
-    times = {path: path.stat().st_mtime_ns for path in kept.rglob("judged/0/*.parquet")}
+    times = {path: path.stat().st_mtime_ns for path in kept.rglob("judged/0/*.decisions")}
     for name in ("metadata/manifest.json", NAME):
         (tmp_path / "out" / name).unlink()
     assert curated(source, tmp_path / "out", *flags) == (dataset / NAME).read_bytes()

@@ -276,7 +276,6 @@ def test_a_witness_of_a_component_must_have_been_kept_by_the_step(dataset: Path,
 
     edit_decisions(dataset, 1, chain)
     edit_manifest(dataset, as_many)
-    assert check(capsys, dataset)["ok"]
     problems = check(capsys, dataset, "--sample=100")["problems"]
     assert any("was dropped by this step itself" in problem for problem in problems), problems
 
@@ -287,12 +286,12 @@ def test_a_wrong_reason_is_found_with_a_sample(dataset: Path, capsys) -> None:
 
     edit_decisions(dataset, 1, other_reason)
     edit_manifest(dataset, renamed)
-    assert check(capsys, dataset)["ok"]
     problems = check(capsys, dataset, "--sample=100")["problems"]
-    assert (
+    expected = (
         "row 3 was dropped by step 1 length (max_chars); judged again, it is dropped by step 1 "
         "length (min_chars)"
-    ) in problems[0]
+    )
+    assert any(expected in problem for problem in problems), problems
 
 
 def test_other_counts_of_dropped_text_are_found_with_a_sample(dataset: Path, capsys) -> None:
