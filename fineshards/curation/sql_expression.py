@@ -41,7 +41,7 @@ _REFUSED = {
     "POSITIONAL_REFERENCE": "the position of a column",
 }
 # Functions that depend on the clock although DuckDB lists them as consistent.
-_CLOCKS = {"current_localtime", "current_localtimestamp", "json_serialize_plan"}
+_CLOCKS = {"current_localtime", "current_localtimestamp"}
 # What a node holds beside expressions.
 _PLACES = {"query_location", "query_location_length"}
 
@@ -192,9 +192,11 @@ def _check_function(node: Any, sql: str) -> None:
     is_age_now = name.lower() == "age" and len(_arguments(node)) == 1
     if is_age_now or name.lower() in _CLOCKS:
         raise _refusal(sql, f"calls {name}, which does not depend on the row alone")
-    for kind, stability, parameters, definition in kinds:
-        if kind not in ("scalar", "macro"):
-            raise _refusal(sql, f"calls {name}, which looks at other rows or makes new ones")
+    # A scalar may share its name with a table function or a pragma, which no expression can call.
+    per_row = [each for each in kinds if each[0] in ("scalar", "macro")]
+    if not per_row or any(kind in ("aggregate", "window") for kind, *_ in kinds):
+        raise _refusal(sql, f"calls {name}, which looks at other rows or makes new ones")
+    for kind, stability, parameters, definition in per_row:
         if kind == "scalar" and stability != "CONSISTENT":
             raise _refusal(sql, f"calls {name}, which does not depend on the row alone")
         if kind == "macro":
