@@ -177,6 +177,11 @@ def _is_clock(name: str) -> bool:
 
 def _check_function(node: Any, sql: str) -> None:
     name = node["function_name"]
+    if before := ".".join(filter(None, (node.get("catalog"), node.get("schema")))):
+        # DuckDB takes it for a column or for a schema, as it finds one.
+        raise _refusal(
+            sql, f"calls {before}.{name}; write {name}({before}), or {name}(…) if that is a schema"
+        )
     kinds = (
         connection()
         .execute(
