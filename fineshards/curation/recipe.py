@@ -116,8 +116,10 @@ def load_steps(records: Iterable[StepRecord]) -> list[NamedStep]:
 def parameters_of(step: Step) -> dict[str, Any]:
     """All parameters of a step, as values of JSON."""
     values = {each.name: getattr(step, each.name) for each in parameters_of_class(type(step))}
-    given = values.pop("parameters", {})
-    return {name: _plain(value) for name, value in (values | dict(given)).items()}
+    if "parameters" in values:
+        # Other people's code. What it is called stands in the recipe's `use`.
+        values = {"columns": values["columns"]} | dict(values["parameters"])
+    return {name: _plain(value) for name, value in values.items()}
 
 
 def default_parameters(use: str) -> dict[str, Any]:
