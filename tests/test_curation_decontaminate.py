@@ -131,7 +131,9 @@ def test_strings_are_found_at_any_depth_and_in_maps() -> None:
     for _ in range(100_000):
         deep = [{"key": deep}]
     assert list(strings_in(["a", {"k": ["b", 1, None]}, deep, "c"])) == ["a", "b", "x", "c"]
-    maps = pa.array([[("k", ["a", "b"]), ("l", ["c"])]], pa.map_(pa.string(), pa.list_(pa.string())))
+    maps = pa.array(
+        [[("k", ["a", "b"]), ("l", ["c"])]], pa.map_(pa.string(), pa.list_(pa.string()))
+    )
     assert list(strings_in(maps.to_pylist())) == ["a", "b", "c"]
 
 

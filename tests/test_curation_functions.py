@@ -98,12 +98,18 @@ def test_times_are_those_of_python_without_nanoseconds(module: str) -> None:
     assert [type(each["t"]) for each in seen] == [datetime, type(None), datetime]
     assert seen[0]["t"] == datetime(1970, 1, 1, 0, 0, 0, 1)
     assert seen[2]["t"] == datetime(1970, 1, 1, 0, 0, 0, 2)
-    assert [each["l"] for each in seen] == [[timedelta(microseconds=1)], [None], [timedelta(0, 0, 2)]]
+    assert [each["l"] for each in seen] == [
+        [timedelta(microseconds=1)],
+        [None],
+        [timedelta(0, 0, 2)],
+    ]
 
 
 def test_a_time_that_python_cannot_hold_names_its_row(module: str) -> None:
     columns = {"t": pa.array([0, 2**62, 0], pa.timestamp("s"))}
-    with pytest.raises(InputError, match=r"row 5: its 't' of type timestamp\[s\] cannot be a value"):
+    with pytest.raises(
+        InputError, match=r"row 5: its 't' of type timestamp\[s\] cannot be a value"
+    ):
         UserFunction(f"{module}:judge", ("t",)).apply(batch(**columns))
 
 

@@ -179,7 +179,11 @@ def test_which_documents_with_bad_words_are_kept_follows_from_their_place(tmp_pa
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "there is no such file"), (b"\n \n", "has no words"), (b"ok\n\xff", "is not UTF-8 at byte 3")],
+    [
+        (None, "there is no such file"),
+        (b"\n \n", "has no words"),
+        (b"ok\n\xff", "is not UTF-8 at byte 3"),
+    ],
 )
 def test_a_list_that_cannot_be_used_is_named(
     tmp_path: Path, content: bytes | None, message: str

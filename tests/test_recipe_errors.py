@@ -71,7 +71,10 @@ def sentence(capsys: pytest.CaptureFixture[str]) -> str:
         ('[[steps]]\nuse = "no.such:function"', "no.such"),
         ('[[steps]]\nuse = "datatrove:NoSuch"', "NoSuch"),
         ('[[steps]]\nuse = "sample"\nrate = nan', "(sample): rate is nan, expected a number that"),
-        ('[[steps]]\nuse = "builtins:dict"\na = [1.0, -inf]', "each of a is -inf, expected a number"),
+        (
+            '[[steps]]\nuse = "builtins:dict"\na = [1.0, -inf]',
+            "each of a is -inf, expected a number",
+        ),
         (
             '[[steps]]\nuse = "builtins:dict"\nsince = 2020-01-02',
             "step 1 (builtins:dict): since is the date 2020-01-02, which a parameter cannot be.",

@@ -154,9 +154,7 @@ def _without_marks(text: str) -> str:
     if any(map(combining, text)):
         # The few marks that take space stay, in their order.
         runs = groupby(text, lambda c: combining(c) > 0)
-        text = "".join(
-            "".join(sorted(run, key=combining) if marks else run) for marks, run in runs
-        )
+        text = "".join("".join(sorted(run, key=combining) if marks else run) for marks, run in runs)
     return "".join(c for c in normalize("NFD", text) if category(c) != "Mn")
 
 
