@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.decontaminate import Decontaminate, Witness
-from fineshards.curation.evaluations import task_of
+from fineshards.curation.evaluations import strings_in, task_of
 from fineshards.curation.ngram_index import NgramIndex, Passage
 from fineshards.curation.simplified import simplified_words, word_hashes
 from fineshards.errors import FineshardsError, InputError, UsageError
@@ -124,6 +124,17 @@ def test_evaluations_without_enough_words_are_refused(tmp_path: Path) -> None:
     assert reasons(Decontaminate((path,), ngram=3), "So YES, or no?", "no or yes") == [
         *("contaminated:a", None),
     ]
+
+
+def test_strings_are_found_at_any_depth_and_in_maps() -> None:
+    deep: Any = "x"
+    for _ in range(100_000):
+        deep = [{"key": deep}]
+    assert list(strings_in(["a", {"k": ["b", 1, None]}, deep, "c"])) == ["a", "b", "x", "c"]
+    maps = pa.array(
+        [[("k", ["a", "b"]), ("l", ["c"])]], pa.map_(pa.string(), pa.list_(pa.string()))
+    )
+    assert list(strings_in(maps.to_pylist())) == ["a", "b", "c"]
 
 
 def test_names_of_tasks() -> None:

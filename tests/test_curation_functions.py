@@ -7,6 +7,7 @@ import pickle
 import re
 import sys
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,10 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def batch(**columns: Any) -> Batch:
-    arrays = {name: pa.array(values) for name, values in columns.items()}
+    arrays = {
+        name: values if isinstance(values, pa.Array) else pa.array(values)
+        for name, values in columns.items()
+    }
     texts = pa.array(["one", "three", "x"], pa.large_string())
     return Batch(4, np.array([0, 5, 9]), texts, arrays)
 
@@ -83,6 +87,30 @@ def test_true_and_false_keep_and_drop(module: str) -> None:
     assert seen[0] == {"score": 1, "text": "one", "file": 4, "row": 0}
     assert seen[2] == {"score": None, "text": "x", "file": 4, "row": 9}
     assert UserFunction(f"{module}:judge").apply(batch()).reasons == [None, None, "judge"]
+
+
+def test_times_are_those_of_python_without_nanoseconds(module: str) -> None:
+    times = pa.array([1_001, None, 2_999], pa.timestamp("ns"))
+    lists = pa.ListArray.from_arrays([0, 1, 2, 3], times.cast(pa.int64()).cast(pa.duration("ns")))
+    columns = {"t": times, "l": lists}
+    UserFunction(f"{module}:judge", ("t", "l")).apply(batch(**columns))
+    seen = sys.modules[module].SEEN
+    assert [type(each["t"]) for each in seen] == [datetime, type(None), datetime]
+    assert seen[0]["t"] == datetime(1970, 1, 1, 0, 0, 0, 1)
+    assert seen[2]["t"] == datetime(1970, 1, 1, 0, 0, 0, 2)
+    assert [each["l"] for each in seen] == [
+        [timedelta(microseconds=1)],
+        [None],
+        [timedelta(0, 0, 2)],
+    ]
+
+
+def test_a_time_that_python_cannot_hold_names_its_row(module: str) -> None:
+    columns = {"t": pa.array([0, 2**62, 0], pa.timestamp("s"))}
+    with pytest.raises(
+        InputError, match=r"row 5: its 't' of type timestamp\[s\] cannot be a value"
+    ):
+        UserFunction(f"{module}:judge", ("t",)).apply(batch(**columns))
 
 
 def test_other_answers(module: str) -> None:

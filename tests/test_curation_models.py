@@ -174,10 +174,20 @@ def test_unigrams_are_compared_with_plain_python(tmp_path: Path) -> None:
 
 def test_a_table_of_another_form_is_named(tmp_path: Path) -> None:
     table = tmp_path / "freq.csv"
-    for content in ("word,number\na,1\n", "word,count\na,many\n", "word,count\na\n"):
-        table.write_text(content)
+    for line in ("a,many", "a", "a,0", "a,-1", "a,nan"):
+        table.write_text(f"word,count\nb,5\n{line}\n")
         pin(str(table))
-        with pytest.raises(InputError, match=r"freq.csv, line 2: .*expected the columns word and"):
+        with pytest.raises(InputError, match=r"freq.csv, line 3: .*expected the columns word and"):
+            Unigram(str(table)).apply(Batch.of_texts(["a"]))
+    for content, said in (
+        (b"word,number\na,1\n", "line 2: KeyError"),
+        (b"word,count\na,1\nna\xefve,2\n", "line 3, is not UTF-8: convert it."),
+        (b"word,count\n", "line 2: there is no word"),
+        (b"", "line 1: there is no word"),
+    ):
+        table.write_bytes(content)
+        pin(str(table))
+        with pytest.raises(InputError, match=f"freq.csv, {said}"):
             Unigram(str(table)).apply(Batch.of_texts(["a"]))
 
 

@@ -6,6 +6,7 @@ That they decide as datatrove does is tested in tests/curation.
 from __future__ import annotations
 
 import doctest
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from fineshards.curation.fineweb_quality import FineWebQuality
 from fineshards.curation.gopher_quality import GopherQuality
 from fineshards.curation.gopher_repetition import GopherRepetition
 from fineshards.curation.step import Judge
-from fineshards.errors import UsageError
+from fineshards.errors import InputError, UsageError
 
 LOW: list[Judge] = [
     GopherRepetition(
@@ -160,7 +161,7 @@ def test_bad_words_are_whole_words(tmp_path: Path) -> None:
     found = [reason(step, text) for text in ("so BAD!", "badly", "a_bad", "bad", "not good")]
     assert [x is not None for x in found] == [True, False, False, True, False]
     assert reason(C4BadWords(str(path), language="zh"), "badly") is not None
-    assert list(step.pins()) == ["unicode", f"sha256 of {path}"]
+    assert list(step.pins()) == ["unicode", str(path)]
 
 
 def test_which_documents_with_bad_words_are_kept_follows_from_their_place(tmp_path: Path) -> None:
@@ -178,7 +179,11 @@ def test_which_documents_with_bad_words_are_kept_follows_from_their_place(tmp_pa
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "cannot read"), (b"\n \n", "has no words"), (b"ok\n\xff", "is not UTF-8 at byte 3")],
+    [
+        (None, "there is no such file"),
+        (b"\n \n", "has no words"),
+        (b"ok\n\xff", "is not UTF-8 at byte 3"),
+    ],
 )
 def test_a_list_that_cannot_be_used_is_named(
     tmp_path: Path, content: bytes | None, message: str
@@ -186,8 +191,22 @@ def test_a_list_that_cannot_be_used_is_named(
     path = tmp_path / "words"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(InputError, match=message):
         C4BadWords(str(path)).apply(Batch.of_texts(["a"]))
+
+
+def test_a_list_of_bad_words_is_the_one_that_was_pinned(tmp_path: Path) -> None:
+    path = tmp_path / "words"
+    path.write_text("bad", "utf-8")
+    step = C4BadWords(str(path))
+    before = step.pins()
+    assert reason(step, "bad") is not None
+    path.write_text("other", "utf-8")
+    assert reason(step, "bad") is not None
+    with pytest.raises(InputError, match="changed since the job was launched"):
+        reason(replace(step, language="de"), "bad")
+    assert step.pins() != before
+    assert reason(step, "bad") is None
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ def kept(sql: str, documents: Batch) -> list[bool]:
         ),
         ("s COLLATE NOCASE = 'a' AND TRY_CAST(n AS INTEGER) // 2 > 0 AND l[1:2] = [1]", (*"lns",)),
         ("if(a > 1, TRUE, FALSE) AND nullif(b, '') IS NOT NULL AND c SIMILAR TO 'x+'", (*"abc",)),
+        ("age(d, e) > INTERVAL 1 YEAR", ("d", "e")),
         ("TRUE", ()),
     ],
 )
@@ -73,6 +74,10 @@ def test_only_the_named_columns_are_read(sql: str, columns: tuple[str, ...]) -> 
         ("d = current_date", "names current_date"),
         ("today() = d", "calls today"),
         ("ago(i) > d", "calls ago"),
+        ("age(d) > INTERVAL 1 YEAR", "calls age, which does not depend on the row alone"),
+        ("(d::DATE).Age() > INTERVAL 1 YEAR", "calls age, which does not depend"),
+        ("current_localtime() > t", "calls current_localtime, which does not"),
+        ("current_localtimestamp() > d", "calls current_localtimestamp, which does not"),
         ("uuid() = a", "calls uuid"),
         ("nextval('s') > 1", "calls nextval"),
         ("getvariable('x') = a", "calls getvariable"),
@@ -88,6 +93,9 @@ def test_only_the_named_columns_are_read(sql: str, columns: tuple[str, ...]) -> 
         ("COLUMNS(*) > 1", "has a star"),
         ("a > $1", "has a parameter"),
         ("#1 > 1", "has the position of a column"),
+        ("text.length() > 1", "calls text.length; write length(text)"),
+        ("a.b.upper() = 'A'", "calls a.b.upper; write upper(a.b)"),
+        ("main.length(a) > 1", "calls main.length; write length(main), or length(…) if that is a"),
         ("nonsense(a)", "calls nonsense, which is not a function of DuckDB"),
         ("a >", "DuckDB cannot read: syntax error"),
         ("'open", "DuckDB cannot read: unterminated"),
@@ -113,6 +121,13 @@ def test_false_and_null_drop_a_row() -> None:
     assert kept("flag", documents) == [True, False, False]
     assert kept("flag IS NULL", documents) == [False, False, True]
     assert kept("TRUE", documents) == [True] * 3
+
+
+def test_functions_that_share_their_name_with_a_table_function() -> None:
+    documents = batch({"v": ["abab", "ab"]})
+    assert kept("v = repeat('ab', 2)", documents) == [True, False]
+    assert kept("len(range(length(v))) = 2", documents) == [False, True]
+    assert kept("version() <> v", documents) == [True, True]
 
 
 def test_text_is_the_document_whatever_the_case() -> None:

@@ -18,12 +18,12 @@ from fineshards.curation.simplified import simplified_words
 from fineshards.errors import UsageError
 
 
-def with_column(name: str, values: list[Any], as_json: bool = False) -> Batch:
+def with_column(name: str, values: list[Any] | pa.Array, as_json: bool = False) -> Batch:
     texts = pa.array(["text"] * len(values), pa.large_string())
     if as_json:
         column = pa.array([None if value is None else json.dumps(value) for value in values])
     else:
-        column = pa.array(values)
+        column = values if isinstance(values, pa.Array) else pa.array(values)
     return Batch(0, np.arange(len(values)), texts, {name: column}, as_json)
 
 
@@ -84,6 +84,47 @@ def test_the_order_of_keys_in_an_object_does_not_matter() -> None:
     batch = with_column("x", [{"a": 1, "b": 2}, {"b": 2, "a": 1}], as_json=True)
     first, second = numbers(Exact("column:x").keys(batch).keys)
     assert first == second
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        [pa.timestamp(unit) for unit in ("s", "ms", "us", "ns")],
+        [pa.timestamp(unit, "Asia/Tokyo") for unit in ("s", "ns")],
+        [pa.duration(unit) for unit in ("s", "ms", "us", "ns")],
+        [pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns")],
+        [pa.date32(), pa.date64(), pa.timestamp("ns")],
+    ],
+    ids=str,
+)
+def test_times_have_the_same_key_in_each_unit(kinds: list[pa.DataType]) -> None:
+    whole = {"s": 86_400, "ms": 86_400_000, "us": 86_400 * 10**6, "ns": 86_400 * 10**9}
+    found = []
+    for kind in kinds:
+        day = 1 if kind == pa.date32() else whole[getattr(kind, "unit", "ms")]
+        width = pa.int32() if kind.bit_width == 32 else pa.int64()
+        if pa.types.is_time(kind):
+            day //= 2  # half a day
+        times = pa.array([0, day, None], width).cast(kind)
+        structs = pa.StructArray.from_arrays([times], ["t"])
+        lists = pa.ListArray.from_arrays([0, 1, 2, 3], times)
+        large = lists.cast(pa.large_list(kind))
+        maps = pa.MapArray.from_arrays([0, 1, 2, 3], pa.array(["a", "b", "c"]), times)
+        columns = [times, times.dictionary_encode(), structs, lists, large, maps]
+        if kind != pa.date64():
+            columns.append(pa.FixedSizeListArray.from_arrays(times.slice(0, 2), 1))
+        found.append([numbers(Exact("column:x").keys(with_column("x", c)).keys) for c in columns])
+    assert all(len(set(keys)) == len(keys) for keys in found[0])
+    for other in found[1:]:
+        assert other[: len(found[0])] == found[0][: len(other)]
+
+
+def test_nanoseconds_and_far_years_are_told_apart() -> None:
+    times = pa.array([1, 2, 1000], pa.timestamp("ns"))
+    far = pa.array([2**62, 2**62 + 1], pa.timestamp("s"))
+    for values in (times, far):
+        keys = Exact("column:x").keys(with_column("x", values)).keys
+        assert len(set(numbers(keys))) == len(values)
 
 
 def test_bytes_are_compared_as_they_are() -> None:

@@ -70,6 +70,20 @@ def sentence(capsys: pytest.CaptureFixture[str]) -> str:
         ("[build]\nshard_tokens = 'x'", "--shard_tokens must be a whole number, got 'x'"),
         ('[[steps]]\nuse = "no.such:function"', "no.such"),
         ('[[steps]]\nuse = "datatrove:NoSuch"', "NoSuch"),
+        ('[[steps]]\nuse = "sample"\nrate = nan', "(sample): rate is nan, expected a number that"),
+        (
+            '[[steps]]\nuse = "builtins:dict"\na = [1.0, -inf]',
+            "each of a is -inf, expected a number",
+        ),
+        (
+            '[[steps]]\nuse = "builtins:dict"\nsince = 2020-01-02',
+            "step 1 (builtins:dict): since is the date 2020-01-02, which a parameter cannot be.",
+        ),
+        (
+            '[[steps]]\nuse = "builtins:dict"\na.b = 2020-01-02T03:04:05Z',
+            "a.b is the datetime 2020-01-02T03:04:05+00:00, which a parameter cannot be.",
+        ),
+        ('[[steps]]\nuse = "datatrove:X"\na = 03:04:05', "a is the time 03:04:05, which"),
         ('[[steps]]\nuse = ":"', "step 1 (:): "),
     ],
 )

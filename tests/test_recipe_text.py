@@ -42,6 +42,8 @@ MADE: list[tuple[str, dict[str, Any]]] = [
     ("seen_in", {"files": ["old.jsonl"], "by": "minhash", "options": {"n_grams": 3}}),
     ("minhash", {"rule": "components", "words": "characters"}),
     ("lines", {}),
+    ("builtins:bool", {}),
+    ("builtins:dict", {"columns": ["a"], "any key": [1, {"b": "c"}], "off": False}),
 ]
 
 
@@ -69,6 +71,14 @@ def test_a_recipe_of_a_record_parses_to_the_same_steps(everything: bool) -> None
     assert "# a model: sha256 of it" in text
     lengths = [line for line in text.splitlines() if line.startswith(("min_chars", "max_chars"))]
     assert ("max_chars = false" in lengths) == everything
+
+
+def test_a_block_of_datatrove_parses_to_the_same_step() -> None:
+    pytest.importorskip("datatrove")
+    step = make_step("datatrove:GopherQualityFilter", {"min_doc_words": 3}, "it")
+    text = recipe_text(RecipeRecord((record_of(step),), ""))
+    assert list(parse_recipe(text, "it").steps) == [step]
+    assert "block" not in text
 
 
 def test_a_step_with_its_defaults_has_one_line() -> None:

@@ -53,6 +53,39 @@ def test_words_from_chunks_are_those_of_the_whole_text(texts: list[str]) -> None
     assert word_hashes(texts, "characters") == [hashed(each) for each in characters]
 
 
+# Marks of several classes: nonspacing with a class, without one, of Tibetan vowels that decompose,
+# spacing; and letters that decompose into them.
+MARKS = "\u0301\u0323\u0344\u0345\u034f\ufe0f\u20dd\u0f71\u0f73\u0f75\u0f81\u0f72\u302e\u302f" + (
+    "\u1b44\U00016ff0\U0001d165\U0001d166\U0001d16d\U0001d172\U0001d160aéậ가\u0344"
+)
+
+
+def without_marks(text: str) -> str:
+    """The definition."""
+    decomposed = unicodedata.normalize("NFD", text)
+    return "".join(c for c in decomposed if unicodedata.category(c) != "Mn")
+
+
+@given(st.text(st.one_of(st.sampled_from(MARKS), st.characters(exclude_categories=["Cs"]))))
+def test_marks_are_removed_as_from_the_decomposed_text(text: str) -> None:
+    assert simplified._without_marks(text) == without_marks(text)
+
+
+def test_every_character_among_marks_loses_its_marks() -> None:
+    for code in range(sys.maxunicode + 1):
+        for text in (chr(code), f"a\U0001d16d{chr(code)}\u302e\u0301"):
+            if unicodedata.category(chr(code)) not in ("Cn", "Co", "Cs", "Lo"):
+                assert simplified._without_marks(text) == without_marks(text), hex(code)
+
+
+@pytest.mark.parametrize("marks", ["\u0301\u0323", "\u0f73", "\u302e\U0001d165", "\u0344\u0323"])
+def test_a_long_run_of_marks_is_simplified(marks: str) -> None:
+    """In a time that is quadratic in its length, this would not end."""
+    spacing = [c for c in marks if unicodedata.category(c) != "Mn"]
+    expected = "".join(sorted(spacing * 1_000_000, key=unicodedata.combining))
+    assert simplify("a" + marks * 1_000_000) == "a" + expected
+
+
 def test_every_character_is_simplified_alike_in_a_chunk_and_in_a_text() -> None:
     """Characters that have no case, digit, mark or decomposition are all alike: some of these."""
     assigned = [c for c in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(c)[0] != "C"]

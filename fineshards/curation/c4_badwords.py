@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,8 +11,9 @@ import numpy as np
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import check, is_integer, is_number
+from fineshards.curation.pinned import Pinned, pin, pinned, read
 from fineshards.curation.step import Judge, Outcome
-from fineshards.errors import UsageError
+from fineshards.errors import InputError
 from fineshards.extras import naming_the_extra
 from fineshards.shards.hash_sample import sampled
 
@@ -35,7 +35,7 @@ class C4BadWords(Judge):
     which documents `keep_fraction` keeps depends on their place in the input, not on those before.
 
     Args:
-        words: The path of the list, in UTF-8, one word or phrase per line.
+        words: The path of the list, local or gs://, in UTF-8, one word or phrase per line.
         keep_fraction: The fraction of such documents that is kept.
         seed: Another number keeps others.
         language: The language of the list. In ja, th and zh words need nothing around them.
@@ -60,17 +60,16 @@ class C4BadWords(Judge):
         # It says how upper case becomes lower case.
         from unicodedata import unidata_version
 
-        digest = hashlib.sha256(_read(self.words)).hexdigest()
-        return {"unicode": unidata_version, f"sha256 of {self.words}": digest}
+        return {"unicode": unidata_version, self.words: pin(self.words).sha256}
 
     def apply(self, batch: Batch) -> Outcome:
         """See Judge."""
-        find = _finder(self.words, self.language)
+        find = _finder(pinned(self.words), self.language)
         return self._outcome(batch, [find.is_in(text.lower()) for text in batch.strings])
 
     def apply_again(self, document: Batch) -> Outcome:
         """See Judge."""
-        pattern = _finder(self.words, self.language).pattern
+        pattern = _finder(pinned(self.words), self.language).pattern
         (text,) = document.strings
         return self._outcome(document, [pattern.search(text.lower()) is not None])
 
@@ -118,22 +117,14 @@ def _in_word(character: str) -> bool:
 
 
 @lru_cache(maxsize=8)
-def _finder(path: str, language: str) -> _Finder:
+def _finder(file: Pinned, language: str) -> _Finder:
     try:
-        lines = _read(path).decode("utf-8").splitlines()
+        lines = read(file).decode("utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{_NAME}: {path} is not UTF-8 at byte {error.start}: convert it."
+        raise InputError(
+            f"{_NAME}: {file.path} is not UTF-8 at byte {error.start}: convert it."
         ) from error
     words = sorted({line.strip() for line in lines} - _ALLOWED - {""})
     if not words:
-        raise UsageError(f"{_NAME}: words: {path} has no words, expected one per line.")
+        raise InputError(f"{_NAME}: words: {file.path} has no words, expected one per line.")
     return _Finder(words, language not in _UNSPACED)
-
-
-def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise UsageError(f"{_NAME}: words: cannot read {path}: {error.strerror}.") from error

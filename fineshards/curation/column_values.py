@@ -2,20 +2,131 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import orjson
+import pyarrow as pa
 
 from fineshards.curation.batch import Batch
 from fineshards.errors import InputError
 
+_NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+_DAY = 86_400 * 10**9
+
 
 def values_of(batch: Batch, column: str) -> list[Any]:
-    """The values of a column, one per document; None where there is none."""
-    values: list[Any] = batch.columns[column].to_pylist()
-    if not batch.columns_are_json:
-        return values
-    return [None if value is None else orjson.loads(value) for value in values]
+    """The values of a column, one per document; None where there is none.
+
+    Dates, times and durations are those of Python, cut to microseconds.
+
+    Raises InputError for a value that Python's types cannot hold; names its row.
+    """
+    values = batch.columns[column]
+    if batch.columns_are_json:
+        return [None if value is None else orjson.loads(value) for value in values.to_pylist()]
+    # With nanoseconds, the values would depend on whether pandas is installed.
+    values = _cast(values, _without_nanoseconds)
+    try:
+        return _listed(values)
+    except (ValueError, OverflowError, KeyError):
+        for index, row in enumerate(batch.rows.tolist()):
+            try:
+                values.slice(index, 1).to_pylist()
+            except (ValueError, OverflowError, KeyError) as error:
+                raise InputError(
+                    f"{batch.place(row)}: its {column!r} of type {values.type} cannot be a value "
+                    f"of Python: {error}."
+                ) from error
+        raise
+
+
+def compared_values(values: pa.Array) -> list[Any]:
+    """The values of a column, so that the same ones are equal whatever their unit of time is.
+
+    Dates, times and durations are numbers of nanoseconds, also in lists, structs and maps.
+
+    Example:
+        >>> [compared_values(pa.array([5], pa.duration(unit))) for unit in ("ms", "s")]
+        [[5000000], [5000000000]]
+    """
+    found = _listed(_cast(values, _number))
+    if _replaced(values.type, _number) == values.type:
+        return found
+    return [_scaled(value, values.type) for value in found]
+
+
+def _listed(values: pa.Array) -> list[Any]:
+    listed: list[Any] = values.to_pylist()
+    return listed
+
+
+def _cast(values: pa.Array, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.Array:
+    kind = _replaced(values.type, leaf)
+    return values if kind == values.type else values.cast(kind, safe=False)
+
+
+def _replaced(kind: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """A type with other types at its leaves. A dictionary becomes its values."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        return _replaced(kind.value_type, leaf)
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_replaced(field.type, leaf)) for field in kind])
+    if types.is_map(kind):
+        key, item = kind.key_field, kind.item_field
+        return pa.map_(
+            key.with_type(_replaced(key.type, leaf)), item.with_type(_replaced(item.type, leaf))
+        )
+    make = _LISTS.get(kind.id)
+    if make is not None:
+        field = kind.value_field
+        return make(field.with_type(_replaced(field.type, leaf)), kind)
+    return leaf(kind)
+
+
+_LISTS: dict[int, Callable[[pa.Field, pa.DataType], pa.DataType]] = {
+    pa.lib.Type_LIST: lambda field, kind: pa.list_(field),
+    pa.lib.Type_LARGE_LIST: lambda field, kind: pa.large_list(field),
+    pa.lib.Type_FIXED_SIZE_LIST: lambda field, kind: pa.list_(field, kind.list_size),
+}
+
+
+def _without_nanoseconds(kind: pa.DataType) -> pa.DataType:
+    if not pa.types.is_temporal(kind) or getattr(kind, "unit", "") != "ns":
+        return kind
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    return pa.duration("us") if pa.types.is_duration(kind) else pa.time64("us")
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_temporal(kind) and not pa.types.is_interval(kind))
+
+
+def _number(kind: pa.DataType) -> pa.DataType:
+    """The type of whole numbers that Arrow stores a type of times as."""
+    return (pa.int32() if kind.bit_width == 32 else pa.int64()) if _is_time(kind) else kind
+
+
+def _scaled(value: Any, kind: pa.DataType) -> Any:
+    """A value with the numbers of `_number`, as numbers of nanoseconds."""
+    types = pa.types
+    if value is None:
+        return None
+    if types.is_dictionary(kind):
+        return _scaled(value, kind.value_type)
+    if types.is_struct(kind):
+        return {field.name: _scaled(value[field.name], field.type) for field in kind}
+    if types.is_map(kind):
+        return [(_scaled(key, kind.key_type), _scaled(item, kind.item_type)) for key, item in value]
+    if kind.id in _LISTS:
+        return [_scaled(each, kind.value_type) for each in value]
+    if not _is_time(kind):
+        return value
+    if types.is_date32(kind):
+        return value * _DAY
+    return value * _NANOSECONDS["ms" if types.is_date64(kind) else kind.unit]
 
 
 def strings_of(batch: Batch, column: str) -> list[str | None]:

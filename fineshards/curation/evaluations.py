@@ -54,20 +54,24 @@ def records(file: Pinned) -> Iterator[Record]:
 
 
 def strings_in(value: object) -> Iterator[str]:
-    """Yields the strings in a value: itself, or those in its lists and objects, in order.
+    """Yields the strings in a value: itself, or those in its lists, objects and maps, in order.
 
     Example:
         >>> list(strings_in({"question": "Why?", "choices": ["a", {"text": "b"}], "answer": 1}))
         ['Why?', 'a', 'b']
     """
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for one in value.values():
-            yield from strings_in(one)
-    elif isinstance(value, list):
-        for one in value:
-            yield from strings_in(one)
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, dict):
+            left += reversed(one.values())
+        elif isinstance(one, list):
+            left += reversed(one)
+        elif isinstance(one, tuple):
+            # A map's key and value. Keys are names, as those of an object are.
+            left.append(one[-1])
 
 
 def chosen(file: Pinned, record: Record, columns: Sequence[str]) -> list[Any]:

@@ -12,6 +12,7 @@ import numpy as np
 from xxhash import xxh3_128_digest
 
 from fineshards.curation.batch import Batch
+from fineshards.curation.column_values import compared_values
 from fineshards.curation.parameters import check
 from fineshards.curation.simplified import pins, word_hashes
 from fineshards.curation.step import Keyed, Keys
@@ -37,7 +38,8 @@ class Exact(Keyed):
         by: What is compared. "text": the text, in UTF-8. "normalized": the words of the simplified
             text, so neither case, punctuation, diacritics, numbers nor white space; a text without
             words is kept. "url": the column `url`, normalized. "column:NAME": the value of a
-            column; a document is kept where it is null.
+            column; a document is kept where it is null. Dates, times and durations are compared
+            as nanoseconds, whatever their unit.
 
     Example:
         >>> keys = Exact("normalized").keys(Batch.of_texts(["Page 1 of 9", "…", "page 3, of 9."]))
@@ -77,9 +79,12 @@ class Exact(Keyed):
         if self.by == "normalized":
             words = batch.derived("word hashes: space", word_hashes)
             return keys_of(document or None for document in words)
-        values = batch.columns[self.columns[0]].to_pylist()
+        column = batch.columns[self.columns[0]]
         if batch.columns_are_json:
-            values = [None if value is None else json.loads(value) for value in values]
+            texts = column.to_pylist()
+            values = [None if text is None else json.loads(text) for text in texts]
+        else:
+            values = compared_values(column)
         if self.by == "url":
             values = [
                 normalized_url(value) if isinstance(value, str) else value for value in values

@@ -56,7 +56,7 @@ class MinHash(Keyed):
 
     Args:
         n_grams: Words per shingle.
-        buckets: Bands. More find more near duplicates, and more that are none.
+        buckets: Bands. More find more near duplicates, and drop more documents that are not.
         hashes_per_bucket: Minima per band. More find less of both.
         seed: Chooses the multipliers.
         words: What a word is. "space": what stands between spaces of the simplified text. "spacy":

@@ -15,9 +15,11 @@ docs/recipe.schema.json describes it.
 from __future__ import annotations
 
 import importlib
+import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
+from datetime import date, time
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -98,6 +100,8 @@ def make_step(use: str, parameters: Mapping[str, Any], where: str) -> NamedStep:
     Raises UsageError for an unknown step or parameter, or for a value that it cannot have.
     """
     try:
+        for name, value in parameters.items():
+            _check_json(name, value)
         return NamedStep(use, _make(use, parameters))
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
@@ -116,8 +120,10 @@ def load_steps(records: Iterable[StepRecord]) -> list[NamedStep]:
 def parameters_of(step: Step) -> dict[str, Any]:
     """All parameters of a step, as values of JSON."""
     values = {each.name: getattr(step, each.name) for each in parameters_of_class(type(step))}
-    given = values.pop("parameters", {})
-    return {name: _plain(value) for name, value in (values | dict(given)).items()}
+    if "parameters" in values:
+        # Other people's code. What it is called stands in the recipe's `use`.
+        values = {"columns": values["columns"]} | dict(values["parameters"])
+    return {name: _plain(value) for name, value in values.items()}
 
 
 def default_parameters(use: str) -> dict[str, Any]:
@@ -179,6 +185,23 @@ def default_of(parameter: Field[Any]) -> Any:
     if parameter.default_factory is not MISSING:
         return parameter.default_factory()
     return parameter.default
+
+
+def _check_json(name: str, value: Any) -> None:
+    """Raises UsageError for what TOML has and JSON, and so the job's record, has not."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UsageError(f"{name} is {value}, expected a number that is finite.")
+    if isinstance(value, date | time):
+        raise UsageError(
+            f"{name} is the {type(value).__name__} {value.isoformat()}, which a parameter cannot "
+            "be. Write it as text, in quotes."
+        )
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            _check_json(f"{name}.{key}", each)
+    if isinstance(value, list | tuple):
+        for each in value:
+            _check_json(f"each of {name}", each)
 
 
 def _value(name: str, value: Any, hint: Any) -> Any:

@@ -17,10 +17,11 @@ library `regex`, which may know digits of a newer Unicode than Python's.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import groupby
 from typing import Literal, get_args
+from unicodedata import category, combining, normalize, unidata_version
 
 from xxhash import xxh3_64_digest
 
@@ -44,6 +45,8 @@ _TO_SPACES = str.maketrans(_PUNCTUATION, " " * len(_PUNCTUATION))
 # Digits of any script, with at most one decimal separator.
 _NUMBER = re.compile(r"\d+([.,،٫⎖⎗⎘]\d+)?")
 _WHITE_SPACE = re.compile(r"\s+")
+# The marks without a combining class that decompose into marks with one.
+_LIKE_MARKS = "\u0f73\u0f75\u0f81"
 
 # Chunks that are remembered: about 100 MB. The longest: longer ones rarely repeat.
 _MOST_CHUNKS = 400_000
@@ -97,7 +100,7 @@ def word_hashes(texts: Sequence[str], words: Words = "space") -> list[bytes]:
 
 def pins(words: Words = "space") -> dict[str, str]:
     """Versions that decide what the words of a simplified text are."""
-    return spacy_pins() if words == "spacy" else {"unicode": unicodedata.unidata_version}
+    return spacy_pins() if words == "spacy" else {"unicode": unidata_version}
 
 
 class _Memo(dict[str, bytes]):
@@ -138,11 +141,21 @@ def _chunk_words(chunk: str) -> list[str]:
 
 
 def _without_marks(text: str) -> str:
-    """The canonical decomposition of a text without its nonspacing marks."""
-    decomposed = unicodedata.normalize("NFD", text)
-    if decomposed.isascii():
-        return decomposed
-    return "".join(c for c in decomposed if unicodedata.category(c) != "Mn")
+    """The canonical decomposition of a text without its nonspacing marks.
+
+    Marks are ordered by their combining class, which takes Python a time that is quadratic in the
+    length of a run. So nonspacing marks of a class go first; others divide runs and go last.
+    """
+    if text.isascii():
+        return text
+    text = "".join(
+        c for c in text if not ((combining(c) or c in _LIKE_MARKS) and category(c) == "Mn")
+    )
+    if any(map(combining, text)):
+        # The few marks that take space stay, in their order.
+        runs = groupby(text, lambda c: combining(c) > 0)
+        text = "".join("".join(sorted(run, key=combining) if marks else run) for marks, run in runs)
+    return "".join(c for c in normalize("NFD", text) if category(c) != "Mn")
 
 
 def _hashes(words: Sequence[str]) -> bytes:

@@ -40,6 +40,8 @@ _REFUSED = {
     "PARAMETER": "a parameter",
     "POSITIONAL_REFERENCE": "the position of a column",
 }
+# Functions that depend on the clock although DuckDB lists them as consistent.
+_CLOCKS = {"current_localtime", "current_localtimestamp"}
 # What a node holds beside expressions.
 _PLACES = {"query_location", "query_location_length"}
 
@@ -183,6 +185,11 @@ def _is_clock(name: str) -> bool:
 
 def _check_function(node: Any, sql: str) -> None:
     name = node["function_name"]
+    if before := ".".join(filter(None, (node.get("catalog"), node.get("schema")))):
+        # DuckDB takes it for a column or for a schema, as it finds one.
+        raise _refusal(
+            sql, f"calls {before}.{name}; write {name}({before}), or {name}(…) if that is a schema"
+        )
     kinds = (
         connection()
         .execute(
@@ -194,13 +201,25 @@ def _check_function(node: Any, sql: str) -> None:
     )
     if not kinds:
         raise _refusal(sql, f"calls {name}, which is not a function of DuckDB")
-    for kind, stability, parameters, definition in kinds:
-        if kind not in ("scalar", "macro"):
-            raise _refusal(sql, f"calls {name}, which looks at other rows or makes new ones")
+    # With one argument, the age is that of today.
+    is_age_now = name.lower() == "age" and len(_arguments(node)) == 1
+    if is_age_now or name.lower() in _CLOCKS:
+        raise _refusal(sql, f"calls {name}, which does not depend on the row alone")
+    # A scalar may share its name with a table function or a pragma, which no expression can call.
+    per_row = [each for each in kinds if each[0] in ("scalar", "macro")]
+    if not per_row or any(kind in ("aggregate", "window") for kind, *_ in kinds):
+        raise _refusal(sql, f"calls {name}, which looks at other rows or makes new ones")
+    for kind, stability, parameters, definition in per_row:
         if kind == "scalar" and stability != "CONSISTENT":
             raise _refusal(sql, f"calls {name}, which does not depend on the row alone")
         if kind == "macro":
             _check_macro(name, parameters, definition, sql)
+
+
+def _arguments(node: Any) -> list[Any]:
+    """The arguments of a call, under the name that they have in this version of DuckDB."""
+    found: list[Any] = node["arguments"] if "arguments" in node else node["children"]
+    return found
 
 
 def _check_macro(name: str, parameters: list[str], definition: str, sql: str) -> None:

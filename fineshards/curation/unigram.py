@@ -77,13 +77,28 @@ class Unigram(Judge):
 @lru_cache(maxsize=2)
 def _log_probabilities(file: Pinned) -> dict[str, float]:
     """The logarithm of each word's share of all counts."""
-    table = csv.DictReader(io.StringIO(read(file).decode(), newline=""))
+    content = read(file)
     try:
-        counts = [(row["word"], int(row["count"])) for row in table]
-    except (KeyError, TypeError, ValueError) as error:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{file.path}, line {line}, is not UTF-8: convert it.") from error
+    table = csv.DictReader(io.StringIO(text, newline=""))
+    counts = []
+    try:
+        for row in table:
+            counts.append((row["word"], int(row["count"])))
+            if counts[-1][1] < 1:
+                raise ValueError(f"the count is {row['count']}")
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
         raise InputError(
             f"{file.path}, line {table.line_num}: {error!r}; expected the columns word and count, "
-            "which is a whole number."
+            "which is a whole number from 1."
         ) from error
+    if not counts:
+        raise InputError(
+            f"{file.path}, line {table.line_num + 1}: there is no word, expected lines of a word "
+            "and its count after the line word,count."
+        )
     total = sum(count for _, count in counts)
     return {word: float(np.log(count / total)) for word, count in counts}
