@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.damage import edit_decisions, edit_manifest, edit_table, load, save_consistently
+from support.damage import (
+    edit_decisions,
+    edit_manifest,
+    edit_metadata,
+    edit_table,
+    load,
+    save_consistently,
+)
 
 from fineshards.pipeline.cli import main
 
@@ -262,6 +269,24 @@ def test_other_decisions_than_the_sources_give_are_found_with_a_sample(
     assert any(sentence in problem for problem in problems), problems
 
 
+def count_another(dataset: Path, step: int, reason: str, now: tuple[int, str]) -> None:
+    """Lets the statistics count one document that a step dropped under another step and reason."""
+
+    def change(rows: list[dict[str, Any]]) -> None:
+        dropped = [r for r in rows if r["scope"] == "dropped" and r["measure"] == "total"]
+        (was,) = (r for r in dropped if (r["step"], r["reason"]) == (step, reason))
+        there = [r for r in dropped if (r["step"], r["reason"]) == now]
+        if not there:
+            there = [{**was, "step": now[0], "reason": now[1], "documents": 0}]
+            rows += there
+        there[0]["documents"] += 1
+        was["documents"] -= 1
+        if not was["documents"]:
+            rows.remove(was)
+
+    edit_metadata(dataset, "metadata/statistics.parquet", change)
+
+
 def test_a_witness_of_a_component_must_have_been_kept_by_the_step(dataset: Path, capsys) -> None:
     # Two drops of the same step, the second with the first as its witness: it is not the smallest.
     def chain(decisions: Decisions) -> None:
@@ -276,6 +301,8 @@ def test_a_witness_of_a_component_must_have_been_kept_by_the_step(dataset: Path,
 
     edit_decisions(dataset, 1, chain)
     edit_manifest(dataset, as_many)
+    count_another(dataset, EXACT, "exact_text", (MINHASH, "minhash"))
+    assert check(capsys, dataset)["ok"]
     problems = check(capsys, dataset, "--sample=100")["problems"]
     assert any("was dropped by this step itself" in problem for problem in problems), problems
 
@@ -286,6 +313,8 @@ def test_a_wrong_reason_is_found_with_a_sample(dataset: Path, capsys) -> None:
 
     edit_decisions(dataset, 1, other_reason)
     edit_manifest(dataset, renamed)
+    count_another(dataset, 0, "min_chars", (0, "max_chars"))
+    assert check(capsys, dataset)["ok"]
     problems = check(capsys, dataset, "--sample=100")["problems"]
     expected = (
         "row 3 was dropped by step 1 length (max_chars); judged again, it is dropped by step 1 "

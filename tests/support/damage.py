@@ -83,7 +83,11 @@ def change_total(content: dict[str, Any], what: str, by: int) -> None:
 
 def edit_decisions(folder: Path, file: int, change: Callable[[list[dict[str, Any]]], Any]) -> None:
     """Changes the decisions about a source file, and their size and checksum in the manifest."""
-    name = f"metadata/decisions/{file:05d}.parquet"
+    edit_metadata(folder, f"metadata/decisions/{file:05d}.parquet", change)
+
+
+def edit_metadata(folder: Path, name: str, change: Callable[[list[dict[str, Any]]], Any]) -> None:
+    """Changes the rows of a table in `metadata/`, and its size and checksum in the manifest."""
     table = pq.read_table(folder / name)
     decisions = table.to_pylist()
     change(decisions)
