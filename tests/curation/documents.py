@@ -24,8 +24,8 @@ ROOT = Path(__file__).parents[2]
 SHARED = next((up / "shared" for up in ROOT.parents if (up / "shared/corpus").is_dir()), None)
 ALL = os.environ.get("FINESHARDS_ALL_DOCUMENTS") == "1"
 # The share of documents that is compared of the files that only ALL compares whole.
-SHARE = 0.03
-WHOLE = ("debian_text", "odcby_crawl", "crawl-")
+SHARE, SHARE_OF_CRAWL = 0.01, 0.25
+WHOLE = ("debian_text", "odcby_crawl")
 # So that several processes can share a file, and a failure names a small part.
 PART = 1000
 
@@ -37,6 +37,11 @@ def files() -> list[Path]:
         # The fixture of the sample's name is the sample.
         found += [SHARED / "fixtures/odcby_crawl.parquet", *sorted(SHARED.glob("corpus/*.parquet"))]
     return found
+
+
+def share_of(path: Path) -> float:
+    """The share of a file's documents that is compared."""
+    return SHARE_OF_CRAWL if path.name.startswith("crawl-") else SHARE
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class Part:
         table = table.slice(self.start, self.rows)
         rows = np.arange(self.start, self.start + len(table))
         if not ALL and not self.path.name.startswith(WHOLE):
-            chosen = sampled(rows, SHARE)
+            chosen = sampled(rows, share_of(self.path))
             table, rows = table.filter(pa.array(chosen)), rows[chosen]
         texts = table["text"].combine_chunks().cast(pa.large_string())
         named = {name: table[name].combine_chunks() for name in columns}
@@ -67,7 +72,7 @@ def parts() -> Iterator[Part]:
     """All documents, in parts of about PART compared documents."""
     for path in files():
         whole = ALL or path.name.startswith(WHOLE)
-        step = PART if whole else round(PART / SHARE)
+        step = PART if whole else round(PART / share_of(path))
         documents = pq.ParquetFile(path).metadata.num_rows
         for start in range(0, documents, step):
             yield Part(path, start, min(step, documents - start))
