@@ -227,10 +227,10 @@ class TokenDataset:
             UsageError: The numbers are not integers in one dimension.
             OutputError: A shard is missing or damaged.
         """
-        indices = checked_numbers(indices, len(self))
-        rows = np.empty((len(indices), self.sequence_length + 1), np.uint32)
-        self.gather_into(rows, np.arange(len(indices)), indices)
-        return rows
+        numbers = checked_numbers(indices, len(self))
+        out = np.empty((len(numbers), self.sequence_length + 1), np.uint32)
+        self._fill(out, range(len(numbers)), numbers)
+        return out
 
     def gather_into(
         self, out: Samples, rows: npt.NDArray[np.int64], indices: npt.NDArray[np.int64]
@@ -246,9 +246,7 @@ class TokenDataset:
             IndexError: A number is out of range.
             OutputError: A shard is missing or damaged.
         """
-        starts = checked_numbers(indices, len(self)) * self.sequence_length
-        shards, offsets = np.divmod(starts, self._split.layout.shard_tokens)
-        self._files().fill(out, rows.tolist(), shards.tolist(), offsets.tolist())
+        self._fill(out, rows.tolist(), checked_numbers(indices, len(self)))
 
     def read_tokens(self, start: int, stop: int) -> npt.NDArray[np.unsignedinteger]:
         """Consecutive tokens of the split, wherever samples begin.
@@ -416,6 +414,11 @@ class TokenDataset:
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_reader": None, "_dataset": None, "_process": None}
+
+    def _fill(self, out: Samples, rows: Sequence[int], numbers: npt.NDArray[np.int64]) -> None:
+        starts = numbers * self.sequence_length
+        shards, offsets = np.divmod(starts, self._split.layout.shard_tokens)
+        self._files().fill(out, rows, shards.tolist(), offsets.tolist())
 
     def _number(self, index: int) -> int:
         index = checked_integer("the sample's number", index)
