@@ -52,7 +52,7 @@ def make_dataset(
         header = npy.header(len(content), settings.token_dtype)
         body = content.astype(settings.token_dtype).tobytes()
         if not empty:
-            with storage.create(name) as file:
+            with storage.create(name, durable=False) as file:
                 file.write(header)
                 file.write(body)
         records.append(
