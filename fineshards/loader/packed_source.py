@@ -47,13 +47,15 @@ class _Window:
     """A packed window. It has lists, because a row takes a few items of each.
 
     begin: its first token in the stream. rows: segments `[rows[r], rows[r + 1])` are in row r.
-    segments: where each is in the window. parts: its tokens. nexts: the token after it. columns:
-    where it begins in its row. counted: the loss mask of the window's targets, once asked for.
+    begins, ends: where each is in the window. parts: its tokens. nexts: the token after it.
+    columns: where it begins in its row. counted: the loss mask of the window's targets, once asked
+    for.
     """
 
     begin: int
     rows: list[int]
-    segments: list[slice]
+    begins: list[int]
+    ends: list[int]
     parts: list[memoryview]
     nexts: list[int]
     columns: list[int]
@@ -109,18 +111,17 @@ class PackedSource:
                 sample = window.begin // self._length
                 samples = np.arange(sample, sample + len(window.rows) - 1)
                 window.counted = self._source.loss_mask(samples).data.cast("B")
-            counted = window.counted
-            parts += [counted[segment] for segment in window.segments[first:stop]]
+            parts += _cut(window.counted, window.begins[first:stop], window.ends[first:stop])
         return np.frombuffer(b"".join(parts), np.bool_).reshape(len(numbers), self._length)
 
     def documents(self, number: int) -> list[SampleDocument]:
         """The documents in a row, in the order of the row; `begin` and `end` are columns."""
         found = []
         for window, first, stop in self._segments(np.array([number])):
-            placed = zip(window.segments[first:stop], window.columns[first:stop], strict=True)
-            for segment, column in placed:
-                begin, end = window.begin + segment.start, window.begin + segment.stop
-                for part in self._source.documents_between(begin, end):
+            placed = window.begins, window.ends, window.columns
+            for begin, end, column in zip(*(each[first:stop] for each in placed), strict=True):
+                from_, to = window.begin + begin, window.begin + end
+                for part in self._source.documents_between(from_, to):
                     moved = replace(part, begin=part.begin + column, end=part.end + column)
                     found.append(moved)
         return found
@@ -201,12 +202,18 @@ class PackedSource:
             starts = np.append(0, starts)
         begins, lengths, borders = pack(starts, rows, length, self._packing.max_documents)
         ends = begins + lengths
-        segments = list(map(slice, begins.tolist(), ends.tolist()))
+        columns = (np.cumsum(lengths) - lengths) % length
+        first, last = begins.tolist(), ends.tolist()
         return _Window(
             begin=begin,
             rows=borders.tolist(),
-            segments=segments,
-            parts=list(map(tokens.data.__getitem__, segments)),
+            begins=first,
+            ends=last,
+            parts=_cut(tokens.data, first, last),
             nexts=tokens[ends].tolist(),
-            columns=((np.cumsum(lengths) - lengths) % length).tolist(),
+            columns=columns.tolist(),
         )
+
+
+def _cut(items: memoryview, begins: list[int], ends: list[int]) -> list[memoryview]:
+    return [items[begin:end] for begin, end in zip(begins, ends, strict=True)]
