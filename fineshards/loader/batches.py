@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -85,11 +86,16 @@ class DrawnSample:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Located:
-    """One rank's part of a batch, not read yet: source indices and sample numbers of its rows."""
+    """One rank's part of a batch, not read yet.
+
+    which, numbers: the source index and sample number of each row. by_source: each source with its
+    rows and their sample numbers.
+    """
 
     step: int
     which: Numbers
     numbers: Numbers
+    by_source: list[tuple[int, Numbers, Numbers]]
 
 
 class Batches:
@@ -203,10 +209,12 @@ class Batches:
                 places.append(np.arange(position.consumed + first, position.consumed + stop))
                 position = self.steps.advance(position, step)
             which, _, samples = self._locate(np.concatenate(places))
-            borders = np.cumsum([len(each) for each in places])[:-1]
-            parts = np.split(which, borders), np.split(samples, borders)
-            for located in zip(numbers, *parts, strict=True):
-                yield _Located(*located)
+            sizes = [len(each) for each in places]
+            ends = np.cumsum(sizes).tolist()
+            groups = _by_source(which, samples, sizes)
+            for number, size, end, group in zip(numbers, sizes, ends, groups, strict=True):
+                here = slice(end - size, end)
+                yield _Located(number, which[here], samples[here], group)
             many = min(2 * many, max(1, _SPAN // (step * self.steps.sizes(position.step))))
 
     def _locate(self, places: Numbers) -> tuple[Numbers, Numbers, Numbers]:
@@ -226,10 +234,9 @@ class Batches:
         return which, epochs, found
 
     def _request(self, located: _Located) -> None:
-        for source, here in self._by_source(located.which):
-            each = self.sources[source]
-            if hasattr(each, "request"):
-                each.request(located.numbers[here])
+        for source, _, numbers in located.by_source:
+            if hasattr(self.sources[source], "request"):
+                self.sources[source].request(numbers)
 
     def _read(self, located: _Located) -> Batch:
         length = self._lengths(located.step)
@@ -243,9 +250,9 @@ class Batches:
             begins = starts(inputs, eots)
             counts = targets != eots if self._fields.need_mask else None
         if counts is not None:
-            for source, here in self._by_source(located.which):
+            for source, here, numbers in located.by_source:
                 if hasattr(self.sources[source], "loss_mask"):
-                    counts[here] &= self.sources[source].loss_mask(located.numbers[here])
+                    counts[here] &= self.sources[source].loss_mask(numbers)
         which = located.which.astype(np.int32)
         rows = Rows(inputs, targets, begins, counts, which, located.numbers)
         return self._fields.of(rows.cut(length), None)
@@ -253,12 +260,9 @@ class Batches:
     def _tokens(self, located: _Located, dtype: np.dtype[Any]) -> Samples:
         """The samples: shape (rows, T + 1)."""
         tokens = np.empty((len(located.numbers), self._width), dtype)
-        for source, here in self._by_source(located.which):
-            gather_into(self.sources[source], tokens, here, located.numbers[here])
+        for source, rows, numbers in located.by_source:
+            gather_into(self.sources[source], tokens, rows, numbers)
         return tokens
-
-    def _by_source(self, which: Numbers) -> Iterator[tuple[int, Numbers]]:
-        return _groups(which) if self._mixture else iter([(0, np.arange(len(which)))])
 
     def _end_tokens(self) -> Numbers:
         """The EOT of each source, where a field needs it."""
@@ -290,3 +294,24 @@ def _groups(which: Numbers) -> Iterator[tuple[int, Numbers]]:
     order = np.argsort(which, kind="stable")
     values, firsts = np.unique(which[order], return_index=True)
     yield from zip(values.tolist(), np.split(order, firsts[1:]), strict=False)
+
+
+def _by_source(
+    which: Numbers, samples: Numbers, sizes: list[int]
+) -> list[list[tuple[int, Numbers, Numbers]]]:
+    """For each of consecutive batches: its sources, each with its rows and their samples.
+
+    Sorts once for all batches: a sort per batch would cost as much as reading it.
+    """
+    batch = np.repeat(np.arange(len(sizes)), sizes)
+    order = np.lexsort((which, batch))
+    rows = order - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    which, samples = which[order], samples[order]
+    changes = np.flatnonzero((np.diff(which) != 0) | (np.diff(batch) != 0)) + 1
+    borders = [0, *changes.tolist(), len(order)]
+    found: list[list[tuple[int, Numbers, Numbers]]] = [[] for _ in sizes]
+    for first, stop in pairwise(borders):
+        if first < stop:
+            group = int(which[first]), rows[first:stop], samples[first:stop]
+            found[batch[first]].append(group)
+    return found
