@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.sentences import refused
 
+import benchmarks.packing as benchmark
 from benchmarks.made_up_dataset import make_dataset
 from fineshards.loader.dataset import SampleDocument, TokenDataset
 from fineshards.loader.packed_source import PackedSource
@@ -127,31 +128,39 @@ def test_documents_of_one_length_keep_the_order_of_the_stream() -> None:
 
 def test_most_documents_are_whole() -> None:
     """At most 2.5 % of those that fit are cut, of lengths as in FineWeb; in order it is a fifth."""
-    rng, rows, length = np.random.default_rng(1), 256, 2048
-    sizes = np.maximum(2, rng.lognormal(6.0, 0.95, 20000)).astype(np.int64)
-    ends = np.cumsum(sizes)
-    cut = in_order = total = 0
-    for window in range(10):
-        begin, end = window * rows * length, (window + 1) * rows * length
-        here = ends[(ends > begin) & (ends < end)] - begin
-        starts = np.append(0, here)
-        inner = np.diff(here)  # without the two at the edges
-        fit = set(here[:-1][inner <= length].tolist())
-        whole_sizes = dict(zip(here[:-1].tolist(), inner.tolist(), strict=True))
-        found = {
-            begin
-            for row in packed_fast(
-                np.diff(starts, append=rows * length).tolist(), rows, length, None
-            )
-            for begin, size in row
-            if whole_sizes.get(begin) == size
-        }
-        cut += len(fit - found) + 2
-        total += len(fit) + 2
-        rows_of = here[:-1] // length != (here[1:] - 1) // length
-        in_order += int((rows_of & (inner <= length)).sum()) + 2
-    assert cut / total < 0.025
-    assert in_order / total > 0.15
+    sizes = np.maximum(2, np.random.default_rng(1).lognormal(6.0, 0.95, 9000)).astype(np.int64)
+    tokens, starts = int(sizes.sum()), np.cumsum(sizes) - sizes
+    assert benchmark.in_windows(starts, tokens, 2048, 256).cut < 0.025
+    assert benchmark.in_order(starts, tokens, 2048).cut > 0.15
+
+
+def test_the_table_of_the_documentation_counts_what_it_says() -> None:
+    sizes = np.array([3, 4, 12, 1, 2, 6, 2, 7, 3, 5, 1, 1])
+    starts, tokens = np.cumsum(sizes) - sizes, 47
+    short = sizes <= 8
+    # Rows of 8 in order cut the documents at 7, which is longer, at 22 and at 30.
+    cut = np.isin(starts, [22, 30])
+    found = benchmark.in_order(starts, tokens, 8)
+    assert (found.dropped, found.padding) == (0, 0)
+    assert found.cut == pytest.approx(cut[short].mean())
+    assert found.cut_tokens == pytest.approx(sizes[cut].sum() / sizes[short].sum())
+    # Windows of 16 and, at last, 8 tokens; the last 7 tokens are in none.
+    whole = set()
+    for begin, rows in ((0, 2), (16, 2), (32, 1)):
+        edges = [begin, *(at for at in starts.tolist() if begin < at < begin + 8 * rows)]
+        lengths = np.diff([*edges, begin + 8 * rows]).tolist()
+        for row in packed_plainly(lengths, rows, 8, None):
+            whole |= {(begin + at, size) for at, size in row}
+    cut = np.array(
+        [part not in whole for part in zip(starts.tolist(), sizes.tolist(), strict=True)]
+    )
+    assert benchmark.in_windows(starts, tokens, 8, 2).cut == pytest.approx(cut[short].mean())
+    # Rows for 8 inputs: 4 + 3 + 2, then 7 + 2, then 6 + 3, then 5 + 1 + 1 + 1, then 12 is cropped.
+    found = benchmark.padded(sizes, 8, fragment=False)
+    assert (found.cut, found.dropped) == (0, pytest.approx(4 / 47))
+    assert found.padding == pytest.approx(1 - 43 / 48)
+    found = benchmark.padded(sizes, 8, fragment=True)
+    assert (found.cut, found.dropped, found.padding) == (0, 0, pytest.approx(1 - 47 / 48))
 
 
 @pytest.mark.parametrize(
