@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -124,6 +125,21 @@ class PackedSource:
                 for part in self._source.documents_between(from_, to):
                     moved = replace(part, begin=part.begin + column, end=part.end + column)
                     found.append(moved)
+        return found
+
+    def rows_of(self, begin: int, end: int) -> list[int]:
+        """The rows whose inputs hold any of the source's tokens [begin, end), in their order."""
+        size = self._packing.rows
+        end = min(end, len(self) * self._length)
+        found = []
+        for number in range(begin // (size * self._length), -(-end // (size * self._length))):
+            window = self._window(number)
+            for row, (first, stop) in enumerate(pairwise(window.rows)):
+                if any(
+                    window.begin + segment.start < end and begin < window.begin + segment.stop
+                    for segment in window.segments[first:stop]
+                ):
+                    found.append(number * size + row)
         return found
 
     def request(self, numbers: Numbers) -> None:

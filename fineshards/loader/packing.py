@@ -16,7 +16,7 @@ Everything is computed with integers and stable sorts, so all machines find the 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -57,6 +57,10 @@ class Packing:
             value = getattr(self, name)
             if value is not None or name != "max_documents":
                 object.__setattr__(self, name, checked_integer(f"Packing: {name}", value, 1))
+
+    def saved(self) -> dict[str, int | None]:
+        """As JSON, for saved states; the version changes when any window is packed differently."""
+        return {"version": 1, **asdict(self)}
 
 
 class Segments(NamedTuple):
