@@ -12,40 +12,30 @@ import numpy as np
 import pytest
 from support.sentences import refused
 
+from benchmarks.made_up_dataset import EOT, make_dataset, uneven
 from fineshards import BatchLoader, Mixture, Packing, TokenDataset
-from fineshards.shards import npy
 from fineshards.storage.base import open_storage
-
-from benchmarks.made_up_dataset import EOT, make_dataset
 
 LENGTH = 64
 PACKING = Packing(rows=8, shuffle_windows=3)
 FIELDS = ("inputs", "targets", "sample_ids", "source_ids")
 
 
-def made(folder: Path, tokens: int, seed: int) -> TokenDataset:
-    """A dataset with documents of many lengths, and tokens that hardly repeat."""
-    make_dataset(open_storage(str(folder)), tokens, shard_tokens=1000)
-    random = np.random.default_rng(seed)
-    lengths = np.maximum(1, random.lognormal(3.0, 1.0, tokens)).astype(int)
-    starts = np.cumsum(lengths)[np.cumsum(lengths) < tokens]
-    stream = random.integers(0, EOT, tokens).astype("<u4")
-    stream[np.append(0, starts)] = EOT
-    for number, path in enumerate(sorted(folder.glob("train/*.npy"))):
-        content = stream[number * 1000 : (number + 1) * 1000]
-        path.write_bytes(npy.header(len(content), np.dtype("<u4")) + content.tobytes())
+def made(folder: Path, tokens: int, mean: int) -> TokenDataset:
+    storage = open_storage(str(folder))
+    make_dataset(storage, tokens, shard_tokens=1000, made=uneven(tokens, mean))
     return TokenDataset(folder, sequence_length=LENGTH)
 
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> TokenDataset:
     """69 samples: eight windows of eight rows, and one of five."""
-    return made(tmp_path_factory.mktemp("packed") / "a", 69 * LENGTH + 20, 1)
+    return made(tmp_path_factory.mktemp("packed") / "a", 69 * LENGTH + 20, 30)
 
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> TokenDataset:
-    return made(tmp_path_factory.mktemp("packed") / "b", 30 * LENGTH + 1, 2)
+    return made(tmp_path_factory.mktemp("packed") / "b", 30 * LENGTH + 1, 20)
 
 
 def loader(source: Any, **given: Any) -> BatchLoader:
@@ -115,9 +105,7 @@ def test_rows_come_from_a_few_windows_at_a_time(dataset: TokenDataset) -> None:
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-def test_it_resumes_at_every_step(
-    dataset: TokenDataset, other: TokenDataset, mixed: bool
-) -> None:
+def test_it_resumes_at_every_step(dataset: TokenDataset, other: TokenDataset, mixed: bool) -> None:
     source = mixture(dataset, other) if mixed else dataset
     running = loader(source)
     states, batches = [], []

@@ -365,7 +365,7 @@ def test_an_epoch_of_a_dataset_has_the_same_pairs_packed_or_not(
 def test_the_documents_of_a_row_are_those_of_its_tokens(built: Path) -> None:
     dataset = TokenDataset(built, sequence_length=256)
     packed = PackedSource(dataset, Packing(64))
-    inputs, _, starts = read(packed)
+    inputs, targets, starts = read(packed)
     # Which document each token is of, by the unpacked samples.
     of: dict[int, list[SampleDocument]] = {}
     for number in range(len(dataset)):
@@ -373,6 +373,10 @@ def test_the_documents_of_a_row_are_those_of_its_tokens(built: Path) -> None:
             of.setdefault(document.number, []).append(document)
     for number in range(0, len(dataset), 7):
         found = packed.documents(number)
+        for token in (number * 256, number * 256 + 255):
+            (row,) = packed.rows_of(token, token + 1)
+            tokens = dataset.read_tokens(token, token + 2).tolist()
+            assert tokens in np.stack((inputs[row], targets[row]), axis=1).tolist()
         assert [document.begin for document in found] == np.flatnonzero(starts[number]).tolist()
         assert [document.end for document in found] == [
             *(document.begin for document in found[1:]),

@@ -121,8 +121,8 @@ class PackedSource:
         for window, first, stop in self._segments(np.array([number])):
             placed = window.begins, window.ends, window.columns
             for begin, end, column in zip(*(each[first:stop] for each in placed), strict=True):
-                from_, to = window.begin + begin, window.begin + end
-                for part in self._source.documents_between(from_, to):
+                range_ = window.begin + begin, window.begin + end
+                for part in self._source.documents_between(*range_):
                     moved = replace(part, begin=part.begin + column, end=part.end + column)
                     found.append(moved)
         return found
@@ -135,10 +135,8 @@ class PackedSource:
         for number in range(begin // (size * self._length), -(-end // (size * self._length))):
             window = self._window(number)
             for row, (first, stop) in enumerate(pairwise(window.rows)):
-                if any(
-                    window.begin + segment.start < end and begin < window.begin + segment.stop
-                    for segment in window.segments[first:stop]
-                ):
+                parts = zip(window.begins[first:stop], window.ends[first:stop], strict=True)
+                if any(window.begin + at < end and begin < window.begin + to for at, to in parts):
                     found.append(number * size + row)
         return found
 
