@@ -47,19 +47,16 @@ class TokenSource(Source, Protocol):
 class _Window:
     """A packed window. It has lists, because a row takes a few items of each.
 
-    begin: its first token in the stream. rows: segments `[rows[r], rows[r + 1])` are in row r.
-    begins, ends: where each is in the window. parts: its tokens. nexts: the token after it.
-    columns: where it begins in its row. counted: the loss mask of the window's targets, once asked
-    for.
+    begin: its first token in the stream. tokens: its tokens, and the one after them. rows: segments
+    `[rows[r], rows[r + 1])` are in row r. begins, ends: where segments are in the window. counted:
+    the loss mask of the window's targets, once asked for.
     """
 
     begin: int
+    tokens: memoryview
     rows: list[int]
     begins: list[int]
     ends: list[int]
-    parts: list[memoryview]
-    nexts: list[int]
-    columns: list[int]
     counted: memoryview | None = None
 
 
@@ -112,19 +109,22 @@ class PackedSource:
                 sample = window.begin // self._length
                 samples = np.arange(sample, sample + len(window.rows) - 1)
                 window.counted = self._source.loss_mask(samples).data.cast("B")
-            parts += _cut(window.counted, window.begins[first:stop], window.ends[first:stop])
+            counted = window.counted
+            for begin, end in zip(window.begins[first:stop], window.ends[first:stop], strict=True):
+                parts.append(counted[begin:end])
         return np.frombuffer(b"".join(parts), np.bool_).reshape(len(numbers), self._length)
 
     def documents(self, number: int) -> list[SampleDocument]:
         """The documents in a row, in the order of the row; `begin` and `end` are columns."""
         found = []
         for window, first, stop in self._segments(np.array([number])):
-            placed = window.begins, window.ends, window.columns
-            for begin, end, column in zip(*(each[first:stop] for each in placed), strict=True):
-                range_ = window.begin + begin, window.begin + end
-                for part in self._source.documents_between(*range_):
+            column = 0
+            for begin, end in zip(window.begins[first:stop], window.ends[first:stop], strict=True):
+                here = window.begin + begin, window.begin + end
+                for part in self._source.documents_between(*here):
                     moved = replace(part, begin=part.begin + column, end=part.end + column)
                     found.append(moved)
+                column += end - begin
         return found
 
     def rows_of(self, begin: int, end: int) -> list[int]:
@@ -158,27 +158,26 @@ class PackedSource:
     ) -> None:
         parts: list[memoryview] = []
         nexts: list[int] = []
-        columns: list[int] = []
         counts: list[int] = []
         for window, first, stop in self._segments(numbers):
-            parts += window.parts[first:stop]
-            nexts += window.nexts[first:stop]
-            columns += window.columns[first:stop]
+            tokens = window.tokens
+            for begin, end in zip(window.begins[first:stop], window.ends[first:stop], strict=True):
+                parts.append(tokens[begin:end])
+                nexts.append(tokens[end])
             counts.append(stop - first)
-        shape = (len(numbers), self._length)
         # Joining copies many short parts several times faster than numpy does.
-        tokens = np.frombuffer(b"".join(parts), parts[0].format).reshape(shape)
-        inputs[rows] = tokens
-        targets[rows, :-1] = tokens[:, 1:]
-        firsts = np.cumsum(counts) - counts
-        row_of, begins = np.repeat(rows, counts), np.array(columns)
-        ends = np.append(begins[1:], 0) - 1
-        ends[ends < 0] = self._length - 1
-        targets[row_of, ends] = nexts
+        joined = np.frombuffer(b"".join(parts), parts[0].format).reshape(-1, self._length)
+        inputs[rows] = joined
+        targets[rows, :-1] = joined[:, 1:]
+        # The last token of each part is not followed by its successor.
+        row_of, ends = np.repeat(rows, counts), np.cumsum([len(part) for part in parts])
+        targets[row_of, (ends - 1) % self._length] = nexts
         if starts is not None:
+            begins = np.append(0, ends[:-1]) % self._length
             most = self._packing.max_documents
             if most is not None:
-                few = np.arange(len(begins)) - np.repeat(firsts, counts) < most
+                before = np.repeat(np.cumsum(counts) - counts, counts)
+                few = np.arange(len(begins)) - before < most
                 row_of, begins = row_of[few], begins[few]
             starts[rows] = False
             starts[row_of, begins] = True
@@ -216,18 +215,4 @@ class PackedSource:
             starts = np.append(0, starts)
         begins, lengths, borders = pack(starts, rows, length, self._packing.max_documents)
         ends = begins + lengths
-        columns = (np.cumsum(lengths) - lengths) % length
-        first, last = begins.tolist(), ends.tolist()
-        return _Window(
-            begin=begin,
-            rows=borders.tolist(),
-            begins=first,
-            ends=last,
-            parts=_cut(tokens.data, first, last),
-            nexts=tokens[ends].tolist(),
-            columns=columns.tolist(),
-        )
-
-
-def _cut(items: memoryview, begins: list[int], ends: list[int]) -> list[memoryview]:
-    return [items[begin:end] for begin, end in zip(begins, ends, strict=True)]
+        return _Window(begin, tokens.data, borders.tolist(), begins.tolist(), ends.tolist())
