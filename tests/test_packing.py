@@ -191,7 +191,7 @@ class Tokens:
     def __init__(self, tokens: np.ndarray, length: int, eot: int = 0) -> None:
         self.tokens, self.sequence_length, self.eot = tokens, length, eot
         self.reads: list[tuple[int, int]] = []
-        self.requested: list[int] = []
+        self.requested: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
         return (len(self.tokens) - 1) // self.sequence_length
@@ -209,8 +209,8 @@ class Tokens:
         """Targets that are multiples of three do not count."""
         return np.array([self[number][1:] % 3 != 0 for number in numbers.tolist()])
 
-    def request(self, numbers: np.ndarray) -> None:
-        self.requested += numbers.tolist()
+    def request_tokens(self, start: int, stop: int) -> None:
+        self.requested.append((start, stop))
 
 
 def stream_of(sizes: Sequence[int], dtype: str = "uint32") -> np.ndarray:
@@ -297,16 +297,17 @@ def test_a_window_is_read_once_and_kept_while_its_rows_are_shuffled() -> None:
     assert len(packed._windows) == 7
 
 
-def test_requests_are_for_the_samples_of_windows_that_are_not_kept() -> None:
+def test_requests_are_for_windows_that_are_not_kept() -> None:
     source = Tokens(stream_of([7] * 100), 10)
     packed = PackedSource(source, Packing(8))
     packed.request(np.array([68, 3, 9, 12]))
-    assert source.requested == [*range(16), *range(64, 69)]
+    assert source.requested == [(0, 81), (80, 161), (640, 691)]
     out = np.empty((1, 10), np.int64)
     packed.fill(out, out.copy(), None, np.array([0]), np.array([3]))
     source.requested.clear()
     packed.request(np.array([5, 68]))
-    assert source.requested == list(range(64, 69))
+    assert source.requested == [(640, 691)]
+    assert source.reads == [(0, 81)]
 
 
 def test_threads_share_a_source() -> None:

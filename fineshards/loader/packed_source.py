@@ -142,11 +142,11 @@ class PackedSource:
 
     def request(self, numbers: Numbers) -> None:
         """Asks the source for the windows that rows are in, without waiting for them."""
-        ask, size = getattr(self._source, "request", None), self._packing.rows
+        ask, size = getattr(self._source, "request_tokens", None), self._packing.rows
         if ask is not None:
             for window in np.unique(numbers // size).tolist():
                 if window not in self._windows:
-                    ask(np.arange(window * size, min(window * size + size, len(self))))
+                    ask(*self._range(window))
 
     def _fill(
         self,
@@ -206,13 +206,19 @@ class PackedSource:
                 del self._windows[next(iter(self._windows))]
         return window
 
+    def _range(self, window: int) -> tuple[int, int]:
+        """The tokens of a window, and the one after them: [begin, stop) of the stream."""
+        first = window * self._packing.rows
+        stop = min(first + self._packing.rows, len(self))
+        return first * self._length, stop * self._length + 1
+
     def _pack(self, number: int) -> _Window:
-        size, length = self._packing.rows, self._length
-        rows, begin = min(size, len(self) - number * size), number * size * length
-        tokens = self._source.read_tokens(begin, begin + rows * length + 1)
+        begin, stop = self._range(number)
+        tokens, length = self._source.read_tokens(begin, stop), self._length
         starts = np.flatnonzero(tokens[:-1] == self._source.eot)
         if not len(starts) or starts[0]:
             starts = np.append(0, starts)
-        begins, lengths, borders = pack(starts, rows, length, self._packing.max_documents)
+        rows, most = (stop - begin - 1) // length, self._packing.max_documents
+        begins, lengths, borders = pack(starts, rows, length, most)
         ends = begins + lengths
         return _Window(begin, tokens.data, borders.tolist(), begins.tolist(), ends.tolist())
