@@ -1,4 +1,4 @@
-"""The examples in docs/loader.md and docs/mixing.md run as printed, where their framework is."""
+"""The examples of the pages on the loader run as printed, where their framework is."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from fineshards.pipeline.cli import main
 from fineshards.storage.base import open_storage
 
 LOADER, MIXING = ROOT / "docs/loader.md", ROOT / "docs/mixing.md"
+PACKING = ROOT / "docs/packing.md"
 
 
 def examples(page: Path) -> list[str]:
@@ -28,7 +29,7 @@ def test_the_examples_of_the_loader_run(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(examples(LOADER)) >= 10
     names: dict[str, object] = {}
     ran = 0
-    for example in examples(LOADER):
+    for example in examples(LOADER) + examples(PACKING):
         frameworks = set(re.findall(r"(?:from|import) (torchdata|torch|jax|grain)\b", example))
         if all(find_spec(framework) for framework in frameworks):
             exec(compile(example, str(LOADER), "exec"), names)
@@ -75,7 +76,7 @@ def test_the_examples_of_mixing_run_and_print_what_the_page_shows(
     assert shown_plan[0].split() in [line.split() for line in capsys.readouterr().out.splitlines()]
 
 
-@pytest.mark.parametrize("page", [LOADER, MIXING], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [LOADER, MIXING, PACKING], ids=lambda page: page.name)
 def test_every_test_that_a_page_names_exists(page: Path) -> None:
     named = set(re.findall(r"`(test_\w+)`", page.read_text()))
     written = "".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
