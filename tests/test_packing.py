@@ -11,6 +11,7 @@ import pytest
 from conftest import SAMPLE
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.fresh_interpreter import run_program
 from support.sentences import refused
 
 import benchmarks.packing as benchmark
@@ -124,6 +125,30 @@ def test_documents_of_one_length_keep_the_order_of_the_stream() -> None:
     placed = packed_fast(sizes, 520, 100, None)
     assert [row[0] for row in placed[:500]] == [(4000 + 96 * at, 96) for at in range(500)]
     assert [row[0] for row in placed[500:]] == [(96 * at, 8) for at in range(20)]
+
+
+PACK_ON_OTHER_PROCESSOR = """
+import zlib
+import numpy as np
+from fineshards.loader.packing import pack
+random, digest = np.random.default_rng(0), 0
+for _ in range(20):
+    starts = np.append(0, np.cumsum(random.integers(1, 60, 2000) * 8))
+    for part in pack(starts[starts < 256 * 512], 256, 512):
+        digest = zlib.crc32(part.tobytes(), digest)
+print(digest, np.show_config(mode="dicts")["SIMD Extensions"].get("found", []))
+"""
+
+
+def test_processors_with_and_without_wide_instructions_pack_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    usual = run_program(PACK_ON_OTHER_PROCESSOR)
+    features = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])  # type: ignore[call-overload]
+    monkeypatch.setenv("NPY_DISABLE_CPU_FEATURES", " ".join(features))
+    without = run_program(PACK_ON_OTHER_PROCESSOR)
+    assert usual.stdout.split(maxsplit=1)[1].strip() == repr(features)
+    assert without.stdout.split() == [usual.stdout.split()[0], "[]"]
 
 
 def test_most_documents_are_whole() -> None:
