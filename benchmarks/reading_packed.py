@@ -15,7 +15,7 @@ from fineshards.loader.packing import Packing
 from fineshards.storage.base import open_storage
 
 # Documents as long as FineWeb's on average.
-_TOKENS, _MEAN = 200_000_000, 655
+_TOKENS, _SHARD_TOKENS, _MEAN = 200_000_000, 4_000_000, 655
 _SAMPLES, _LENGTH, _BATCH = 50_000, 2048, 32
 _DOCUMENTS = ("inputs", "targets", "position_ids", "cu_seqlens", "max_seqlen")
 
@@ -23,10 +23,10 @@ _DOCUMENTS = ("inputs", "targets", "position_ids", "cu_seqlens", "max_seqlen")
 def time_packed(work: Path, rounds: int, shrink: int) -> list[Timing]:
     """Timings of one thread at 1/`shrink` of the full sizes; each packed one beside its like."""
     tokens = max(_TOKENS // shrink, 2 * _LENGTH)
-    make_dataset(open_storage(str(work / "packed")), tokens, 10**8, made=uneven(tokens, _MEAN))
-    return time_dataset(
-        TokenDataset(work / "packed", sequence_length=_LENGTH), rounds, _SAMPLES // shrink
-    )
+    storage = open_storage(str(work / "packed"))
+    make_dataset(storage, tokens, _SHARD_TOKENS, made=uneven(tokens, _MEAN))
+    dataset = TokenDataset(work / "packed", sequence_length=_LENGTH)
+    return time_dataset(dataset, rounds, _SAMPLES // shrink)
 
 
 def time_dataset(dataset: TokenDataset, rounds: int, samples: int) -> list[Timing]:
