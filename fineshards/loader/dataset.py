@@ -289,6 +289,18 @@ class TokenDataset:
             files.fill(found[None], [0], [shard], [offset])
         return found
 
+    def request_tokens(self, start: int, stop: int) -> None:
+        """Says that tokens will soon be read, so that far storage is asked for them now.
+
+        Args:
+            start: The first token, from 0.
+            stop: The end, exclusive; at most `tokens`.
+        """
+        files = self._files()
+        if hasattr(files, "request"):
+            shard, offset = divmod(start, self._split.layout.shard_tokens)
+            files.request([shard], [offset], stop - start)
+
     def loss_mask(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which labels of samples count: all but the tokens of the documents to `skip`.
 
