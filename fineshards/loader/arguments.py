@@ -9,9 +9,12 @@ from fineshards.errors import UsageError
 
 
 def checked_integer(name: str, value: SupportsIndex, minimum: int | None = None) -> int:
-    """The value as an int; raises UsageError if it is not an integer or is below `minimum`."""
+    """The value as an int; raises UsageError if it is not an integer or is below `minimum`.
+
+    A boolean is an argument in the wrong place, and no integer.
+    """
     try:
-        number = operator.index(value)
+        number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = None
     if number is None or (minimum is not None and number < minimum):
