@@ -156,7 +156,12 @@ class Mixture:
         while start < stop:
             stretch, end = self._stretches.at(start)
             end = stop if end is None else min(stop, end)
-            parts.append(stretch.draws(start, end))
+            try:
+                parts.append(stretch.draws(start, end))
+            except MemoryError:
+                raise UsageError(
+                    f"{stop - start} draws do not fit into memory; ask for fewer at a time."
+                ) from None
             start = end
         if len(parts) == 1:
             return parts[0]
@@ -194,6 +199,24 @@ class Mixture:
             },
         }
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+    def plain_source(self, draws: int) -> Source | None:
+        """The source named "", if the first `draws` draws are from it alone.
+
+        They are what a BatchLoader of that source without a mixture draws, which has no name for
+        it. So a run that began without a mixture can go on with one.
+
+        Args:
+            draws: A number of draws, from 0.
+
+        Returns:
+            The source; None if there is none of that name, or others have been drawn.
+
+        Raises:
+            IndexError: The mixture has fewer draws.
+        """
+        drawn = {name for name, count in self.counts(draws).items() if count}
+        return self.sources[self.names.index("")] if drawn == {""} else None
 
     def counts(self, draws: int) -> dict[str, int]:
         """Draws from each source among the first `draws` draws.
