@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from fineshards.errors import UsageError
 from fineshards.loader.arguments import checked_integer
+from fineshards.loader.boundaries import Bools, starts
+from fineshards.loader.fields import Batch, Fields, Rows
 from fineshards.loader.order import EpochOrder
-from fineshards.loader.sample_sources import MixedSource, Numbers, Samples, Source, gather
+from fineshards.loader.packed_source import PackedSource
+from fineshards.loader.packing import Packing
+from fineshards.loader.ramp import Ramp
+from fineshards.loader.sample_sources import MixedSource, Numbers, Samples, Source, gather_into
+from fineshards.loader.steps import Position, Steps
 
 # Positions of the global order computed together: vectorised code needs thousands to be fast.
 _SPAN = 1 << 14
@@ -18,30 +27,26 @@ _SPAN = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One rank's share of every global batch of `batch_size` samples."""
+    """One rank's share of every global batch."""
 
-    batch_size: int
     rank: int
     world_size: int
 
     @classmethod
-    def checked(cls, batch_size: int, rank: int, world_size: int) -> Share:
-        """A share; raises UsageError if a number is out of range or the batch cannot be divided."""
-        share = cls(
-            checked_integer("batch_size", batch_size, 1),
-            checked_integer("rank", rank, 0),
-            checked_integer("world_size", world_size, 1),
-        )
+    def checked(cls, rank: int, world_size: int, sizes: Ramp) -> Share:
+        """A share; raises UsageError if a number is out of range or a batch cannot be divided."""
+        share = cls(checked_integer("rank", rank, 0), checked_integer("world_size", world_size, 1))
         if share.rank >= share.world_size:
             raise UsageError(
                 f"rank is {rank}, but with world_size {world_size} ranks go from 0 to "
                 f"{world_size - 1}."
             )
-        if share.batch_size % share.world_size:
-            raise UsageError(
-                f"batch_size {batch_size} cannot be divided by world_size {world_size}; give a "
-                "multiple of it."
-            )
+        for size in sizes.values:
+            if size % share.world_size:
+                raise UsageError(
+                    f"batch_size {size} cannot be divided by world_size {world_size}; give a "
+                    "multiple of it."
+                )
         return share
 
     def part(self, samples: int) -> tuple[int, int]:
@@ -65,9 +70,9 @@ class DrawnSample:
     """A sample at a place in the global order.
 
     Attributes:
-        step: The global batch, from 0, at the loader's batch size.
+        step: The global batch, from 0.
         rank: The rank that gets the sample.
-        row: Its row in that rank's batch.
+        row: Its row in that rank's batch, before a shorter sequence length cuts it.
         source: The source's name in a mixture; empty for a single source.
         sample: The sample's number in its source.
         epoch: How often all samples of the source were drawn before.
@@ -81,78 +86,110 @@ class DrawnSample:
     epoch: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Located:
+    """One rank's part of a batch, not read yet.
+
+    which, numbers: the source index and sample number of each row. by_source: each source with its
+    rows and their sample numbers.
+    """
+
+    step: int
+    which: Numbers
+    numbers: Numbers
+    by_source: list[tuple[int, Numbers, Numbers]]
+
+
 class Batches:
     """One rank's part of every global batch.
 
     The global order is the epochs of a source one after the other, or the draws of a mixture, whose
-    sources have an epoch order each. `end` is the length of the global order; None if it is
-    endless. The arguments are those of BatchLoader.
+    sources have an epoch order each. The arguments are those of BatchLoader.
     """
 
     def __init__(
         self,
         source: Source | MixedSource,
         share: Share,
+        sizes: Ramp,
         seed: int,
         shuffle: bool,
         shuffle_shards: int | None,
         epochs: int | None,
         drop_last: bool,
+        lengths: Ramp,
+        dtype: np.dtype[Any],
+        fields: Fields | None,
+        packing: Packing | None,
     ) -> None:
         self.share = share
-        self._drop_last = drop_last
+        self._lengths = lengths
+        self._dtype = dtype
+        self._fields = fields
+        self._packing = packing
         self._width = source.sequence_length + 1
         self._mixture: MixedSource | None = None
+        # Of any type, as most of what is asked of a source is optional.
+        self.sources: tuple[Any, ...]
         if isinstance(source, MixedSource):
             if epochs is not None:
                 raise UsageError(
                     f"epochs is {epochs}, but a mixture has no epochs. Leave epochs out, and use "
                     "the mixture's exhausted argument to end it."
                 )
-            self._mixture = source
-            self.sources, self.names = source.sources, source.names
-            self.end = source.length
+            self._mixture, self.sources, self.names = source, tuple(source.sources), source.names
+            end = source.length
         else:
             # The name is part of the key of the order: a single source has the empty one.
             self.sources, self.names = (source,), ("",)
-            self.end = None if epochs is None else epochs * len(source)
+            end = None if epochs is None else epochs * len(source)
+        self.steps = Steps(sizes, end, self._mixture is None, drop_last)
+        windows = (packing.rows, packing.shuffle_windows) if packing else None
         self._orders = [
-            EpochOrder(each, seed, name, shuffle, shuffle_shards)
+            EpochOrder(each, seed, name, shuffle, shuffle_shards, windows)
             for each, name in zip(self.sources, self.names, strict=True)
         ]
+        # What rows are read from, and what knows their documents.
+        sources: tuple[Any, ...] = self.sources
+        self.readers = sources
+        if packing is not None:
+            self.readers = tuple(PackedSource(each, packing) for each in sources)
+        for each in self.sources:
+            if hasattr(each, "expect"):
+                each.expect(shuffle, shuffle_shards)
+        self._eots = self._end_tokens()
 
-    def size(self, consumed: int) -> int:
-        """Samples in the global batch that follows `consumed` samples; 0 at the end."""
-        if self.end is None or consumed + self.share.batch_size <= self.end:
-            return self.share.batch_size
-        return 0 if self._drop_last else max(0, self.end - consumed)
+    def resume_at(self, position: Position) -> None:
+        """Counts steps on from a position, which other batch sizes may have led to."""
+        counted = replace(self.steps, first=Position())
+        # At the end of a pass no batch begins, so compare with where the batch before ended.
+        before = counted.at(position.step - 1) if position.step else None
+        known = counted.first if before is None else counted.advance(before, 1)
+        beginnings = known, counted.next_pass(known)
+        self.steps = replace(counted, first=Position() if position in beginnings else position)
 
-    def after(self, consumed: int, steps: int) -> int:
-        """Consumed samples after `steps` more batches, or after the last one."""
-        later = consumed + steps * self.share.batch_size
-        if self.end is None or later <= self.end:
-            return later
-        whole = max(0, self.end - consumed) // self.share.batch_size
-        later = consumed + whole * self.share.batch_size
-        return later + self.size(later)
+    def iterate_from(self, position: Position, step: int = 1, ahead: int = 0) -> Iterator[Batch]:
+        """Every `step`-th batch from a position to the end of its pass.
 
-    def iterate_from(self, consumed: int, step: int = 1) -> Iterator[Samples]:
-        """Every `step`-th batch after `consumed` samples: uint32, shape (rank's part, T + 1)."""
-        many = 1
-        while self.size(consumed):
-            # Start with one batch at a time, so that the first one is ready soon.
-            starts: list[int] = []
-            while len(starts) < many and self.size(consumed):
-                starts.append(consumed)
-                consumed += step * self.share.batch_size
-            yield from self._read(starts)
-            many = min(2 * many, max(1, _SPAN // (step * self.share.batch_size)))
+        ahead: how many batches more are requested before one is read.
+        """
+        waiting: deque[_Located] = deque()
+        for located in self._locate_from(position, step):
+            self._request(located)
+            waiting.append(located)
+            if len(waiting) > ahead:
+                yield self._read(waiting.popleft())
+        while waiting:
+            yield self._read(waiting.popleft())
 
     def drawn(self, step: int) -> list[DrawnSample]:
         """The samples of this rank's part of global batch `step`, in order."""
-        begin = step * self.share.batch_size
-        first, stop = self.share.part(self.size(begin))
-        which, epochs, numbers = self._locate(np.arange(begin + first, begin + stop))
+        position = self.steps.at(step)
+        if position is None:
+            return []
+        first, stop = self.share.part(self.steps.size(position))
+        places = np.arange(position.consumed + first, position.consumed + stop)
+        which, epochs, numbers = self._locate(places)
         drawn = zip(which.tolist(), epochs.tolist(), numbers.tolist(), strict=True)
         return [
             DrawnSample(step, self.share.rank, row, self.names[source], number, epoch)
@@ -160,54 +197,130 @@ class Batches:
         ]
 
     def draws_of(self, source: int, sample: int, epoch: int) -> DrawnSample | None:
-        """Where a sample of a source is drawn in an epoch; None if the order ends before."""
+        """Where a sample of a source is drawn in an epoch; None if no batch holds it."""
         (place,) = self._orders[source].positions(np.array([sample]), epoch).tolist()
-        position = place if self._mixture is None else self._mixture.position(source, place)
-        if position is None or (self.end is not None and position >= self.end):
+        in_order = place if self._mixture is None else self._mixture.position(source, place)
+        found = None if in_order is None else self.steps.find(in_order)
+        if in_order is None or found is None:
             return None
-        step, at = divmod(position, self.share.batch_size)
-        size = self.size(step * self.share.batch_size)
-        if at >= size:  # in a last batch that is left out
-            return None
-        rank, row = self.share.place(at, size)
-        return DrawnSample(step, rank, row, self.names[source], sample, epoch)
+        rank, row = self.share.place(in_order - found.consumed, self.steps.size(found))
+        return DrawnSample(found.step, rank, row, self.names[source], sample, epoch)
 
-    def _read(self, starts: list[int]) -> Iterator[Samples]:
-        parts = [self.share.part(self.size(start)) for start in starts]
-        positions = [
-            np.arange(start + first, start + stop)
-            for start, (first, stop) in zip(starts, parts, strict=True)
-        ]
-        which, _, numbers = self._locate(np.concatenate(positions))
-        borders = np.cumsum([len(each) for each in positions])[:-1]
-        for sources_here, numbers_here in zip(
-            np.split(which, borders), np.split(numbers, borders), strict=True
-        ):
-            yield self._gather(sources_here, numbers_here)
+    def tokens_of(self, drawn: DrawnSample) -> Samples:
+        """The tokens of a drawn sample: shape (T + 1,), or the T inputs of a packed row."""
+        source, one = self.names.index(drawn.source), np.zeros(1, np.int64)
+        numbers = np.array([drawn.sample])
+        located = _Located(drawn.step, one + source, numbers, [(source, one, numbers)])
+        found: Samples
+        if self._packing is None:
+            found = self._tokens(located, np.dtype(np.uint32))[0]
+        else:
+            found = self._rows(
+                located, Fields.checked(["inputs"], np.dtype(np.uint32), None)
+            ).inputs[0]
+        return found
 
-    def _locate(self, positions: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-        """The source index, epoch and sample number of each position, which must increase."""
+    def _locate_from(self, position: Position, step: int) -> Iterator[_Located]:
+        many = 1
+        while self.steps.size(position):
+            # Start with one batch at a time, so that the first one is ready soon.
+            numbers: list[int] = []
+            places: list[Numbers] = []
+            while len(numbers) < many and (size := self.steps.size(position)):
+                first, stop = self.share.part(size)
+                numbers.append(position.step)
+                places.append(np.arange(position.consumed + first, position.consumed + stop))
+                position = self.steps.advance(position, step)
+            which, _, samples = self._locate(np.concatenate(places))
+            sizes = [len(each) for each in places]
+            ends = np.cumsum(sizes).tolist()
+            groups = _by_source(which, samples, sizes)
+            for number, size, end, group in zip(numbers, sizes, ends, groups, strict=True):
+                here = slice(end - size, end)
+                yield _Located(number, which[here], samples[here], group)
+            many = min(2 * many, max(1, _SPAN // (step * self.steps.sizes(position.step))))
+
+    def _locate(self, places: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+        """The source index, epoch and sample number of places of the order, which must increase."""
         if self._mixture is None:
-            epochs = positions // len(self.sources[0])
-            return np.zeros_like(positions), epochs, self._orders[0](positions)
-        if not len(positions):
-            return positions, positions, positions
-        first = int(positions[0])
-        which, numbers = self._mixture.draws(first, int(positions[-1]) + 1)
-        which, numbers = which[positions - first], numbers[positions - first]
+            epochs = places // len(self.sources[0])
+            return np.zeros_like(places), epochs, self._orders[0](places)
+        if not len(places):
+            return places, places, places
+        first = int(places[0])
+        which, numbers = self._mixture.draws(first, int(places[-1]) + 1)
+        which, numbers = which[places - first], numbers[places - first]
         found, epochs = np.empty_like(numbers), np.empty_like(numbers)
         for source, here in _groups(which):
             found[here] = self._orders[source](numbers[here])
             epochs[here] = numbers[here] // len(self.sources[source])
         return which, epochs, found
 
-    def _gather(self, which: Numbers, numbers: Numbers) -> Samples:
-        if self._mixture is None:
-            return gather(self.sources[0], numbers)
-        rows = np.empty((len(numbers), self._width), np.uint32)
-        for source, here in _groups(which):
-            rows[here] = gather(self.sources[source], numbers[here])
-        return rows
+    def _request(self, located: _Located) -> None:
+        for source, _, numbers in located.by_source:
+            if hasattr(self.readers[source], "request"):
+                self.readers[source].request(numbers)
+
+    def _read(self, located: _Located) -> Batch:
+        length = self._lengths(located.step)
+        if self._fields is None:
+            return _cut(self._tokens(located, self._dtype), length)
+        most = self._packing.max_documents if self._packing else None
+        return self._fields.of(self._rows(located, self._fields).cut(length), most)
+
+    def _rows(self, located: _Located, fields: Fields) -> Rows:
+        begins: Bools | None = None
+        if self._packing is not None:
+            shape = len(located.numbers), self._width - 1
+            inputs, targets = np.empty(shape, fields.dtype), np.empty(shape, fields.dtype)
+            begins = np.empty(shape, np.bool_) if fields.need_documents else None
+            for source, rows, numbers in located.by_source:
+                self.readers[source].fill(inputs, targets, begins, rows, numbers)
+        else:
+            tokens = self._tokens(located, np.dtype(np.uint32))
+            inputs, targets = tokens[:, :-1], tokens[:, 1:]
+            if fields.need_documents:
+                begins = starts(inputs, self._eots[located.which][:, np.newaxis])
+        counts: Bools | None = None
+        if fields.need_mask:
+            counts = targets != self._eots[located.which][:, np.newaxis]
+            for source, rows, numbers in located.by_source:
+                if hasattr(self.readers[source], "loss_mask"):
+                    counts[rows] &= self.readers[source].loss_mask(numbers)
+        which = located.which.astype(np.int32)
+        shared = self._packing is None
+        return Rows(inputs, targets, begins, counts, which, located.numbers, shared)
+
+    def _tokens(self, located: _Located, dtype: np.dtype[Any]) -> Samples:
+        """The samples: shape (rows, T + 1)."""
+        tokens = np.empty((len(located.numbers), self._width), dtype)
+        for source, rows, numbers in located.by_source:
+            gather_into(self.sources[source], tokens, rows, numbers)
+        return tokens
+
+    def _end_tokens(self) -> Numbers:
+        """The EOT of each source, where a field needs it."""
+        if self._fields is None or not self._fields.need_documents:
+            return np.zeros(len(self.sources), np.int64)
+        for source in self.sources:
+            if not hasattr(source, "eot"):
+                raise UsageError(
+                    "a source does not say which token starts its documents (eot), so fields "
+                    "that depend on documents cannot be computed. Leave them out."
+                )
+        return np.array([source.eot for source in self.sources], np.int64)
+
+
+def _cut(tokens: Samples, length: int) -> Samples:
+    """Rows of T + 1 tokens as rows of length + 1; the last token of each begins the next."""
+    rows, width = tokens.shape
+    times = (width - 1) // length
+    if times == 1:
+        return tokens
+    found = np.empty((rows, times, length + 1), tokens.dtype)
+    found[..., :-1] = tokens[:, :-1].reshape(rows, times, length)
+    found[..., -1] = tokens[:, length::length]
+    return found.reshape(-1, length + 1)
 
 
 def _groups(which: Numbers) -> Iterator[tuple[int, Numbers]]:
@@ -215,3 +328,24 @@ def _groups(which: Numbers) -> Iterator[tuple[int, Numbers]]:
     order = np.argsort(which, kind="stable")
     values, firsts = np.unique(which[order], return_index=True)
     yield from zip(values.tolist(), np.split(order, firsts[1:]), strict=False)
+
+
+def _by_source(
+    which: Numbers, samples: Numbers, sizes: list[int]
+) -> list[list[tuple[int, Numbers, Numbers]]]:
+    """For each of consecutive batches: its sources, each with its rows and their samples.
+
+    Sorts once for all batches: a sort per batch would cost as much as reading it.
+    """
+    batch = np.repeat(np.arange(len(sizes)), sizes)
+    order = np.lexsort((which, batch))
+    rows = order - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    which, samples = which[order], samples[order]
+    changes = np.flatnonzero((np.diff(which) != 0) | (np.diff(batch) != 0)) + 1
+    borders = [0, *changes.tolist(), len(order)]
+    found: list[list[tuple[int, Numbers, Numbers]]] = [[] for _ in sizes]
+    for first, stop in pairwise(borders):
+        if first < stop:
+            group = int(which[first]), rows[first:stop], samples[first:stop]
+            found[batch[first]].append(group)
+    return found

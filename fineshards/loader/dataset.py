@@ -16,6 +16,7 @@ from fineshards.loader.arguments import checked_integer
 from fineshards.loader.boundaries import document_starts
 from fineshards.loader.mapped import MappedShards
 from fineshards.loader.remote import RemoteShards
+from fineshards.loader.sample_sources import Samples
 from fineshards.loader.split_shards import SplitShards
 from fineshards.shards.job import load_redaction
 from fineshards.shards.manifest import Manifest
@@ -175,6 +176,11 @@ class TokenDataset:
         return self._split.tokens
 
     @property
+    def dtype(self) -> np.dtype[np.unsignedinteger]:
+        """The dtype of the tokens on disk: uint16 or uint32."""
+        return self._split.dtype
+
+    @property
     def eot(self) -> int:
         """The token that starts every document and occurs nowhere else."""
         return self._split.eot
@@ -210,12 +216,64 @@ class TokenDataset:
             IndexError: A number is out of range.
             OutputError: A shard is missing or damaged.
         """
-        self._check_range(indices)
         rows = np.empty((len(indices), self.sequence_length + 1), np.uint32)
+        self.gather_into(rows, np.arange(len(indices)), indices)
+        return rows
+
+    def gather_into(
+        self, out: Samples, rows: npt.NDArray[np.int64], indices: npt.NDArray[np.int64]
+    ) -> None:
+        """Copies samples into rows of an array.
+
+        Args:
+            out: Shape (any, T + 1), of any integer dtype that holds the tokens.
+            rows: The row of each sample: int64, shape (n,).
+            indices: Sample numbers, as in `gather`: int64, shape (n,).
+
+        Raises:
+            IndexError: A number is out of range.
+            OutputError: A shard is missing or damaged.
+        """
+        self._check_range(indices)
         starts = indices.astype(np.int64) * self.sequence_length
         shards, offsets = np.divmod(starts, self._split.layout.shard_tokens)
-        self._files().fill(rows, shards.tolist(), offsets.tolist())
-        return rows
+        self._files().fill(out, rows.tolist(), shards.tolist(), offsets.tolist())
+
+    def read_tokens(self, start: int, stop: int) -> npt.NDArray[np.unsignedinteger]:
+        """Consecutive tokens of the split, wherever samples begin.
+
+        Args:
+            start: The first token, from 0.
+            stop: The end, exclusive; at most `tokens`.
+
+        Returns:
+            Shape (stop - start,), in the dtype on disk: uint16 or uint32. A read-only view of the
+            file where all tokens are in one mapped shard, which stays open as long as the view is
+            used; else a copy.
+
+        Raises:
+            IndexError: The range is not within the split.
+            OutputError: A shard is missing or damaged.
+
+        Example:
+            >>> from fineshards import TokenDataset
+            >>> dataset = TokenDataset(dataset_folder, sequence_length=1024)
+            >>> bool((dataset.read_tokens(1024, 2049) == dataset[1]).all())
+            True
+        """
+        start, stop = checked_integer("start", start), checked_integer("stop", stop)
+        if not 0 <= start <= stop <= self.tokens:
+            raise IndexError(f"tokens [{start}, {stop}) are not within the split's {self.tokens}")
+        if start == stop:
+            return np.empty(0, self._split.dtype)
+        files, (shard, offset) = self._files(), divmod(start, self._split.layout.shard_tokens)
+        found = None
+        if isinstance(files, MappedShards):
+            found = files.view(shard, offset, stop - start)
+        if found is None:
+            found = np.empty(stop - start, self._split.dtype)
+            files.fill(found[None], [0], [shard], [offset])
+        return found
 
     def loss_mask(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which labels of samples count: all but the tokens of the documents to `skip`.
@@ -304,7 +362,28 @@ class TokenDataset:
             176 151 888 0
         """
         begin = self._number(index) * self.sequence_length
-        end = begin + self.sequence_length + 1
+        return self.documents_between(begin, begin + self.sequence_length + 1)
+
+    def documents_between(self, begin: int, end: int) -> list[SampleDocument]:
+        """The documents that tokens [begin, end) of the split touch, as in `documents`.
+
+        Args:
+            begin: The first token, from 0.
+            end: The end, exclusive; at most `tokens`.
+
+        Returns:
+            One SampleDocument per document; `begin` and `end` count from the first token.
+
+        Raises:
+            UsageError: pyarrow is not installed.
+            OutputError: A document table is missing or damaged.
+
+        Example:
+            >>> from fineshards import TokenDataset
+            >>> dataset = TokenDataset(dataset_folder, sequence_length=1024)
+            >>> [document.row for document in dataset.documents_between(0, 200)]
+            [175, 176]
+        """
         size = self._split.layout.shard_tokens
         found: list[SampleDocument] = []
         for shard in range(begin // size, (end - 1) // size + 1):
