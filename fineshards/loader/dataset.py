@@ -72,6 +72,9 @@ class TokenDataset:
         cache_bytes: On `gs://`, size of the in-memory cache in bytes; 1 GiB by default.
         generation: Which generation to read, from 1, of a dataset that grows. Its samples are
             always the same, whatever is appended later. Default: the latest.
+        after_generation: Leaves out the samples that this earlier generation has. Sample 0 is the
+            first one that it has not, and begins with its last tokens, which were too few for a
+            sample. Default: all samples.
         skip: Documents that `loss_mask` leaves out: their numbers in the dataset, or `redacted` for
             all that were redacted until now, in whatever generation. Default: none.
 
@@ -108,6 +111,7 @@ class TokenDataset:
         cache_bytes: int = CACHE_BYTES,
         generation: int | None = None,
         skip: Literal["redacted"] | Sequence[int] | None = None,
+        after_generation: int | None = None,
     ) -> None:
         self.sequence_length = checked_integer("sequence_length", sequence_length, 1)
         self._read_bytes = checked_integer("read_bytes", read_bytes, 1)
@@ -115,6 +119,16 @@ class TokenDataset:
         if generation is not None:
             generation = checked_integer("generation", generation, 1)
         self._split = SplitShards.open(open_storage(str(path)), split, generation)
+        # The first token of sample 0; tokens and samples are counted from there.
+        self._begin = 0
+        if after_generation is not None:
+            self._begin = self._tokens_of(after_generation)
+        if len(self) == 0 and self._begin:
+            raise UsageError(
+                f"{path}: after generation {after_generation} the {split} split has "
+                f"{self.tokens:,} tokens, but a sample of sequence_length {sequence_length:,} "
+                f"needs {sequence_length + 1:,}. Wait until more is appended."
+            )
         if len(self) == 0:
             raise UsageError(
                 f"{path}: the {split} split has {self._split.tokens:,} tokens, but a sample of "
@@ -133,7 +147,7 @@ class TokenDataset:
 
         It stays the same when documents are redacted, because nothing moves then.
         """
-        return self._split.fingerprint
+        return self._split.fingerprint + self._from
 
     @property
     def generation(self) -> int:
@@ -166,14 +180,14 @@ class TokenDataset:
         job = Manifest.load_finished(self._split.storage).job
         for generation in range(1, job.generation + 1):
             found = job.at(generation).fingerprint(redactions=False)
-            if fingerprint == f"{found}/{self._split.name}":
+            if fingerprint == f"{found}/{self._split.name}{self._from}":
                 return generation
         return None
 
     @property
     def tokens(self) -> int:
-        """The number of tokens in the split."""
-        return self._split.tokens
+        """The number of tokens in the split, from the first of sample 0 on."""
+        return self._split.tokens - self._begin
 
     @property
     def dtype(self) -> np.dtype[np.unsignedinteger]:
@@ -188,11 +202,13 @@ class TokenDataset:
     @property
     def shard_bounds(self) -> npt.NDArray[np.int64]:
         """int64, shape (shards + 1,): samples `[b[s], b[s + 1])` begin in shard s."""
-        starts = np.arange(self._split.shards + 1) * self._split.layout.shard_tokens
-        return np.minimum(-(-starts // self.sequence_length), len(self))
+        size = self._split.layout.shard_tokens
+        # Without the shards before sample 0.
+        starts = np.arange(self._begin // size, self._split.shards + 1) * size - self._begin
+        return np.clip(-(-starts // self.sequence_length), 0, len(self))
 
     def __len__(self) -> int:
-        return (self._split.tokens - 1) // self.sequence_length
+        return (self.tokens - 1) // self.sequence_length
 
     def __getitem__(self, index: int) -> npt.NDArray[np.uint32]:
         """One sample: uint32, shape (T + 1,). A negative index counts from the end."""
@@ -235,7 +251,7 @@ class TokenDataset:
             OutputError: A shard is missing or damaged.
         """
         self._check_range(indices)
-        starts = indices.astype(np.int64) * self.sequence_length
+        starts = self._begin + indices.astype(np.int64) * self.sequence_length
         shards, offsets = np.divmod(starts, self._split.layout.shard_tokens)
         self._files().fill(out, rows.tolist(), shards.tolist(), offsets.tolist())
 
@@ -243,7 +259,7 @@ class TokenDataset:
         """Consecutive tokens of the split, wherever samples begin.
 
         Args:
-            start: The first token, from 0.
+            start: The first token, from 0, which is the first token of sample 0.
             stop: The end, exclusive; at most `tokens`.
 
         Returns:
@@ -266,7 +282,8 @@ class TokenDataset:
             raise IndexError(f"tokens [{start}, {stop}) are not within the split's {self.tokens}")
         if start == stop:
             return np.empty(0, self._split.dtype)
-        files, (shard, offset) = self._files(), divmod(start, self._split.layout.shard_tokens)
+        size = self._split.layout.shard_tokens
+        files, (shard, offset) = self._files(), divmod(self._begin + start, size)
         found = None
         if isinstance(files, MappedShards):
             found = files.view(shard, offset, stop - start)
@@ -298,7 +315,7 @@ class TokenDataset:
         self._check_range(indices)
         if self._skipped is None:
             self._skipped = self._find_skipped()
-        starts = indices.astype(np.int64) * self.sequence_length + 1
+        starts = self._begin + indices.astype(np.int64) * self.sequence_length + 1
         return masked(self._skipped, starts, self.sequence_length)
 
     def _find_skipped(self) -> npt.NDArray[np.int64]:
@@ -368,7 +385,7 @@ class TokenDataset:
         """The documents that tokens [begin, end) of the split touch, as in `documents`.
 
         Args:
-            begin: The first token, from 0.
+            begin: The first token, from 0, which is the first token of sample 0.
             end: The end, exclusive; at most `tokens`.
 
         Returns:
@@ -384,6 +401,7 @@ class TokenDataset:
             >>> [document.row for document in dataset.documents_between(0, 200)]
             [175, 176]
         """
+        begin, end = self._begin + begin, self._begin + end
         size = self._split.layout.shard_tokens
         found: list[SampleDocument] = []
         for shard in range(begin // size, (end - 1) // size + 1):
@@ -427,6 +445,22 @@ class TokenDataset:
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_reader": None, "_dataset": None, "_process": None}
+
+    @property
+    def _from(self) -> str:
+        """The part of the fingerprint that says where sample 0 begins."""
+        return f"/from token {self._begin}" if self._begin else ""
+
+    def _tokens_of(self, earlier: int) -> int:
+        """The tokens that are inputs of the samples of an earlier generation."""
+        earlier = checked_integer("after_generation", earlier, 1)
+        if earlier >= self.generation:
+            raise UsageError(
+                f"after_generation is {earlier}, but generation {self.generation} is read. Give an "
+                "earlier one."
+            )
+        split = SplitShards.open(self._split.storage, self._split.name, earlier)
+        return (split.tokens - 1) // self.sequence_length * self.sequence_length
 
     def _check_range(self, indices: npt.NDArray[np.int64]) -> None:
         if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
