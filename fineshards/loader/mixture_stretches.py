@@ -104,7 +104,7 @@ class Stretches:
                 return None
         whole = integer_weights(weights)
         if at == draw and len(joining := np.flatnonzero(self.joins == at)):
-            hashes = [key(self._seed, "phase", self._names[source]) for source in joining]
+            hashes = [key(self._seed, "phase", self._names[source]) for source in joining.tolist()]
             start = key(self._seed, "phases", *([at] if at else []))
             before.phases[joining] = spread_phases(whole[joining], hashes, start)
         return before.reweighted(whole)

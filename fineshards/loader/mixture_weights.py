@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import chain
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,7 +18,7 @@ Row: TypeAlias = tuple[Weight, ...]
 
 
 def checked_weights(
-    names: Sequence[str], initial: Iterable[object], schedule: object
+    names: Sequence[str], initial: Iterable[Any], schedule: object
 ) -> dict[int, Row]:
     """The weights of all sources from each draw on at which they change, in the order of `names`.
 
@@ -47,14 +47,14 @@ def exact_text(weight: Weight) -> str:
     return str(above) if below == 1 else f"{above}/{below}"
 
 
-def _rows(names: Sequence[str], schedule: object) -> dict[int, tuple[object, ...]]:
+def _rows(names: Sequence[str], schedule: object) -> dict[int, tuple[Any, ...]]:
     """The schedule, with the weights in the order of `names`."""
     if not isinstance(schedule, Mapping):
         raise UsageError(
             f"schedule is {schedule!r}; give a mapping from draws to the weights of all sources."
         )
     every = set(names)
-    rows = {}
+    rows: dict[int, tuple[Any, ...]] = {}
     for at, weights in schedule.items():
         is_draw = isinstance(at, int | np.integer) and not isinstance(at, bool)
         if not is_draw or not 0 < at < MAX_DRAWS:
@@ -78,7 +78,7 @@ def _rows(names: Sequence[str], schedule: object) -> dict[int, tuple[object, ...
     return rows
 
 
-def _are_plain(rows: Iterable[tuple[object, ...]]) -> bool:
+def _are_plain(rows: Iterable[tuple[Any, ...]]) -> bool:
     """Whether all weights are valid floats and integers: thousands of rows, checked at once."""
     rows = list(rows)
     if not set(map(type, chain.from_iterable(rows))) <= {int, float}:
@@ -90,7 +90,7 @@ def _are_plain(rows: Iterable[tuple[object, ...]]) -> bool:
     return bool(((weights >= 0) & (weights < np.inf)).all() and weights.any(axis=1).all())
 
 
-def _checked_row(names: Sequence[str], at: int, row: Sequence[object]) -> Row:
+def _checked_row(names: Sequence[str], at: int, row: Sequence[Any]) -> Row:
     checked: list[Weight] = []
     for name, weight in zip(names, row, strict=True):
         is_number = isinstance(weight, int | float | Fraction | np.integer | np.floating)
