@@ -137,21 +137,19 @@ class Stretch:
 
         Each source keeps its count and its progress towards its next draw.
         """
-        drawn, tick = self._count_off(draws - self.first)
-        counts = self.counts + drawn
-        phases = _residue(self.weights, tick, self.phases, drawn)
-        # An exhausted source has no next draw.
-        phases[counts >= self.caps] = 0
-        return Stretch(draws, self.weights, phases, counts, self.caps)
+        drawn, phases = self._count_off(draws - self.first)
+        return Stretch(draws, self.weights, phases, self.counts + drawn, self.caps)
 
     def reweighted(self, weights: Numbers) -> Stretch:
         """The stretch with other weights from its beginning."""
-        # A source of weight 0 must not be due.
-        phases = np.where(weights == 0, np.minimum(self.phases, UNIT - 1), self.phases)
+        phases = self.phases
+        if not weights.all():
+            # A source of weight 0 must not be due.
+            phases = np.where(weights == 0, np.minimum(phases, UNIT - 1), phases)
         return Stretch(self.first, weights, phases, self.counts, self.caps)
 
-    def _count_off(self, wanted: int) -> tuple[Numbers, int]:
-        """Draws from each source among `wanted` of this stretch, and the tick of the last (or 0).
+    def _count_off(self, wanted: int) -> tuple[Numbers, Numbers]:
+        """Draws from each source among the first `wanted`, and its phase after the last of them.
 
         In Python integers: a schedule changes thousands of times among a few sources, and numpy
         takes longer for few numbers.
@@ -186,7 +184,12 @@ class Stretch:
                 heapreplace(waiting, (due, source))
             else:
                 heappop(waiting)
-        return np.array(drawn, dtype=np.int64), tick
+        # An exhausted source has no next draw.
+        progress = [
+            tick * weight + phase - number * UNIT if number < room else 0
+            for weight, phase, number, room in zip(weights, phases, drawn, rooms, strict=True)
+        ]
+        return np.array(drawn, dtype=np.int64), np.array(progress, dtype=np.int64)
 
     def _around(self, start: int, stop: int) -> tuple[Numbers, Numbers, Numbers]:
         """Draws in order, from `start` or some before, up to `stop` or some after.

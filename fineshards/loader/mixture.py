@@ -41,13 +41,17 @@ class Mixture:
 
     After n draws, a source of weight w among K sources has w * n draws to within
     1 + w * (K / 2 - 1) + 2^-9, up to the first change of weights and while no source is dropped.
-    Between two changes, its draws deviate by less than (1 + w * (K - 2)) * (1 + 2^-10).
+    Between two changes, its draws deviate by less than (1 + w * (K - 2)) * (1 + 2^-10). K counts
+    the sources that have a weight at that time.
+
+    The first n draws do not depend on weights from draw n on, nor on sources that had no weight
+    before. So weights may be changed, and sources added, where a run is resumed.
 
     Args:
         sources: Maps each name to (source, weight). A source is a TokenDataset or any other
             `fineshards.loader.sample_sources.Source`. Weights are ints, floats or Fractions with
             any sum. They are exact to 2^-50 of their sum, and a positive weight counts as at least
-            that. A source of weight 0 is drawn only if the schedule changes its weight.
+            that. A source of weight 0 joins when the schedule gives it a weight.
         seed: Any integer. Another seed may interleave the sources differently.
         exhausted: What happens when all samples of a source are drawn. `repeat` starts the source
             again; a BatchLoader shuffles each of its epochs differently. `stop` ends the mixture
@@ -62,7 +66,7 @@ class Mixture:
         sources: The sources, in the same order.
         lengths: The sources' numbers of samples: int64, shape (sources,).
         length: The number of draws; None if the mixture is endless.
-        fingerprint: Identifies the sources, the weights and all other arguments.
+        fingerprint: Identifies the sources that are ever drawn, and all that the order depends on.
 
     Raises:
         UsageError: The sources, weights or schedule do not form a mixture.

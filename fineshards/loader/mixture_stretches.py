@@ -50,6 +50,7 @@ class Stretches:
         has_weight = np.array(list(changes.values()), dtype=bool)
         first = np.array(self._starts)[has_weight.argmax(axis=0)]
         self.joins: Numbers = np.where(has_weight.any(axis=0), first, -1)
+        self._join_draws = set(self.joins.tolist())
         self.length: int | None = None
         caps = lengths if exhausted == "drop" else np.full(len(lengths), ENDLESS)
         weights, phases, counts = np.zeros((3, len(lengths)), dtype=np.int64)
@@ -103,7 +104,8 @@ class Stretches:
             if not any(weights):
                 return None
         whole = integer_weights(weights)
-        if at == draw and len(joining := np.flatnonzero(self.joins == at)):
+        if at == draw and at in self._join_draws:
+            joining = np.flatnonzero(self.joins == at)
             hashes = [key(self._seed, "phase", self._names[source]) for source in joining.tolist()]
             start = key(self._seed, "phases", *([at] if at else []))
             before.phases[joining] = spread_phases(whole[joining], hashes, start)
