@@ -214,13 +214,13 @@ class Mixture:
             draws: A number of draws, from 0.
 
         Returns:
-            The source; None if there is none of that name, or others have been drawn.
-
-        Raises:
-            IndexError: The mixture has fewer draws.
+            The source; None if there is none of that name, or others have been drawn, or the
+            mixture has fewer draws.
         """
+        if "" not in self.names or (self.length is not None and draws > self.length):
+            return None
         drawn = {name for name, count in self.counts(draws).items() if count}
-        return self.sources[self.names.index("")] if drawn == {""} else None
+        return self.sources[self.names.index("")] if drawn <= {""} else None
 
     def counts(self, draws: int) -> dict[str, int]:
         """Draws from each source among the first `draws` draws.
