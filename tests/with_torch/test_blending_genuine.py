@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from megatron.core.datasets import helpers_cpp
 from megatron.core.datasets.utils import normalize
@@ -44,6 +44,8 @@ weights_of_a_run = st.lists(
 )
 
 
+# The first call compiles.
+@settings(deadline=None)
 @given(weights_of_a_run, st.integers(0, 500))
 def test_rows_are_those_of_the_helper(weights: list[float], size: int) -> None:
     once = normalize(weights)
@@ -60,6 +62,7 @@ def test_long_arrays_are_those_of_the_helper(count: int) -> None:
     check(normalize(range(1, count + 1)), 20_000)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=20))
 def test_exhaustive_rows_are_those_of_the_helper(lengths: list[int]) -> None:
     check_exhaustive(lengths)
