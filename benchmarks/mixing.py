@@ -2,7 +2,8 @@
 
 The compiled loop is `blending_reference.cpp`: the rule of Megatron's helper, written independently
 and compiled with its flags; it is not Megatron's code. `greedy` is compiled too where numba is
-installed; the first call, which compiles it, is not timed.
+installed; the first call, which compiles it, is not timed. "greedy without numba" is the loop that
+runs where it is not.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ from rich.console import Console
 from benchmarks.contestants import ROOT
 from benchmarks.timings import Timing, in_turn
 from fineshards.errors import FineshardsError
+from fineshards.loader import blending
 from fineshards.loader.blending import greedy, nanoset
 from fineshards.loader.mixture import Mixture
 
 # Draws start at this position, which is too far to count up to.
 _FAR = 10**10
 _SOURCES, _MANY_SOURCES = 10, 10_000
+_BLENDED = (2, 10, 50, 500)
 _DRAWS, _SIZE = 1_000_000, 1_000_000
+_CHANGES = 5_000
 _SEED = 1
 
 
@@ -95,7 +99,11 @@ def time_mixing(work: Path, rounds: int, shrink: int, console: Console) -> list[
 
     Raises FineshardsError if the arrays differ from those of the compiled loop.
     """
-    return [*_time_draws(rounds, shrink), *_time_index_arrays(work, rounds, shrink, console)]
+    return [
+        *_time_draws(rounds, shrink),
+        *_time_schedules(rounds, shrink),
+        *_time_index_arrays(work, rounds, shrink, console),
+    ]
 
 
 def _time_draws(rounds: int, shrink: int) -> list[Timing]:
@@ -114,23 +122,77 @@ def _time_draws(rounds: int, shrink: int) -> list[Timing]:
     ]
 
 
-def _time_index_arrays(work: Path, rounds: int, shrink: int, console: Console) -> list[Timing]:
-    weights, size = _weights(_SOURCES), _SIZE // shrink
-    lengths = [size // _SOURCES] * _SOURCES
-    actions: dict[str, Callable[[], object]] = {
-        "greedy": lambda: greedy(weights, size),
-        "nanoset": lambda: nanoset(lengths, size, weights),
+def _time_schedules(rounds: int, shrink: int) -> list[Timing]:
+    """Starting with a schedule of thousands of changes, and resuming after all of them."""
+    changes = _CHANGES // shrink
+    random = np.random.default_rng(_SEED).random((changes, _SOURCES)).tolist()
+    names = list(map(str, range(_SOURCES)))
+    sources = {name: (_Nothing(10**6), 1.0) for name in names}
+    schedule = {
+        1000 * at: dict(zip(names, weights, strict=True)) for at, weights in enumerate(random, 1)
     }
+    end = 1000 * (changes + 1)
+    actions = {
+        "start": lambda: Mixture(sources, schedule=schedule).draws(0, 1),
+        "resume at the end": lambda: Mixture(sources, schedule=schedule).draws(end, end + 1),
+    }
+    return [
+        Timing(f"{name}, {changes:,} changes of {_SOURCES} weights", 1, "mixtures", runs)
+        for name, runs in in_turn(actions, rounds).items()
+    ]
+
+
+def _time_index_arrays(work: Path, rounds: int, shrink: int, console: Console) -> list[Timing]:
     blend = compiled_loop(work)
     if blend is None:
         console.print("g++ is not installed: greedy is not compared with a compiled loop.")
-        greedy(weights, 1)
-    else:
-        actions = {"compiled loop": lambda: blend(weights, size, 1)} | actions
-        theirs, ours = blend(weights, size, 1), greedy(weights, size)
-        if not (np.array_equal(ours[0], theirs[0]) and np.array_equal(ours[1], theirs[1])):
-            raise FineshardsError("greedy returned other arrays than the compiled loop.")
-    return [
-        Timing(name, size, "samples", runs, beside="compiled loop" if name == "greedy" else None)
+    lengths = [_SIZE // shrink // _SOURCES] * _SOURCES
+    actions: dict[str, Callable[[], object]] = {
+        "nanoset": lambda: nanoset(lengths, _SIZE // shrink, _weights(_SOURCES))
+    }
+    actions["nanoset"]()
+    timings = [
+        Timing(name, sum(lengths), "samples", runs)
         for name, runs in in_turn(actions, rounds).items()
     ]
+    for count in _BLENDED:
+        timings += _time_greedy(count, blend, rounds, shrink)
+    return timings
+
+
+def _time_greedy(
+    count: int,
+    blend: Callable[..., tuple[np.ndarray, np.ndarray]] | None,
+    rounds: int,
+    shrink: int,
+) -> list[Timing]:
+    weights, size, slow_size = _weights(count), _SIZE // shrink, max(1, _SIZE // shrink // 20)
+    named = f", {count} sources"
+    compiled = f"compiled loop{named}"
+    actions: dict[str, Callable[[], object]] = {
+        f"greedy{named}": lambda: greedy(weights, size, rule="megatron"),
+        f"greedy without numba{named}": lambda: without_numba(weights, slow_size),
+    }
+    ours = greedy(weights, size, rule="megatron")
+    if blend is not None:
+        actions = {compiled: lambda: blend(weights, size, 0)} | actions
+        if not np.array_equal(ours, blend(weights, size, 0)):
+            raise FineshardsError("greedy returned other arrays than the compiled loop.")
+    return [
+        Timing(
+            name,
+            slow_size if name.startswith("greedy without") else size,
+            "samples",
+            runs,
+            beside=compiled if blend is not None and name != compiled else None,
+        )
+        for name, runs in in_turn(actions, rounds).items()
+    ]
+
+
+def without_numba(weights: list[float], size: int) -> tuple[np.ndarray, np.ndarray]:
+    """`greedy(weights, size, rule="megatron")` as it runs where numba is not installed."""
+    sources, numbers = np.empty(size, np.int16), np.empty(size, np.int64)
+    caps = np.full(len(weights), np.inf)
+    blending._fill(np.array(weights), caps, 0, sources, numbers)
+    return sources, numbers

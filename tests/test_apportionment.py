@@ -75,7 +75,7 @@ def test_a_stretch_that_follows_with_the_same_weights_changes_no_draw(
     at = 0
     for _ in range(3):
         at = data.draw(st.integers(at, DRAWS))
-        stretch = stretch.follow(at, stretch.weights)
+        stretch = stretch.follow(at)
         assert pairs(stretch.draws(at, DRAWS)) == every[at:]
 
 

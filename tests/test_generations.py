@@ -22,7 +22,7 @@ from support.growing import (
 from support.oracle import shards_in
 
 import fineshards
-from fineshards import BatchLoader, TokenDataset
+from fineshards import BatchLoader, Mixture, TokenDataset
 from fineshards.errors import OutputError, UsageError
 from fineshards.pipeline.cli import main
 
@@ -119,6 +119,90 @@ def test_a_state_is_of_its_generation(generations: list[Path]) -> None:
     with training(opened(last, generation=1)) as loader:
         loader.load_state_dict(state)
         assert all(np.array_equal(next(loader), batch) for batch in expected)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize(("earlier", "generation"), [(1, 2), (1, 3), (2, 3), (2, None)])
+def test_what_was_added_is_read_by_itself(
+    generations: list[Path], split: str, earlier: int, generation: int | None
+) -> None:
+    folder = generations[2]
+    first = len(opened(folder, split, earlier))
+    documents = opened(folder, split, generation).documents
+    skip = sorted({each.number for sample in (0, first, -2) for each in documents(sample)[:1]})
+    kinds: dict[str, Any] = {"sequence_length": LENGTH, "generation": generation, "skip": skip}
+    whole = TokenDataset(folder, split, **kinds)
+    added = TokenDataset(folder, split, **kinds, after_generation=earlier)
+    numbers = np.arange(len(added))
+    assert len(added) == len(whole) - first
+    assert np.array_equal(added.gather(numbers), whole.gather(first + numbers))
+    rows = np.zeros((len(added), LENGTH + 1), np.int64)
+    added.gather_into(rows, numbers[::-1].copy(), numbers)
+    assert np.array_equal(rows[::-1], whole.gather(first + numbers))
+    masks = whole.loss_mask(first + numbers)
+    assert np.array_equal(added.loss_mask(numbers), masks)
+    assert 0 < masks.sum() < masks.size
+    assert added.tokens == whole.tokens - first * LENGTH
+    assert np.array_equal(
+        added.read_tokens(0, added.tokens), whole.read_tokens(first * LENGTH, whole.tokens)
+    )
+    for number in range(0, len(added), 5):
+        assert np.array_equal(added[number], whole[first + number])
+        assert added.documents(number) == whole.documents(first + number)
+        assert np.array_equal(added.boundaries(number), whole.boundaries(first + number))
+    with pytest.raises(IndexError):
+        added[len(added)]
+    # The shard of each sample, from the first that has one.
+    shards = (first + numbers) * LENGTH // 700
+    bounds = added.shard_bounds
+    assert bounds[0] == 0
+    assert bounds[-1] == len(added)
+    found = np.searchsorted(bounds, numbers, side="right") - 1
+    assert np.array_equal(found, shards - first * LENGTH // 700)
+    assert added.fingerprint != whole.fingerprint
+    assert added.generation_of(added.fingerprint) == whole.generation
+    with BatchLoader(added, 4, seed=1, shuffle_shards=2, epochs=1) as loader:
+        read = np.concatenate(list(loader))
+    assert len(read) // 4 == len(added) // 4
+    assert {row.tobytes() for row in read} <= {row.tobytes() for row in added.gather(numbers)}
+
+
+def test_a_run_goes_on_with_what_was_added(generations: list[Path]) -> None:
+    old, whole = opened(generations[2], generation=1), opened(generations[2])
+    with BatchLoader(Mixture({"web": (old, 1)}, exhausted="drop"), 4, seed=5) as loader:
+        read = [next(loader) for _ in range(3)]
+        state = loader.state_dict()
+    added = TokenDataset(generations[2], sequence_length=LENGTH, after_generation=1)
+    joined = Mixture(
+        {"web": (old, 1), "new": (added, 0)},
+        exhausted="drop",
+        schedule={12: {"web": len(old) - 12, "new": len(added)}},
+    )
+    with BatchLoader(joined, 4, seed=5, drop_last=False) as loader:
+        loader.load_state_dict(state)
+        read += list(loader)
+    # Every sample of the latest generation once.
+    rows = np.concatenate(read)
+    assert len(rows) == len(whole)
+    expected = whole.gather(np.arange(len(whole)))
+    assert sorted(map(bytes, rows)) == sorted(map(bytes, expected))
+
+
+def test_what_was_added_after_a_generation_that_is_not_earlier(generations: list[Path]) -> None:
+    for after, words in (
+        (2, "after_generation is 2, but generation 2 is read"),
+        (9, "after_generation is 9, but generation 2 is read"),
+        (0, "after_generation is 0; give an integer of at least 1"),
+        (True, "after_generation is True"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            TokenDataset(
+                generations[2], sequence_length=LENGTH, generation=2, after_generation=after
+            )
+    # Too little for a sample: all of the earlier generation, but for a token, is one.
+    length = opened(generations[2], generation=2).tokens - 1
+    with pytest.raises(UsageError, match=r"after generation 2 the train split has .* Wait until"):
+        TokenDataset(generations[2], sequence_length=length, after_generation=2)
 
 
 def test_a_training_goes_on_while_the_dataset_grows(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, SAMPLE
+from support.growing import append, build, write_rows
 
 from benchmarks.made_up_dataset import make_dataset
 from fineshards.pipeline.cli import main
@@ -65,6 +66,8 @@ def test_the_examples_of_mixing_run_and_print_what_the_page_shows(
     for name, samples in (("web", 488), ("code", 400)):
         folder = open_storage(str(tmp_path / "out" / name))
         make_dataset(folder, samples * 2048 + 1, shard_tokens=10**5)
+    make_dataset(open_storage(str(tmp_path / "out" / "math")), 2048 * 9, shard_tokens=10**5)
+    grow_a_dataset(tmp_path / "out" / "news", tmp_path)
     monkeypatch.chdir(tmp_path)
     page = MIXING.read_text()
     names: dict[str, object] = {}
@@ -81,6 +84,16 @@ def test_the_examples_of_mixing_run_and_print_what_the_page_shows(
     shown_plan = re.search(r"^    web .*$", page, re.MULTILINE)
     assert shown_plan is not None
     assert shown_plan[0].split() in [line.split() for line in capsys.readouterr().out.splitlines()]
+
+
+def grow_a_dataset(folder: Path, work: Path) -> None:
+    """A dataset of two generations, of which the first has more than 40 samples of 2,048 tokens."""
+    first, second = (
+        write_rows(work / f"{number}.parquet", [{"text": f"{number} {at} " * 3000} for at in rows])
+        for number, rows in enumerate((range(30), range(5)))
+    )
+    build(folder, first, "--test_fraction=0")
+    append(folder, second)
 
 
 @pytest.mark.parametrize("page", [LOADER, MIXING, PACKING], ids=lambda page: page.name)

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from heapq import heapify, heappop, heapreplace
 from math import lcm
 
 import numpy as np
@@ -42,16 +43,17 @@ ENDLESS = 1 << 62
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-def integer_weights(weights: Sequence[Fraction]) -> Numbers:
+def integer_weights(weights: Sequence[int | float | Fraction]) -> Numbers:
     """Weights as integers with the sum 2^50, by largest remainders; a positive one is at least 1.
 
     Each differs from the exact quotient by less than 1, unless one had to be raised to 1. Weights
     must not be negative, and at least one must be positive.
     """
-    denominator = lcm(*(weight.denominator for weight in weights))
-    numerators = [int(weight * denominator) for weight in weights]
+    ratios = [weight.as_integer_ratio() for weight in weights]
+    denominator = lcm(*[below for _, below in ratios])
+    numerators = [above * (denominator // below) for above, below in ratios]
     total = sum(numerators)
-    shares = [divmod(each * WEIGHT_SUM, total) for each in numerators]
+    shares = [divmod(each << WEIGHT_BITS, total) for each in numerators]
     rounded = [share for share, _ in shares]
     by_remainder = sorted(range(len(shares)), key=lambda source: -shares[source][1])
     for source in by_remainder[: WEIGHT_SUM - sum(rounded)]:
@@ -104,18 +106,15 @@ class Stretch:
 
     def counts_at(self, draws: int) -> Numbers:
         """Draws from each source among the first `draws` draws (at least `first`)."""
-        return self._at(draws)[0]
+        before, sources, _ = self._around(draws, draws)
+        here = draws - self.first - int(before.sum())
+        return self.counts + before + np.bincount(sources[:here], minlength=len(before))
 
     def draws(self, start: int, stop: int) -> tuple[Numbers, Numbers]:
         """The draws [start, stop) of the mixture: (source indices, numbers within the source)."""
-        before, after = self.counts_at(start), self.counts_at(stop)
-        drawn = after - before
-        sources = np.repeat(np.arange(len(drawn)), drawn)
-        ends = np.cumsum(drawn)
-        numbers = np.arange(stop - start) + np.repeat(before - (ends - drawn), drawn)
-        # Stable, so that draws of one tick stay in the order of the sources.
-        order = np.argsort(self._ticks(sources, numbers), kind="stable")
-        return sources[order], numbers[order]
+        before, sources, numbers = self._around(start, stop)
+        begin = self.first + int(before.sum())
+        return sources[start - begin : stop - begin], numbers[start - begin : stop - begin]
 
     def position(self, source: int, number: int) -> int:
         """The draw of the mixture that takes number `number` of a source, counted from 0.
@@ -133,42 +132,105 @@ class Stretch:
         wanted = (number - int(self.counts[source]) + 1) * UNIT - int(self.phases[source])
         return max(0, -(-wanted // int(self.weights[source])))
 
-    def follow(self, draws: int, weights: Numbers) -> Stretch:
-        """The stretch with other weights that follows the first `draws` draws.
+    def follow(self, draws: int) -> Stretch:
+        """The stretch with the same weights that follows the first `draws` draws.
 
         Each source keeps its count and its progress towards its next draw.
         """
-        counts, tick = self._at(draws)
-        drawn = counts - self.counts
-        phases = _residue(self.weights, tick, self.phases, drawn)
-        # An exhausted source has no next draw, and a source of weight 0 must not be due.
-        phases[counts >= self.caps] = 0
-        phases[weights == 0] = np.minimum(phases[weights == 0], UNIT - 1)
-        return Stretch(draws, weights, phases, counts, self.caps)
+        drawn, phases = self._count_off(draws - self.first)
+        return Stretch(draws, self.weights, phases, self.counts + drawn, self.caps)
 
-    def _at(self, draws: int) -> tuple[Numbers, int]:
-        """Counts after `draws` draws, and the tick of the last of them (0 if there is none)."""
-        wanted = draws - self.first
-        if wanted == 0:
-            return self.counts.copy(), 0
-        # No tick up to `low` is late enough: even without caps there are fewer draws by then.
-        phases = int(self.phases.sum(dtype=np.float64) / UNIT) + 1
-        low = max(0, (wanted - phases - 1) * TICKS_PER_DRAW) - 1
-        step = 2 * TICKS_PER_DRAW * len(self.weights)
-        while int(self._drawn(low + step).sum()) < wanted:
-            low += step
-            step *= 2
-        high = low + step
-        while high - low > 1:
-            middle = (low + high) // 2
-            if int(self._drawn(middle).sum()) < wanted:
-                low = middle
+    def reweighted(self, weights: Numbers) -> Stretch:
+        """The stretch with other weights from its beginning."""
+        phases = self.phases
+        if not weights.all():
+            # A source of weight 0 must not be due.
+            phases = np.where(weights == 0, np.minimum(phases, UNIT - 1), phases)
+        return Stretch(self.first, weights, phases, self.counts, self.caps)
+
+    def _count_off(self, wanted: int) -> tuple[Numbers, Numbers]:
+        """Draws from each source among the first `wanted`, and its phase after the last of them.
+
+        In Python integers: a schedule changes thousands of times among a few sources, and numpy
+        takes longer for few numbers.
+        """
+        weights, phases = self.weights.tolist(), self.phases.tolist()
+        rooms = (self.caps - self.counts).tolist()
+        # As in `_tick_before`, but with fewer draws than wanted.
+        tick = (wanted * UNIT - sum(phases)) // WEIGHT_SUM - 1
+        drawn = _drawn_by(tick, weights, phases, rooms)
+        while (missing := wanted - sum(drawn) - 2 * len(drawn)) > 0:
+            active = sum(
+                weight
+                for weight, number, room in zip(weights, drawn, rooms, strict=True)
+                if number < room
+            )
+            tick += missing * UNIT // active + 1
+            drawn = _drawn_by(tick, weights, phases, rooms)
+        waiting = [
+            (max(0, -((phase - (number + 1) * UNIT) // weight)), source)
+            for source, (weight, phase, number, room) in enumerate(
+                zip(weights, phases, drawn, rooms, strict=True)
+            )
+            if weight and number < room
+        ]
+        heapify(waiting)
+        tick = 0
+        for _ in range(wanted - sum(drawn)):
+            tick, source = waiting[0]
+            drawn[source] += 1
+            if drawn[source] < rooms[source]:
+                due = -((phases[source] - (drawn[source] + 1) * UNIT) // weights[source])
+                heapreplace(waiting, (due, source))
             else:
-                high = middle
-        before = self._drawn(low)
-        due = self._drawn(high) > before
-        due &= np.cumsum(due) <= wanted - int(before.sum())
-        return self.counts + before + due, high
+                heappop(waiting)
+        # An exhausted source has no next draw.
+        progress = [
+            tick * weight + phase - number * UNIT if number < room else 0
+            for weight, phase, number, room in zip(weights, phases, drawn, rooms, strict=True)
+        ]
+        return np.array(drawn, dtype=np.int64), np.array(progress, dtype=np.int64)
+
+    def _around(self, start: int, stop: int) -> tuple[Numbers, Numbers, Numbers]:
+        """Draws in order, from `start` or some before, up to `stop` or some after.
+
+        Returns the draws from each source before them in this stretch, and of each its source and
+        the number within the source.
+        """
+        _, before, _ = self._tick_before(start - self.first)
+        high, after, active = self._tick_before(stop - self.first)
+        while (missing := stop - self.first - int(after.sum())) > 0:
+            # Draws and weights differ by less than one draw per source, so this is late enough,
+            # unless a source ends before.
+            high += (missing + len(after)) * UNIT // active + 1
+            after, active = self._drawn_and_active(high)
+        drawn = after - before
+        sources = np.repeat(np.arange(len(drawn)), drawn)
+        firsts = self.counts + before - (np.cumsum(drawn) - drawn)
+        numbers = np.arange(len(sources)) + np.repeat(firsts, drawn)
+        # Stable, so that draws of one tick stay in the order of the sources.
+        order = np.argsort(self._ticks(sources, numbers), kind="stable")
+        return before, sources[order], numbers[order]
+
+    def _tick_before(self, wanted: int) -> tuple[int, Numbers, int]:
+        """A tick with at most `wanted` draws up to it, and not many fewer.
+
+        Returns the tick, the draws from each source up to it, and the weight of the sources that
+        have not ended by then.
+        """
+        # The sum of the phases does not fit into 64 bits; this is at least as much.
+        phases = int(((self.phases >> 30) + 1).sum()) << 30
+        tick = max(-1, (wanted * UNIT - phases) // WEIGHT_SUM)
+        drawn, active = self._drawn_and_active(tick)
+        # Only where sources have ended by then.
+        while (missing := wanted - int(drawn.sum()) - 2 * len(drawn)) > 0:
+            tick += missing * UNIT // active + 1
+            drawn, active = self._drawn_and_active(tick)
+        return tick, drawn, active
+
+    def _drawn_and_active(self, tick: int) -> tuple[Numbers, int]:
+        drawn = self._drawn(tick)
+        return drawn, int(self.weights[drawn < self.caps - self.counts].sum())
 
     def _drawn(self, tick: int) -> Numbers:
         """Draws from each source in this stretch, up to and including a tick; -1 is before all."""
@@ -187,6 +249,16 @@ class Stretch:
         estimate = ((drawn * float(UNIT) - phases) / weights).astype(np.int64)
         ticks = estimate - _residue(weights, estimate, phases, drawn) // weights
         return np.maximum(ticks, 0)
+
+
+def _drawn_by(tick: int, weights: list[int], phases: list[int], rooms: list[int]) -> list[int]:
+    """`Stretch._drawn` in Python integers. rooms: draws until each source ends."""
+    if tick < 0:
+        return [0] * len(weights)
+    return [
+        min((tick * weight + phase) >> UNIT_BITS, room)
+        for weight, phase, room in zip(weights, phases, rooms, strict=True)
+    ]
 
 
 def _residue(weights: Numbers, ticks: Numbers | int, phases: Numbers, drawn: Numbers) -> Numbers:

@@ -1,4 +1,4 @@
-"""The index arrays of Megatron's BlendableDataset and nanotron's Nanosets.
+"""The index arrays of Megatron's BlendedDataset and nanotron's Nanosets.
 
 Both choose, sample by sample, the source that is furthest behind its weight. They are for runs that
 were started with such arrays; new runs need none with `fineshards.Mixture`.
@@ -8,8 +8,10 @@ The rule is a loop over the samples. numba compiles it where it is installed (th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
+from typing import Literal, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -21,42 +23,104 @@ from fineshards.loader.sample_sources import Numbers
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.signedinteger]
 
+# From this many sources on, the compiled loop is faster in two halves.
+_MANY = 8
+
 
 def greedy(
-    weights: Sequence[float], size: int, lengths: Sequence[int] | None = None
+    weights: Sequence[float],
+    size: int,
+    lengths: Sequence[int] | None = None,
+    rule: Literal["corrected", "megatron"] = "corrected",
 ) -> tuple[Indices, Numbers]:
-    """Megatron's index arrays: the source of each sample, and its number within the source.
+    """Index arrays by Megatron's rule: the source of each sample, and its number within the source.
 
-    Sample i comes from the source with the largest w * (i + 1) - count, the first of equals. Here w
-    is the source's share of the weights and count its samples so far, in doubles, as in
-    `build_blending_indices` of Megatron-LM (megatron/core/datasets/helpers.cpp). That helper uses
-    max(i, 1) for i + 1: its first two samples have the same target, and every later sample has
-    the target of the one before. Weights whose sum is 1 up to rounding are not divided by it again.
+    Sample i comes from the source with the largest w * target - count, the first of equals. Here w
+    is the source's share of the weights and count its samples so far, in doubles. The target is
+    i + 1 in the corrected rule. In `build_blending_indices` of Megatron-LM
+    (megatron/core/datasets/helpers.cpp) it is max(i, 1), so that every sample but the first has
+    the target of the one before.
+
+    Weights whose sum is 1 up to rounding are used as they are, as that helper does. Other weights
+    are divided by their sum. `megatron_weights` makes those that Megatron passes to its helper.
 
     Args:
         weights: One number of at least 0 per source, at least one positive.
-        size: The number of samples.
+        size: The number of samples. Shorter arrays are the beginning of longer ones.
         lengths: The number of samples of each source; numbers wrap to 0 there. None lets them
-            grow without a limit.
+            grow without a limit, as Megatron does.
+        rule: `corrected`, or `megatron` for the rows of Megatron's helper, bit for bit.
 
     Returns:
         (sources, numbers), both of shape (size,). Sources are int16 as in Megatron, or int32 if
         there are more than 2^15 sources. Numbers are int64.
 
     Raises:
-        UsageError: The weights, the size or the lengths are not valid.
+        UsageError: The weights, the size, the lengths or the rule are not valid.
 
     Example:
         >>> sources, numbers = greedy([0.6, 0.4], size=5)
         >>> sources.tolist(), numbers.tolist()
         ([0, 1, 0, 1, 0], [0, 0, 1, 1, 2])
+        >>> greedy([0.6, 0.4], size=5, rule="megatron")[0].tolist()
+        [0, 1, 0, 1, 0]
     """
-    shares = _normalized(weights)
+    shares = _shares(weights)
     size = checked_integer("size", size, 0)
-    sources, numbers = _sequence(shares, size, first_target=1)
-    if lengths is not None:
-        numbers %= _checked_lengths(lengths, shares)[sources]
+    if rule not in ("corrected", "megatron"):
+        raise UsageError(f"rule is {rule!r}; choose 'corrected' or 'megatron'.")
+    wraps = None if lengths is None else _checked_lengths(lengths, len(shares))
+    sources, numbers = _sequence(shares, size, first_target=int(rule == "corrected"))
+    if wraps is not None:
+        numbers %= wraps[sources]
     return sources, numbers
+
+
+def megatron_weights(weights: Sequence[float]) -> list[float]:
+    """The weights that Megatron passes to its helper for the weights of a run's arguments.
+
+    Megatron divides them by their sum, and the results by theirs, which is 1 up to rounding. This
+    decides which of two sources comes first where both are equally far behind.
+
+    Args:
+        weights: One number of at least 0 per source, as given to Megatron.
+
+    Returns:
+        The weights for `greedy(..., rule="megatron")`.
+
+    Raises:
+        UsageError: The weights are not valid.
+
+    Example:
+        >>> megatron_weights([0.1, 0.5, 0.3, 0.1])
+        [0.10000000000000002, 0.5000000000000001, 0.30000000000000004, 0.10000000000000002]
+    """
+    twice: list[float] = _divided(_divided(_checked_weights(weights))).tolist()
+    return twice
+
+
+def exhaustive(lengths: Sequence[int]) -> tuple[Indices, Numbers]:
+    """Megatron's index arrays where no weights are given: every sample of every source once.
+
+    As `build_exhaustive_blending_indices` of Megatron-LM. The rule is that of `greedy` with the
+    lengths as weights, among the sources that have samples left.
+
+    Args:
+        lengths: The number of samples of each source, at least 1.
+
+    Returns:
+        (sources, numbers), both of shape (sum(lengths),), with the dtypes of `greedy`.
+
+    Raises:
+        UsageError: The lengths are not valid.
+
+    Example:
+        >>> sources, numbers = exhaustive([3, 1])
+        >>> sources.tolist(), numbers.tolist()
+        ([0, 1, 0, 0], [0, 0, 1, 2])
+    """
+    caps = _checked_lengths(lengths)
+    return _sequence(caps / float(caps.sum()), int(caps.sum()), 0, caps.astype(np.float64))
 
 
 def nanoset(
@@ -64,95 +128,199 @@ def nanoset(
     samples: int,
     weights: Sequence[float] | None = None,
     seed: int = 1234,
+    rule: Literal["nanotron", "documentation"] = "nanotron",
 ) -> tuple[Indices, Numbers]:
-    """Nanosets' dataset_index and dataset_sample_index (nanotron, docs/nanoset.md).
+    """The dataset_index and dataset_sample_index of nanotron's Nanosets.
 
     An epoch has as many samples as all datasets together. Its rows follow the rule of Megatron's
-    helper, with max(i, 1), wrap at each dataset's length, and are shuffled by `RandomState(seed)`.
-    The result is copies of this epoch, cut at `samples`.
-
-    As in `greedy`, weights are not divided by a sum that is 1 up to rounding. This reproduces the
-    documented example. nanotron's code always divides, which breaks some ties of its weights
-    (0.1, 0.5, 0.3, 0.1) differently; pass the quotients to reproduce the code.
+    helper, wrap at each dataset's length, and are shuffled by `RandomState(seed)`. The result is
+    copies of this epoch, cut at `samples`.
 
     Args:
         lengths: The number of samples of each dataset, at least 1.
         samples: The length of the arrays.
         weights: One number of at least 0 per dataset; None for the lengths.
         seed: An integer from 0 to 2^32 - 1.
+        rule: `nanotron` gives what its code (src/nanotron/data/nanoset.py) gives, which always
+            divides the weights by their sum. `documentation` gives the example of its
+            docs/nanoset.md, where weights whose sum is 1 up to rounding are used as they are.
 
     Returns:
         (sources, numbers), both of shape (samples,). Sources are int16 or int32, numbers int64.
 
     Raises:
-        UsageError: The weights, the lengths, `samples` or the seed are not valid.
+        UsageError: The weights, the lengths, `samples`, the seed or the rule are not valid.
 
     Example:
         >>> sources, numbers = nanoset([2, 1], samples=6)
         >>> sources.tolist(), numbers.tolist()
         ([0, 1, 0, 0, 1, 0], [0, 0, 1, 0, 0, 1])
     """
-    shares = _normalized(lengths if weights is None else weights)
-    wraps = _checked_lengths(lengths, shares)
+    if rule not in ("nanotron", "documentation"):
+        raise UsageError(f"rule is {rule!r}; choose 'nanotron' or 'documentation'.")
+    given = _checked_weights(lengths if weights is None else weights)
+    shares = _divided(given) if rule == "nanotron" else _shares(given)
+    wraps = _checked_lengths(lengths, len(shares))
     samples, seed = checked_integer("samples", samples, 0), checked_integer("seed", seed)
     if not 0 <= seed < 2**32:
         raise UsageError(f"seed is {seed}; Nanosets need one from 0 to 2^32 - 1.")
-    epoch = int(wraps.sum())
-    sources, numbers = _sequence(shares, epoch, first_target=0)
+    sources, numbers = _sequence(shares, int(wraps.sum()), first_target=0)
     numbers %= wraps[sources]
-    order = np.random.RandomState(seed).permutation(epoch)
-    return np.resize(sources[order], samples), np.resize(numbers[order], samples)
+    order = np.random.RandomState(seed).permutation(len(sources))
+    with _within_memory(samples):
+        return np.resize(sources[order], samples), np.resize(numbers[order], samples)
 
 
-def _normalized(weights: Sequence[float]) -> Floats:
-    given = np.array(weights, dtype=np.float64)
+def _checked_weights(weights: Sequence[float] | Floats) -> Floats:
+    """The weights as doubles."""
+    try:
+        given = np.array(weights, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        given = np.empty(0)
     if given.ndim != 1 or not len(given):
-        raise UsageError("blending needs a list of weights, one per source.")
-    if not np.isfinite(given).all() or (given < 0).any() or not given.any():
+        raise UsageError("blending needs a list of weights, one number per source.")
+    is_boolean = any(isinstance(weight, bool | np.bool_) for weight in weights)
+    if is_boolean or not np.isfinite(given).all() or (given < 0).any() or not given.any():
         raise UsageError(
-            f"the weights {list(weights)} cannot be blended: give numbers of at least 0, at least "
-            "one positive."
+            f"the weights {_shown(weights)} cannot be blended: give numbers of at least 0, at "
+            "least one positive."
         )
-    total = np.sum(given)
-    is_rounding = abs(total - 1) <= len(given) * np.finfo(np.float64).eps
-    shares: Floats = given if is_rounding else given / total
+    return given
+
+
+def _shares(weights: Sequence[float] | Floats) -> Floats:
+    """The weights, divided by their sum unless it is 1 up to rounding."""
+    given = _checked_weights(weights)
+    is_rounding = abs(np.sum(given) - 1) <= len(given) * np.finfo(np.float64).eps
+    return given if is_rounding else _divided(given)
+
+
+def _divided(weights: Floats) -> Floats:
+    shares: Floats = weights / np.sum(weights)
     return shares
 
 
-def _checked_lengths(lengths: Sequence[int], shares: Floats) -> Numbers:
-    wraps = np.array(lengths, dtype=np.int64)
-    if wraps.shape != shares.shape or (wraps < 1).any():
+def _checked_lengths(lengths: Sequence[int], count: int | None = None) -> Numbers:
+    """The lengths as int64; raises UsageError if there are not `count` of at least 1."""
+    checked = [checked_integer("a length", length, 1) for length in _listed(lengths)]
+    count = max(1, len(checked)) if count is None else count
+    if len(checked) != count:
+        raise UsageError(f"{count} sources need {count} lengths, not {_shown(checked)}.")
+    if sum(checked) >= 1 << 63:
+        raise UsageError(f"the lengths {_shown(checked)} are too large to be indexed.")
+    return np.array(checked, dtype=np.int64)
+
+
+def _listed(lengths: Sequence[int]) -> list[SupportsIndex]:
+    try:
+        return list(lengths)
+    except TypeError:
+        raise UsageError(f"the lengths are {lengths!r}; give one integer per source.") from None
+
+
+def _shown(values: object) -> str:
+    """The values in one line that is not too long."""
+    text = repr(values).replace("\n", " ")
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+@contextmanager
+def _within_memory(size: int) -> Iterator[None]:
+    """Raises UsageError where arrays of `size` rows cannot be allocated."""
+    try:
+        yield
+    except (MemoryError, ValueError):
         raise UsageError(
-            f"{len(shares)} sources need {len(shares)} lengths of at least 1, not {list(lengths)}."
-        )
-    return wraps
+            f"index arrays of {size:,} samples do not fit into memory; make shorter ones."
+        ) from None
 
 
-def _sequence(shares: Floats, size: int, first_target: int) -> tuple[Indices, Numbers]:
-    """Each row's source and number; the target of row i is max(i + first_target, 1)."""
+def _sequence(
+    shares: Floats, size: int, first_target: int, caps: Floats | None = None
+) -> tuple[Indices, Numbers]:
+    """Each row's source and number; the target of row i is max(i + first_target, 1).
+
+    caps: how many samples each source has; None for no limit.
+    """
     kind = np.int16 if len(shares) <= 1 << 15 else np.int32
-    sources: Indices = np.empty(size, kind)
-    numbers: Numbers = np.empty(size, np.int64)
-    _fastest_fill()(shares, first_target, sources, numbers)
+    with _within_memory(size):
+        sources: Indices = np.empty(size, kind)
+        numbers: Numbers = np.empty(size, np.int64)
+    caps = np.full(len(shares), np.inf) if caps is None else caps
+    _fastest_fill(len(shares) >= _MANY)(shares, caps, first_target, sources, numbers)
     return sources, numbers
 
 
-def _fill(shares: Floats, first_target: int, sources: Indices, numbers: Numbers) -> None:
-    """Applies the rule to each row in turn. Plain enough for numba to compile."""
+def _fill(
+    shares: Floats, caps: Floats, first_target: int, sources: Indices, numbers: Numbers
+) -> None:
+    """Applies the rule to each row in turn."""
     counts = np.zeros(len(shares))
     for row in range(len(sources)):
         source = (shares * max(row + first_target, 1) - counts).argmax()
         sources[row] = source
         numbers[row] = counts[source]
         counts[source] += 1
+        if counts[source] == caps[source]:
+            # Nothing is further ahead, so it is never chosen again.
+            counts[source] = np.inf
 
 
-@lru_cache(maxsize=1)
-def _fastest_fill() -> Callable[[Floats, int, Indices, Numbers], None]:
-    """`_fill`, compiled if numba is installed. Both round alike, so the arrays are the same."""
+def _fill_few(
+    shares: Floats, caps: Floats, first_target: int, sources: Indices, numbers: Numbers
+) -> None:
+    """`_fill` in loops that numba compiles."""
+    counts = np.zeros(len(shares))
+    for row in range(len(sources)):
+        target = float(max(row + first_target, 1))
+        source, most = 0, shares[0] * target - counts[0]
+        for here in range(1, len(shares)):
+            behind = shares[here] * target - counts[here]
+            if behind > most:
+                source, most = here, behind
+        number = counts[source]
+        sources[row] = source
+        numbers[row] = number
+        counts[source] = number + 1 if number + 1 < caps[source] else np.inf
+
+
+def _fill_many(
+    shares: Floats, caps: Floats, first_target: int, sources: Indices, numbers: Numbers
+) -> None:
+    """`_fill_few` for two or more sources, in two halves: a comparison waits for the one before."""
+    counts = np.zeros(len(shares))
+    half = len(shares) // 2
+    for row in range(len(sources)):
+        target = float(max(row + first_target, 1))
+        source, most = 0, shares[0] * target - counts[0]
+        second, most_of_second = half, shares[half] * target - counts[half]
+        for here in range(1, half):
+            behind = shares[here] * target - counts[here]
+            if behind > most:
+                source, most = here, behind
+            there = here + half
+            behind = shares[there] * target - counts[there]
+            if behind > most_of_second:
+                second, most_of_second = there, behind
+        if most_of_second > most:
+            source, most = second, most_of_second
+        if 2 * half < len(shares):
+            last = len(shares) - 1
+            if shares[last] * target - counts[last] > most:
+                source = last
+        number = counts[source]
+        sources[row] = source
+        numbers[row] = number
+        counts[source] = number + 1 if number + 1 < caps[source] else np.inf
+
+
+@lru_cache(maxsize=2)
+def _fastest_fill(is_many: bool) -> Callable[[Floats, Floats, int, Indices, Numbers], None]:
+    """The fill for many or few sources, compiled if numba is installed; else `_fill`."""
     try:
         from numba import njit
     except ImportError:
         return _fill
-    compiled: Callable[[Floats, int, Indices, Numbers], None] = njit(_fill)
+    compiled: Callable[[Floats, Floats, int, Indices, Numbers], None]
+    compiled = njit(_fill_many if is_many else _fill_few)
     return compiled

@@ -75,6 +75,9 @@ class TokenDataset:
         cache_bytes: On `gs://`, size of the in-memory cache in bytes; 1 GiB by default.
         generation: Which generation to read, from 1, of a dataset that grows. Its samples are
             always the same, whatever is appended later. Default: the latest.
+        after_generation: Leaves out the samples that this earlier generation has. Sample 0 is the
+            first one that it has not, and begins with its last tokens, which were too few for a
+            sample. Default: all samples.
         skip: Documents that `loss_mask` leaves out: their numbers in the dataset, or `redacted` for
             all that were redacted until now, in whatever generation. Default: none.
         check: What is compared with the manifest when a shard is first read: `header`, its size and
@@ -119,6 +122,7 @@ class TokenDataset:
         skip: Literal["redacted"] | Sequence[int] | None = None,
         check: Literal["header", "open"] = "header",
         mapped: bool = True,
+        after_generation: int | None = None,
     ) -> None:
         self.sequence_length = checked_integer("sequence_length", sequence_length, 1)
         self._read_bytes = checked_integer("read_bytes", read_bytes, 1)
@@ -129,6 +133,16 @@ class TokenDataset:
             raise UsageError(f"path is {path!r}; give the folder of a dataset.")
         storage = open_storage(os.fspath(path))
         self._split = OPEN_SHARDS.with_room(lambda: SplitShards.open(storage, split, generation))
+        # The first token of sample 0; tokens and samples are counted from there.
+        self._begin = 0
+        if after_generation is not None:
+            self._begin = self._tokens_of(after_generation)
+        if len(self) == 0 and self._begin:
+            raise UsageError(
+                f"{path}: after generation {after_generation} the {split} split has "
+                f"{self.tokens:,} tokens, but a sample of sequence_length {sequence_length:,} "
+                f"needs {sequence_length + 1:,}. Wait until more is appended."
+            )
         if len(self) == 0:
             raise UsageError(
                 f"{path}: the {split} split has {self._split.tokens:,} tokens, but a sample of "
@@ -148,7 +162,7 @@ class TokenDataset:
 
         It stays the same when documents are redacted, because nothing moves then.
         """
-        return self._split.fingerprint
+        return self._split.fingerprint + self._from
 
     @property
     def generation(self) -> int:
@@ -181,14 +195,14 @@ class TokenDataset:
         job = Manifest.load_finished(self._split.storage).job
         for generation in range(1, job.generation + 1):
             found = job.at(generation).fingerprint(redactions=False)
-            if fingerprint == f"{found}/{self._split.name}":
+            if fingerprint == f"{found}/{self._split.name}{self._from}":
                 return generation
         return None
 
     @property
     def tokens(self) -> int:
-        """The number of tokens in the split."""
-        return self._split.tokens
+        """The number of tokens in the split, from the first of sample 0 on."""
+        return self._split.tokens - self._begin
 
     @property
     def dtype(self) -> np.dtype[np.unsignedinteger]:
@@ -203,11 +217,13 @@ class TokenDataset:
     @property
     def shard_bounds(self) -> npt.NDArray[np.int64]:
         """int64, shape (shards + 1,): samples `[b[s], b[s + 1])` begin in shard s."""
-        starts = np.arange(self._split.shards + 1) * self._split.layout.shard_tokens
-        return np.minimum(-(-starts // self.sequence_length), len(self))
+        size = self._split.layout.shard_tokens
+        # Without the shards before sample 0.
+        starts = np.arange(self._begin // size, self._split.shards + 1) * size - self._begin
+        return np.clip(-(-starts // self.sequence_length), 0, len(self))
 
     def __len__(self) -> int:
-        return (self._split.tokens - 1) // self.sequence_length
+        return (self.tokens - 1) // self.sequence_length
 
     def __getitem__(self, index: int) -> npt.NDArray[np.uint32]:
         """One sample: uint32, shape (T + 1,). A negative index counts from the end."""
@@ -257,7 +273,7 @@ class TokenDataset:
         """Consecutive tokens of the split, wherever samples begin.
 
         Args:
-            start: The first token, from 0.
+            start: The first token, from 0, which is the first token of sample 0.
             stop: The end, exclusive; at most `tokens`.
 
         Returns:
@@ -280,7 +296,8 @@ class TokenDataset:
             raise IndexError(f"tokens [{start}, {stop}) are not within the split's {self.tokens}")
         if start == stop:
             return np.empty(0, self._split.dtype)
-        files, (shard, offset) = self._files(), divmod(start, self._split.layout.shard_tokens)
+        size = self._split.layout.shard_tokens
+        files, (shard, offset) = self._files(), divmod(self._begin + start, size)
         found = None
         if isinstance(files, LocalShards):
             found = files.view(shard, offset, stop - start)
@@ -321,7 +338,7 @@ class TokenDataset:
             >>> int((~dataset.loss_mask(np.array([0, 1]))).sum())
             737
         """
-        starts = checked_numbers(indices, len(self)) * self.sequence_length + 1
+        starts = checked_numbers(indices, len(self)) * self.sequence_length + self._begin + 1
         if self._skipped is None:
             self._skipped = self._find_skipped()
         return masked(self._skipped, starts, self.sequence_length)
@@ -393,7 +410,7 @@ class TokenDataset:
         """The documents that tokens [begin, end) of the split touch, as in `documents`.
 
         Args:
-            begin: The first token, from 0.
+            begin: The first token, from 0, which is the first token of sample 0.
             end: The end, exclusive; at most `tokens`.
 
         Returns:
@@ -409,6 +426,7 @@ class TokenDataset:
             >>> [document.row for document in dataset.documents_between(0, 200)]
             [175, 176]
         """
+        begin, end = self._begin + begin, self._begin + end
         size = self._split.layout.shard_tokens
         found: list[SampleDocument] = []
         for shard in range(begin // size, (end - 1) // size + 1):
@@ -454,9 +472,25 @@ class TokenDataset:
         return self.__dict__ | {"_reader": None, "_dataset": None, "_process": None}
 
     def _fill(self, out: Samples, rows: Sequence[int], numbers: npt.NDArray[np.int64]) -> None:
-        starts = numbers * self.sequence_length
+        starts = self._begin + numbers * self.sequence_length
         shards, offsets = np.divmod(starts, self._split.layout.shard_tokens)
         self._files().fill(out, rows, shards.tolist(), offsets.tolist())
+
+    @property
+    def _from(self) -> str:
+        """The part of the fingerprint that says where sample 0 begins."""
+        return f"/from token {self._begin}" if self._begin else ""
+
+    def _tokens_of(self, earlier: int) -> int:
+        """The tokens that are inputs of the samples of an earlier generation."""
+        earlier = checked_integer("after_generation", earlier, 1)
+        if earlier >= self.generation:
+            raise UsageError(
+                f"after_generation is {earlier}, but generation {self.generation} is read. Give an "
+                "earlier one."
+            )
+        split = SplitShards.open(self._split.storage, self._split.name, earlier)
+        return (split.tokens - 1) // self.sequence_length * self.sequence_length
 
     def _number(self, index: int) -> int:
         index = checked_integer("the sample's number", index)

@@ -1,43 +1,32 @@
 """Mixtures: which source each training sample comes from, and which sample of it.
 
-The only precomputed data are the stretches of constant weights: one per entry of a schedule, and a
-few more with `drop`. The arithmetic within a stretch is in `fineshards.loader.apportionment`.
+Weights are checked in `mixture_weights`. The draws are computed from stretches of constant weights,
+in `mixture_stretches`; the arithmetic within a stretch is in `apportionment`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-import operator
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from fractions import Fraction
-from typing import Literal, TypeAlias, get_args
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Literal, get_args
 
 import numpy as np
 
 from fineshards.errors import UsageError
-from fineshards.loader.apportionment import (
-    ENDLESS,
-    MAX_DRAWS,
-    WEIGHT_SUM,
-    Stretch,
-    integer_weights,
-    spread_phases,
-)
+from fineshards.loader.apportionment import MAX_DRAWS, WEIGHT_SUM
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.mixture_plan import SourcePlan, table
-from fineshards.loader.permutation import key
+from fineshards.loader.mixture_stretches import Stretches
+from fineshards.loader.mixture_weights import Weight, checked_weights, exact_text, in_samples
 from fineshards.loader.sample_sources import Numbers, Source
 
-Weight: TypeAlias = int | float | Fraction
 Exhausted = Literal["repeat", "stop", "drop"]
 
-# Part of every fingerprint: changes when the order of any mixture changes.
-ALGORITHM_VERSION = 1
-# With `drop`, a new stretch begins when less than this weight is left: weights are rescaled there.
-_REBALANCE_BELOW = WEIGHT_SUM // 16
+# Part of every fingerprint: changes when the order of any mixture changes. Mixtures whose sources
+# all have a weight at the start have the order of version 1, and its number.
+ALGORITHM_VERSION = 2
 
 
 class Mixture:
@@ -52,13 +41,17 @@ class Mixture:
 
     After n draws, a source of weight w among K sources has w * n draws to within
     1 + w * (K / 2 - 1) + 2^-9, up to the first change of weights and while no source is dropped.
-    Between two changes, its draws deviate by less than (1 + w * (K - 2)) * (1 + 2^-10).
+    Between two changes, its draws deviate by less than (1 + w * (K - 2)) * (1 + 2^-10). K counts
+    the sources that have a weight at that time.
+
+    The first n draws do not depend on weights from draw n on, nor on sources that had no weight
+    before. So weights may be changed, and sources added, where a run is resumed.
 
     Args:
         sources: Maps each name to (source, weight). A source is a TokenDataset or any other
             `fineshards.loader.sample_sources.Source`. Weights are ints, floats or Fractions with
             any sum. They are exact to 2^-50 of their sum, and a positive weight counts as at least
-            that. A source of weight 0 is drawn only if the schedule changes its weight.
+            that. A source of weight 0 joins when the schedule gives it a weight.
         seed: Any integer. Another seed may interleave the sources differently.
         exhausted: What happens when all samples of a source are drawn. `repeat` starts the source
             again; a BatchLoader shuffles each of its epochs differently. `stop` ends the mixture
@@ -73,7 +66,7 @@ class Mixture:
         sources: The sources, in the same order.
         lengths: The sources' numbers of samples: int64, shape (sources,).
         length: The number of draws; None if the mixture is endless.
-        fingerprint: Identifies the sources, the weights and all other arguments.
+        fingerprint: Identifies the sources that are ever drawn, and all that the order depends on.
 
     Raises:
         UsageError: The sources, weights or schedule do not form a mixture.
@@ -101,38 +94,26 @@ class Mixture:
         schedule: Mapping[int, Mapping[str, Weight]] | None = None,
     ) -> None:
         seed = checked_integer("seed", seed)
-        if not sources:
-            raise UsageError("a mixture needs at least one source.")
         if exhausted not in get_args(Exhausted):
             raise UsageError(f"exhausted is {exhausted!r}; choose 'repeat', 'stop' or 'drop'.")
         if weights_in not in ("samples", "tokens"):
             raise UsageError(f"weights_in is {weights_in!r}; choose 'samples' or 'tokens'.")
-        for name, pair in sources.items():
-            if not isinstance(pair, tuple | list) or len(pair) != 2:
-                raise UsageError(f"source {name!r} of the mixture is not a pair (source, weight).")
+        _check_sources(sources)
         self.names = tuple(sources)
         self.sources: tuple[Source, ...] = tuple(source for source, _ in sources.values())
         self.lengths = np.array([len(source) for source in self.sources], dtype=np.int64)
-        for name, length in zip(self.names, self.lengths, strict=True):
-            if length < 1:
-                raise UsageError(f"source {name!r} of the mixture has no samples; leave it out.")
-        if (samples := sum(map(len, self.sources))) > MAX_DRAWS:
-            raise UsageError(f"the sources have {samples} samples; a mixture can hold {MAX_DRAWS}.")
         self._sizes = [source.sequence_length for source in self.sources]
-        self._exhausted = exhausted
-        self._in_tokens = weights_in == "tokens"
-        initial = {name: weight for name, (_, weight) in sources.items()}
-        changes = {0: initial, **self._checked(schedule or {})}
-        weights = {at: self._weights(at, changes[at]) for at in sorted(changes)}
-        phases = spread_phases(
-            integer_weights(weights[0]),
-            [key(seed, "phase", name) for name in self.names],
-            key(seed, "phases"),
-        )
-        self._stretches, self.length = self._lay_out(weights, phases)
-        self._firsts = [stretch.first for stretch in self._stretches]
-        self._seed, self._changes = seed, weights
-        self.fingerprint = self.fingerprint_of(MAX_DRAWS)
+        self._seed, self._exhausted = seed, exhausted
+        initial = [weight for _, weight in sources.values()]
+        changes = checked_weights(self.names, initial, {} if schedule is None else schedule)
+        self._changes = changes if weights_in == "samples" else in_samples(changes, self._sizes)
+        self._stretches = Stretches(self._changes, self.names, self.lengths, seed, exhausted)
+        self.length = self._stretches.length
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Identifies the sources, their weights and all other arguments that draws depend on."""
+        return self.fingerprint_of(MAX_DRAWS)
 
     @property
     def sequence_length(self) -> int:
@@ -156,7 +137,6 @@ class Mixture:
 
     def __getitem__(self, draw: int) -> tuple[str, int]:
         """One draw: the source's name, and the number within the source."""
-        draw = operator.index(draw)
         sources, numbers = self.draws(draw, draw + 1)
         return self.names[int(sources[0])], int(numbers[0])
 
@@ -174,13 +154,18 @@ class Mixture:
         Raises:
             IndexError: The range reaches beyond the mixture's end, or beyond draw 2^45.
         """
-        start, stop = operator.index(start), operator.index(stop)
+        start, stop = checked_integer("start", start), checked_integer("stop", stop)
         self._check_range(start, stop)
         parts = []
         while start < stop:
-            at = bisect_right(self._firsts, start) - 1
-            end = min([stop, *self._firsts[at + 1 : at + 2]])
-            parts.append(self._stretches[at].draws(start, end))
+            stretch, end = self._stretches.at(start)
+            end = stop if end is None else min(stop, end)
+            try:
+                parts.append(stretch.draws(start, end))
+            except MemoryError:
+                raise UsageError(
+                    f"{stop - start} draws do not fit into memory; ask for fewer at a time."
+                ) from None
             start = end
         if len(parts) == 1:
             return parts[0]
@@ -193,21 +178,49 @@ class Mixture:
     def fingerprint_of(self, draws: int) -> str:
         """Identifies everything that the first `draws` draws, and their samples, depend on.
 
-        Weights that start later are not included, so a schedule can be changed or added where a
-        run is resumed.
+        Weights that start later are not included, and neither are sources that have had no weight
+        by then. So weights can be changed, and sources added, where a run is resumed.
         """
-        weights = {at: list(map(str, given)) for at, given in self._changes.items() if at < draws}
+        joins = self._stretches.joins
+        drawn = np.flatnonzero((joins == 0) | ((joins > 0) & (joins < draws))).tolist()
+        rows = {at: row for at, row in self._changes.items() if at < max(1, draws)}
         content = {
-            "version": ALGORITHM_VERSION,
+            # Phases of sources that join later were others in version 1.
+            "version": ALGORITHM_VERSION if joins[drawn].any() else 1,
             "seed": self._seed,
             "sources": [
-                [name, source.fingerprint, len(source), source.sequence_length]
-                for name, source in zip(self.names, self.sources, strict=True)
+                [
+                    self.names[source],
+                    self.sources[source].fingerprint,
+                    len(self.sources[source]),
+                    self._sizes[source],
+                ]
+                for source in drawn
             ],
             "exhausted": self._exhausted,
-            "weights": weights or {0: list(map(str, self._changes[0]))},
+            "weights": {
+                at: [exact_text(row[source]) for source in drawn] for at, row in rows.items()
+            },
         }
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+    def plain_source(self, draws: int) -> Source | None:
+        """The source named "", if the first `draws` draws are from it alone.
+
+        They are what a BatchLoader of that source without a mixture draws, which has no name for
+        it. So a run that began without a mixture can go on with one.
+
+        Args:
+            draws: A number of draws, from 0.
+
+        Returns:
+            The source; None if there is none of that name, or others have been drawn, or the
+            mixture has fewer draws.
+        """
+        if "" not in self.names or (self.length is not None and draws > self.length):
+            return None
+        drawn = {name for name, count in self.counts(draws).items() if count}
+        return self.sources[self.names.index("")] if drawn <= {""} else None
 
     def counts(self, draws: int) -> dict[str, int]:
         """Draws from each source among the first `draws` draws.
@@ -243,7 +256,7 @@ class Mixture:
         end = MAX_DRAWS if self.length is None else self.length
         draws = min(steps * batch_size, end)
         counts = self._counts(draws)
-        shares = self._stretches[0].weights / WEIGHT_SUM
+        shares = self._stretches.at(0)[0].weights / WEIGHT_SUM
         plan = tuple(
             SourcePlan(
                 name=name,
@@ -252,8 +265,8 @@ class Mixture:
                 tokens=drawn * self._sizes[source],
                 epochs=drawn / int(self.lengths[source]),
                 first_repeated_step=(
-                    self._position(source, int(self.lengths[source])) // batch_size
-                    if drawn > self.lengths[source]
+                    self._position(source, length) // batch_size
+                    if drawn > (length := int(self.lengths[source]))
                     else None
                 ),
             )
@@ -262,100 +275,10 @@ class Mixture:
         print(table(plan, draws, batch_size))
         return plan
 
-    def _checked(
-        self, schedule: Mapping[int, Mapping[str, Weight]]
-    ) -> dict[int, Mapping[str, Weight]]:
-        checked = {}
-        for at, weights in schedule.items():
-            if not isinstance(at, int | np.integer) or not 0 < at < MAX_DRAWS:
-                raise UsageError(
-                    f"the schedule changes weights at {at!r}; give a draw of at least 1, "
-                    "which is step * batch size."
-                )
-            if odd := sorted(set(weights) ^ set(self.names)):
-                problem = "no weight for" if odd[0] in self.names else "an unknown source,"
-                raise UsageError(
-                    f"the schedule has {problem} {odd[0]!r} at draw {at}; give a weight for each "
-                    f"of {', '.join(self.names)}."
-                )
-            checked[int(at)] = weights
-        return checked
-
-    def _weights(self, at: int, given: Mapping[str, Weight]) -> list[Fraction]:
-        """Checked weights, converted to samples, in the order of the sources."""
-        weights = []
-        for name, size in zip(self.names, self._sizes, strict=True):
-            weight = given[name]
-            is_number = isinstance(weight, int | float | Fraction | np.integer | np.floating)
-            if not is_number or isinstance(weight, bool) or not math.isfinite(weight):
-                raise UsageError(f"the weight of source {name!r} is {weight!r}; give a number.")
-            if weight < 0:
-                raise UsageError(f"the weight of source {name!r} is {weight}; give 0 or more.")
-            exact = weight if isinstance(weight, int | Fraction) else Fraction(float(weight))
-            weights.append(Fraction(exact) / (size if self._in_tokens else 1))
-        if not any(weights):
-            raise UsageError(
-                f"all weights of the mixture are zero{f' from draw {at} on' if at else ''}; "
-                "at least one must be positive."
-            )
-        return weights
-
-    def _lay_out(
-        self, changes: Mapping[int, Sequence[Fraction]], phases: Numbers
-    ) -> tuple[list[Stretch], int | None]:
-        """All stretches, and the number of draws: None if the mixture is endless."""
-        drops = self._exhausted == "drop"
-        caps = self.lengths if drops else np.full(len(self.lengths), ENDLESS)
-        nothing = np.zeros(len(self.lengths), dtype=np.int64)
-        stretch: Stretch | None = None
-        stretches: list[Stretch] = []
-        for at, until in zip(changes, [*list(changes)[1:], None], strict=True):
-            draws = at
-            while until is None or draws < until:
-                counts = stretch.counts_at(draws) if stretch else nothing
-                wanted = [
-                    weight if count < cap else Fraction(0)
-                    for weight, count, cap in zip(changes[at], counts, caps, strict=True)
-                ]
-                if not any(wanted):
-                    return stretches, draws
-                weights = integer_weights(wanted)
-                stretch = (
-                    stretch.follow(draws, weights)
-                    if stretch
-                    else Stretch(draws, weights, phases, nothing, caps)
-                )
-                stretches.append(stretch)
-                end = self._end(stretch)
-                if end is None or (until is not None and end >= until):
-                    break
-                if not drops:
-                    return stretches, end
-                draws = end
-        return stretches, None
-
-    def _end(self, stretch: Stretch) -> int | None:
-        """Where a stretch must end: the end of the mixture with `stop`, new weights with `drop`."""
-        if self._exhausted == "repeat":
-            return None
-        drops = self._exhausted == "drop"
-        # The last draw of each source, or the first draw that would repeat a sample.
-        numbers = self.lengths - 1 if drops else self.lengths
-        active = np.flatnonzero((stretch.weights > 0) & (stretch.counts <= numbers)).tolist()
-        ends = sorted((stretch.tick(source, int(numbers[source])), source) for source in active)
-        left = int(stretch.weights.sum())
-        for _, source in ends:
-            left -= int(stretch.weights[source])
-            if not drops:
-                return stretch.position(source, int(numbers[source]))
-            if left < _REBALANCE_BELOW:
-                return stretch.position(source, int(numbers[source])) + 1
-        return None
-
     def _counts(self, draws: int) -> Numbers:
-        draws = operator.index(draws)
+        draws = checked_integer("draws", draws)
         self._check_range(0, draws)
-        return self._stretches[bisect_right(self._firsts, draws) - 1].counts_at(draws)
+        return self._stretches.at(draws)[0].counts_at(draws)
 
     def position(self, source: int, number: int) -> int | None:
         """The draw that takes number `number` of a source; None if the mixture ends before.
@@ -381,11 +304,38 @@ class Mixture:
         return self._position(source, number)
 
     def _position(self, source: int, number: int) -> int:
-        # The last stretch that begins before the source reaches that number.
-        counts = [int(stretch.counts[source]) for stretch in self._stretches]
-        return self._stretches[bisect_right(counts, number) - 1].position(source, number)
+        return self._stretches.of(source, number).position(source, number)
 
     def _check_range(self, start: int, stop: int) -> None:
         end = MAX_DRAWS if self.length is None else self.length
         if not 0 <= start <= stop <= end:
             raise IndexError(f"draws {start} to {stop} are out of the mixture's range({end})")
+
+
+def _check_sources(sources: object) -> None:
+    """Raises UsageError unless these are sources and weights, in what Mixture takes."""
+    if not isinstance(sources, Mapping):
+        raise UsageError(
+            f"the sources of the mixture are {sources!r}; give a mapping from each name to "
+            "(source, weight)."
+        )
+    if not sources:
+        raise UsageError("a mixture needs at least one source.")
+    samples = 0
+    for name, pair in sources.items():
+        if not isinstance(name, str):
+            raise UsageError(f"a source of the mixture is named {name!r}; give it a string.")
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise UsageError(f"source {name!r} of the mixture is not a pair (source, weight).")
+        source = pair[0]
+        members = ("__len__", "__getitem__", "sequence_length", "fingerprint")
+        if isinstance(source, Mixture) or not all(hasattr(source, each) for each in members):
+            raise UsageError(
+                f"source {name!r} of the mixture is {source!r}; give a TokenDataset or another "
+                "source of samples."
+            )
+        if len(source) < 1:
+            raise UsageError(f"source {name!r} of the mixture has no samples; leave it out.")
+        samples += len(source)
+    if samples > MAX_DRAWS:
+        raise UsageError(f"the sources have {samples} samples; a mixture can hold {MAX_DRAWS}.")

@@ -1,0 +1,111 @@
+"""The weights of a mixture and its schedule: checked, and in samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from itertools import chain
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from fineshards.errors import UsageError
+from fineshards.loader.apportionment import MAX_DRAWS
+
+Weight: TypeAlias = int | float | Fraction
+Row: TypeAlias = tuple[Weight, ...]
+
+
+def checked_weights(
+    names: Sequence[str], initial: Iterable[Any], schedule: object
+) -> dict[int, Row]:
+    """The weights of all sources from each draw on at which they change, in the order of `names`.
+
+    Raises UsageError if a schedule or a weight is not valid.
+    """
+    rows = {0: tuple(initial), **_rows(names, schedule)}
+    rows = {at: rows[at] for at in sorted(rows)}
+    if not _are_plain(rows.values()):
+        rows = {at: _checked_row(names, at, row) for at, row in rows.items()}
+    return rows
+
+
+def in_samples(rows: Mapping[int, Row], token_counts: Sequence[int]) -> dict[int, Row]:
+    """Weights that are shares of the tokens, as shares of the samples."""
+    return {
+        at: tuple(
+            Fraction(weight) / tokens for weight, tokens in zip(row, token_counts, strict=True)
+        )
+        for at, row in rows.items()
+    }
+
+
+def exact_text(weight: Weight) -> str:
+    """A weight as a fraction, exactly."""
+    above, below = weight.as_integer_ratio()
+    return str(above) if below == 1 else f"{above}/{below}"
+
+
+def _rows(names: Sequence[str], schedule: object) -> dict[int, tuple[Any, ...]]:
+    """The schedule, with the weights in the order of `names`."""
+    if not isinstance(schedule, Mapping):
+        raise UsageError(
+            f"schedule is {schedule!r}; give a mapping from draws to the weights of all sources."
+        )
+    every = set(names)
+    rows: dict[int, tuple[Any, ...]] = {}
+    for at, weights in schedule.items():
+        is_draw = isinstance(at, int | np.integer) and not isinstance(at, bool)
+        if not is_draw or not 0 < at < MAX_DRAWS:
+            raise UsageError(
+                f"the schedule changes weights at {at!r}; give a draw of at least 1, "
+                "which is step * batch size."
+            )
+        if not isinstance(weights, Mapping):
+            raise UsageError(
+                f"the schedule has {weights!r} at draw {at}; give a mapping from each source's "
+                "name to its weight."
+            )
+        if weights.keys() != every:
+            odd = sorted(map(str, weights.keys() ^ every))[0]
+            problem = "no weight for" if odd in every else "an unknown source,"
+            raise UsageError(
+                f"the schedule has {problem} {odd!r} at draw {at}; give a weight for each "
+                f"of {', '.join(names)}."
+            )
+        rows[int(at)] = tuple([weights[name] for name in names])
+    return rows
+
+
+def _are_plain(rows: Iterable[tuple[Any, ...]]) -> bool:
+    """Whether all weights are valid floats and integers: thousands of rows, checked at once."""
+    rows = list(rows)
+    if not set(map(type, chain.from_iterable(rows))) <= {int, float}:
+        return False
+    try:
+        weights = np.array(rows, dtype=np.float64)
+    except OverflowError:
+        return False
+    return bool(((weights >= 0) & (weights < np.inf)).all() and weights.any(axis=1).all())
+
+
+def _checked_row(names: Sequence[str], at: int, row: Sequence[Any]) -> Row:
+    checked: list[Weight] = []
+    for name, weight in zip(names, row, strict=True):
+        is_number = isinstance(weight, int | float | Fraction | np.integer | np.floating)
+        # Python's integers and fractions may be too large for a float.
+        is_exact = isinstance(weight, int | Fraction)
+        if not is_number or isinstance(weight, bool) or not (is_exact or math.isfinite(weight)):
+            raise UsageError(f"the weight of source {name!r} is {weight!r}; give a number.")
+        if weight < 0:
+            raise UsageError(f"the weight of source {name!r} is {weight}; give 0 or more.")
+        if isinstance(weight, np.integer):
+            weight = int(weight)
+        checked.append(weight if isinstance(weight, int | Fraction) else float(weight))
+    if not any(checked):
+        raise UsageError(
+            f"all weights of the mixture are zero{f' from draw {at} on' if at else ''}; "
+            "at least one must be positive."
+        )
+    return tuple(checked)
