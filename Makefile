@@ -8,7 +8,7 @@ INSTALL := $(UV) pip install --quiet --compile-bytecode
 unexport PYTHONDONTWRITEBYTECODE
 SAMPLE := samples/debian_text.parquet
 
-.PHONY: help api demo test quick test-cloud test-growing test-recipes test-kills test-airflow test-curation
+.PHONY: help api demo test quick test-cloud test-growing test-recipes test-kills test-airflow test-curation test-torch
 .PHONY: test-engines encoders lint types bench bench-loader bench-curation bench-scale template clean
 
 help: ## list the targets
@@ -116,6 +116,18 @@ test-airflow: .venv/installed .airflow-venv/installed ## test the Composer DAG i
 test-curation: .curation-venv/installed ## compare the steps of recipes with datatrove's
 	.curation-venv/bin/pytest -c tests/curation/pytest.ini tests/curation
 
+# torch has an environment of its own, for its gigabytes of libraries.
+.torch-venv/installed: tests/torch/requirements.txt tests/torch/excludes.txt requirements.txt pyproject.toml \
+    | .venv/installed
+	@echo "preparing .torch-venv: torch and what trains with it; 4.5 GB, downloaded once; less than two minutes"
+	@$(PYTHON) -m venv .torch-venv
+	@$(INSTALL) --python .torch-venv/bin/python -e '.[build,test]' -r tests/torch/requirements.txt \
+	    --excludes tests/torch/excludes.txt -c requirements.txt
+	@touch $@
+
+test-torch: .torch-venv/installed ## test the loader and examples/ with torch and its trainers (4.5 GB)
+	.torch-venv/bin/pytest -c tests/torch/pytest.ini tests/torch
+
 # Minutes: all of Unicode, a million documents and more, the text in ../shared/corpus.
 encoders: .venv/installed ## prove the fast tokenizers equal to the reference: minutes
 	$(BIN)/pytest -m heavy -rs --durations=0 --durations-min=1
@@ -153,8 +165,9 @@ bench: .venv/installed .bench-venv/installed ## compare the job with its peers: 
 	    $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(REPEAT),--repeat $(REPEAT)) $(if $(NAME),--name $(NAME))
 	@$(MAKE) --no-print-directory bench-loader NAME=$(if $(NAME),$(NAME)-loader)
 
-bench-loader: .venv/installed ## compare the loader with plain loops
-	$(BIN)/python -m benchmarks.run --loader $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(NAME),--name $(NAME))
+# In the environment of torch, whose loaders are peers.
+bench-loader: .torch-venv/installed ## compare the loader with plain loops and other loaders
+	.torch-venv/bin/python -m benchmarks.run --loader $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(NAME),--name $(NAME))
 
 # INPUT='a.parquet b.parquet'; python -m benchmarks.curation --help has more.
 bench-curation: .curation-venv/installed ## compare steps of recipes with datatrove's
@@ -211,4 +224,4 @@ else
 endif
 
 clean: ## delete what the targets have made
-	rm -rf .venv .types .airflow-venv .bench-venv .curation-venv .py*-venv demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .ranks
+	rm -rf .venv .types .airflow-venv .bench-venv .curation-venv .torch-venv .py*-venv demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .ranks
