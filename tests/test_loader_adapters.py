@@ -1,20 +1,17 @@
-"""The loader with torch, torchdata, grain and jax, where they are installed."""
+"""The loader with grain and jax, where they are installed. With torch: tests/torch/."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from conftest import ROOT
 
 from benchmarks.made_up_dataset import make_dataset
-from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.dataset import TokenDataset
 from fineshards.storage.base import open_storage
 
@@ -30,89 +27,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def dataset(folder: Path) -> TokenDataset:
     """200 samples."""
     return TokenDataset(folder, sequence_length=25)
-
-
-# torch
-
-
-def torch_loader(dataset: TokenDataset, workers: int, **options: Any) -> Any:
-    from torch.utils.data import DataLoader
-
-    from fineshards.loader.torch_batches import TorchBatches
-
-    options = {"epochs": 2, "drop_last": False} | options
-    batches = TorchBatches(BatchLoader(dataset, 12, 5, **options))
-    # Start methods other than fork need an importable main module.
-    return DataLoader(batches, batch_size=None, num_workers=workers)
-
-
-@pytest.mark.parametrize("workers", [0, 1, 3])
-def test_torch_gives_the_same_batches_with_any_number_of_workers(
-    dataset: TokenDataset, workers: int
-) -> None:
-    torch = pytest.importorskip("torch")
-    expected = list(BatchLoader(dataset, 12, 5, epochs=2, drop_last=False))
-    loader = torch_loader(dataset, workers)
-    for _ in range(2):
-        batches = list(loader)
-        assert len(batches) == len(expected) == 34
-        assert all(batch.dtype == torch.int64 for batch in batches)
-        assert all(np.array_equal(a, b) for a, b in zip(batches, expected, strict=True))
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_torch_resumes_by_steps_on_another_number_of_workers(
-    dataset: TokenDataset, workers: int
-) -> None:
-    pytest.importorskip("torch")
-    expected = list(BatchLoader(dataset, 12, 5, epochs=2, drop_last=False))
-    for steps in (0, 1, 5, 33, 34):
-        first = torch_loader(dataset, workers)
-        assert len(list(islice(first, steps))) == steps
-        state = first.dataset._loader.state_dict(steps)
-        second = torch_loader(dataset, 3 - workers)
-        second.dataset._loader.load_state_dict(state)
-        rest = list(second)
-        assert len(rest) == len(expected) - steps
-        assert all(np.array_equal(a, b) for a, b in zip(rest, expected[steps:], strict=True))
-
-
-@pytest.mark.parametrize("workers", [0, 1, 3])
-def test_torchdata_saves_and_restores_the_position(dataset: TokenDataset, workers: int) -> None:
-    stateful = pytest.importorskip("torchdata.stateful_dataloader")
-    from fineshards.loader.torch_batches import TorchBatches
-
-    def make() -> Any:
-        batches = TorchBatches(BatchLoader(dataset, 12, 5, epochs=2, drop_last=False))
-        return stateful.StatefulDataLoader(batches, batch_size=None, num_workers=workers)
-
-    expected = list(BatchLoader(dataset, 12, 5, epochs=2, drop_last=False))
-    for steps in (1, 4, 20, 34):
-        first = make()
-        taken = list(islice(first, steps))
-        state = first.state_dict()
-        for _ in range(2):
-            # And again from a state that was saved right after a restore.
-            second = make()
-            second.load_state_dict(state)
-            iterator = iter(second)
-            state = second.state_dict()
-            rest = list(iterator)
-            assert len(taken) + len(rest) == len(expected)
-            pairs = zip([*taken, *rest], expected, strict=True)
-            assert all(np.array_equal(a, b) for a, b in pairs)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_torch_takes_a_map_style_dataset(dataset: TokenDataset, workers: int) -> None:
-    torch = pytest.importorskip("torch")
-    loader = torch.utils.data.DataLoader(
-        dataset, batch_size=8, shuffle=True, num_workers=workers, drop_last=False
-    )
-    rows = np.concatenate([batch.numpy() for batch in loader])
-    expected = dataset.gather(np.arange(len(dataset)))
-    assert rows.shape == expected.shape
-    assert sorted(map(bytes, rows)) == sorted(map(bytes, expected))
 
 
 # grain

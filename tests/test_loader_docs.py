@@ -63,6 +63,6 @@ def test_the_examples_of_mixing_run_and_print_what_the_page_shows(
 @pytest.mark.parametrize("page", [LOADER, MIXING], ids=lambda page: page.name)
 def test_every_test_that_a_page_names_exists(page: Path) -> None:
     named = set(re.findall(r"`(test_\w+)`", page.read_text()))
-    written = "".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
+    written = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     assert {name for name in named if f"def {name}(" not in written} == set()
     assert len(named) > 12
