@@ -10,7 +10,7 @@ import numpy as np
 from fineshards.errors import UsageError
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.order import EpochOrder
-from fineshards.loader.sample_sources import MixedSource, Numbers, Samples, Source, gather
+from fineshards.loader.sample_sources import MixedSource, Numbers, Samples, Source, gather_into
 
 # Positions of the global order computed together: vectorised code needs thousands to be fast.
 _SPAN = 1 << 14
@@ -202,11 +202,12 @@ class Batches:
         return which, epochs, found
 
     def _gather(self, which: Numbers, numbers: Numbers) -> Samples:
-        if self._mixture is None:
-            return gather(self.sources[0], numbers)
         rows = np.empty((len(numbers), self._width), np.uint32)
+        if self._mixture is None:
+            gather_into(self.sources[0], rows, np.arange(len(numbers)), numbers)
+            return rows
         for source, here in _groups(which):
-            rows[here] = gather(self.sources[source], numbers[here])
+            gather_into(self.sources[source], rows, here, numbers[here])
         return rows
 
 

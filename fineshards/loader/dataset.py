@@ -16,6 +16,7 @@ from fineshards.loader.arguments import checked_integer
 from fineshards.loader.boundaries import document_starts
 from fineshards.loader.mapped import MappedShards
 from fineshards.loader.remote import RemoteShards
+from fineshards.loader.sample_sources import Samples
 from fineshards.loader.split_shards import SplitShards
 from fineshards.shards.job import load_redaction
 from fineshards.shards.manifest import Manifest
@@ -210,12 +211,28 @@ class TokenDataset:
             IndexError: A number is out of range.
             OutputError: A shard is missing or damaged.
         """
-        self._check_range(indices)
         rows = np.empty((len(indices), self.sequence_length + 1), np.uint32)
+        self.gather_into(rows, np.arange(len(indices)), indices)
+        return rows
+
+    def gather_into(
+        self, out: Samples, rows: npt.NDArray[np.int64], indices: npt.NDArray[np.int64]
+    ) -> None:
+        """Copies samples into rows of an array.
+
+        Args:
+            out: Shape (any, T + 1), of any integer dtype that holds the tokens.
+            rows: The row of each sample: int64, shape (n,).
+            indices: Sample numbers, as in `gather`: int64, shape (n,).
+
+        Raises:
+            IndexError: A number is out of range.
+            OutputError: A shard is missing or damaged.
+        """
+        self._check_range(indices)
         starts = indices.astype(np.int64) * self.sequence_length
         shards, offsets = np.divmod(starts, self._split.layout.shard_tokens)
-        self._files().fill(rows, shards.tolist(), offsets.tolist())
-        return rows
+        self._files().fill(out, rows.tolist(), shards.tolist(), offsets.tolist())
 
     def loss_mask(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which labels of samples count: all but the tokens of the documents to `skip`.

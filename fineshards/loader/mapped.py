@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from fineshards.loader.sample_sources import Samples
 from fineshards.loader.split_shards import SplitShards
 from fineshards.shards import npy
 
@@ -29,26 +30,27 @@ class MappedShards:
 
     def fill(
         self,
-        rows: npt.NDArray[np.uint32],
+        out: Samples,
+        rows: Sequence[int],
         shards: Sequence[int],
         offsets: Sequence[int],
     ) -> None:
-        """Fills row i from token `offsets[i]` of shard `shards[i]`, continuing into later shards.
+        """Fills `out[rows[i]]` from token `offsets[i]` of shard `shards[i]`, and later shards.
 
         Raises OutputError if a shard is missing or damaged.
         """
-        width, last = rows.shape[1], -1
+        width, last = out.shape[1], -1
         # Sorted by shard, so that at most two shards are in use at a time.
-        for row in np.argsort(shards, kind="stable").tolist():
-            shard, offset = shards[row], offsets[row]
+        for at in np.argsort(shards, kind="stable").tolist():
+            shard, offset = shards[at], offsets[at]
             if shard != last:
                 tokens, last = self._tokens(shard), shard
             if offset + width <= len(tokens):
-                rows[row] = tokens[offset : offset + width]
+                out[rows[at]] = tokens[offset : offset + width]
             else:
-                self._fill_across(rows[row], shard, offset)
+                self._fill_across(out[rows[at]], shard, offset)
 
-    def _fill_across(self, row: npt.NDArray[np.uint32], shard: int, offset: int) -> None:
+    def _fill_across(self, row: Samples, shard: int, offset: int) -> None:
         filled = 0
         while filled < len(row):
             part = self._tokens(shard)[offset : offset + len(row) - filled]

@@ -15,9 +15,9 @@ from itertools import groupby
 from typing import BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
 from fineshards.errors import OutputError
+from fineshards.loader.sample_sources import Samples
 from fineshards.loader.split_shards import SplitShards
 from fineshards.shards import npy
 
@@ -49,23 +49,24 @@ class RemoteShards:
 
     def fill(
         self,
-        rows: npt.NDArray[np.uint32],
+        out: Samples,
+        rows: Sequence[int],
         shards: Sequence[int],
         offsets: Sequence[int],
     ) -> None:
-        """Fills row i from token `offsets[i]` of shard `shards[i]`, continuing into later shards.
+        """Fills `out[rows[i]]` from token `offsets[i]` of shard `shards[i]`, and later shards.
 
         Raises OutputError if a shard is missing, damaged or unreachable.
         """
         size = self._split.dtype.itemsize
         starts = [npy.HEADER_BYTES + offset * size for offset in offsets]
 
-        def chunk_of(row: int) -> _Chunk:
-            return shards[row], starts[row] // self._read_bytes
+        def chunk_of(at: int) -> _Chunk:
+            return shards[at], starts[at] // self._read_bytes
 
         def fill_from(group: list[int]) -> None:
-            for row in group:
-                self._fill(rows[row], shards[row], starts[row])
+            for at in group:
+                self._fill(out[rows[at]], shards[at], starts[at])
 
         order = sorted(range(len(rows)), key=chunk_of)
         groups = [list(group) for _, group in groupby(order, chunk_of)]
@@ -80,7 +81,7 @@ class RemoteShards:
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._fetching.shutdown(wait=False, cancel_futures=True)
 
-    def _fill(self, row: npt.NDArray[np.uint32], shard: int, start: int) -> None:
+    def _fill(self, row: Samples, shard: int, start: int) -> None:
         dtype, filled = self._split.dtype, 0
         while filled < len(row):
             stop = min(

@@ -8,15 +8,25 @@ import numpy as np
 import numpy.typing as npt
 
 Numbers = npt.NDArray[np.int64]
-Samples = npt.NDArray[np.uint32]
+# Tokens of samples: uint16 where the dataset has them, uint32, int32 or int64.
+Samples = npt.NDArray[np.integer]
 
 
 class Source(Protocol):
     """Samples by number; `TokenDataset` is one.
 
-    Two members are optional. `gather(numbers) -> uint32, shape (len(numbers), T + 1)` reads many
-    samples at once, which is faster. `shard_bounds` makes `shuffle_shards` possible: int64, shape
-    (shards + 1,), the number of each shard's first sample, then the number of samples.
+    More members are optional; a BatchLoader uses those that a source has:
+
+    - `gather_into(out, rows, numbers)` copies sample `numbers[i]` to `out[rows[i]]`, for many
+      samples at once. out: shape (any, T + 1), of any dtype that holds the tokens.
+    - `shard_bounds` makes `shuffle_shards` possible: int64, shape (shards + 1,), the number of each
+      shard's first sample, then the number of samples.
+    - `expect(shuffle, shuffle_shards)` is called once: the order in which samples will be read.
+    - `request(numbers)` says which samples will be read soon; it must not wait for them.
+    - `eot`, the token that starts every document, is what fields such as `position_ids` need.
+    - `loss_mask(numbers)`: bool, shape (len(numbers), T), False for labels that must not count.
+    - `read_tokens(start, stop)`, tokens of the source's stream, is what packing needs.
+    - `documents(number)` is what `BatchLoader.explain` needs.
     """
 
     @property
@@ -30,7 +40,7 @@ class Source(Protocol):
     def __len__(self) -> int:
         """The number of samples."""
 
-    def __getitem__(self, index: int, /) -> Samples:
+    def __getitem__(self, index: int, /) -> npt.NDArray[np.uint32]:
         """One sample: uint32, shape (T + 1,)."""
 
 
@@ -63,12 +73,10 @@ class MixedSource(Protocol):
         """The draw that takes number `number` of a source; None if there is none."""
 
 
-def gather(source: Source, numbers: Numbers) -> Samples:
-    """Samples of a source by number: uint32, shape (len(numbers), T + 1)."""
-    if hasattr(source, "gather"):
-        gathered: Samples = source.gather(numbers)
-        return gathered
-    rows = np.empty((len(numbers), source.sequence_length + 1), np.uint32)
-    for row, number in zip(rows, numbers.tolist(), strict=True):
-        row[:] = source[number]
-    return rows
+def gather_into(source: Source, out: Samples, rows: Numbers, numbers: Numbers) -> None:
+    """Copies sample `numbers[i]` of a source to `out[rows[i]]`."""
+    if hasattr(source, "gather_into"):
+        source.gather_into(out, rows, numbers)
+        return
+    for row, number in zip(rows.tolist(), numbers.tolist(), strict=True):
+        out[row] = source[number]
