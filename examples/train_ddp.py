@@ -49,8 +49,7 @@ while loader.step < args.steps:
     print(f"step {loader.step} rank {rank} loss {loss.item()}", flush=True)
     if rank == 0 and loader.step % args.save_steps == 0:
         states = {"model": model, "optimizer": optimizer, "loader": loader}
-        torch.save(
-            {name: each.state_dict() for name, each in states.items()}, f"{args.checkpoint}.new"
-        )
+        states = {name: each.state_dict() for name, each in states.items()}
+        torch.save(states, f"{args.checkpoint}.new")
         os.replace(f"{args.checkpoint}.new", args.checkpoint)
 dist.destroy_process_group()

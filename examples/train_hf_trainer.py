@@ -9,7 +9,14 @@ from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
 
 from fineshards import BatchLoader, TokenDataset
 from fineshards.loader.torch_batches import TorchBatches
@@ -53,6 +60,8 @@ finished = [path.parent for path in Path(args.checkpoints).glob("checkpoint-*/lo
 last = max(finished, key=lambda path: int(path.name.split("-")[1]), default=None)
 if last:
     loader.load_state_dict(json.loads((last / "loader.json").read_text()))
-config = LlamaConfig(vocab_size=dataset.vocabulary_size, hidden_size=32, num_hidden_layers=2)
+sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
+config = LlamaConfig(vocab_size=dataset.vocabulary_size, num_hidden_layers=2, **sizes)
+set_seed(training.seed)
 trainer = TokensTrainer(LlamaForCausalLM(config), training, callbacks=[SaveLoader()])
 trainer.train(resume_from_checkpoint=last)

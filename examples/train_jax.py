@@ -29,16 +29,12 @@ by_rows = NamedSharding(Mesh(np.array(jax.devices()), "data"), PartitionSpec("da
 dataset = TokenDataset(args.dataset, sequence_length=64)
 loader = BatchLoader(dataset, 8, seed=1, rank=rank, world_size=world_size, dtype="int32")
 
-keys = jax.random.split(jax.random.key(0))
-shapes = {"embedding": (dataset.vocabulary_size, 16), "head": (16, dataset.vocabulary_size)}
-parameters = {
-    name: 0.02 * jax.random.normal(key, shapes[name])
-    for name, key in zip(shapes, keys, strict=True)
-}
+normal = jax.random.normal(jax.random.key(0), (2, dataset.vocabulary_size, 16))
+parameters = {"embedding": 0.02 * normal[0], "head": 0.02 * normal[1].T}
 if os.path.exists(args.checkpoint):
     saved = dict(np.load(args.checkpoint))
     loader.load_state_dict(json.loads(str(saved.pop("loader"))))
-    parameters = {name: jnp.asarray(saved[name]) for name in shapes}
+    parameters = {name: jnp.asarray(saved[name]) for name in parameters}
 
 
 @jax.jit
@@ -59,5 +55,6 @@ while loader.step < args.steps:
     loss, parameters = train(parameters, tokens)
     print(f"step {loader.step} rank {rank} loss {loss}", flush=True)
     if rank == 0 and loader.step % args.save_steps == 0:
-        np.savez("new.npz", **parameters, loader=json.dumps(loader.state_dict()))
-        os.replace("new.npz", args.checkpoint)
+        with open(f"{args.checkpoint}.new", "wb") as file:
+            np.savez(file, **parameters, loader=json.dumps(loader.state_dict()))
+        os.replace(file.name, args.checkpoint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -89,3 +90,55 @@ def test_jax_distributes_batches_over_a_mesh(folder: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "True\n"
+
+
+# Runs the script that follows. It kills itself when it has read as many batches as the first
+# argument says, or never.
+KILLED = """
+import os, runpy, signal, sys
+from fineshards import BatchLoader
+
+read, left = BatchLoader.__next__, int(sys.argv[1])
+def killing(loader):
+    global left
+    batch, left = read(loader), left - 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return batch
+BatchLoader.__next__ = killing
+sys.argv = sys.argv[2:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_the_example_with_jax_resumes_exactly(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+
+    def losses(name: str, killed_at: int = 0) -> list[str]:
+        script = [str(ROOT / "examples/train_jax.py"), str(folder), "--steps=6", "--save_steps=3"]
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                KILLED,
+                str(killed_at),
+                *script,
+                f"--checkpoint={tmp_path}/{name}",
+            ],
+            cwd=ROOT,
+            env=os.environ
+            | {
+                "JAX_PLATFORMS": "cpu",
+                "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == (-signal.SIGKILL if killed_at else 0), done.stderr
+        return done.stdout.splitlines()
+
+    whole = losses("whole.npz")
+    assert len(set(whole)) == 6
+    assert losses("killed.npz", killed_at=5) == whole[:4]
+    assert losses("killed.npz") == whole[3:]
