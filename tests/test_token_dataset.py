@@ -153,6 +153,34 @@ def test_token_numbers_beyond_32_bits_are_found(tmp_path: Path) -> None:
     assert sample[:8].tolist() == [1, 2, 3, 4, 5, 6, 7, 0]
 
 
+@settings(max_examples=60)
+@given(st.data())
+def test_tokens_are_read_wherever_they_begin(whole: Path, data: st.DataObject) -> None:
+    split = data.draw(st.sampled_from(["test", "train"]), "split")
+    dataset = TokenDataset(whole, split, sequence_length=10)
+    start = data.draw(st.integers(0, dataset.tokens), "start")
+    stop = data.draw(st.integers(start, dataset.tokens), "stop")
+    found = dataset.read_tokens(start, stop)
+    assert found.dtype == np.uint32
+    assert np.array_equal(found, split_stream(split)[start:stop])
+    in_one_shard = start < stop and start // SHARD_TOKENS == (stop - 1) // SHARD_TOKENS
+    assert found.flags.writeable != in_one_shard
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 5), (5, 4), (0, 5322), (5322, 5322)])
+def test_tokens_beyond_the_split_are_an_index_error(whole: Path, start: int, stop: int) -> None:
+    with pytest.raises(IndexError, match="not within the split's 5321"):
+        TokenDataset(whole, sequence_length=10).read_tokens(start, stop)
+
+
+def test_tokens_are_read_in_the_dtype_on_disk(tmp_path: Path) -> None:
+    dataset = TokenDataset(made(tmp_path, dtype="uint16", test_shards=0), sequence_length=10)
+    for start, stop in [(0, 10), (990, 1010)]:
+        found = dataset.read_tokens(start, stop)
+        assert found.dtype == np.uint16
+        assert np.array_equal(found, stream(start, stop))
+
+
 # Opening
 
 

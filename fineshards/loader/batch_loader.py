@@ -17,6 +17,7 @@ from fineshards.loader.arguments import checked_integer
 from fineshards.loader.batches import Batches, DrawnSample, Share
 from fineshards.loader.dataset import SampleDocument
 from fineshards.loader.fields import Batch, Fields
+from fineshards.loader.packing import Packing
 from fineshards.loader.permutation import ALGORITHM_VERSION
 from fineshards.loader.prefetch import Prefetcher
 from fineshards.loader.ramp import Ramp, Ramped
@@ -58,6 +59,9 @@ class BatchLoader:
             ranks' parts then differ by at most one sample and may be empty, so that every rank
             has the same number of batches.
         prefetch: Batches read ahead in a background thread; 0 for no thread.
+        packing: A Packing fills rows with whole documents; docs/packing.md has the rules. The rows
+            of a few windows are then shuffled together, and a batch has fields, by default `inputs`
+            and `targets`.
         sequence_length: A ramp of shorter sequence lengths, such as `{0: 512, 1000: 2048}`. Each
             divides T and cuts every sample into T / length rows, so a step has the same tokens
             whatever the length.
@@ -121,6 +125,7 @@ class BatchLoader:
         epochs: int | None = None,
         drop_last: bool = False,
         prefetch: int = 2,
+        packing: Packing | None = None,
         sequence_length: Mapping[int, int] | None = None,
         dtype: npt.DTypeLike = "uint32",
         fields: Sequence[str] | Mapping[str, str] | None = None,
@@ -133,9 +138,17 @@ class BatchLoader:
         sizes = Ramp("batch_size", batch_size)
         lengths = _checked_lengths(sequence_length, source.sequence_length)
         tokens = _checked_dtype(dtype, source)
+        if packing is not None:
+            fields = ("inputs", "targets") if fields is None else fields
+            _check_packing(packing, shuffle_shards)
         shaped = None
         if fields is not None:
             shaped = Fields.checked(fields, tokens, ignore_index)
+            if packing is not None and ignore_index is None and shaped.has("labels"):
+                raise UsageError(
+                    "labels of packed rows need ignore_index, such as -100: an input may be "
+                    "followed by a part of another document, which is not its label."
+                )
         elif ignore_index is not None:
             raise UsageError("ignore_index needs fields, such as inputs and targets.")
         share = Share.checked(rank, world_size, sizes)
@@ -151,6 +164,7 @@ class BatchLoader:
             lengths,
             tokens,
             shaped,
+            packing,
         )
         # What the order depends on. A state can be loaded only where all of it is equal. These are
         # the keys of saved states, which must not change.
@@ -163,6 +177,7 @@ class BatchLoader:
             "seed": seed,
             "shuffle": bool(shuffle),
             "window": shuffle_shards if shuffle else None,
+            "packing": None if packing is None else packing.saved(),
         }
         self._epochs = epochs
         self._mixture = source if isinstance(source, MixedSource) else None
@@ -288,6 +303,8 @@ class BatchLoader:
                 "state_dict() returned."
             )
         names = ("version", *self._order, "consumed")
+        # Versions that did not pack saved no packing.
+        state = {"packing": None, **state}
         missing = [name for name in names if name not in state]
         if missing:
             raise UsageError(
@@ -389,7 +406,7 @@ class BatchLoader:
         """
         explained = []
         for drawn in self.samples(step):
-            source = self._source(drawn.source)
+            source = self.batches.readers[self._number(drawn.source)]
             if not hasattr(source, "documents"):
                 raise UsageError(f"the source {drawn.source!r} does not know its documents.")
             explained.append((drawn, source.documents(drawn.sample)))
@@ -418,19 +435,19 @@ class BatchLoader:
             >>> loader.samples(drawn.step)[drawn.row] == drawn
             True
         """
-        length = len(self._source(source))
+        number = self._number(source)
+        length = len(self.batches.sources[number])
         if checked_integer("sample", sample, 0) >= length:
             raise UsageError(f"sample is {sample}, but the source has {length} samples.")
-        number = self.batches.names.index(source)
         wanted = range(checked_integer("epochs", epochs, 1))
         found = (self.batches.draws_of(number, sample, epoch) for epoch in wanted)
         return [drawn for drawn in found if drawn is not None]
 
-    def _source(self, name: str) -> Any:
+    def _number(self, name: str) -> int:
         if name not in self.batches.names:
             known = ", ".join(map(repr, self.batches.names))
             raise UsageError(f"source is {name!r}; choose {known}.")
-        return self.batches.sources[self.batches.names.index(name)]
+        return self.batches.names.index(name)
 
     def close(self) -> None:
         """Stops the background thread. The loader can still be used, from the same position."""
@@ -485,6 +502,16 @@ def _checked_dtype(dtype: npt.DTypeLike, source: Source | MixedSource) -> np.dty
                     "Choose another dtype."
                 )
     return tokens
+
+
+def _check_packing(packing: Packing, shuffle_shards: int | None) -> None:
+    if not isinstance(packing, Packing):
+        raise UsageError(f"packing is {packing!r}; give Packing(rows=256).")
+    if shuffle_shards is not None:
+        raise UsageError(
+            f"shuffle_shards is {shuffle_shards}, but packed rows are shuffled by windows. Leave "
+            "it out, and give Packing(shuffle_windows=…)."
+        )
 
 
 def _checked_lengths(given: Mapping[int, int] | None, longest: int) -> Ramp:

@@ -244,6 +244,42 @@ class TokenDataset:
         shards, offsets = np.divmod(starts, self._split.layout.shard_tokens)
         self._files().fill(out, rows.tolist(), shards.tolist(), offsets.tolist())
 
+    def read_tokens(self, start: int, stop: int) -> npt.NDArray[np.unsignedinteger]:
+        """Consecutive tokens of the split, wherever samples begin.
+
+        Args:
+            start: The first token, from 0.
+            stop: The end, exclusive; at most `tokens`.
+
+        Returns:
+            Shape (stop - start,), in the dtype on disk: uint16 or uint32. A read-only view of the
+            file where all tokens are in one mapped shard, which stays open as long as the view is
+            used; else a copy.
+
+        Raises:
+            IndexError: The range is not within the split.
+            OutputError: A shard is missing or damaged.
+
+        Example:
+            >>> from fineshards import TokenDataset
+            >>> dataset = TokenDataset(dataset_folder, sequence_length=1024)
+            >>> bool((dataset.read_tokens(1024, 2049) == dataset[1]).all())
+            True
+        """
+        start, stop = checked_integer("start", start), checked_integer("stop", stop)
+        if not 0 <= start <= stop <= self.tokens:
+            raise IndexError(f"tokens [{start}, {stop}) are not within the split's {self.tokens}")
+        if start == stop:
+            return np.empty(0, self._split.dtype)
+        files, (shard, offset) = self._files(), divmod(start, self._split.layout.shard_tokens)
+        found = None
+        if isinstance(files, MappedShards):
+            found = files.view(shard, offset, stop - start)
+        if found is None:
+            found = np.empty(stop - start, self._split.dtype)
+            files.fill(found[None], [0], [shard], [offset])
+        return found
+
     def loss_mask(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which labels of samples count: all but the tokens of the documents to `skip`.
 
@@ -331,7 +367,28 @@ class TokenDataset:
             176 151 888 0
         """
         begin = self._number(index) * self.sequence_length
-        end = begin + self.sequence_length + 1
+        return self.documents_between(begin, begin + self.sequence_length + 1)
+
+    def documents_between(self, begin: int, end: int) -> list[SampleDocument]:
+        """The documents that tokens [begin, end) of the split touch, as in `documents`.
+
+        Args:
+            begin: The first token, from 0.
+            end: The end, exclusive; at most `tokens`.
+
+        Returns:
+            One SampleDocument per document; `begin` and `end` count from the first token.
+
+        Raises:
+            UsageError: pyarrow is not installed.
+            OutputError: A document table is missing or damaged.
+
+        Example:
+            >>> from fineshards import TokenDataset
+            >>> dataset = TokenDataset(dataset_folder, sequence_length=1024)
+            >>> [document.row for document in dataset.documents_between(0, 200)]
+            [175, 176]
+        """
         size = self._split.layout.shard_tokens
         found: list[SampleDocument] = []
         for shard in range(begin // size, (end - 1) // size + 1):

@@ -43,7 +43,7 @@ class Rows:
 
     inputs, targets: tokens, shape (n, T). starts: where documents start. counts: which targets
     count for the loss. source_ids: int32, shape (n,). sample_ids: int64, shape (n,). starts and
-    counts are None where no field needs them.
+    counts are None where no field needs them. shared: whether inputs and targets share memory.
     """
 
     inputs: Samples
@@ -52,6 +52,7 @@ class Rows:
     counts: Bools | None
     source_ids: npt.NDArray[np.int32]
     sample_ids: Numbers
+    shared: bool
 
     def cut(self, length: int) -> Rows:
         """Each row as rows of `length` tokens, which must divide T."""
@@ -69,6 +70,7 @@ class Rows:
             None if self.counts is None else self.counts.reshape(-1, length),
             np.repeat(self.source_ids, times),
             np.repeat(self.sample_ids, times),
+            self.shared,
         )
 
 
@@ -102,6 +104,8 @@ class Fields:
                     f"there is no field {name!r}.{did_you_mean(str(name), NAMES)} Choose from "
                     f"{', '.join(NAMES)}."
                 )
+        if len({name for _, name in keys}) < len(keys):
+            raise UsageError(f"fields is {fields!r}, which names a field twice.")
         if ignore_index is not None:
             limits = np.iinfo(dtype)
             if not limits.min <= ignore_index <= limits.max:
@@ -111,6 +115,10 @@ class Fields:
                 )
         return cls(keys, dtype, ignore_index)
 
+    def has(self, field: str) -> bool:
+        """Whether a batch has a field."""
+        return any(name == field for _, name in self.keys)
+
     @property
     def need_documents(self) -> bool:
         """Whether a field needs to know where documents start."""
@@ -119,7 +127,7 @@ class Fields:
     @property
     def need_mask(self) -> bool:
         """Whether a field depends on which targets count."""
-        return self.ignore_index is not None or any(name == "loss_mask" for _, name in self.keys)
+        return self.ignore_index is not None or self.has("loss_mask")
 
     def of(self, rows: Rows, max_documents: int | None) -> dict[str, Any]:
         """A batch. max_documents: see `cumulative_lengths`."""
@@ -128,7 +136,9 @@ class Fields:
     def _field(self, name: str, rows: Rows, max_documents: int | None) -> Any:
         match name:
             case "inputs":
-                return rows.inputs.astype(self.dtype)
+                return rows.inputs.astype(self.dtype, copy=rows.shared)
+            case "targets" if self.ignore_index is None:
+                return rows.targets.astype(self.dtype, copy=rows.shared)
             case "targets":
                 return self._ignoring(rows.targets, rows.counts)
             case "labels":

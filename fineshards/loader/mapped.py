@@ -58,6 +58,11 @@ class MappedShards:
             filled += len(part)
             shard, offset = shard + 1, 0
 
+    def view(self, shard: int, offset: int, count: int) -> npt.NDArray[np.unsignedinteger] | None:
+        """Tokens `[offset, offset + count)` of a shard, read-only; None if it has fewer."""
+        tokens = self._tokens(shard)
+        return tokens[offset : offset + count] if offset + count <= len(tokens) else None
+
     def close(self) -> None:
         """Releases all files; each is unmapped when its last use ends."""
         with self._lock:
