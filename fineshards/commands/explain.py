@@ -286,4 +286,7 @@ def describe_documents(found: list[ExplainedDocument], with_steps: bool) -> list
 def _range(samples: list[int]) -> str:
     if not samples:
         return "none: it lies in the rest of the split that fills no sample"
-    return f"{samples[0]:,}" if len(samples) == 1 else f"{samples[0]:,} to {samples[-1]:,}"
+    if len(samples) > 2 and samples[-1] - samples[0] == len(samples) - 1:
+        return f"{samples[0]:,} to {samples[-1]:,}"
+    # Packed rows with parts of one document need not follow each other.
+    return ", ".join(f"{sample:,}" for sample in samples)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import UsageError
@@ -16,18 +16,14 @@ from fineshards.loader.apportionment import MAX_DRAWS
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.batches import Batches, DrawnSample, Share
 from fineshards.loader.dataset import SampleDocument
-from fineshards.loader.fields import Batch, Fields
-from fineshards.loader.packing import Packing
+from fineshards.loader.fields import Batch, Fields, checked_dtype
+from fineshards.loader.packing import Packing, check_packing
 from fineshards.loader.permutation import ALGORITHM_VERSION
 from fineshards.loader.prefetch import Prefetcher
-from fineshards.loader.ramp import Ramp, Ramped
+from fineshards.loader.ramp import Ramp, Ramped, checked_lengths
 from fineshards.loader.sample_sources import MixedSource, Source
+from fineshards.loader.state import STATE_VERSION, checked_state, differences, position_in
 from fineshards.loader.steps import Position
-
-STATE_VERSION = 1
-# Saved states have older names for two of the arguments.
-_ARGUMENTS = {"tokens_a_sample": "sequence_length", "window": "shuffle_shards"}
-_DTYPES = ("uint16", "uint32", "int32", "int64")
 
 
 class BatchLoader:
@@ -136,19 +132,15 @@ class BatchLoader:
             shuffle_shards = checked_integer("shuffle_shards", shuffle_shards, 1)
         epochs = None if epochs is None else checked_integer("epochs", epochs, 1)
         sizes = Ramp("batch_size", batch_size)
-        lengths = _checked_lengths(sequence_length, source.sequence_length)
-        tokens = _checked_dtype(dtype, source)
+        lengths = checked_lengths(sequence_length, source.sequence_length)
+        tokens = checked_dtype(dtype, source)
         if packing is not None:
+            check_packing(packing, shuffle_shards)
             fields = ("inputs", "targets") if fields is None else fields
-            _check_packing(packing, shuffle_shards)
         shaped = None
         if fields is not None:
             shaped = Fields.checked(fields, tokens, ignore_index)
-            if packing is not None and ignore_index is None and shaped.has("labels"):
-                raise UsageError(
-                    "labels of packed rows need ignore_index, such as -100: an input may be "
-                    "followed by a part of another document, which is not its label."
-                )
+            shaped.check_labels(packing is not None)
         elif ignore_index is not None:
             raise UsageError("ignore_index needs fields, such as inputs and targets.")
         share = Share.checked(rank, world_size, sizes)
@@ -275,9 +267,7 @@ class BatchLoader:
         return {
             "version": STATE_VERSION,
             **self._order_of(position.consumed),
-            "consumed": position.consumed,
-            "step": position.step,
-            "begin": position.begin,
+            **asdict(position),
             # For `explain`; a state can be loaded with others.
             "batch_size": self.batches.steps.sizes.saved(),
             "epochs": self._epochs,
@@ -297,27 +287,9 @@ class BatchLoader:
             UsageError: The state belongs to another order of samples or another source, or is not
                 a state. The loader keeps its position.
         """
-        if not isinstance(state, Mapping):
-            raise UsageError(
-                f"this is not the state of a BatchLoader but {type(state).__name__}. Pass what "
-                "state_dict() returned."
-            )
-        names = ("version", *self._order, "consumed")
-        # Versions that did not pack saved no packing.
-        state = {"packing": None, **state}
-        missing = [name for name in names if name not in state]
-        if missing:
-            raise UsageError(
-                f"this is not the state of a BatchLoader: it lacks {', '.join(missing)}. "
-                "Pass what state_dict() returned."
-            )
-        position = self._saved_position(state)
-        known = {"version": STATE_VERSION, **self._order_of(position.consumed)}
-        different = [
-            f"{_ARGUMENTS.get(name, name)} is {state[name]!r} in the state but {here!r} here"
-            for name, here in known.items()
-            if state[name] != here
-        ]
+        state = checked_state(state, self._order)
+        position = position_in(state, self.batches.steps.sizes)
+        different = differences(state, self._order_of(position.consumed))
         if different:
             self._refuse_other_generation(state["fingerprint"])
             raise UsageError(
@@ -327,20 +299,6 @@ class BatchLoader:
             )
         self.batches.resume_at(position)
         self._go_to(position)
-
-    def _saved_position(self, state: Mapping[str, Any]) -> Position:
-        """The position in a state; version 0.1.0 saved neither steps nor passes."""
-        consumed = checked_integer("consumed in the state", state["consumed"], 0)
-        size = state.get("batch_size")
-        if "step" not in state or "begin" not in state:
-            sizes = self.batches.steps.sizes
-            steps = consumed // size if isinstance(size, int) else sizes.steps_within(0, consumed)
-            return Position(steps, consumed)
-        return Position(
-            checked_integer("step in the state", state["step"], 0),
-            consumed,
-            checked_integer("begin in the state", state["begin"], 0),
-        )
 
     def _refuse_other_generation(self, fingerprint: object) -> None:
         """Raises UsageError if a state belongs to another generation of the dataset."""
@@ -482,50 +440,3 @@ class BatchLoader:
         self.close()
         self._position = position
         self._ended = False
-
-
-def _checked_dtype(dtype: npt.DTypeLike, source: Source | MixedSource) -> np.dtype[Any]:
-    """The dtype of a batch's tokens; raises UsageError if it may not hold them."""
-    try:
-        tokens = np.dtype(dtype)
-    except TypeError:
-        tokens = None
-    if tokens is None or tokens.name not in _DTYPES:
-        raise UsageError(f"dtype is {dtype!r}; choose from {', '.join(_DTYPES)}.")
-    if tokens == np.uint16:
-        sources = source.sources if isinstance(source, MixedSource) else (source,)
-        for each in sources:
-            on_disk = getattr(each, "dtype", None)
-            if on_disk != tokens:
-                raise UsageError(
-                    f"dtype is uint16, but a source's tokens are {on_disk or 'of unknown size'}. "
-                    "Choose another dtype."
-                )
-    return tokens
-
-
-def _check_packing(packing: Packing, shuffle_shards: int | None) -> None:
-    if not isinstance(packing, Packing):
-        raise UsageError(f"packing is {packing!r}; give Packing(rows=256).")
-    if shuffle_shards is not None:
-        raise UsageError(
-            f"shuffle_shards is {shuffle_shards}, but packed rows are shuffled by windows. Leave "
-            "it out, and give Packing(shuffle_windows=…)."
-        )
-
-
-def _checked_lengths(given: Mapping[int, int] | None, longest: int) -> Ramp:
-    """The sequence length of each step; raises UsageError if one does not divide the source's."""
-    if given is not None and not isinstance(given, Mapping):
-        raise UsageError(
-            f"sequence_length is {given!r}; give a ramp {{step: length}}, and the length itself "
-            "to TokenDataset."
-        )
-    lengths = Ramp("sequence_length", longest if given is None else given)
-    for length in lengths.values:
-        if longest % length:
-            raise UsageError(
-                f"sequence_length {length} does not divide the dataset's, {longest}, so its "
-                "samples cannot be cut into whole rows."
-            )
-    return lengths

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from fineshards.errors import UsageError
 from fineshards.loader.boundaries import Bools, cumulative_lengths, positions
-from fineshards.loader.sample_sources import Numbers, Samples
+from fineshards.loader.sample_sources import MixedSource, Numbers, Samples, Source
 from fineshards.suggestions import did_you_mean
 
 # An array of samples, or a dict of fields: a union would make every user of batches narrow it.
@@ -33,6 +33,7 @@ NAMES = (
     "cu_seqlens",
     "max_seqlen",
 )
+_DTYPES = ("uint16", "uint32", "int32", "int64")
 # Fields that need to know where documents start.
 _OF_DOCUMENTS = {"position_ids", "document_ids", "loss_mask", "cu_seqlens", "max_seqlen"}
 
@@ -115,6 +116,15 @@ class Fields:
                 )
         return cls(keys, dtype, ignore_index)
 
+    def check_labels(self, packed: bool) -> None:
+        """Raises UsageError if some labels would be wrong, because an input is not followed by its
+        target in a packed row."""
+        if packed and self.ignore_index is None and self.has("labels"):
+            raise UsageError(
+                "labels of packed rows need ignore_index, such as -100: an input may be followed "
+                "by a part of another document, which is not its label."
+            )
+
     def has(self, field: str) -> bool:
         """Whether a batch has a field."""
         return any(name == field for _, name in self.keys)
@@ -164,6 +174,26 @@ class Fields:
         if self.ignore_index is not None and counts is not None:
             found[~counts] = self.ignore_index
         return found
+
+
+def checked_dtype(dtype: npt.DTypeLike, source: Source | MixedSource) -> np.dtype[Any]:
+    """The dtype of a batch's tokens; raises UsageError if it may not hold them."""
+    try:
+        tokens = np.dtype(dtype)
+    except TypeError:
+        tokens = None
+    if tokens is None or tokens.name not in _DTYPES:
+        raise UsageError(f"dtype is {dtype!r}; choose from {', '.join(_DTYPES)}.")
+    if tokens == np.uint16:
+        sources = source.sources if isinstance(source, MixedSource) else (source,)
+        for each in sources:
+            on_disk = getattr(each, "dtype", None)
+            if on_disk != tokens:
+                raise UsageError(
+                    f"dtype is uint16, but a source's tokens are {on_disk or 'of unknown size'}. "
+                    "Choose another dtype."
+                )
+    return tokens
 
 
 def _labels_that_count(rows: Rows) -> Bools | None:

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fineshards.errors import UsageError
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.sample_sources import Numbers
 
@@ -61,6 +62,17 @@ class Packing:
     def saved(self) -> dict[str, int | None]:
         """As JSON, for saved states; the version changes when any window is packed differently."""
         return {"version": 1, **asdict(self)}
+
+
+def check_packing(packing: object, shuffle_shards: int | None) -> None:
+    """Raises UsageError if it is no Packing, or shards are to be shuffled instead of windows."""
+    if not isinstance(packing, Packing):
+        raise UsageError(f"packing is {packing!r}; give Packing(rows=256).")
+    if shuffle_shards is not None:
+        raise UsageError(
+            f"shuffle_shards is {shuffle_shards}, but packed rows are shuffled by windows. Leave "
+            "it out, and give Packing(shuffle_windows=…)."
+        )
 
 
 class Segments(NamedTuple):
