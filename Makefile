@@ -117,16 +117,16 @@ test-curation: .curation-venv/installed ## compare the steps of recipes with dat
 	.curation-venv/bin/pytest -c tests/curation/pytest.ini tests/curation
 
 # torch has an environment of its own, for its gigabytes of libraries.
-.torch-venv/installed: tests/torch/requirements.txt tests/torch/excludes.txt requirements.txt pyproject.toml \
+.torch-venv/installed: tests/with_torch/requirements.txt tests/with_torch/excludes.txt requirements.txt pyproject.toml \
     | .venv/installed
 	@echo "preparing .torch-venv: torch and what trains with it; 4.5 GB, downloaded once; less than two minutes"
 	@$(PYTHON) -m venv .torch-venv
-	@$(INSTALL) --python .torch-venv/bin/python -e '.[build,test]' -r tests/torch/requirements.txt \
-	    --excludes tests/torch/excludes.txt -c requirements.txt
+	@$(INSTALL) --python .torch-venv/bin/python -e '.[build,test]' -r tests/with_torch/requirements.txt \
+	    --excludes tests/with_torch/excludes.txt -c requirements.txt
 	@touch $@
 
 test-torch: .torch-venv/installed ## test the loader and examples/ with torch and its trainers (4.5 GB)
-	.torch-venv/bin/pytest -c tests/torch/pytest.ini tests/torch
+	.torch-venv/bin/pytest -c tests/with_torch/pytest.ini tests/with_torch
 
 # Minutes: all of Unicode, a million documents and more, the text in ../shared/corpus.
 encoders: .venv/installed ## prove the fast tokenizers equal to the reference: minutes

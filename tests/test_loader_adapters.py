@@ -1,4 +1,4 @@
-"""The loader with grain and jax, where they are installed. With torch: tests/torch/."""
+"""The loader with grain and jax, where they are installed. With torch: tests/with_torch/."""
 
 from __future__ import annotations
 
