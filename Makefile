@@ -8,8 +8,8 @@ INSTALL := $(UV) pip install --quiet --compile-bytecode
 unexport PYTHONDONTWRITEBYTECODE
 SAMPLE := samples/debian_text.parquet
 
-.PHONY: help api demo test quick test-cloud test-growing test-recipes test-kills test-airflow test-curation test-torch
-.PHONY: test-engines encoders lint types bench bench-loader bench-curation bench-scale template clean
+.PHONY: help api demo test quick test-cloud test-growing test-recipes test-kills test-airflow test-curation
+.PHONY: test-torch test-engines encoders lint types bench bench-loader bench-curation bench-scale template clean
 
 help: ## list the targets
 	@echo "targets:"
@@ -116,17 +116,19 @@ test-airflow: .venv/installed .airflow-venv/installed ## test the Composer DAG i
 test-curation: .curation-venv/installed ## compare the steps of recipes with datatrove's
 	.curation-venv/bin/pytest -c tests/curation/pytest.ini tests/curation
 
-# torch has an environment of its own, for its gigabytes of libraries.
-.torch-venv/installed: tests/with_torch/requirements.txt tests/with_torch/excludes.txt requirements.txt pyproject.toml \
+# torch has an environment of its own, for its gigabytes of libraries. Its tests are not in tests/torch, which Python
+# would import as torch.
+WITH_TORCH := tests/with_torch
+.torch-venv/installed: $(addprefix $(WITH_TORCH)/,requirements.txt excludes.txt) requirements.txt pyproject.toml \
     | .venv/installed
-	@echo "preparing .torch-venv: torch and what trains with it; 4.5 GB, downloaded once; less than two minutes"
+	@echo "preparing .torch-venv: torch, and what trains with it; 5 GB, downloaded once; a minute or two"
 	@$(PYTHON) -m venv .torch-venv
-	@$(INSTALL) --python .torch-venv/bin/python -e '.[build,test]' -r tests/with_torch/requirements.txt \
-	    --excludes tests/with_torch/excludes.txt -c requirements.txt
+	@$(INSTALL) --python .torch-venv/bin/python -e '.[build,test]' -r $(WITH_TORCH)/requirements.txt \
+	    --excludes $(WITH_TORCH)/excludes.txt -c requirements.txt
 	@touch $@
 
-test-torch: .torch-venv/installed ## test the loader and examples/ with torch and its trainers (4.5 GB)
-	.torch-venv/bin/pytest -c tests/with_torch/pytest.ini tests/with_torch
+test-torch: .torch-venv/installed ## test the loader and examples/ with torch and its trainers (5 GB)
+	.torch-venv/bin/pytest -c $(WITH_TORCH)/pytest.ini $(WITH_TORCH)
 
 # Minutes: all of Unicode, a million documents and more, the text in ../shared/corpus.
 encoders: .venv/installed ## prove the fast tokenizers equal to the reference: minutes

@@ -26,5 +26,5 @@ def test_the_examples_of_the_page_run_with_torch(
         if not re.search(r"(?:from|import) (jax|grain)\b", example):
             exec(compile(example, "docs/loader.md", "exec"), names)
             with_torch += bool(re.search(r"(?:from|import) torch", example))
-    assert with_torch >= 3
+    assert with_torch >= 2
     names.clear()
