@@ -65,3 +65,4 @@ config = LlamaConfig(vocab_size=dataset.vocabulary_size, num_hidden_layers=2, **
 set_seed(training.seed)
 trainer = TokensTrainer(LlamaForCausalLM(config), training, callbacks=[SaveLoader()])
 trainer.train(resume_from_checkpoint=last)
+trainer.accelerator.end_training()
