@@ -1,4 +1,4 @@
-"""How fast batches are read as trainers take them: mixed, as int64 tensors, packed."""
+"""How fast batches are read as trainers take them: mixed, and as int64 tensors."""
 
 from __future__ import annotations
 
@@ -22,12 +22,9 @@ from benchmarks.reading import (
 from benchmarks.timings import Timing
 from fineshards.loader.dataset import TokenDataset
 from fineshards.loader.mixture import Mixture
-from fineshards.loader.packing import Packing
 from fineshards.storage.base import open_storage
 
 _PARTS = {"large": (0.6, 200_000_000), "medium": (0.3, 100_000_000), "small": (0.1, 60_000_000)}
-# What packing needs: a packed row's targets are not its inputs shifted.
-_PAIRS = ("inputs", "targets")
 
 
 def time_training_batches(work: Path, rounds: int, shrink: int, console: Console) -> list[Timing]:
@@ -35,7 +32,6 @@ def time_training_batches(work: Path, rounds: int, shrink: int, console: Console
     samples = samples_at(shrink)
     return [
         *_time_mixture(work, rounds, shrink, samples),
-        *_time_packing(work / "few", rounds, samples),
         *_time_tensors(work / "few", rounds, shrink, samples, console),
     ]
 
@@ -55,15 +51,6 @@ def _time_mixture(work: Path, rounds: int, shrink: int, samples: int) -> list[Ti
         "mixture of 3": lambda: read(mixture, samples),
     }
     return timings_of(actions, samples, rounds, {"mixture of 3": "memmap loop, mixed"})
-
-
-def _time_packing(folder: Path, rounds: int, samples: int) -> list[Timing]:
-    dataset = TokenDataset(folder, sequence_length=LENGTH)
-    actions = {
-        "inputs and targets": lambda: read(dataset, samples, fields=_PAIRS),
-        "the same, packed": lambda: read(dataset, samples, fields=_PAIRS, packing=Packing()),
-    }
-    return timings_of(actions, samples, rounds, {"the same, packed": "inputs and targets"})
 
 
 def _time_tensors(

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import pickle
 import shutil
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.damage import edit_manifest
-from support.fresh_interpreter import run_program
 from support.oracle import ENCODING, EOT, read_texts
 from support.sentences import refused
 
@@ -250,46 +245,6 @@ def test_a_manifest_that_contradicts_itself_is_refused(copy: Path) -> None:
     assert "metadata/manifest.json is damaged: 7 shards, expected 8" in message
 
 
-# Damage
-
-SHARD = "train/train_0002.npy"
-
-
-def rewrite(path: Path, change: Callable[[bytes], bytes]) -> None:
-    path.write_bytes(change(path.read_bytes()))
-
-
-@pytest.mark.parametrize(
-    ("harm", "said"),
-    [
-        (Path.unlink, "cannot be read: No such file"),
-        (lambda path: rewrite(path, lambda old: old[:-1]), "has 4,127 bytes, expected 4,128"),
-        (lambda path: rewrite(path, lambda old: old + b"\0"), "has 4,129 bytes, expected 4,128"),
-        (lambda path: rewrite(path, lambda _: b""), "has 0 bytes, expected 4,128"),
-        (lambda path: rewrite(path, lambda old: b"x" + old[1:]), "is not a .npy file"),
-        (
-            lambda path: rewrite(path, lambda old: old.replace(b"<u4", b"<i4")),
-            "holds dtype '<i4', expected '<u4'",
-        ),
-        (
-            lambda path: rewrite(path, lambda old: old.replace(b"(1000,)", b"(1001,)")),
-            "has 1,001 tokens in its header, expected 1,000",
-        ),
-    ],
-)
-def test_a_missing_or_damaged_shard_is_an_error_that_names_it(
-    copy: Path, harm: Callable[[Path], object], said: str
-) -> None:
-    harm(copy / SHARD)
-    dataset = TokenDataset(copy, sequence_length=100)
-    for samples in ([25], [0, 25, 1], list(range(53)), [19]):
-        message = refused(partial(dataset.gather, np.array(samples)), OutputError)
-        assert said in message
-        assert SHARD in message
-    # All other samples can still be read.
-    assert np.array_equal(dataset[31], split_stream("train")[3100:3201])
-
-
 # Documents
 
 
@@ -381,42 +336,3 @@ def test_a_pickle_is_small_and_equal(whole: Path) -> None:
     content = pickle.dumps(dataset)
     assert len(content) < 2000
     assert gather_all(pickle.loads(content)) == expected
-
-
-def test_threads_share_a_dataset_with_few_files_open(
-    whole: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fineshards.loader.mapped._MAX_OPEN", 2)
-    dataset = TokenDataset(whole, sequence_length=100)
-    expected = split_stream("train")
-    rng = np.random.default_rng(0)
-
-    def check(numbers: np.ndarray) -> bool:
-        got = dataset.gather(numbers)
-        return all(
-            np.array_equal(row, expected[i * 100 : i * 100 + 101])
-            for row, i in zip(got, numbers, strict=True)
-        )
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(check, [rng.integers(0, 53, 20) for _ in range(200)]))
-    before = len(os.listdir("/proc/self/fd"))
-    dataset.close()
-    assert before - len(os.listdir("/proc/self/fd")) <= 2
-    assert check(np.arange(53))
-
-
-def test_a_batch_may_touch_more_shards_than_files_may_be_open(tmp_path: Path) -> None:
-    made(tmp_path, tokens=1501, shard_tokens=10, test_shards=0)
-    program = (
-        "import resource, sys\n"
-        "import numpy as np\n"
-        "from fineshards.loader.dataset import TokenDataset\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (50, 50))\n"
-        "dataset = TokenDataset(sys.argv[1], sequence_length=15)\n"
-        "print(dataset.gather(np.arange(100)[::-1]).sum())\n"
-    )
-    done = run_program(program, tmp_path)
-    assert done.returncode == 0, done.stderr
-    expected = sum(int(stream(i * 15, i * 15 + 16).sum()) for i in range(100))
-    assert int(done.stdout) == expected

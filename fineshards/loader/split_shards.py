@@ -46,10 +46,10 @@ class SplitShards:
         Raises UsageError if the split is empty or unknown, OutputError if the dataset is not
         finished, or its manifest is damaged, or if there is no such generation.
         """
-        name = _OTHER_NAMES.get(name, name)
-        if name not in SPLITS:
+        if not isinstance(name, str) or _OTHER_NAMES.get(name, name) not in SPLITS:
             known = " or ".join(SPLITS)
             raise UsageError(f"{storage.root} has no split {name!r}; choose {known}.")
+        name = _OTHER_NAMES.get(name, name)
         manifest = Manifest.load_finished(storage, generation)
         tokens = sum(shard.tokens for shard in manifest.shards if shard.split == name)
         if tokens == 0:
@@ -96,6 +96,9 @@ class SplitShards:
 
         The last shard may be longer than the manifest says, because the dataset grows.
         """
+        unchanged = self.file_bytes(shard), npy.header(self.length(shard), self.dtype)
+        if (size, first_bytes) == unchanged:
+            return  # without the time that the parser takes
         path = self.storage.path(self.shard_name(shard))
         problem = ""
         longer = size > self.file_bytes(shard) and self.may_grow(shard)
