@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SAMPLE := samples/debian_text.parquet
 
 .PHONY: help api demo test quick test-cloud test-growing test-recipes test-kills test-airflow test-curation
-.PHONY: test-engines encoders lint types bench bench-loader bench-curation bench-scale template clean
+.PHONY: test-torch test-engines encoders lint types bench bench-loader bench-curation bench-scale template clean
 
 help: ## list the targets
 	@echo "targets:"
@@ -116,6 +116,20 @@ test-airflow: .venv/installed .airflow-venv/installed ## test the Composer DAG i
 test-curation: .curation-venv/installed ## compare the steps of recipes with datatrove's
 	.curation-venv/bin/pytest -c tests/curation/pytest.ini tests/curation
 
+# torch has an environment of its own, for its gigabytes of libraries. Its tests are not in tests/torch, which Python
+# would import as torch.
+WITH_TORCH := tests/with_torch
+.torch-venv/installed: $(addprefix $(WITH_TORCH)/,requirements.txt excludes.txt) requirements.txt pyproject.toml \
+    | .venv/installed
+	@echo "preparing .torch-venv: torch, and what trains with it; 5 GB, downloaded once; a minute or two"
+	@$(PYTHON) -m venv .torch-venv
+	@$(INSTALL) --python .torch-venv/bin/python -e '.[build,test]' -r $(WITH_TORCH)/requirements.txt \
+	    --excludes $(WITH_TORCH)/excludes.txt -c requirements.txt
+	@touch $@
+
+test-torch: .torch-venv/installed ## test the loader and examples/ with torch and its trainers (5 GB)
+	.torch-venv/bin/pytest -c $(WITH_TORCH)/pytest.ini $(WITH_TORCH)
+
 # Minutes: all of Unicode, a million documents and more, the text in ../shared/corpus.
 encoders: .venv/installed ## prove the fast tokenizers equal to the reference: minutes
 	$(BIN)/pytest -m heavy -rs --durations=0 --durations-min=1
@@ -153,8 +167,9 @@ bench: .venv/installed .bench-venv/installed ## compare the job with its peers: 
 	    $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(REPEAT),--repeat $(REPEAT)) $(if $(NAME),--name $(NAME))
 	@$(MAKE) --no-print-directory bench-loader NAME=$(if $(NAME),$(NAME)-loader)
 
-bench-loader: .venv/installed ## compare the loader with plain loops
-	$(BIN)/python -m benchmarks.run --loader $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(NAME),--name $(NAME))
+# In the environment of torch, whose loaders are peers.
+bench-loader: .torch-venv/installed ## compare the loader with plain loops and other loaders
+	.torch-venv/bin/python -m benchmarks.run --loader $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(NAME),--name $(NAME))
 
 # INPUT='a.parquet b.parquet'; python -m benchmarks.curation --help has more.
 bench-curation: .curation-venv/installed ## compare steps of recipes with datatrove's
@@ -211,4 +226,4 @@ else
 endif
 
 clean: ## delete what the targets have made
-	rm -rf .venv .types .airflow-venv .bench-venv .curation-venv .py*-venv demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .ranks
+	rm -rf .venv .types .airflow-venv .bench-venv .curation-venv .torch-venv .py*-venv demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .ranks

@@ -1,4 +1,4 @@
-"""The loader's benchmark: reading, starting and mixing speed."""
+"""The loader's benchmark: reading, starting and mixing speed, and other loaders."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
@@ -17,6 +18,15 @@ from benchmarks.reading import time_reading
 from benchmarks.reading_packed import time_packed
 from benchmarks.results import free_path, save
 from benchmarks.timings import table, to_json
+from benchmarks.training_batches import time_training_batches
+
+# Modules that may be installed, and their packages.
+_MODULES = {
+    "numba": "numba",
+    "torch": "torch",
+    "datatrove": "datatrove",
+    "megatron": "megatron-core",
+}
 
 
 def bench_loader(results: Path, name: str, rounds: int, shrink: int, console: Console) -> Path:
@@ -29,6 +39,7 @@ def bench_loader(results: Path, name: str, rounds: int, shrink: int, console: Co
         work = Path(folder)
         timings = [
             *time_reading(work, rounds, shrink),
+            *time_training_batches(work, rounds, shrink, console),
             *time_packed(work, rounds, shrink),
             *time_mixing(work, rounds, shrink, console),
         ]
@@ -42,7 +53,7 @@ def bench_loader(results: Path, name: str, rounds: int, shrink: int, console: Co
         "date": began,
         "commit": describe_commit(ROOT),
         "machine": machine,
-        "versions": describe_versions(sys.executable, ("numpy",)),
+        "versions": describe_versions(sys.executable, _packages()),
         "load": load,
         "rounds": rounds,
         "shrink": shrink,
@@ -51,3 +62,8 @@ def bench_loader(results: Path, name: str, rounds: int, shrink: int, console: Co
     save(content, path)
     console.print(f"written to {os.path.relpath(path)}", highlight=False)
     return path
+
+
+def _packages() -> tuple[str, ...]:
+    """The installed packages whose versions matter."""
+    return "numpy", *(name for module, name in _MODULES.items() if find_spec(module))

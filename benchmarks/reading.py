@@ -1,12 +1,13 @@
-"""How fast samples are read compared with a bare loop, and how long opening and resuming take.
+"""How fast samples are read compared with bare loops, and how long opening and resuming take.
 
 All read the same files, which are in the page cache: the work per sample is measured, not a disk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,87 +16,126 @@ from benchmarks.made_up_dataset import make_dataset
 from benchmarks.timings import Timing, in_turn
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.dataset import TokenDataset
+from fineshards.loader.sample_sources import MixedSource, Numbers, Source
 from fineshards.storage.base import open_storage
 
 # 400 million tokens, 1.6 GB: larger than any processor cache, smaller than a machine's memory.
-_TOKENS, _SHARD_TOKENS = 400_000_000, 4_000_000
-_SAMPLES, _LENGTH, _BATCH = 100_000, 2048, 64
+_TOKENS, SHARD_TOKENS = 400_000_000, 4_000_000
+_SAMPLES, LENGTH, BATCH = 100_000, 2048, 64
 # As many shards and source files as 350 billion tokens of FineWeb.
 _MANY_SHARDS, _MANY_FILES = 3500, 5000
 _FAR_STEP = 10_000_000
 _SHUFFLE_SHARDS = 8
+_PLACES = ("source_ids", "sample_ids")
+_AT_RANDOM = "memmap loop, shuffled"
 
 
 def time_reading(work: Path, rounds: int, shrink: int) -> list[Timing]:
-    """Timings of reading, opening and resuming, at 1/`shrink` of the full sizes."""
-    tokens, samples = _TOKENS // shrink, max(_BATCH, _SAMPLES // shrink)
-    make_dataset(open_storage(str(work / "few")), tokens, _SHARD_TOKENS)
+    """Timings of reading, opening and resuming, at 1/`shrink` of the full sizes.
+
+    Leaves the dataset in `work`/few, with every page in the page cache.
+    """
+    tokens = _TOKENS // shrink
+    make_dataset(open_storage(str(work / "few")), tokens, SHARD_TOKENS)
     shards = max(1, _MANY_SHARDS // shrink)
     many = open_storage(str(work / "many"))
     make_dataset(many, shards * 1000, 1000, files=_MANY_FILES // shrink, empty=True)
-    dataset = TokenDataset(work / "few", sequence_length=_LENGTH)
+    dataset = TokenDataset(work / "few", sequence_length=LENGTH)
     # Read every page once, so that no measurement waits for the disk.
     dataset.gather(np.arange(len(dataset)))
     return [
-        *_time_samples(work / "few", dataset, samples, rounds),
+        *_time_samples(work / "few", dataset, samples_at(shrink), rounds),
         *_time_starts(work / "many", dataset, shards, rounds),
     ]
 
 
+def samples_at(shrink: int) -> int:
+    """Samples that a run reads: whole batches."""
+    return max(1, _SAMPLES // shrink // BATCH) * BATCH
+
+
 def _time_samples(folder: Path, dataset: TokenDataset, samples: int, rounds: int) -> list[Timing]:
     rng = np.random.default_rng(1)
-    in_order = np.arange(samples) % len(dataset)
-    at_random = rng.integers(0, len(dataset), samples)
-    maps = [np.load(path, mmap_mode="r") for path in sorted((folder / "train").glob("*.npy"))]
-
-    def loader(**options: bool | int) -> Callable[[], object]:
-        def run() -> None:
-            with BatchLoader(dataset, _BATCH, **options) as batches:  # type: ignore[arg-type]
-                for _ in range(samples // _BATCH):
-                    next(batches)
-
-        return run
-
+    maps = shard_maps(folder)
+    in_order = order(dataset, samples, shuffle=False)
+    shuffled = order(dataset, samples, shuffle=True)
     actions = {
-        "memmap loop, in order": lambda: memmap_loop(maps, in_order),
-        "in order": loader(shuffle=False),
-        "memmap loop, at random": lambda: memmap_loop(maps, at_random),
+        "memmap loop, in order": lambda: memmap_loop([maps], *in_order),
+        "in order": lambda: read(dataset, samples, shuffle=False),
+        _AT_RANDOM: lambda: memmap_loop([maps], *shuffled),
         "random crops": lambda: random_crops(maps, samples, rng),
-        "shuffled": loader(),
-        "shuffled, no thread": loader(prefetch=0),
-        f"shuffled, {_SHUFFLE_SHARDS} shards at a time": loader(shuffle_shards=_SHUFFLE_SHARDS),
+        "shuffled": lambda: read(dataset, samples),
+        "shuffled, no thread": lambda: read(dataset, samples, prefetch=0),
+        f"shuffled, {_SHUFFLE_SHARDS} shards at a time": lambda: read(
+            dataset, samples, shuffle_shards=_SHUFFLE_SHARDS
+        ),
     }
-    runs = in_turn(actions, rounds)
+    ours = dict.fromkeys((name for name in actions if name.startswith("shuffled")), _AT_RANDOM)
+    return timings_of(actions, samples, rounds, ours | {"in order": "memmap loop, in order"})
+
+
+def timings_of(
+    actions: Mapping[str, Callable[[], object]],
+    samples: int,
+    rounds: int,
+    beside: Mapping[str, str],
+) -> list[Timing]:
+    """Timings of actions that read as many samples each, in turn."""
     return [
         Timing(
             name,
             samples,
             "samples",
-            runs[name],
-            bytes=samples * (_LENGTH + 1) * 4,
-            beside=_beside(name),
+            runs,
+            bytes=samples * (LENGTH + 1) * 4,
+            beside=beside.get(name),
         )
-        for name in actions
+        for name, runs in in_turn(actions, rounds).items()
     ]
 
 
-def _beside(name: str) -> str | None:
-    if name == "in order":
-        return "memmap loop, in order"
-    return "memmap loop, at random" if "shuffled" in name else None
+def shard_maps(folder: Path) -> list[npt.NDArray[np.uint32]]:
+    """The shards of a dataset as memory maps."""
+    return [np.load(path, mmap_mode="r") for path in sorted((folder / "train").glob("*.npy"))]
 
 
-def memmap_loop(maps: list[npt.NDArray[np.uint32]], numbers: npt.NDArray[np.int64]) -> None:
+def read(source: Source | MixedSource, samples: int, **options: Any) -> None:
+    """Reads whole batches with a BatchLoader."""
+    with BatchLoader(source, BATCH, **options) as batches:
+        for _ in range(samples // BATCH):
+            next(batches)
+
+
+def order(source: Source | MixedSource, samples: int, *, shuffle: bool) -> tuple[Numbers, Numbers]:
+    """The order in which a BatchLoader reads: the sources and their samples."""
+    with BatchLoader(source, BATCH, shuffle=shuffle, fields=_PLACES) as loader:
+        batches = [next(loader) for _ in range(samples // BATCH)]
+    sources, numbers = (np.concatenate([batch[name] for batch in batches]) for name in _PLACES)
+    return sources, numbers
+
+
+def memmap_loop(
+    maps: Sequence[Sequence[npt.NDArray[np.uint32]]],
+    sources: Numbers,
+    numbers: Numbers,
+    dtype: npt.DTypeLike = np.uint32,
+    use: Callable[[npt.NDArray[Any]], object] = len,
+) -> None:
     """A loop without a loader: batches filled from memory maps, each sample from one shard.
 
     A sample that would cross the end of a shard is moved to its end, so the loop has no branches.
     """
-    for at in range(0, len(numbers) - _BATCH + 1, _BATCH):
-        batch = np.empty((_BATCH, _LENGTH + 1), np.uint32)
-        for row, number in enumerate(numbers[at : at + _BATCH].tolist()):
-            shard, offset = divmod(number * _LENGTH, _SHARD_TOKENS)
-            offset = min(offset, len(maps[shard]) - _LENGTH - 1)
-            batch[row] = maps[shard][offset : offset + _LENGTH + 1]
+    for at in range(0, len(numbers), BATCH):
+        batch = np.empty((BATCH, LENGTH + 1), dtype)
+        places = zip(
+            sources[at : at + BATCH].tolist(), numbers[at : at + BATCH].tolist(), strict=True
+        )
+        for row, (source, number) in enumerate(places):
+            shard, offset = divmod(number * LENGTH, SHARD_TOKENS)
+            tokens = maps[source][shard]
+            offset = min(offset, len(tokens) - LENGTH - 1)
+            batch[row] = tokens[offset : offset + LENGTH + 1]
+        use(batch)
 
 
 def random_crops(
@@ -106,19 +146,19 @@ def random_crops(
     As there, inputs and targets are separate int64 arrays. In the course of an epoch it reads some
     tokens several times and a third of them never.
     """
-    for _ in range(samples // _BATCH):
+    for _ in range(samples // BATCH):
         tokens = maps[int(rng.integers(len(maps)))]
-        places = rng.integers(0, len(tokens) - _LENGTH, _BATCH).tolist()
-        np.stack([tokens[at : at + _LENGTH].astype(np.int64) for at in places])
-        np.stack([tokens[at + 1 : at + 1 + _LENGTH].astype(np.int64) for at in places])
+        places = rng.integers(0, len(tokens) - LENGTH, BATCH).tolist()
+        np.stack([tokens[at : at + LENGTH].astype(np.int64) for at in places])
+        np.stack([tokens[at + 1 : at + 1 + LENGTH].astype(np.int64) for at in places])
 
 
 def _time_starts(many: Path, dataset: TokenDataset, shards: int, rounds: int) -> list[Timing]:
-    state = BatchLoader(dataset, _BATCH).state_dict() | {"consumed": _FAR_STEP * _BATCH}
+    state = BatchLoader(dataset, BATCH).state_dict(_FAR_STEP)
 
     def resume() -> None:
         """From a saved state to the first batch."""
-        loader = BatchLoader(dataset, _BATCH)
+        loader = BatchLoader(dataset, BATCH)
         loader.load_state_dict(state)
         next(loader)
         loader.close()

@@ -1,20 +1,18 @@
-"""The loader with torch, torchdata, grain and jax, where they are installed."""
+"""The loader with grain and jax, where they are installed. With torch: tests/with_torch/."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from conftest import ROOT
 
 from benchmarks.made_up_dataset import make_dataset
-from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.dataset import TokenDataset
 from fineshards.storage.base import open_storage
 
@@ -30,89 +28,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def dataset(folder: Path) -> TokenDataset:
     """200 samples."""
     return TokenDataset(folder, sequence_length=25)
-
-
-# torch
-
-
-def torch_loader(dataset: TokenDataset, workers: int, **options: Any) -> Any:
-    from torch.utils.data import DataLoader
-
-    from fineshards.loader.torch_batches import TorchBatches
-
-    options = {"epochs": 2, "drop_last": False} | options
-    batches = TorchBatches(BatchLoader(dataset, 12, 5, **options))
-    # Start methods other than fork need an importable main module.
-    return DataLoader(batches, batch_size=None, num_workers=workers)
-
-
-@pytest.mark.parametrize("workers", [0, 1, 3])
-def test_torch_gives_the_same_batches_with_any_number_of_workers(
-    dataset: TokenDataset, workers: int
-) -> None:
-    torch = pytest.importorskip("torch")
-    expected = list(BatchLoader(dataset, 12, 5, epochs=2, drop_last=False))
-    loader = torch_loader(dataset, workers)
-    for _ in range(2):
-        batches = list(loader)
-        assert len(batches) == len(expected) == 34
-        assert all(batch.dtype == torch.int64 for batch in batches)
-        assert all(np.array_equal(a, b) for a, b in zip(batches, expected, strict=True))
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_torch_resumes_by_steps_on_another_number_of_workers(
-    dataset: TokenDataset, workers: int
-) -> None:
-    pytest.importorskip("torch")
-    expected = list(BatchLoader(dataset, 12, 5, epochs=2, drop_last=False))
-    for steps in (0, 1, 5, 33, 34):
-        first = torch_loader(dataset, workers)
-        assert len(list(islice(first, steps))) == steps
-        state = first.dataset._loader.state_dict(steps)
-        second = torch_loader(dataset, 3 - workers)
-        second.dataset._loader.load_state_dict(state)
-        rest = list(second)
-        assert len(rest) == len(expected) - steps
-        assert all(np.array_equal(a, b) for a, b in zip(rest, expected[steps:], strict=True))
-
-
-@pytest.mark.parametrize("workers", [0, 1, 3])
-def test_torchdata_saves_and_restores_the_position(dataset: TokenDataset, workers: int) -> None:
-    stateful = pytest.importorskip("torchdata.stateful_dataloader")
-    from fineshards.loader.torch_batches import TorchBatches
-
-    def make() -> Any:
-        batches = TorchBatches(BatchLoader(dataset, 12, 5, epochs=2, drop_last=False))
-        return stateful.StatefulDataLoader(batches, batch_size=None, num_workers=workers)
-
-    expected = list(BatchLoader(dataset, 12, 5, epochs=2, drop_last=False))
-    for steps in (1, 4, 20, 34):
-        first = make()
-        taken = list(islice(first, steps))
-        state = first.state_dict()
-        for _ in range(2):
-            # And again from a state that was saved right after a restore.
-            second = make()
-            second.load_state_dict(state)
-            iterator = iter(second)
-            state = second.state_dict()
-            rest = list(iterator)
-            assert len(taken) + len(rest) == len(expected)
-            pairs = zip([*taken, *rest], expected, strict=True)
-            assert all(np.array_equal(a, b) for a, b in pairs)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_torch_takes_a_map_style_dataset(dataset: TokenDataset, workers: int) -> None:
-    torch = pytest.importorskip("torch")
-    loader = torch.utils.data.DataLoader(
-        dataset, batch_size=8, shuffle=True, num_workers=workers, drop_last=False
-    )
-    rows = np.concatenate([batch.numpy() for batch in loader])
-    expected = dataset.gather(np.arange(len(dataset)))
-    assert rows.shape == expected.shape
-    assert sorted(map(bytes, rows)) == sorted(map(bytes, expected))
 
 
 # grain
@@ -175,3 +90,55 @@ def test_jax_distributes_batches_over_a_mesh(folder: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "True\n"
+
+
+# Runs the script that follows. It kills itself when it has read as many batches as the first
+# argument says, or never.
+KILLED = """
+import os, runpy, signal, sys
+from fineshards import BatchLoader
+
+read, left = BatchLoader.__next__, int(sys.argv[1])
+def killing(loader):
+    global left
+    batch, left = read(loader), left - 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return batch
+BatchLoader.__next__ = killing
+sys.argv = sys.argv[2:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_the_example_with_jax_resumes_exactly(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+
+    def losses(name: str, killed_at: int = 0) -> list[str]:
+        script = [str(ROOT / "examples/train_jax.py"), str(folder), "--steps=6", "--save_steps=3"]
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                KILLED,
+                str(killed_at),
+                *script,
+                f"--checkpoint={tmp_path}/{name}",
+            ],
+            cwd=ROOT,
+            env=os.environ
+            | {
+                "JAX_PLATFORMS": "cpu",
+                "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == (-signal.SIGKILL if killed_at else 0), done.stderr
+        return done.stdout.splitlines()
+
+    whole = losses("whole.npz")
+    assert len(set(whole)) == 6
+    assert losses("killed.npz", killed_at=5) == whole[:4]
+    assert losses("killed.npz") == whole[3:]

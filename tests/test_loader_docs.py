@@ -99,6 +99,6 @@ def grow_a_dataset(folder: Path, work: Path) -> None:
 @pytest.mark.parametrize("page", [LOADER, MIXING, PACKING], ids=lambda page: page.name)
 def test_every_test_that_a_page_names_exists(page: Path) -> None:
     named = set(re.findall(r"`(test_\w+)`", page.read_text()))
-    written = "".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
+    written = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     assert {name for name in named if f"def {name}(" not in written} == set()
     assert len(named) > 12

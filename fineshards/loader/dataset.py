@@ -215,6 +215,11 @@ class TokenDataset:
         return self._split.eot
 
     @property
+    def vocabulary_size(self) -> int:
+        """One more than the largest token that can occur: the rows of a model's embedding."""
+        return self._split.vocabulary_size
+
+    @property
     def shard_bounds(self) -> npt.NDArray[np.int64]:
         """int64, shape (shards + 1,): samples `[b[s], b[s + 1])` begin in shard s."""
         size = self._split.layout.shard_tokens

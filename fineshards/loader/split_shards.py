@@ -25,7 +25,8 @@ class SplitShards:
 
     name: the split. generation: of the dataset, from 1. fingerprint: identifies the documents,
     their order and the split; the same after documents were redacted. tokens: in all shards.
-    dtype: of the shard files. eot: the token that starts every document.
+    dtype: of the shard files. eot: the token that starts every document. vocabulary_size: of the
+    tokenizer.
     """
 
     storage: Storage
@@ -36,6 +37,7 @@ class SplitShards:
     tokens: int
     dtype: np.dtype[np.unsignedinteger]
     eot: int
+    vocabulary_size: int
 
     @classmethod
     def open(cls, storage: Storage, name: str, generation: int | None = None) -> SplitShards:
@@ -65,6 +67,7 @@ class SplitShards:
             tokens=tokens,
             dtype=manifest.settings.token_dtype,
             eot=manifest.settings.tokenizer.eot,
+            vocabulary_size=manifest.settings.tokenizer.size,
         )
 
     @property

@@ -1,0 +1,107 @@
+"""The scripts in examples/ train on two ranks, and after a kill go on as if there was none."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.made_up_dataset import make_dataset
+from fineshards.loader.batch_loader import BatchLoader
+from fineshards.loader.dataset import TokenDataset
+from fineshards.storage.base import open_storage
+
+HERE = Path(__file__).parent
+EXAMPLES = HERE.parent.parent / "examples"
+STEPS, SAVED, KILLED = 6, 3, 5
+
+
+class Training:
+    """An example that trains on a dataset in a folder of its own."""
+
+    def __init__(self, name: str, dataset: Path, folder: Path) -> None:
+        self._name, self._dataset, self._folder = name, dataset, folder
+        self._runs = 0
+        folder.mkdir()
+
+    def run(self, killed_at: int = 0) -> tuple[list[list[np.ndarray]], dict[str, float]]:
+        """Trains up to the last step: for each rank the batches it read, and the losses."""
+        self._runs += 1
+        recorded = self._folder / f"recorded-{self._runs}"
+        recorded.mkdir()
+        torchrun = Path(sys.executable).with_name("torchrun")
+        command = [torchrun, "--standalone", "--nproc_per_node=2", HERE / "recorded.py"]
+        command += [EXAMPLES / self._name, self._dataset, f"--steps={STEPS}"]
+        done = subprocess.run(
+            [*command, f"--save_steps={SAVED}"],
+            cwd=self._folder,
+            env=os.environ | {"RECORDED": str(recorded), "KILLED_AT": str(killed_at)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ("SIGKILL" in done.stderr) == (killed_at > 0), done.stderr
+        assert (done.returncode == 0) == (killed_at == 0), done.stderr
+        printed = re.findall(r"(step \d+ rank \d+) loss ([\d.]+)", done.stdout)
+        losses = {place: float(loss) for place, loss in printed}
+        return [arrays(recorded / f"{rank}.npy") for rank in range(2)], losses or self._logged()
+
+    def _logged(self) -> dict[str, float]:
+        """The losses that the Trainer of Hugging Face logs in its last checkpoint."""
+        path = self._folder / f"checkpoints/checkpoint-{STEPS}/trainer_state.json"
+        if not path.exists():
+            return {}
+        logged = json.loads(path.read_text())["log_history"]
+        return {f"step {entry['step']}": entry["loss"] for entry in logged}
+
+
+def arrays(path: Path) -> list[np.ndarray]:
+    """The arrays in a file, one after the other."""
+    read = []
+    with path.open("rb") as file:
+        while file.tell() < path.stat().st_size:
+            read.append(np.load(file))
+    return read
+
+
+@pytest.fixture(scope="session")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    make_dataset(open_storage(str(folder)), 20_001, 7000)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "batch_size"),
+    [
+        ("train_ddp.py", 8),
+        ("train_fsdp.py", 8),
+        ("train_hf_trainer.py", 16),
+        ("train_lightning.py", 8),
+    ],
+)
+def test_two_ranks_share_batches_and_resume_exactly(
+    name: str, batch_size: int, dataset: Path, tmp_path: Path
+) -> None:
+    order = BatchLoader(TokenDataset(dataset, sequence_length=64), batch_size, seed=1)
+    inputs = [next(order)[:, :-1] for _ in range(STEPS)]
+    half = batch_size // 2
+    expected = [[batch[:half] for batch in inputs], [batch[half:] for batch in inputs]]
+
+    whole, losses = Training(name, dataset, tmp_path / "whole").run()
+    np.testing.assert_array_equal(whole, expected)
+    assert len(set(losses.values())) == len(losses) >= STEPS
+
+    killed = Training(name, dataset, tmp_path / "killed")
+    before, _ = killed.run(killed_at=KILLED)
+    np.testing.assert_array_equal(before, [batches[: KILLED - 1] for batches in expected])
+    after, again = killed.run()
+    np.testing.assert_array_equal(after, [batches[SAVED:] for batches in expected])
+    assert len(again) >= STEPS - SAVED
+    assert again.items() <= losses.items()

@@ -1,0 +1,87 @@
+"""The loader's benchmark with torch: other loaders read the tokens that ours reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from benchmarks.made_up import DOCUMENT_TOKENS
+from benchmarks.made_up_dataset import EOT, make_dataset, stream
+from benchmarks.reading import LENGTH, shard_maps
+from benchmarks.run import main
+from benchmarks.torch_loaders import Crops, datatrove_dataset, megatron_dataset, other_loaders
+from fineshards.storage.base import open_storage
+
+TOKENS = 30_001
+
+
+@pytest.fixture
+def maps(tmp_path: Path) -> list[np.ndarray]:
+    make_dataset(open_storage(str(tmp_path / "made_up")), TOKENS, 9000)
+    return shard_maps(tmp_path / "made_up")
+
+
+def test_crops_are_runs_of_tokens(maps: list[np.ndarray]) -> None:
+    text = stream(0, TOKENS).astype(np.int64).tobytes()
+    for inputs, targets in (Crops(maps)[number] for number in range(20)):
+        assert inputs.dtype == targets.dtype == torch.int64
+        assert torch.equal(inputs[1:], targets[:-1])
+        assert inputs.shape == (LENGTH,)
+        assert np.append(inputs, targets[-1]).tobytes() in text
+
+
+def test_datatrove_reads_the_same_tokens(maps: list[np.ndarray], tmp_path: Path) -> None:
+    dataset = datatrove_dataset(maps, tmp_path / "datatrove")
+    rows = np.stack([dataset[number]["input_ids"] for number in range(len(dataset))])
+    assert len(rows) == TOKENS // (LENGTH + 1)
+    assert np.array_equal(rows.ravel(), stream(0, rows.size))
+
+
+def test_megatron_reads_the_same_tokens(maps: list[np.ndarray], tmp_path: Path) -> None:
+    dataset = megatron_dataset(maps, tmp_path / "megatron")
+    assert len(dataset) == (TOKENS - 1) // LENGTH
+    documents = {
+        stream(start, min(start + DOCUMENT_TOKENS, TOKENS)).tobytes()
+        for start in range(0, TOKENS, DOCUMENT_TOKENS)
+    }
+    for number in range(len(dataset)):
+        sample = dataset[number]
+        tokens = sample["tokens"].numpy()
+        assert np.array_equal(tokens[1:], sample["labels"].numpy()[:-1])
+        # Whole documents, except for the first and the last.
+        for whole in np.split(tokens, np.flatnonzero(tokens == EOT))[1:-1]:
+            assert whole.astype(np.uint32).tobytes() in documents
+
+
+def test_loaders_give_batches_of_as_many_tokens(maps: list[np.ndarray], tmp_path: Path) -> None:
+    for loaders in other_loaders(tmp_path, maps, 128, Console()).values():
+        for batches in map(list, loaders):
+            assert len(batches) == 2
+            for batch in batches:
+                first = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
+                assert first.shape[0] == 64
+                assert first.shape[1] in (LENGTH, LENGTH + 1)
+                assert first.dtype == torch.int64
+
+
+def test_the_loader_is_measured_beside_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--loader", "--shrink=1000", "--rounds=2", "--name=tiny", f"--results={tmp_path}"]
+    assert main(flags) == 0
+    (path,) = tmp_path.glob("*-tiny.json")
+    result = json.loads(path.read_text())
+    assert set(result["versions"]) == {"python", "numpy", "numba", "torch", "datatrove"} | {
+        "megatron-core"
+    }
+    named = {timing["name"]: timing for timing in result["timings"]}
+    assert {timing["beside"] for timing in named.values()} <= {None, *named}
+    for name in ("torch's DataLoader, random crops", "datatrove's folder dataset"):
+        assert named[f"{name}, 2 workers"]["beside"] == "int64 tensors"
+    assert named["Megatron's GPTDataset, 0 workers"]["items"] == 64
+    assert "not installed" not in capsys.readouterr().out
