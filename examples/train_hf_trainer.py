@@ -65,4 +65,5 @@ config = LlamaConfig(vocab_size=dataset.vocabulary_size, num_hidden_layers=2, **
 set_seed(training.seed)
 trainer = TokensTrainer(LlamaForCausalLM(config), training, callbacks=[SaveLoader()])
 trainer.train(resume_from_checkpoint=last)
+trainer.accelerator.wait_for_everyone()
 trainer.accelerator.end_training()
