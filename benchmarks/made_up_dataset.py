@@ -16,6 +16,7 @@ from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import Leaks, MetadataFile, ShardRecord, SourceFile
 from fineshards.shards.reports import FileReport
 from fineshards.storage.base import Storage
+from fineshards.storage.checksums import checksum_to_base64, crc32c
 
 EOT = 50256
 
@@ -48,10 +49,12 @@ def make_dataset(
         start = window * shard_tokens
         content = stream(start, start + layout.shard_length(key))
         name, starts = layout.shard_name(key), int(np.count_nonzero(content == EOT))
+        header = npy.header(len(content), settings.token_dtype)
+        body = content.astype(settings.token_dtype).tobytes()
         if not empty:
             with storage.create(name) as file:
-                file.write(npy.header(len(content), settings.token_dtype))
-                file.write(content.astype(settings.token_dtype).data)
+                file.write(header)
+                file.write(body)
         records.append(
             ShardRecord(
                 name=name,
@@ -59,7 +62,7 @@ def make_dataset(
                 index=key.index,
                 tokens=len(content),
                 bytes=npy.file_bytes(len(content), settings.token_dtype),
-                crc32c="",
+                crc32c=checksum_to_base64(crc32c(body, crc32c(header))),
                 pieces=starts,
                 documents=starts,
                 first_document=documents,

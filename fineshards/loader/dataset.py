@@ -12,16 +12,19 @@ import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import UsageError
-from fineshards.loader.arguments import checked_integer
+from fineshards.extras import require
+from fineshards.loader.arguments import checked_integer, checked_numbers
 from fineshards.loader.boundaries import document_starts
-from fineshards.loader.mapped import MappedShards
+from fineshards.loader.local_shards import LocalShards
+from fineshards.loader.open_shards import OPEN_SHARDS
 from fineshards.loader.remote import RemoteShards
 from fineshards.loader.sample_sources import Samples
+from fineshards.loader.shard_contents import ShardContents
 from fineshards.loader.split_shards import SplitShards
 from fineshards.shards.job import load_redaction
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.redaction import masked
-from fineshards.storage.base import open_storage
+from fineshards.storage.base import Storage, open_storage
 
 if TYPE_CHECKING:
     from fineshards.shards.dataset import Dataset
@@ -74,13 +77,19 @@ class TokenDataset:
             always the same, whatever is appended later. Default: the latest.
         skip: Documents that `loss_mask` leaves out: their numbers in the dataset, or `redacted` for
             all that were redacted until now, in whatever generation. Default: none.
+        check: What is compared with the manifest when a shard is first read: `header`, its size and
+            header; or `open`, all its bytes by their CRC-32C, which reads the whole shard and needs
+            google-crc32c. `open` is for local folders.
+        mapped: Whether local shards are mapped into memory. A mapped shard that is cut short while
+            it is in use kills the process by SIGBUS. False reads by `pread`, which is slower and
+            raises OutputError instead.
 
     Attributes:
         sequence_length: T.
 
     Raises:
-        UsageError: The split is unknown, empty or shorter than one sample, or a number is not a
-            positive integer.
+        UsageError: The split is unknown, empty or shorter than one sample, a number is not a
+            positive integer, or `check` cannot be done.
         OutputError: The dataset is not finished, or its manifest is damaged, or there is no such
             generation. Reading a sample raises it if a shard is missing or damaged.
 
@@ -108,23 +117,29 @@ class TokenDataset:
         cache_bytes: int = CACHE_BYTES,
         generation: int | None = None,
         skip: Literal["redacted"] | Sequence[int] | None = None,
+        check: Literal["header", "open"] = "header",
+        mapped: bool = True,
     ) -> None:
         self.sequence_length = checked_integer("sequence_length", sequence_length, 1)
         self._read_bytes = checked_integer("read_bytes", read_bytes, 1)
         self._cache_bytes = checked_integer("cache_bytes", cache_bytes, 1)
         if generation is not None:
             generation = checked_integer("generation", generation, 1)
-        self._split = SplitShards.open(open_storage(str(path)), split, generation)
+        if not isinstance(path, str | os.PathLike):
+            raise UsageError(f"path is {path!r}; give the folder of a dataset.")
+        storage = open_storage(os.fspath(path))
+        self._split = OPEN_SHARDS.with_room(lambda: SplitShards.open(storage, split, generation))
         if len(self) == 0:
             raise UsageError(
                 f"{path}: the {split} split has {self._split.tokens:,} tokens, but a sample of "
                 f"sequence_length {sequence_length:,} needs {sequence_length + 1:,}. Choose a "
                 "smaller sequence_length."
             )
+        self._mapped, self._check = mapped, _checked_check(check, storage)
         self._skip = _checked_skip(skip)
         self._skipped: npt.NDArray[np.int64] | None = None
         self._process: int | None = None
-        self._reader: MappedShards | RemoteShards | None = None
+        self._reader: LocalShards | RemoteShards | None = None
         self._dataset: Dataset | None = None
 
     @property
@@ -208,9 +223,11 @@ class TokenDataset:
             uint32, shape (n, T + 1); row i is sample `indices[i]`.
 
         Raises:
-            IndexError: A number is out of range.
+            IndexError: A number is out of range; negative ones are.
+            UsageError: The numbers are not integers in one dimension.
             OutputError: A shard is missing or damaged.
         """
+        indices = checked_numbers(indices, len(self))
         rows = np.empty((len(indices), self.sequence_length + 1), np.uint32)
         self.gather_into(rows, np.arange(len(indices)), indices)
         return rows
@@ -229,8 +246,7 @@ class TokenDataset:
             IndexError: A number is out of range.
             OutputError: A shard is missing or damaged.
         """
-        self._check_range(indices)
-        starts = indices.astype(np.int64) * self.sequence_length
+        starts = checked_numbers(indices, len(self)) * self.sequence_length
         shards, offsets = np.divmod(starts, self._split.layout.shard_tokens)
         self._files().fill(out, rows.tolist(), shards.tolist(), offsets.tolist())
 
@@ -263,7 +279,7 @@ class TokenDataset:
             return np.empty(0, self._split.dtype)
         files, (shard, offset) = self._files(), divmod(start, self._split.layout.shard_tokens)
         found = None
-        if isinstance(files, MappedShards):
+        if isinstance(files, LocalShards):
             found = files.view(shard, offset, stop - start)
         if found is None:
             found = np.empty(stop - start, self._split.dtype)
@@ -290,10 +306,9 @@ class TokenDataset:
             >>> int((~dataset.loss_mask(np.array([0, 1]))).sum())
             737
         """
-        self._check_range(indices)
+        starts = checked_numbers(indices, len(self)) * self.sequence_length + 1
         if self._skipped is None:
             self._skipped = self._find_skipped()
-        starts = indices.astype(np.int64) * self.sequence_length + 1
         return masked(self._skipped, starts, self.sequence_length)
 
     def _find_skipped(self) -> npt.NDArray[np.int64]:
@@ -402,11 +417,8 @@ class TokenDataset:
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_reader": None, "_dataset": None, "_process": None}
 
-    def _check_range(self, indices: npt.NDArray[np.int64]) -> None:
-        if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
-            raise IndexError(f"sample numbers out of range({len(self)})")
-
     def _number(self, index: int) -> int:
+        index = checked_integer("the sample's number", index)
         try:
             return range(len(self))[index]
         except IndexError:
@@ -416,12 +428,13 @@ class TokenDataset:
         """A shard's position in the manifest, which lists the test split first."""
         return shard + (self._split.layout.test_windows if self._split.name == "train" else 0)
 
-    def _files(self) -> MappedShards | RemoteShards:
+    def _files(self) -> LocalShards | RemoteShards:
         # A fork inherits its parent's locks, but not the threads that would release them.
         reader = self._reader
         if reader is None or self._process != os.getpid():
             if self._split.storage.supports_mmap:
-                reader = MappedShards(self._split)
+                contents = ShardContents(self._split) if self._check == "open" else None
+                reader = LocalShards(self._split, self._mapped, contents)
             else:
                 reader = RemoteShards(self._split, self._read_bytes, self._cache_bytes)
             self._reader, self._process = reader, os.getpid()
@@ -438,6 +451,19 @@ class TokenDataset:
         if self._dataset is None:
             self._dataset = Dataset.open(self._split.storage, self.generation)
         return self._dataset
+
+
+def _checked_check(check: str, storage: Storage) -> str:
+    if check not in ("header", "open"):
+        raise UsageError(f"check is {check!r}; choose 'header' or 'open'.")
+    if check == "open":
+        require("google_crc32c", "google-crc32c", "gcs")
+        if not storage.supports_mmap:
+            raise UsageError(
+                f"check='open' reads whole shards, which must be on a local disk, but the dataset "
+                f"is {storage.root}. Leave check out, or copy the dataset to a disk."
+            )
+    return check
 
 
 def _checked_skip(skip: object) -> Literal["redacted"] | tuple[int, ...]:

@@ -44,10 +44,10 @@ class SplitShards:
         Raises UsageError if the split is empty or unknown, OutputError if the dataset is not
         finished, or its manifest is damaged, or if there is no such generation.
         """
-        name = _OTHER_NAMES.get(name, name)
-        if name not in SPLITS:
+        if not isinstance(name, str) or _OTHER_NAMES.get(name, name) not in SPLITS:
             known = " or ".join(SPLITS)
             raise UsageError(f"{storage.root} has no split {name!r}; choose {known}.")
+        name = _OTHER_NAMES.get(name, name)
         manifest = Manifest.load_finished(storage, generation)
         tokens = sum(shard.tokens for shard in manifest.shards if shard.split == name)
         if tokens == 0:

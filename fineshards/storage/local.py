@@ -12,6 +12,7 @@ import filecmp
 import io
 import mmap
 import os
+import resource
 import shutil
 import stat
 import uuid
@@ -117,10 +118,7 @@ class LocalStorage(Storage):
             try:
                 return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             except OSError as error:
-                raise OutputError(
-                    f"{self.path(name)} cannot be mapped into memory: {error.strerror}. Copy the "
-                    "dataset to a disk whose files can be mapped."
-                ) from error
+                raise self._error("mapped into memory", name, error) from error
 
     def claim(self, name: str, content: bytes) -> bool:
         """See Storage."""
@@ -236,9 +234,11 @@ class LocalStorage(Storage):
             "written": "Check that the folder exists, that you may write to it and that the disk "
             "has space, then run again.",
             "deleted": "Check that you may write to its folder, then run again.",
+            "mapped into memory": "Copy the dataset to a disk whose files can be mapped.",
         }
         return OutputError(
-            f"{self.path(name)} cannot be {action}: {error.strerror or error}. {advice[action]}"
+            f"{self.path(name)} cannot be {action}: {error.strerror or error}. "
+            f"{_advice_about_limits(error) or advice[action]}"
         )
 
 
@@ -263,6 +263,21 @@ class _WriteBehind(io.FileIO):
                 os.posix_fadvise(self.fileno(), self._submitted, waiting, os.POSIX_FADV_DONTNEED)
             self._submitted = self._written
         return count
+
+
+def _advice_about_limits(error: OSError) -> str | None:
+    """What to do about an error that has nothing to do with the file; None for other errors."""
+    if error.errno == errno.EMFILE:
+        allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return (
+            f"The process has {allowed:,} files and connections open, as many as it may: close "
+            "some, or raise the limit (ulimit -n)."
+        )
+    if error.errno == errno.ENFILE:
+        return "The machine has as many files open as it may: close some (sysctl fs.file-max)."
+    if error.errno == errno.ENOMEM:
+        return "The process has too many mappings, or too little memory (sysctl vm.max_map_count)."
+    return None
 
 
 def _sync_folder(path: str) -> None:

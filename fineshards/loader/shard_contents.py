@@ -1,0 +1,71 @@
+"""Compares shards with their checksums in the manifest, each once, before it is used."""
+
+from __future__ import annotations
+
+from fineshards.errors import OutputError
+from fineshards.loader.split_shards import SplitShards
+from fineshards.shards import npy
+from fineshards.shards.job import job_name
+from fineshards.shards.manifest import MANIFEST_NAME, Manifest
+
+# Bytes per request, where requests have a price.
+_READ_AHEAD = 16 << 20
+
+
+class ShardContents:
+    """Checks whole shards of a split by size and CRC-32C; needs google_crc32c."""
+
+    def __init__(self, split: SplitShards) -> None:
+        self._split = split
+        self._checked: set[int] = set()
+        manifest = Manifest.load_finished(split.storage, split.generation)
+        self._expected = {shard.name: shard.crc32c for shard in manifest.shards}
+        self._version: str | None = None
+        self._latest = manifest
+
+    def check(self, shard: int) -> None:
+        """Raises OutputError if a shard is neither that of its generation nor the latest.
+
+        A shard may have grown since: then its first tokens are compared, with the header that they
+        had. It may have been replaced by one with redacted documents, which the latest manifest
+        knows.
+        """
+        if shard in self._checked:
+            return
+        name, tokens = self._split.shard_name(shard), self._split.length(shard)
+        found = self._checksum(name, tokens)
+        if found != self._expected[name] and not self._is_latest(name, tokens, found):
+            raise OutputError(
+                f"the shard {self._split.storage.path(name)} has the crc32c {found}, expected "
+                f"{self._expected[name]}: {self._explanation()}"
+            )
+        self._checked.add(shard)
+
+    def _checksum(self, name: str, tokens: int) -> str:
+        """The CRC-32C of a shard as if its first tokens were all."""
+        from fineshards.storage.checksums import checksum_to_base64, crc32c, file_checksum
+
+        dtype = self._split.dtype
+        with self._split.storage.open(name, _READ_AHEAD) as file:
+            file.seek(npy.HEADER_BYTES)
+            header = crc32c(npy.header(tokens, dtype))
+            return checksum_to_base64(file_checksum(file, header, tokens * dtype.itemsize))
+
+    def _is_latest(self, name: str, tokens: int, found: str) -> bool:
+        version = self._split.storage.version(MANIFEST_NAME)
+        if version != self._version:
+            self._latest, self._version = Manifest.load_finished(self._split.storage), version
+        for shard in self._latest.shards:
+            if shard.name == name:
+                longer = shard.tokens != tokens
+                return (self._checksum(name, shard.tokens) if longer else found) == shard.crc32c
+        return False
+
+    def _explanation(self) -> str:
+        change = job_name(self._latest.generation + 1)
+        if self._split.storage.size(change) is not None:
+            return (
+                f"another change of the dataset is not finished (see {change}). Finish it by its "
+                "own command, or wait until it has ended."
+            )
+        return "it is damaged. Copy it again from its origin, or run fineshards repair."
