@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from rich.console import Console
 
 from benchmarks.contestants import ROOT
@@ -22,7 +23,6 @@ from benchmarks.timings import Timing, in_turn
 from fineshards.errors import FineshardsError
 from fineshards.loader.blending import greedy, nanoset
 from fineshards.loader.mixture import Mixture
-from fineshards.loader.sample_sources import Samples
 
 # Draws start at this position, which is too far to count up to.
 _FAR = 10**10
@@ -42,7 +42,7 @@ class _Nothing:
     def __len__(self) -> int:
         return self.samples
 
-    def __getitem__(self, index: int, /) -> Samples:
+    def __getitem__(self, index: int, /) -> npt.NDArray[np.uint32]:
         raise NotImplementedError
 
 

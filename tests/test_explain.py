@@ -99,7 +99,14 @@ def test_samples_are_those_of_the_batches(
                     assert np.array_equal(row, sources[each.source][each.sample])
                 assert [each.row for each in drawn] == [*range(len(batch))]
             assert step > 20
-            assert it.samples(step + 1) == []
+            following = it.samples(step + 1)
+            if isinstance(options["source"], Mixture):
+                assert following == []
+            else:
+                batch = next(iter(it))
+                assert len(batch) == len(following)
+                for row, each in zip(batch, following, strict=True):
+                    assert np.array_equal(row, sources[each.source][each.sample])
 
 
 @pytest.mark.parametrize("number", range(5))
@@ -116,15 +123,19 @@ def test_occurrences_are_all_places_of_a_sample(
     assert len(every) > 2000
     for source, name in zip(parts[0].batches.sources, parts[0].batches.names, strict=True):
         for sample in [0, 1, len(source) // 2, len(source) - 1]:
-            here = [each for each in every if (each.source, each.sample) == (name, sample)]
+            here = [
+                each
+                for each in every
+                if (each.source, each.sample) == (name, sample) and each.epoch < 5
+            ]
             found = parts[0].occurrences(sample, name, epochs=5)
             assert found == sorted(here, key=lambda each: each.epoch)
 
 
 @given(st.integers(1, 40), st.integers(1, 40))
 def test_a_sample_has_one_rank_and_row(samples: int, world_size: int) -> None:
-    found = [Share(1, 0, world_size).place(at, samples) for at in range(samples)]
-    parts = [Share(1, rank, world_size).part(samples) for rank in range(world_size)]
+    found = [Share(0, world_size).place(at, samples) for at in range(samples)]
+    parts = [Share(rank, world_size).part(samples) for rank in range(world_size)]
     assert found == [
         (rank, row) for rank, (first, stop) in enumerate(parts) for row in range(stop - first)
     ]
@@ -258,7 +269,7 @@ def test_the_steps_of_a_document_draw_it(
         ("--state {tmp}/start.json --step 1e20", "step is 100000000000000000000; no order"),
         ("--state {tmp}/start.json --step 0 --batch_size 0", "batch_size is 0"),
         ("--state {tmp}/start.json --step 0 --world_size 0", "world_size is 0"),
-        ("--state {tmp}/changed.json", "is not between two batches of 6"),
+        ("--state {tmp}/changed.json", "resumed at step 4 with other batch sizes"),
     ],
 )
 def test_mistakes_are_one_sentence(
@@ -273,7 +284,7 @@ def test_mistakes_are_one_sentence(
     state = json.loads((tmp_path / "start.json").read_text())
     old = {name: value for name, value in state.items() if name != "batch_size"}
     contents = {"list": [], "empty": {}, "other": state | {"fingerprint": "other"}, "old": old}
-    contents["changed"] = state | {"consumed": 10}
+    contents["changed"] = state | {"consumed": 10, "step": 4}
     for name, content in contents.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
     given = flags.format(tmp=tmp_path).split()

@@ -16,6 +16,7 @@ from fineshards.loader.arguments import checked_integer
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.batches import DrawnSample
 from fineshards.loader.dataset import SampleDocument, TokenDataset
+from fineshards.loader.ramp import Ramped
 from fineshards.shards.dataset import Dataset, Document
 from fineshards.shards.layout import SPLITS
 from fineshards.storage.base import open_storage
@@ -88,8 +89,8 @@ def loader_of(
             f"--state holds no state of a BatchLoader: it lacks {', '.join(missing)}. Save what "
             "state_dict() returned, as JSON."
         )
-    batch_size = state.get("batch_size") if batch_size is None else batch_size
-    if batch_size is None:
+    sizes = _saved_ramp(state.get("batch_size")) if batch_size is None else batch_size
+    if sizes is None:
         raise UsageError("--state has no batch size, as it was saved by 0.1.0; give --batch_size.")
     for split in SPLITS:
         try:
@@ -107,12 +108,14 @@ def loader_of(
                 )
             loader = BatchLoader(
                 dataset,
-                batch_size,
+                sizes,
                 state["seed"],
                 rank,
                 world_size,
                 shuffle=state["shuffle"],
                 shuffle_shards=state["window"],
+                epochs=state.get("epochs"),
+                drop_last=state.get("drop_last", False),
                 prefetch=0,
             )
             loader.load_state_dict(state)
@@ -123,17 +126,20 @@ def loader_of(
     )
 
 
+def _saved_ramp(saved: object) -> Ramped | None:
+    """The batch size of a state: a number, or pairs of a step and a number; None if it has none."""
+    if saved is None or isinstance(saved, int):
+        return saved
+    try:
+        return {int(step): int(size) for step, size in saved}  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        raise UsageError(f"--state has the batch size {saved!r}; give --batch_size.") from None
+
+
 def explain_step(folder: str, loader: BatchLoader, split: str, step: int | None) -> ExplainedStep:
     """What a step was made of. step: None for the last one before the loader's position."""
     if step is None:
-        batch_size = loader.batches.share.batch_size
-        if loader.consumed % batch_size:
-            raise UsageError(
-                f"--state was saved after {loader.consumed:,} samples, which is not between two "
-                f"batches of {batch_size:,}: the run had another batch size before, or its last "
-                "batch was a part of one. Give --step."
-            )
-        step = loader.consumed // batch_size - 1
+        step = loader.step - 1
         if step < 0:
             raise UsageError("--state was saved before the first step; give --step.")
     storage = open_storage(folder)

@@ -3,38 +3,48 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
 
 from fineshards.errors import UsageError
 from fineshards.loader.apportionment import MAX_DRAWS
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.batches import Batches, DrawnSample, Share
 from fineshards.loader.dataset import SampleDocument
+from fineshards.loader.fields import Batch, Fields
 from fineshards.loader.permutation import ALGORITHM_VERSION
 from fineshards.loader.prefetch import Prefetcher
-from fineshards.loader.sample_sources import MixedSource, Samples, Source
+from fineshards.loader.ramp import Ramp, Ramped
+from fineshards.loader.sample_sources import MixedSource, Source
+from fineshards.loader.steps import Position
 
 STATE_VERSION = 1
 # Saved states have older names for two of the arguments.
 _ARGUMENTS = {"tokens_a_sample": "sequence_length", "window": "shuffle_shards"}
+_DTYPES = ("uint16", "uint32", "int32", "int64")
 
 
 class BatchLoader:
     """Iterates over one rank's part of every global batch.
 
-    Global batch b holds samples `[b * B, (b + 1) * B)` of the global order, where B is the batch
-    size. The global order depends only on `source`, `seed`, `shuffle` and `shuffle_shards`. Ranks
-    take equal, consecutive parts, so the concatenated parts are the same for every world size.
+    The global order is all samples in the order of training. It depends only on `source`, `seed`,
+    `shuffle`, `shuffle_shards` and `packing`. Each global batch is the next part of it. Ranks take
+    equal, consecutive parts of the batch, so the concatenated parts are the same for every world
+    size.
 
-    An iteration continues where the last one stopped. After the end, the next iteration starts
-    again from the first batch, in the same order.
+    An iteration continues where the last one stopped. After the end, the next iteration goes on
+    with the following `epochs` epochs, each in an order of its own.
 
     Args:
         source: A TokenDataset, a Mixture, or any other object with the interface of `Source` or
             `MixedSource` in `fineshards.loader.sample_sources`.
-        batch_size: B, samples per global batch, over all ranks. A multiple of `world_size`.
+        batch_size: B, samples per global batch, over all ranks. A multiple of `world_size`. A ramp
+            maps steps to sizes: `{0: 256, 1000: 512}`.
         seed: Any integer.
         rank: This process's rank, from 0 to `world_size - 1`.
         world_size: W, the number of ranks.
@@ -42,17 +52,31 @@ class BatchLoader:
         shuffle_shards: None shuffles all samples of an epoch together. A number shuffles the
             shards, then the samples of that many shards at a time, so that object storage is read
             in large requests.
-        epochs: Passes over the source; None for no end. One batch may hold samples of two epochs.
-            A Mixture has its own end, and takes None only.
+        epochs: Passes over the source in one iteration; None for no end. One batch may hold samples
+            of two epochs of the same iteration. A Mixture has its own end, and takes None only.
         drop_last: True leaves out a last batch of fewer than B samples. False returns it: the
             ranks' parts then differ by at most one sample and may be empty, so that every rank
             has the same number of batches.
         prefetch: Batches read ahead in a background thread; 0 for no thread.
+        sequence_length: A ramp of shorter sequence lengths, such as `{0: 512, 1000: 2048}`. Each
+            divides T and cuts every sample into T / length rows, so a step has the same tokens
+            whatever the length.
+        dtype: Of the tokens: `uint32`, `int32`, `int64`, or `uint16` for vocabularies of up to
+            65,536 tokens.
+        fields: Names of fields, or a mapping from keys of your own to names; each batch is then a
+            dict. Fields of shape (rows, T): `inputs`; `targets`; `labels`, the inputs again for
+            models that shift labels themselves; `position_ids` and `document_ids`, int32, which
+            begin at 0 in each document and in each row; `loss_mask`, bool, False where the target
+            belongs to another document than the input, or to one that the dataset skips. Fields of
+            shape (rows,): `source_ids`, int32; `sample_ids`, int64. Of the flattened rows:
+            `cu_seqlens`, int32, shape (documents + 1,); `max_seqlen`, an int.
+        ignore_index: The value of targets and labels that the loss mask leaves out, such as -100.
+            None leaves them as they are.
 
     Yields:
-        One batch per step: uint32, shape (B / W, T + 1), where T is the source's sequence length.
-        `batch[:, :-1]` is the model's input and `batch[:, 1:]` its labels. The caller owns the
-        array.
+        One batch per step: by default an array of shape (B / W, T + 1), where T is the source's
+        sequence length. `batch[:, :-1]` is the model's input and `batch[:, 1:]` its targets. With
+        `fields`, a dict of arrays. The caller owns the arrays.
 
     Raises:
         UsageError: An argument is out of range, or arguments contradict each other.
@@ -75,12 +99,19 @@ class BatchLoader:
         ...     loader.load_state_dict(state)
         ...     bool((next(loader) == following[24:]).all())
         True
+
+        Batches as Hugging Face's models take them:
+
+        >>> names = {"input_ids": "inputs", "labels": "labels"}
+        >>> with BatchLoader(dataset, 8, dtype="int64", fields=names) as loader:
+        ...     {key: value.shape for key, value in next(loader).items()}
+        {'input_ids': (8, 1024), 'labels': (8, 1024)}
     """
 
     def __init__(
         self,
         source: Source | MixedSource,
-        batch_size: int,
+        batch_size: Ramped,
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
@@ -88,15 +119,39 @@ class BatchLoader:
         shuffle: bool = True,
         shuffle_shards: int | None = None,
         epochs: int | None = None,
-        drop_last: bool = True,
+        drop_last: bool = False,
         prefetch: int = 2,
+        sequence_length: Mapping[int, int] | None = None,
+        dtype: npt.DTypeLike = "uint32",
+        fields: Sequence[str] | Mapping[str, str] | None = None,
+        ignore_index: int | None = None,
     ) -> None:
         seed = checked_integer("seed", seed)
         if shuffle_shards is not None:
             shuffle_shards = checked_integer("shuffle_shards", shuffle_shards, 1)
         epochs = None if epochs is None else checked_integer("epochs", epochs, 1)
-        share = Share.checked(batch_size, rank, world_size)
-        self.batches = Batches(source, share, seed, shuffle, shuffle_shards, epochs, drop_last)
+        sizes = Ramp("batch_size", batch_size)
+        lengths = _checked_lengths(sequence_length, source.sequence_length)
+        tokens = _checked_dtype(dtype, source)
+        shaped = None
+        if fields is not None:
+            shaped = Fields.checked(fields, tokens, ignore_index)
+        elif ignore_index is not None:
+            raise UsageError("ignore_index needs fields, such as inputs and targets.")
+        share = Share.checked(rank, world_size, sizes)
+        self.batches = Batches(
+            source,
+            share,
+            sizes,
+            seed,
+            shuffle,
+            shuffle_shards,
+            epochs,
+            bool(drop_last),
+            lengths,
+            tokens,
+            shaped,
+        )
         # What the order depends on. A state can be loaded only where all of it is equal. These are
         # the keys of saved states, which must not change.
         self._order = {
@@ -109,28 +164,59 @@ class BatchLoader:
             "shuffle": bool(shuffle),
             "window": shuffle_shards if shuffle else None,
         }
+        self._epochs = epochs
         self._mixture = source if isinstance(source, MixedSource) else None
         self._depth = checked_integer("prefetch", prefetch, 0)
-        self._consumed = 0
+        self._position = Position()
         self._ended = False
-        self._items: Iterator[Samples] | None = None
+        self._items: Iterator[Batch] | None = None
         self._process: int | None = None
+        self._reading = threading.Lock()
+
+    @property
+    def step(self) -> int:
+        """The number of the next batch, from 0; it goes on counting after a resume."""
+        return self._position.step
 
     @property
     def consumed(self) -> int:
         """Samples of the global order in the batches returned so far, over all ranks."""
-        return self._consumed
+        return self._position.consumed
 
-    def __iter__(self) -> Iterator[Samples]:
+    @property
+    def position(self) -> Position:
+        """Where the next batch begins."""
+        return self._position
+
+    def __iter__(self) -> Iterator[Batch]:
         if self._ended:
-            self.restart()
+            following = self.batches.steps.next_pass(self._position)
+            if following is None:
+                raise UsageError(
+                    "the mixture has ended. Call restart() to read it again in the same order, or "
+                    'build it with exhausted="repeat".'
+                )
+            self._go_to(following)
         return self
 
-    def __next__(self) -> Samples:
+    def __next__(self) -> Batch:
+        if self._process not in (None, os.getpid()):
+            self._items, self._reading = None, threading.Lock()  # the parent's
+        if not self._reading.acquire(blocking=False):
+            raise UsageError(
+                "two threads read from one BatchLoader at the same time. Give each thread a "
+                "loader of its own, or read in one thread."
+            )
         try:
-            if self._items is None or self._process != os.getpid():
+            return self._next()
+        finally:
+            self._reading.release()
+
+    def _next(self) -> Batch:
+        try:
+            if self._items is None:
                 self._process = os.getpid()
-                self._items = self.batches.iterate_from(self._consumed)
+                self._items = self.batches.iterate_from(self._position, ahead=self._depth)
                 # Read in this thread, so that the first batch does not wait for one to start.
                 batch = next(self._items)
                 if self._depth:
@@ -144,12 +230,13 @@ class BatchLoader:
             # A generator that raised is finished. The next call must read the same batch again.
             self.close()
             raise
-        self._consumed = self.batches.after(self._consumed, 1)
+        self._position = self.batches.steps.advance(self._position, 1)
         return batch
 
     def restart(self) -> None:
-        """Goes back to the first batch."""
-        self._go_to(0)
+        """Goes back to the first batch of the first epoch."""
+        self.batches.resume_at(Position())
+        self._go_to(Position())
 
     def state_dict(self, steps: int = 0) -> dict[str, Any]:
         """The loader's position, to be saved in a checkpoint.
@@ -167,20 +254,26 @@ class BatchLoader:
         Raises:
             UsageError: `steps` is not an integer of at least 0.
         """
-        consumed = self.batches.after(self._consumed, checked_integer("steps", steps, 0))
+        position = self.batches.steps.advance(self._position, checked_integer("steps", steps, 0))
+        if self._ended and not steps:
+            position = self.batches.steps.next_pass(position) or position
         return {
             "version": STATE_VERSION,
-            **self._order_of(consumed),
-            "consumed": consumed,
-            # For `explain`; a state can be loaded with another batch size.
-            "batch_size": self.batches.share.batch_size,
+            **self._order_of(position.consumed),
+            "consumed": position.consumed,
+            "step": position.step,
+            "begin": position.begin,
+            # For `explain`; a state can be loaded with others.
+            "batch_size": self.batches.steps.sizes.saved(),
+            "epochs": self._epochs,
+            "drop_last": self.batches.steps.drop_last,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Moves the loader to a saved position, with the same or another batch size and world size.
 
-        Of a mixture, only the draws up to that position must be the same: its weights may change
-        from there on.
+        Steps go on counting from the saved one, and so do ramps. Of a mixture, only the draws up to
+        that position must be the same: its weights may change from there on.
 
         Args:
             state: What `state_dict` returned.
@@ -189,6 +282,11 @@ class BatchLoader:
             UsageError: The state belongs to another order of samples or another source, or is not
                 a state. The loader keeps its position.
         """
+        if not isinstance(state, Mapping):
+            raise UsageError(
+                f"this is not the state of a BatchLoader but {type(state).__name__}. Pass what "
+                "state_dict() returned."
+            )
         names = ("version", *self._order, "consumed")
         missing = [name for name in names if name not in state]
         if missing:
@@ -196,8 +294,8 @@ class BatchLoader:
                 f"this is not the state of a BatchLoader: it lacks {', '.join(missing)}. "
                 "Pass what state_dict() returned."
             )
-        consumed = checked_integer("consumed in the state", state["consumed"], 0)
-        known = {"version": STATE_VERSION, **self._order_of(consumed)}
+        position = self._saved_position(state)
+        known = {"version": STATE_VERSION, **self._order_of(position.consumed)}
         different = [
             f"{_ARGUMENTS.get(name, name)} is {state[name]!r} in the state but {here!r} here"
             for name, here in known.items()
@@ -210,7 +308,22 @@ class BatchLoader:
                 "same dataset with the same arguments, in the version of fineshards that saved the "
                 "state, or start without it."
             )
-        self._go_to(consumed)
+        self.batches.resume_at(position)
+        self._go_to(position)
+
+    def _saved_position(self, state: Mapping[str, Any]) -> Position:
+        """The position in a state; version 0.1.0 saved neither steps nor passes."""
+        consumed = checked_integer("consumed in the state", state["consumed"], 0)
+        size = state.get("batch_size")
+        if "step" not in state or "begin" not in state:
+            sizes = self.batches.steps.sizes
+            steps = consumed // size if isinstance(size, int) else sizes.steps_within(0, consumed)
+            return Position(steps, consumed)
+        return Position(
+            checked_integer("step in the state", state["step"], 0),
+            consumed,
+            checked_integer("begin in the state", state["begin"], 0),
+        )
 
     def _refuse_other_generation(self, fingerprint: object) -> None:
         """Raises UsageError if a state belongs to another generation of the dataset."""
@@ -250,9 +363,15 @@ class BatchLoader:
             >>> loader.close()
         """
         step = checked_integer("step", step, 0)
+        steps = self.batches.steps
         # Draws of a mixture end there.
-        if (step + 1) * self.batches.share.batch_size > MAX_DRAWS:
+        if steps.sizes.before(step + 1) > MAX_DRAWS:
             raise UsageError(f"step is {step}; no order is computed beyond {MAX_DRAWS} samples.")
+        if step < steps.first.step:
+            raise UsageError(
+                f"step is {step}, but this loader was resumed at step {steps.first.step} with "
+                "other batch sizes. Ask a loader with those of the earlier steps."
+            )
         return self.batches.drawn(step)
 
     def explain(self, step: int) -> list[tuple[DrawnSample, list[SampleDocument]]]:
@@ -285,7 +404,8 @@ class BatchLoader:
             epochs: How many epochs of the source to look at, from the first.
 
         Returns:
-            One DrawnSample per epoch in which the loader returns the sample.
+            One DrawnSample per epoch in which the loader returns the sample, in later iterations
+            too; none for a batch that is left out.
 
         Raises:
             UsageError: There is no such source or sample, or `epochs` is not at least 1.
@@ -330,7 +450,10 @@ class BatchLoader:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_items": None, "_process": None}
+        return self.__dict__ | {"_items": None, "_process": None, "_reading": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state | {"_reading": threading.Lock()}
 
     def _order_of(self, consumed: int) -> dict[str, Any]:
         """What the order of the first `consumed` samples depends on."""
@@ -338,7 +461,44 @@ class BatchLoader:
             return self._order
         return self._order | {"fingerprint": self._mixture.fingerprint_of(consumed)}
 
-    def _go_to(self, consumed: int) -> None:
+    def _go_to(self, position: Position) -> None:
         self.close()
-        self._consumed = consumed
+        self._position = position
         self._ended = False
+
+
+def _checked_dtype(dtype: npt.DTypeLike, source: Source | MixedSource) -> np.dtype[Any]:
+    """The dtype of a batch's tokens; raises UsageError if it may not hold them."""
+    try:
+        tokens = np.dtype(dtype)
+    except TypeError:
+        tokens = None
+    if tokens is None or tokens.name not in _DTYPES:
+        raise UsageError(f"dtype is {dtype!r}; choose from {', '.join(_DTYPES)}.")
+    if tokens == np.uint16:
+        sources = source.sources if isinstance(source, MixedSource) else (source,)
+        for each in sources:
+            on_disk = getattr(each, "dtype", None)
+            if on_disk != tokens:
+                raise UsageError(
+                    f"dtype is uint16, but a source's tokens are {on_disk or 'of unknown size'}. "
+                    "Choose another dtype."
+                )
+    return tokens
+
+
+def _checked_lengths(given: Mapping[int, int] | None, longest: int) -> Ramp:
+    """The sequence length of each step; raises UsageError if one does not divide the source's."""
+    if given is not None and not isinstance(given, Mapping):
+        raise UsageError(
+            f"sequence_length is {given!r}; give a ramp {{step: length}}, and the length itself "
+            "to TokenDataset."
+        )
+    lengths = Ramp("sequence_length", longest if given is None else given)
+    for length in lengths.values:
+        if longest % length:
+            raise UsageError(
+                f"sequence_length {length} does not divide the dataset's, {longest}, so its "
+                "samples cannot be cut into whole rows."
+            )
+    return lengths

@@ -7,17 +7,25 @@ row counts as the start of a document, even where it begins in the middle of one
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 import numpy.typing as npt
 
-Tokens = npt.NDArray[np.uint32]
+Tokens: TypeAlias = npt.NDArray[np.integer]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+
+def starts(tokens: Tokens, eot: int | Tokens) -> Bools:
+    """Whether a document or a row begins at each token: bool, in the shape of `tokens`."""
+    begins: Bools = tokens == eot
+    begins[..., :1] = True
+    return begins
 
 
 def document_starts(tokens: Tokens, eot: int) -> npt.NDArray[np.int64]:
     """Positions in the flattened tokens where a document or a row begins: int64, increasing."""
-    begins = tokens == eot
-    begins[..., :1] = True
-    return np.flatnonzero(begins)
+    return np.flatnonzero(starts(tokens, eot))
 
 
 def cu_seqlens(tokens: Tokens, eot: int) -> npt.NDArray[np.int32]:
@@ -26,7 +34,7 @@ def cu_seqlens(tokens: Tokens, eot: int) -> npt.NDArray[np.int32]:
     The format of FlashAttention's `flash_attn_varlen_func`, for a batch flattened to one row.
 
     Args:
-        tokens: uint32, shape (T,) or (B, T).
+        tokens: Integers, shape (T,) or (B, T).
         eot: The token that starts every document; `TokenDataset.eot`.
 
     Returns:
@@ -36,14 +44,14 @@ def cu_seqlens(tokens: Tokens, eot: int) -> npt.NDArray[np.int32]:
         >>> cu_seqlens(np.array([[9, 1, 9, 2], [3, 4, 5, 9]], np.uint32), eot=9).tolist()
         [0, 2, 4, 7, 8]
     """
-    return np.append(document_starts(tokens, eot), tokens.size).astype(np.int32)
+    return cumulative_lengths(starts(tokens, eot))
 
 
 def position_ids(tokens: Tokens, eot: int) -> npt.NDArray[np.int32]:
     """The position of each token in its document, counted from the row's start at the earliest.
 
     Args:
-        tokens: uint32, shape (T,) or (B, T).
+        tokens: Integers, shape (T,) or (B, T).
         eot: The token that starts every document; `TokenDataset.eot`.
 
     Returns:
@@ -53,7 +61,25 @@ def position_ids(tokens: Tokens, eot: int) -> npt.NDArray[np.int32]:
         >>> position_ids(np.array([[9, 1, 9, 2], [3, 4, 5, 9]], np.uint32), eot=9).tolist()
         [[0, 1, 0, 1], [0, 1, 2, 0]]
     """
-    starts = document_starts(tokens, eot)
-    lengths = np.diff(np.append(starts, tokens.size))
-    positions = np.arange(tokens.size) - np.repeat(starts, lengths)
-    return positions.astype(np.int32).reshape(tokens.shape)
+    return positions(starts(tokens, eot))
+
+
+def cumulative_lengths(begins: Bools, max_documents: int | None = None) -> npt.NDArray[np.int32]:
+    """`cu_seqlens` of where documents begin, shape (n, T).
+
+    max_documents: no row has more documents; the result then has the fixed shape
+    (n * max_documents + 1,), and repeats the total at its end.
+    """
+    places = np.flatnonzero(begins)
+    size = len(places) + 1 if max_documents is None else len(begins) * max_documents + 1
+    ends = np.full(size, begins.size, np.int32)
+    ends[: len(places)] = places
+    return ends
+
+
+def positions(begins: Bools) -> npt.NDArray[np.int32]:
+    """`position_ids` of where documents begin, in the shape of `begins`."""
+    numbers = np.arange(begins.shape[-1], dtype=np.int32)
+    latest = np.maximum.accumulate(np.where(begins, numbers, np.int32(0)), axis=-1)
+    found: npt.NDArray[np.int32] = numbers - latest
+    return found

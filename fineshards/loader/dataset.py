@@ -191,6 +191,11 @@ class TokenDataset:
         return self._split.tokens
 
     @property
+    def dtype(self) -> np.dtype[np.unsignedinteger]:
+        """The dtype of the tokens on disk: uint16 or uint32."""
+        return self._split.dtype
+
+    @property
     def eot(self) -> int:
         """The token that starts every document and occurs nowhere else."""
         return self._split.eot

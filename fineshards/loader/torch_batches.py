@@ -9,42 +9,82 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from fineshards.errors import UsageError
+from fineshards.loader.arguments import checked_integer
 from fineshards.loader.batch_loader import BatchLoader
+from fineshards.loader.steps import Position
 
 
-class TorchBatches(IterableDataset[torch.Tensor]):
-    """The batches of a BatchLoader as int64 tensors, for `DataLoader(batch_size=None)`.
+class TorchBatches(IterableDataset[Any]):
+    """The batches of a BatchLoader as tensors, for `DataLoader(batch_size=None)`.
 
     Each of n workers reads every n-th batch, and DataLoader takes from the workers in turn, so the
     order is the same for every n. An iteration begins at the loader's position and does not move
-    it: save `loader.state_dict(steps)`, where steps counts the batches taken. StatefulDataLoader
-    saves the position itself; it can be restored only with the same number of workers.
+    it: save `loader.state_dict(steps)`, where steps counts the batches taken. For a loader with
+    `epochs`, call `set_epoch` before each epoch, as trainers do. StatefulDataLoader saves the
+    position itself; it can be restored only with the same number of workers.
 
     Args:
         loader: The BatchLoader; its `prefetch` is not used.
 
     Yields:
-        One int64 tensor per batch, of the shape that the loader returns.
+        What the loader returns, with tensors in place of arrays. Tokens of dtype uint16 and uint32
+        become int64, which torch can compute with; other dtypes are not copied.
     """
 
     def __init__(self, loader: BatchLoader) -> None:
         self._loader = loader
+        self._epoch: int | None = None
         # Batches this worker has returned in this iteration, and where the next iteration begins.
         self._given = 0
         self._begin = 0
 
-    def __iter__(self) -> Iterator[torch.Tensor]:
+    def set_epoch(self, epoch: int) -> None:
+        """Lets the next iteration be that of an epoch, counted in the loader's passes from 0.
+
+        The epoch of the loader's position begins at that position, a later one at its first batch.
+
+        Raises:
+            UsageError: The epoch is before the loader's position, or the loader has no end.
+        """
+        self._epoch = checked_integer("epoch", epoch, 0)
+        self._position()
+
+    def __iter__(self) -> Iterator[Any]:
         self._given, self._begin = self._begin, 0
         return self._batches()
 
-    def _batches(self) -> Iterator[torch.Tensor]:
+    def _batches(self) -> Iterator[Any]:
         worker = get_worker_info()
         number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
         batches = self._loader.batches
-        start = batches.after(self._loader.consumed, number + self._given * workers)
+        start = batches.steps.advance(self._position(), number + self._given * workers)
         for batch in batches.iterate_from(start, workers):
             self._given += 1
-            yield torch.from_numpy(batch.astype(np.int64))
+            if isinstance(batch, dict):
+                yield {key: _tensor(value) for key, value in batch.items()}
+            else:
+                yield _tensor(batch)
+
+    def _position(self) -> Position:
+        """Where the iteration begins."""
+        steps, position = self._loader.batches.steps, self._loader.position
+        if self._epoch is None:
+            return position
+        if steps.length is None:
+            return position  # one endless epoch, whatever the trainer calls it
+        here = position.begin // steps.length
+        if self._epoch < here:
+            raise UsageError(
+                f"epoch {self._epoch} was asked for, but the loader is in epoch {here}. Load an "
+                "earlier state, or call restart()."
+            )
+        for _ in range(self._epoch - here):
+            following = steps.next_pass(steps.advance(position, steps.length))
+            if following is None:
+                raise UsageError("the mixture has one pass; there is no further epoch.")
+            position = following
+        return position
 
     def state_dict(self) -> dict[str, Any]:
         """This worker's position; StatefulDataLoader calls this."""
@@ -57,3 +97,9 @@ class TorchBatches(IterableDataset[torch.Tensor]):
         """
         self._loader.load_state_dict(state["loader"])
         self._given = self._begin = state["given"]
+
+
+def _tensor(value: Any) -> Any:
+    if not isinstance(value, np.ndarray):
+        return value
+    return torch.from_numpy(value.astype(np.int64) if value.dtype.kind == "u" else value)

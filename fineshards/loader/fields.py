@@ -1,0 +1,166 @@
+"""Fields of a batch: what a training step takes, computed from tokens and document starts.
+
+Pure functions. Shapes: n rows of T inputs each. A document starts wherever `starts` is true; every
+row counts as a start, even where it begins in the middle of a document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fineshards.errors import UsageError
+from fineshards.loader.boundaries import Bools, cumulative_lengths, positions
+from fineshards.loader.sample_sources import Numbers, Samples
+from fineshards.suggestions import did_you_mean
+
+# An array of samples, or a dict of fields: a union would make every user of batches narrow it.
+Batch: TypeAlias = Any
+
+NAMES = (
+    "inputs",
+    "targets",
+    "labels",
+    "position_ids",
+    "document_ids",
+    "loss_mask",
+    "source_ids",
+    "sample_ids",
+    "cu_seqlens",
+    "max_seqlen",
+)
+# Fields that need to know where documents start.
+_OF_DOCUMENTS = {"position_ids", "document_ids", "loss_mask", "cu_seqlens", "max_seqlen"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Rows of a batch, before they are cut and shaped.
+
+    inputs, targets: tokens, shape (n, T). starts: where documents start. counts: which targets
+    count for the loss. source_ids: int32, shape (n,). sample_ids: int64, shape (n,). starts and
+    counts are None where no field needs them.
+    """
+
+    inputs: Samples
+    targets: Samples
+    starts: Bools | None
+    counts: Bools | None
+    source_ids: npt.NDArray[np.int32]
+    sample_ids: Numbers
+
+    def cut(self, length: int) -> Rows:
+        """Each row as rows of `length` tokens, which must divide T."""
+        times = self.inputs.shape[1] // length
+        if times == 1:
+            return self
+        starts = None
+        if self.starts is not None:
+            starts = self.starts.reshape(-1, length)
+            starts[:, :1] = True
+        return Rows(
+            self.inputs.reshape(-1, length),
+            self.targets.reshape(-1, length),
+            starts,
+            None if self.counts is None else self.counts.reshape(-1, length),
+            np.repeat(self.source_ids, times),
+            np.repeat(self.sample_ids, times),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Which fields a batch has, under which keys, and their dtype.
+
+    keys: pairs of a key in the batch and a field. dtype: of inputs, targets and labels.
+    ignore_index: the value of targets and labels that do not count; None leaves them.
+    """
+
+    keys: tuple[tuple[str, str], ...]
+    dtype: np.dtype[Any]
+    ignore_index: int | None
+
+    @classmethod
+    def checked(
+        cls,
+        fields: Sequence[str] | Mapping[str, str],
+        dtype: np.dtype[Any],
+        ignore_index: int | None,
+    ) -> Fields:
+        """Raises UsageError if there is no such field, or the dtype cannot hold ignore_index."""
+        if isinstance(fields, str) or not isinstance(fields, Sequence | Mapping) or not fields:
+            raise UsageError(f"fields is {fields!r}; give a list of {', '.join(NAMES)}.")
+        pairs = fields.items() if isinstance(fields, Mapping) else zip(fields, fields, strict=True)
+        keys = tuple(pairs)
+        for _, name in keys:
+            if name not in NAMES:
+                raise UsageError(
+                    f"there is no field {name!r}.{did_you_mean(str(name), NAMES)} Choose from "
+                    f"{', '.join(NAMES)}."
+                )
+        if ignore_index is not None:
+            limits = np.iinfo(dtype)
+            if not limits.min <= ignore_index <= limits.max:
+                raise UsageError(
+                    f"ignore_index {ignore_index} is not a number of dtype {dtype}; give "
+                    'dtype="int64".'
+                )
+        return cls(keys, dtype, ignore_index)
+
+    @property
+    def need_documents(self) -> bool:
+        """Whether a field needs to know where documents start."""
+        return self.ignore_index is not None or any(name in _OF_DOCUMENTS for _, name in self.keys)
+
+    @property
+    def need_mask(self) -> bool:
+        """Whether a field depends on which targets count."""
+        return self.ignore_index is not None or any(name == "loss_mask" for _, name in self.keys)
+
+    def of(self, rows: Rows, max_documents: int | None) -> dict[str, Any]:
+        """A batch. max_documents: see `cumulative_lengths`."""
+        return {key: self._field(name, rows, max_documents) for key, name in self.keys}
+
+    def _field(self, name: str, rows: Rows, max_documents: int | None) -> Any:
+        match name:
+            case "inputs":
+                return rows.inputs.astype(self.dtype)
+            case "targets":
+                return self._ignoring(rows.targets, rows.counts)
+            case "labels":
+                return self._ignoring(rows.inputs, _labels_that_count(rows))
+            case "loss_mask":
+                return rows.counts
+            case "source_ids":
+                return rows.source_ids
+            case "sample_ids":
+                return rows.sample_ids
+        assert rows.starts is not None
+        match name:
+            case "position_ids":
+                return positions(rows.starts)
+            case "document_ids":
+                return np.cumsum(rows.starts, axis=1, dtype=np.int32) - np.int32(1)
+            case "cu_seqlens":
+                return cumulative_lengths(rows.starts, max_documents)
+        return int(np.diff(cumulative_lengths(rows.starts)).max(initial=0))
+
+    def _ignoring(self, tokens: Samples, counts: Bools | None) -> Samples:
+        found = tokens.astype(self.dtype)
+        if self.ignore_index is not None and counts is not None:
+            found[~counts] = self.ignore_index
+        return found
+
+
+def _labels_that_count(rows: Rows) -> Bools | None:
+    """Which labels count where label i is input i: those that are the target of input i - 1."""
+    if rows.counts is None:
+        return None
+    # In a packed row, an input may be followed by the rest of another document.
+    found = np.ones_like(rows.counts)
+    found[:, 1:] = rows.counts[:, :-1] & (rows.inputs[:, 1:] == rows.targets[:, :-1])
+    return found

@@ -1,0 +1,68 @@
+"""Ramps: whole numbers that change at given steps, such as a batch size that grows."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from fineshards.errors import UsageError
+from fineshards.loader.arguments import checked_integer
+
+Ramped: TypeAlias = int | Mapping[int, int]
+
+
+class Ramp:
+    """A number of at least 1 for every step from 0; constant from each change to the next.
+
+    Sums over steps and their inverse take the same time at any step.
+
+    Example:
+        >>> ramp = Ramp("batch_size", {0: 2, 10: 4})
+        >>> ramp(9), ramp(10), ramp.before(12), ramp.steps_within(8, 11)
+        (2, 4, 28, 3)
+    """
+
+    def __init__(self, name: str, given: Ramped) -> None:
+        """Raises UsageError unless `given` is a number, or maps 0 and later steps to numbers."""
+        changes = dict(given) if isinstance(given, Mapping) else {0: given}
+        checked = {
+            checked_integer(f"a step of {name}", step, 0): checked_integer(name, changes[step], 1)
+            for step in changes
+        }
+        if 0 not in checked:
+            raise UsageError(f"{name} has no value for step 0; give {{0: …, step: …}}.")
+        self._steps = sorted(checked)
+        self.values = [checked[step] for step in self._steps]
+        # The sum of all values before each change.
+        self._sums = [0]
+        for value, step, following in zip(self.values, self._steps, self._steps[1:], strict=False):
+            self._sums.append(self._sums[-1] + value * (following - step))
+
+    def __call__(self, step: int) -> int:
+        """The value at a step."""
+        return self.values[self._change(step)]
+
+    def before(self, step: int) -> int:
+        """The sum of the values of all steps before this one."""
+        at = self._change(step)
+        return self._sums[at] + (step - self._steps[at]) * self.values[at]
+
+    def steps_within(self, step: int, room: int) -> int:
+        """How many steps, from this one on, have values whose sum is at most `room`."""
+        wanted = self.before(step) + room
+        at = bisect_right(self._sums, wanted) - 1
+        return self._steps[at] + (wanted - self._sums[at]) // self.values[at] - step
+
+    def last_change(self) -> int:
+        """The step from which the value is constant."""
+        return self._steps[-1]
+
+    def saved(self) -> int | list[list[int]]:
+        """As JSON: a number, or pairs of step and number."""
+        if len(self._steps) == 1:
+            return self.values[0]
+        return [list(pair) for pair in zip(self._steps, self.values, strict=True)]
+
+    def _change(self, step: int) -> int:
+        return bisect_right(self._steps, step) - 1

@@ -1,0 +1,92 @@
+"""Steps: which part of the global order each global batch holds.
+
+The global order is cut into passes, such as epochs, and each pass into batches. A batch never
+reaches from one pass into the next, so the last batch of a pass may be partial. Within a pass, any
+step is found as fast as the first one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fineshards.loader.ramp import Ramp
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Between two batches.
+
+    step: the number of the next batch. consumed: samples of the global order before it. begin:
+    where its pass began.
+    """
+
+    step: int = 0
+    consumed: int = 0
+    begin: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The batches of all passes.
+
+    sizes: samples per batch. length: samples per pass; None for one endless pass. repeats: whether
+    there is more than one pass. drop_last: whether a partial last batch is left out. first: no
+    earlier step can be computed, because other batch sizes led there.
+    """
+
+    sizes: Ramp
+    length: int | None
+    repeats: bool
+    drop_last: bool
+    first: Position = Position()
+
+    def size(self, position: Position) -> int:
+        """Samples in the batch at a position; 0 at the end of a pass."""
+        size = self.sizes(position.step)
+        if self.length is None:
+            return size
+        left = position.begin + self.length - position.consumed
+        return size if size <= left else 0 if self.drop_last else max(0, left)
+
+    def advance(self, position: Position, steps: int) -> Position:
+        """The position some batches later, or at the end of the pass."""
+        step = position.step + steps
+        later = position.consumed + self.sizes.before(step) - self.sizes.before(position.step)
+        if self.length is None or later <= position.begin + self.length:
+            return Position(step, later, position.begin)
+        left = max(0, position.begin + self.length - position.consumed)
+        step = position.step + self.sizes.steps_within(position.step, left)
+        taken = self.sizes.before(step) - self.sizes.before(position.step)
+        last = Position(step, position.consumed + taken, position.begin)
+        rest = self.size(last)
+        return Position(step + (rest > 0), last.consumed + rest, position.begin)
+
+    def next_pass(self, position: Position) -> Position | None:
+        """Where the pass after that of a position begins; None if there is none."""
+        if self.length is None or not self.repeats:
+            return None
+        begin = position.begin + self.length
+        return Position(position.step, begin, begin)
+
+    def at(self, step: int) -> Position | None:
+        """Where a step's batch begins; None if no batch has this number."""
+        position: Position | None = self.first
+        while position is not None and position.step <= step:
+            found = self.advance(position, step - position.step)
+            if self.size(found):
+                return found
+            following = self.next_pass(found)
+            # A pass without a batch: the last one is always left out.
+            position = None if following and following.step == position.step else following
+        return None
+
+    def find(self, sample: int) -> Position | None:
+        """Where the batch begins that holds a place of the global order; None if none does."""
+        position: Position | None = self.first
+        while position is not None and position.consumed <= sample:
+            if self.length is None or sample < position.begin + self.length:
+                steps = self.sizes.steps_within(position.step, sample - position.consumed)
+                found = self.advance(position, steps)
+                return found if sample < found.consumed + self.size(found) else None
+            position = self.next_pass(self.advance(position, sample + 1))
+        return None
