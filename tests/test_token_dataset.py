@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import pickle
 import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.damage import edit_manifest
-from support.fresh_interpreter import run_program
 from support.oracle import ENCODING, EOT, read_texts
 from support.sentences import refused
 
@@ -381,42 +378,3 @@ def test_a_pickle_is_small_and_equal(whole: Path) -> None:
     content = pickle.dumps(dataset)
     assert len(content) < 2000
     assert gather_all(pickle.loads(content)) == expected
-
-
-def test_threads_share_a_dataset_with_few_files_open(
-    whole: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fineshards.loader.mapped._MAX_OPEN", 2)
-    dataset = TokenDataset(whole, sequence_length=100)
-    expected = split_stream("train")
-    rng = np.random.default_rng(0)
-
-    def check(numbers: np.ndarray) -> bool:
-        got = dataset.gather(numbers)
-        return all(
-            np.array_equal(row, expected[i * 100 : i * 100 + 101])
-            for row, i in zip(got, numbers, strict=True)
-        )
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(check, [rng.integers(0, 53, 20) for _ in range(200)]))
-    before = len(os.listdir("/proc/self/fd"))
-    dataset.close()
-    assert before - len(os.listdir("/proc/self/fd")) <= 2
-    assert check(np.arange(53))
-
-
-def test_a_batch_may_touch_more_shards_than_files_may_be_open(tmp_path: Path) -> None:
-    made(tmp_path, tokens=1501, shard_tokens=10, test_shards=0)
-    program = (
-        "import resource, sys\n"
-        "import numpy as np\n"
-        "from fineshards.loader.dataset import TokenDataset\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (50, 50))\n"
-        "dataset = TokenDataset(sys.argv[1], sequence_length=15)\n"
-        "print(dataset.gather(np.arange(100)[::-1]).sum())\n"
-    )
-    done = run_program(program, tmp_path)
-    assert done.returncode == 0, done.stderr
-    expected = sum(int(stream(i * 15, i * 15 + 16).sum()) for i in range(100))
-    assert int(done.stdout) == expected
