@@ -32,6 +32,10 @@ class FarShards:
             self._forget(shard, opened)
             return self._opened(shard).result().read_at(start, stop)
 
+    def size(self, shard: int) -> int:
+        """The size of a shard's file in bytes, which may be longer than the dataset says."""
+        return self._opened(shard).result().size
+
     def _opened(self, shard: int) -> Future[Ranges]:
         """The opened shard. The first thread that wants it opens it, and the others wait."""
         with self._lock:

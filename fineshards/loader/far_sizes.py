@@ -16,7 +16,9 @@ _AHEAD = 8
 # Where the order is not known: as fast as exact requests in random order, and as large blocks,
 # fetched ahead, in order.
 _UNKNOWN_BLOCK_BYTES, _UNKNOWN_AHEAD = 256 << 10, 32
-_CACHE_BYTES = 256 << 20
+_CACHE_BYTES = 128 << 20
+# Of samples requested ahead, where each is requested alone.
+_SAMPLES_BYTES = 64 << 20
 # A machine may run eight processes, which together use up to half of its memory.
 _MEMORY_SHARE = 16
 # A block of this many samples, of which one is wanted, is not much slower than the sample alone.
@@ -56,7 +58,7 @@ def sizes_for(
     order: None if it is not known. read_bytes, cache_bytes: the user's; None to choose them.
     memory: of the machine; None to ask it.
     """
-    together = _shards_shuffled_together(split, order)
+    together = shards_shuffled_together(split, order)
     given = read_bytes and -(-read_bytes // npy.HEADER_BYTES) * npy.HEADER_BYTES
     if together == 0:
         block = given or (_UNKNOWN_BLOCK_BYTES if order is None else BLOCK_BYTES)
@@ -82,7 +84,7 @@ def sizes_for(
     if given is None:
         warning = f"{why}, so every sample is a request of its own. Set cache_bytes={needed}, a "
         warning += "smaller shuffle_shards, or cache_folder."
-        sizes = Sizes(None, cache_bytes or _CACHE_BYTES)
+        sizes = Sizes(None, cache_bytes or _SAMPLES_BYTES)
         return sizes, warning if together < split.shards else ""
     warning = (
         f"{why}, so nearly every sample of {sample_bytes:,} bytes takes a request of "
@@ -92,7 +94,7 @@ def sizes_for(
     return Sizes(block, max(largest, block)), warning if block > _FEW_SAMPLES * sample_bytes else ""
 
 
-def _shards_shuffled_together(split: SplitShards, order: Order | None) -> int:
+def shards_shuffled_together(split: SplitShards, order: Order | None) -> int:
     """From how many shards samples come at random; 0 if they come in order."""
     if order is None or not order.shuffle:
         return 0

@@ -52,7 +52,7 @@ class Ranges(Protocol):
     size: int
 
     def read_at(self, start: int, stop: int) -> bytes | bytearray:
-        """Bytes `[start, stop)`; raises OutputError if there are fewer, or the file was replaced."""
+        """Bytes `[start, stop)`; raises OutputError if it has fewer or was replaced."""
 
 
 def always() -> None:
