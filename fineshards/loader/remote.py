@@ -124,13 +124,13 @@ class RemoteShards:
         with self._lock:
             found = self._request(needed)
             if self.sizes.ahead and self._before(needed) in self._kept:
-                following: _Range | None = needed
+                following = self._after(needed)
                 for _ in range(self.sizes.ahead):
-                    following = self._after(following)
                     if following is None:
                         break
                     if following not in self._kept:
                         self._request(following)
+                    following = self._after(following)
         return found
 
     def _request(self, needed: _Range) -> Future[_Content]:

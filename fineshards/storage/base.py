@@ -44,12 +44,11 @@ class Part:
 
 
 class Ranges(Protocol):
-    """One version of a file, for reading ranges of its bytes; threads can share it.
+    """One version of a file, for reading ranges of its bytes; threads can share it."""
 
-    size: of the file, in bytes.
-    """
-
-    size: int
+    @property
+    def size(self) -> int:
+        """Of the whole file, in bytes."""
 
     def read_at(self, start: int, stop: int) -> bytes | bytearray:
         """Bytes `[start, stop)`; raises OutputError if it has fewer or was replaced."""

@@ -52,7 +52,7 @@ class ObjectRanges:
         g = self._generation = int(blob.generation)
         self._url = f"{base}{path}?alt=media&generation={g}&ifGenerationMatch={g}"
         split = urlsplit(self._url)
-        self._origin = split.scheme, split.netloc
+        self._origin = f"{split.scheme}://{split.netloc}"
         self._direct = not _uses_proxy(self._url)
         # Compressed content is acceptable, so that an object is never decompressed on the way.
         self._request = (
@@ -74,14 +74,14 @@ class ObjectRanges:
         """The range, from this thread's connection; None after any other response."""
         from google.auth.exceptions import GoogleAuthError
 
-        kept: dict[tuple[str, str], socket.socket] = _connections.__dict__
+        kept: dict[str, socket.socket] = _connections.__dict__
         connection = kept.pop(self._origin, None)
         content, reusable = None, False
         try:
             headers = _credential_headers(self._url)
             more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
             request = f"{self._request}{more}Range: bytes={start}-{stop - 1}\r\n\r\n"
-            connection = connection or _connect(*self._origin)
+            connection = connection or _connect(self._origin)
             connection.sendall(request.encode("latin1"))
             content, reusable = _receive(connection, stop - start)
         except (OSError, http.client.HTTPException, GoogleAuthError):
@@ -140,7 +140,8 @@ def _renewal_request(*arguments: Any, **options: Any) -> Any:
     return Request()(*arguments, **options)
 
 
-def _connect(scheme: str, host: str) -> socket.socket:
+def _connect(origin: str) -> socket.socket:
+    scheme, _, host = origin.partition("://")
     opened: http.client.HTTPConnection
     if scheme == "https":
         opened = http.client.HTTPSConnection(host, timeout=_SECONDS, context=_trusted())
@@ -154,7 +155,7 @@ def _connect(scheme: str, host: str) -> socket.socket:
 @functools.cache
 def _trusted() -> ssl.SSLContext:
     """The certificates that the client library trusts."""
-    from requests.certs import where
+    from certifi import where
 
     named = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or where()
     if os.path.isdir(named):
