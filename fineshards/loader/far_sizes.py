@@ -64,7 +64,8 @@ def sizes_for(
         block = given or (_UNKNOWN_BLOCK_BYTES if order is None else BLOCK_BYTES)
         cache = max(cache_bytes or _CACHE_BYTES, block)
         ahead = _UNKNOWN_AHEAD if order is None else _AHEAD
-        return Sizes(block, cache, min(ahead, cache // (2 * block))), ""
+        # The rest is for what was read last, and for what was requested ahead.
+        return Sizes(block, cache, min(ahead, cache // (4 * block))), ""
     block, shard_bytes = given or BLOCK_BYTES, split.file_bytes(0)
     everything = split.shards * shard_bytes
     # A sample that crosses a shard's end needs the next shard's first block.
