@@ -4,7 +4,7 @@
 
 serves `gs://BUCKET/NAME` from FOLDER/BUCKET/NAME: an object's metadata, and ranges of its content.
 Every answer waits DELAY seconds, as a far service's does. It prints its port. `GET /counts` says
-how many requests there were, by object, and the most that were open at once.
+how many requests there were, by object, and how many were open at once at most.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -73,12 +74,13 @@ class _Connection(asyncio.Protocol):
             return _response(404, _MISSING)
         try:
             state = os.fstat(file)
-            self._counts.requests[f"{bucket}/{unquote(name)}"] += 1
             generation = str(state.st_mtime_ns)
             query = parse_qs(url.query)
+            about = "" if query.get("alt") == ["media"] else "about "
+            self._counts.requests[f"{about}{bucket}/{unquote(name)}"] += 1
             if query.get("ifGenerationMatch", [generation]) != [generation]:
                 return _response(412, _REFUSED)
-            if query.get("alt") != ["media"]:
+            if about:
                 found = {"bucket": bucket, "name": unquote(name), "generation": generation}
                 found |= {"size": str(state.st_size), "crc32c": "AAAAAA=="}
                 return _response(200, json.dumps(found).encode())
@@ -111,24 +113,34 @@ def _response(status: int, content: bytes, content_range: str = "") -> bytes:
     return head.encode() + content
 
 
+@dataclass(frozen=True)
+class FarServer:
+    """A running server. address: for STORAGE_EMULATOR_HOST. process: its number."""
+
+    address: str
+    process: int
+
+    def counts(self) -> Counter[str]:
+        """Requests by object since the last call; the key is empty for the most open at once.
+
+        Requests for metadata have the key `about BUCKET/NAME`.
+        """
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"{self.address}/counts", timeout=10) as answer:
+            return Counter(json.loads(answer.read()))
+
+
 @contextmanager
-def far_server(folder: Path, delay: float) -> Iterator[str]:
-    """Runs the server in a process of its own; yields its address for STORAGE_EMULATOR_HOST."""
+def far_server(folder: Path, delay: float) -> Iterator[FarServer]:
+    """Runs the server in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.far_server", str(folder), str(delay)]
     root = Path(__file__).parent.parent
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as server:
         try:
             assert server.stdout is not None
-            yield f"http://127.0.0.1:{int(server.stdout.readline())}"
+            yield FarServer(f"http://127.0.0.1:{int(server.stdout.readline())}", server.pid)
         finally:
             server.kill()
-
-
-def counts(address: str) -> Counter[str]:
-    """Requests by object since the last call; under the empty name the most open at once."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"{address}/counts", timeout=10) as answer:
-        return Counter(json.loads(answer.read()))
 
 
 async def _serve(folder: Path, delay: float) -> None:

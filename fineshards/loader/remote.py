@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 
 import numpy as np
 
@@ -39,6 +39,9 @@ class RemoteShards:
         self._lock = threading.Lock()
         self._kept: OrderedDict[_Range, Future[_Content]] = OrderedDict()
         self._kept_bytes = 0
+        # Of those, what was asked for by `request` and not read yet.
+        self._unread: set[_Range] = set()
+        self._unread_bytes = 0
 
     def fill(
         self,
@@ -59,10 +62,7 @@ class RemoteShards:
                 filled += tokens
 
         def copy(needed: _Range, fetched: Future[_Content]) -> None:
-            try:
-                content = fetched.result()
-            except CancelledError:  # another thread closed the dataset
-                content = self._files.read(*needed)
+            content = fetched.result()
             for row, filled, at, tokens in copies[needed]:
                 part = np.frombuffer(content, self._split.dtype, tokens, at)
                 out[row, filled : filled + tokens] = part
@@ -79,25 +79,28 @@ class RemoteShards:
             copy(*pending.popleft())
 
     def request(self, shards: Sequence[int], offsets: Sequence[int], tokens: int) -> None:
-        """Asks for samples that will be read soon, as many as half of the cache holds."""
-        room = self.sizes.cache_bytes // 2
-        asked: set[_Range] = set()
+        """Asks for samples that will be read soon, as many as the cache has room for."""
+        exact = self.sizes.read_bytes is None
+        room = self.sizes.cache_bytes if exact else self.sizes.cache_bytes // 2
         for shard, offset in zip(shards, offsets, strict=True):
             for needed, _, _ in self._needed(shard, offset, tokens):
-                if needed not in asked:
-                    asked.add(needed)
-                    room -= _bytes(needed)
-                    if room < 0:
+                with self._lock:
+                    if needed in self._kept:
+                        continue
+                    # More would only push each other out before they are read.
+                    if self._unread_bytes + _bytes(needed) > room:
                         return
-                    self._fetched(needed)
+                    self._unread.add(needed)
+                    self._unread_bytes += _bytes(needed)
+                    self._request(needed)
 
     def close(self) -> None:
-        """Cancels the requests that are not in flight yet, and empties the cache."""
+        """Empties the cache, and cancels requests that are not in flight yet."""
         with self._lock:
-            for fetch in self._kept.values():
-                fetch.cancel()
-            self._kept.clear()
-            self._kept_bytes = 0
+            for needed in self._unread:
+                self._kept[needed].cancel()
+            for needed in list(self._kept):
+                self._drop(needed)
 
     def _needed(self, shard: int, offset: int, tokens: int) -> Iterator[tuple[_Range, int, int]]:
         """What to request for tokens from `offset` on: (request, first byte in it, tokens)."""
@@ -123,6 +126,7 @@ class RemoteShards:
         """The cached or pending content, or a new request; reads ahead if blocks are in order."""
         with self._lock:
             found = self._request(needed)
+            self._read(needed)
             if self.sizes.ahead and self._before(needed) in self._kept:
                 following = self._after(needed)
                 for _ in range(self.sizes.ahead):
@@ -137,7 +141,7 @@ class RemoteShards:
         """As `_fetched`, without reading ahead. The caller must hold the lock."""
         found = self._kept.get(needed)
         # A failed request is repeated.
-        if found is not None and found.done() and (found.cancelled() or found.exception()):
+        if found is not None and found.done() and found.exception():
             self._drop(needed)
             found = None
         if found is None:
@@ -154,6 +158,13 @@ class RemoteShards:
     def _drop(self, needed: _Range) -> None:
         del self._kept[needed]
         self._kept_bytes -= _bytes(needed)
+        self._read(needed)
+
+    def _read(self, needed: _Range) -> None:
+        """Counts a request as no longer unread."""
+        if needed in self._unread:
+            self._unread.remove(needed)
+            self._unread_bytes -= _bytes(needed)
 
     def _before(self, block: _Range) -> _Range | None:
         """The block before a block; None before the first one."""
