@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fineshards.loader.batch_loader import BatchLoader
     from fineshards.loader.dataset import TokenDataset
     from fineshards.loader.mixture import Mixture
+    from fineshards.loader.packing import Packing
     from fineshards.pipeline.run import append, build
 
     __version__: str
@@ -29,6 +30,7 @@ _HOME = {
     "BatchLoader": "fineshards.loader.batch_loader",
     "FineshardsError": "fineshards.errors",
     "Mixture": "fineshards.loader.mixture",
+    "Packing": "fineshards.loader.packing",
     "TokenDataset": "fineshards.loader.dataset",
     "append": "fineshards.pipeline.run",
     "build": "fineshards.pipeline.run",
@@ -40,6 +42,7 @@ __all__ = [
     "BatchLoader",
     "FineshardsError",
     "Mixture",
+    "Packing",
     "TokenDataset",
     "__version__",
     "append",

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fineshards
-from fineshards import BatchLoader, Mixture, TokenDataset
+from fineshards import BatchLoader, Mixture, Packing, TokenDataset
 from fineshards.errors import UsageError
 from fineshards.loader.batches import Share
 from fineshards.loader.order import EpochOrder, GroupedShuffle
@@ -79,17 +79,19 @@ def loaders(train: TokenDataset, folder: Path) -> list[dict[str, Any]]:
         {"source": train, "shuffle_shards": 3, "epochs": 2},
         {"source": Mixture(mixed, seed=5, exhausted="stop")},
         {"source": Mixture(mixed, seed=5, exhausted="drop")},
+        {"source": train, "batch_size": {0: 12, 30: 24, 100: 48}, "epochs": 2},
     ]
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(6))
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_samples_are_those_of_the_batches(
     train: TokenDataset, folder: Path, number: int, world_size: int
 ) -> None:
     for rank in range(world_size):
         options = loaders(train, folder)[number]
-        with BatchLoader(batch_size=24, seed=9, rank=rank, world_size=world_size, **options) as it:
+        options = {"batch_size": 24, "seed": 9, "rank": rank, "world_size": world_size} | options
+        with BatchLoader(**options) as it:
             sources = dict(zip(it.batches.names, it.batches.sources, strict=True))
             step = -1
             for step, batch in enumerate(it):
@@ -109,14 +111,14 @@ def test_samples_are_those_of_the_batches(
                     assert np.array_equal(row, sources[each.source][each.sample])
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(6))
 def test_occurrences_are_all_places_of_a_sample(
     train: TokenDataset, folder: Path, number: int
 ) -> None:
     options = loaders(train, folder)[number]
-    batch_size, ranks = 24, 3
+    ranks = 3
     parts = [
-        BatchLoader(batch_size=batch_size, rank=rank, world_size=ranks, **options)
+        BatchLoader(**{"batch_size": 24, "rank": rank, "world_size": ranks} | options)
         for rank in range(ranks)
     ]
     every = [drawn for part in parts for step in range(1000) for drawn in part.samples(step)]
@@ -209,6 +211,39 @@ def test_a_step_is_explained_by_the_text_of_its_sources(
         part = explained(capsys, folder, "--state", tmp_path / "state.json", *ranks)
         whole = found["samples"][2 * rank : 2 * rank + 2]
         assert [each["parts"] for each in part["samples"]] == [each["parts"] for each in whole]
+
+
+def test_a_packed_step_is_explained_by_the_text_of_its_sources(
+    folder: Path,
+    train: TokenDataset,
+    sample: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    texts = pq.read_table(sample)["text"].to_pylist()
+    packing = Packing(rows=16, shuffle_windows=3)
+    loader = save_state(train, tmp_path / "state.json", 5, packing=packing)
+    found = explained(capsys, folder, "--state", tmp_path / "state.json")
+    assert (found["step"], len(found["samples"])) == (4, 6)
+    # Each document of the step leads back to the rows, and to this step.
+    for each in found["samples"]:
+        borders = [(part["document"]["begin"], part["document"]["end"]) for part in each["parts"]]
+        assert [begin for begin, _ in borders] == [0, *[end for _, end in borders[:-1]]]
+        assert borders[-1][1] == LENGTH
+        for part in each["parts"]:
+            document = part["document"]
+            assert part["text"].strip("\N{REPLACEMENT CHARACTER}") in texts[document["row"]]
+            flags = ["--document", document["number"], "--state", tmp_path / "state.json"]
+            (back,) = explained(capsys, folder, *flags)["documents"]
+            assert each["drawn"]["sample"] in back["samples"]
+            assert each["drawn"] in back["drawn"]
+            rows = [
+                row
+                for row in range(len(train))
+                for held in loader.batches.readers[0].documents(row)
+                if held.number == document["number"]
+            ]
+            assert back["samples"] == list(dict.fromkeys(rows))
 
 
 @pytest.mark.parametrize("number", [0, 150, 151, 152, 200, 700, 1062])

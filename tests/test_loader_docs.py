@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -34,6 +35,20 @@ def test_the_examples_of_the_loader_run(tmp_path: Path, monkeypatch: pytest.Monk
             ran += 1
     assert ran >= 5
     names.clear()
+
+
+def test_the_snippets_of_the_readme_run_as_they_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    shutil.copy(SAMPLE, tmp_path / "data/sample.parquet")
+    monkeypatch.chdir(tmp_path)
+    snippets = examples(ROOT / "README.md")
+    assert len(snippets) == 2
+    for snippet in snippets:
+        names: dict[str, object] = {}
+        exec(compile(snippet, "README.md", "exec"), names)
+    assert names["inputs"].shape == (512, 2048)  # type: ignore[attr-defined]
 
 
 def test_the_examples_of_mixing_run_and_print_what_the_page_shows(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fineshards.commands.find import find_id
 from fineshards.commands.wording import counted
@@ -16,6 +18,8 @@ from fineshards.loader.arguments import checked_integer
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.batches import DrawnSample
 from fineshards.loader.dataset import SampleDocument, TokenDataset
+from fineshards.loader.packed_source import PackedSource
+from fineshards.loader.packing import Packing
 from fineshards.loader.ramp import Ramped
 from fineshards.shards.dataset import Dataset, Document
 from fineshards.shards.layout import SPLITS
@@ -114,6 +118,7 @@ def loader_of(
                 world_size,
                 shuffle=state["shuffle"],
                 shuffle_shards=state["window"],
+                packing=_saved_packing(state.get("packing")),
                 epochs=state.get("epochs"),
                 drop_last=state.get("drop_last", False),
                 prefetch=0,
@@ -136,6 +141,18 @@ def _saved_ramp(saved: object) -> Ramped | None:
         raise UsageError(f"--state has the batch size {saved!r}; give --batch_size.") from None
 
 
+def _saved_packing(saved: object) -> Packing | None:
+    """The packing of a state; None if its rows are not packed."""
+    if saved is None:
+        return None
+    if not isinstance(saved, Mapping):
+        raise UsageError(
+            f"--state has the packing {saved!r}: it is not what state_dict() returned."
+        )
+    known = {each.name for each in fields(Packing)}
+    return Packing(**{name: value for name, value in saved.items() if name in known})
+
+
 def explain_step(folder: str, loader: BatchLoader, split: str, step: int | None) -> ExplainedStep:
     """What a step was made of. step: None for the last one before the loader's position."""
     if step is None:
@@ -145,10 +162,9 @@ def explain_step(folder: str, loader: BatchLoader, split: str, step: int | None)
     storage = open_storage(folder)
     dataset = Dataset.open(storage)  # of any generation: the tokenizer is the same
     encoder = load_reference(dataset.manifest.settings.tokenizer, storage)
-    (source,) = loader.batches.sources
     samples = []
     for drawn, documents in loader.explain(step):
-        tokens = source[drawn.sample]
+        tokens = loader.batches.tokens_of(drawn).astype(np.uint32)
         parts = []
         for document in documents:
             of_part = tokens[document.begin : document.end][: _TOKENS + 1]
@@ -218,6 +234,8 @@ def _explain(
     # Sample i is tokens [i * length, i * length + length + 1); the last tokens are in none.
     last = min((end - 1) // length, (tokens - 1) // length - 1)
     samples = list(range(max(0, (begin - 1) // length), last + 1))
+    if loader is not None and isinstance(loader.batches.readers[0], PackedSource):
+        samples = loader.batches.readers[0].rows_of(begin, end)
     drawn: list[DrawnSample] = []
     if loader is not None:
         drawn = [each for sample in samples for each in loader.occurrences(sample, epochs=epochs)]
@@ -268,4 +286,7 @@ def describe_documents(found: list[ExplainedDocument], with_steps: bool) -> list
 def _range(samples: list[int]) -> str:
     if not samples:
         return "none: it lies in the rest of the split that fills no sample"
-    return f"{samples[0]:,}" if len(samples) == 1 else f"{samples[0]:,} to {samples[-1]:,}"
+    if len(samples) > 2 and samples[-1] - samples[0] == len(samples) - 1:
+        return f"{samples[0]:,} to {samples[-1]:,}"
+    # Packed rows with parts of one document need not follow each other.
+    return ", ".join(f"{sample:,}" for sample in samples)

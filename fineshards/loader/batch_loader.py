@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import UsageError
@@ -16,17 +16,14 @@ from fineshards.loader.apportionment import MAX_DRAWS
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.batches import Batches, DrawnSample, Share
 from fineshards.loader.dataset import SampleDocument
-from fineshards.loader.fields import Batch, Fields
+from fineshards.loader.fields import Batch, Fields, checked_dtype
+from fineshards.loader.packing import Packing, check_packing
 from fineshards.loader.permutation import ALGORITHM_VERSION
 from fineshards.loader.prefetch import Prefetcher
-from fineshards.loader.ramp import Ramp, Ramped
+from fineshards.loader.ramp import Ramp, Ramped, checked_lengths
 from fineshards.loader.sample_sources import MixedSource, Source
+from fineshards.loader.state import STATE_VERSION, checked_state, differences, position_in
 from fineshards.loader.steps import Position
-
-STATE_VERSION = 1
-# Saved states have older names for two of the arguments.
-_ARGUMENTS = {"tokens_a_sample": "sequence_length", "window": "shuffle_shards"}
-_DTYPES = ("uint16", "uint32", "int32", "int64")
 
 
 class BatchLoader:
@@ -58,6 +55,9 @@ class BatchLoader:
             ranks' parts then differ by at most one sample and may be empty, so that every rank
             has the same number of batches.
         prefetch: Batches read ahead in a background thread; 0 for no thread.
+        packing: A Packing fills rows with whole documents; docs/packing.md has the rules. The rows
+            of a few windows are then shuffled together, and a batch has fields, by default `inputs`
+            and `targets`.
         sequence_length: A ramp of shorter sequence lengths, such as `{0: 512, 1000: 2048}`. Each
             divides T and cuts every sample into T / length rows, so a step has the same tokens
             whatever the length.
@@ -121,6 +121,7 @@ class BatchLoader:
         epochs: int | None = None,
         drop_last: bool = False,
         prefetch: int = 2,
+        packing: Packing | None = None,
         sequence_length: Mapping[int, int] | None = None,
         dtype: npt.DTypeLike = "uint32",
         fields: Sequence[str] | Mapping[str, str] | None = None,
@@ -131,11 +132,15 @@ class BatchLoader:
             shuffle_shards = checked_integer("shuffle_shards", shuffle_shards, 1)
         epochs = None if epochs is None else checked_integer("epochs", epochs, 1)
         sizes = Ramp("batch_size", batch_size)
-        lengths = _checked_lengths(sequence_length, source.sequence_length)
-        tokens = _checked_dtype(dtype, source)
+        lengths = checked_lengths(sequence_length, source.sequence_length)
+        tokens = checked_dtype(dtype, source)
+        if packing is not None:
+            check_packing(packing, shuffle_shards)
+            fields = ("inputs", "targets") if fields is None else fields
         shaped = None
         if fields is not None:
             shaped = Fields.checked(fields, tokens, ignore_index)
+            shaped.check_labels(packing is not None)
         elif ignore_index is not None:
             raise UsageError("ignore_index needs fields, such as inputs and targets.")
         share = Share.checked(rank, world_size, sizes)
@@ -151,6 +156,7 @@ class BatchLoader:
             lengths,
             tokens,
             shaped,
+            packing,
         )
         # What the order depends on. A state can be loaded only where all of it is equal. These are
         # the keys of saved states, which must not change.
@@ -163,6 +169,7 @@ class BatchLoader:
             "seed": seed,
             "shuffle": bool(shuffle),
             "window": shuffle_shards if shuffle else None,
+            "packing": None if packing is None else packing.saved(),
         }
         self._epochs = epochs
         self._mixture = source if isinstance(source, MixedSource) else None
@@ -260,9 +267,7 @@ class BatchLoader:
         return {
             "version": STATE_VERSION,
             **self._order_of(position.consumed),
-            "consumed": position.consumed,
-            "step": position.step,
-            "begin": position.begin,
+            **asdict(position),
             # For `explain`; a state can be loaded with others.
             "batch_size": self.batches.steps.sizes.saved(),
             "epochs": self._epochs,
@@ -282,25 +287,9 @@ class BatchLoader:
             UsageError: The state belongs to another order of samples or another source, or is not
                 a state. The loader keeps its position.
         """
-        if not isinstance(state, Mapping):
-            raise UsageError(
-                f"this is not the state of a BatchLoader but {type(state).__name__}. Pass what "
-                "state_dict() returned."
-            )
-        names = ("version", *self._order, "consumed")
-        missing = [name for name in names if name not in state]
-        if missing:
-            raise UsageError(
-                f"this is not the state of a BatchLoader: it lacks {', '.join(missing)}. "
-                "Pass what state_dict() returned."
-            )
-        position = self._saved_position(state)
-        known = {"version": STATE_VERSION, **self._order_of(position.consumed)}
-        different = [
-            f"{_ARGUMENTS.get(name, name)} is {state[name]!r} in the state but {here!r} here"
-            for name, here in known.items()
-            if state[name] != here
-        ]
+        state = checked_state(state, self._order)
+        position = position_in(state, self.batches.steps.sizes)
+        different = differences(state, self._order_of(position.consumed))
         if different:
             self._refuse_other_generation(state["fingerprint"])
             raise UsageError(
@@ -310,20 +299,6 @@ class BatchLoader:
             )
         self.batches.resume_at(position)
         self._go_to(position)
-
-    def _saved_position(self, state: Mapping[str, Any]) -> Position:
-        """The position in a state; version 0.1.0 saved neither steps nor passes."""
-        consumed = checked_integer("consumed in the state", state["consumed"], 0)
-        size = state.get("batch_size")
-        if "step" not in state or "begin" not in state:
-            sizes = self.batches.steps.sizes
-            steps = consumed // size if isinstance(size, int) else sizes.steps_within(0, consumed)
-            return Position(steps, consumed)
-        return Position(
-            checked_integer("step in the state", state["step"], 0),
-            consumed,
-            checked_integer("begin in the state", state["begin"], 0),
-        )
 
     def _refuse_other_generation(self, fingerprint: object) -> None:
         """Raises UsageError if a state belongs to another generation of the dataset."""
@@ -389,7 +364,7 @@ class BatchLoader:
         """
         explained = []
         for drawn in self.samples(step):
-            source = self._source(drawn.source)
+            source = self.batches.readers[self._number(drawn.source)]
             if not hasattr(source, "documents"):
                 raise UsageError(f"the source {drawn.source!r} does not know its documents.")
             explained.append((drawn, source.documents(drawn.sample)))
@@ -418,19 +393,19 @@ class BatchLoader:
             >>> loader.samples(drawn.step)[drawn.row] == drawn
             True
         """
-        length = len(self._source(source))
+        number = self._number(source)
+        length = len(self.batches.sources[number])
         if checked_integer("sample", sample, 0) >= length:
             raise UsageError(f"sample is {sample}, but the source has {length} samples.")
-        number = self.batches.names.index(source)
         wanted = range(checked_integer("epochs", epochs, 1))
         found = (self.batches.draws_of(number, sample, epoch) for epoch in wanted)
         return [drawn for drawn in found if drawn is not None]
 
-    def _source(self, name: str) -> Any:
+    def _number(self, name: str) -> int:
         if name not in self.batches.names:
             known = ", ".join(map(repr, self.batches.names))
             raise UsageError(f"source is {name!r}; choose {known}.")
-        return self.batches.sources[self.batches.names.index(name)]
+        return self.batches.names.index(name)
 
     def close(self) -> None:
         """Stops the background thread. The loader can still be used, from the same position."""
@@ -465,40 +440,3 @@ class BatchLoader:
         self.close()
         self._position = position
         self._ended = False
-
-
-def _checked_dtype(dtype: npt.DTypeLike, source: Source | MixedSource) -> np.dtype[Any]:
-    """The dtype of a batch's tokens; raises UsageError if it may not hold them."""
-    try:
-        tokens = np.dtype(dtype)
-    except TypeError:
-        tokens = None
-    if tokens is None or tokens.name not in _DTYPES:
-        raise UsageError(f"dtype is {dtype!r}; choose from {', '.join(_DTYPES)}.")
-    if tokens == np.uint16:
-        sources = source.sources if isinstance(source, MixedSource) else (source,)
-        for each in sources:
-            on_disk = getattr(each, "dtype", None)
-            if on_disk != tokens:
-                raise UsageError(
-                    f"dtype is uint16, but a source's tokens are {on_disk or 'of unknown size'}. "
-                    "Choose another dtype."
-                )
-    return tokens
-
-
-def _checked_lengths(given: Mapping[int, int] | None, longest: int) -> Ramp:
-    """The sequence length of each step; raises UsageError if one does not divide the source's."""
-    if given is not None and not isinstance(given, Mapping):
-        raise UsageError(
-            f"sequence_length is {given!r}; give a ramp {{step: length}}, and the length itself "
-            "to TokenDataset."
-        )
-    lengths = Ramp("sequence_length", longest if given is None else given)
-    for length in lengths.values:
-        if longest % length:
-            raise UsageError(
-                f"sequence_length {length} does not divide the dataset's, {longest}, so its "
-                "samples cannot be cut into whole rows."
-            )
-    return lengths

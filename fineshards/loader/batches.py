@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from fineshards.errors import UsageError
 from fineshards.loader.arguments import checked_integer
-from fineshards.loader.boundaries import starts
+from fineshards.loader.boundaries import Bools, starts
 from fineshards.loader.fields import Batch, Fields, Rows
 from fineshards.loader.order import EpochOrder
+from fineshards.loader.packed_source import PackedSource
+from fineshards.loader.packing import Packing
 from fineshards.loader.ramp import Ramp
 from fineshards.loader.sample_sources import MixedSource, Numbers, Samples, Source, gather_into
 from fineshards.loader.steps import Position, Steps
@@ -85,11 +88,16 @@ class DrawnSample:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Located:
-    """One rank's part of a batch, not read yet: source indices and sample numbers of its rows."""
+    """One rank's part of a batch, not read yet.
+
+    which, numbers: the source index and sample number of each row. by_source: each source with its
+    rows and their sample numbers.
+    """
 
     step: int
     which: Numbers
     numbers: Numbers
+    by_source: list[tuple[int, Numbers, Numbers]]
 
 
 class Batches:
@@ -112,11 +120,13 @@ class Batches:
         lengths: Ramp,
         dtype: np.dtype[Any],
         fields: Fields | None,
+        packing: Packing | None,
     ) -> None:
         self.share = share
         self._lengths = lengths
         self._dtype = dtype
         self._fields = fields
+        self._packing = packing
         self._width = source.sequence_length + 1
         self._mixture: MixedSource | None = None
         # Of any type, as most of what is asked of a source is optional.
@@ -127,18 +137,23 @@ class Batches:
                     f"epochs is {epochs}, but a mixture has no epochs. Leave epochs out, and use "
                     "the mixture's exhausted argument to end it."
                 )
-            self._mixture = source
-            self.sources, self.names = source.sources, source.names
+            self._mixture, self.sources, self.names = source, tuple(source.sources), source.names
             end = source.length
         else:
             # The name is part of the key of the order: a single source has the empty one.
             self.sources, self.names = (source,), ("",)
             end = None if epochs is None else epochs * len(source)
         self.steps = Steps(sizes, end, self._mixture is None, drop_last)
+        windows = (packing.rows, packing.shuffle_windows) if packing else None
         self._orders = [
-            EpochOrder(each, seed, name, shuffle, shuffle_shards)
+            EpochOrder(each, seed, name, shuffle, shuffle_shards, windows)
             for each, name in zip(self.sources, self.names, strict=True)
         ]
+        # What rows are read from, and what knows their documents.
+        sources: tuple[Any, ...] = self.sources
+        self.readers = sources
+        if packing is not None:
+            self.readers = tuple(PackedSource(each, packing) for each in sources)
         for each in self.sources:
             if hasattr(each, "expect"):
                 each.expect(shuffle, shuffle_shards)
@@ -191,6 +206,20 @@ class Batches:
         rank, row = self.share.place(in_order - found.consumed, self.steps.size(found))
         return DrawnSample(found.step, rank, row, self.names[source], sample, epoch)
 
+    def tokens_of(self, drawn: DrawnSample) -> Samples:
+        """The tokens of a drawn sample: shape (T + 1,), or the T inputs of a packed row."""
+        source, one = self.names.index(drawn.source), np.zeros(1, np.int64)
+        numbers = np.array([drawn.sample])
+        located = _Located(drawn.step, one + source, numbers, [(source, one, numbers)])
+        found: Samples
+        if self._packing is None:
+            found = self._tokens(located, np.dtype(np.uint32))[0]
+        else:
+            found = self._rows(
+                located, Fields.checked(["inputs"], np.dtype(np.uint32), None)
+            ).inputs[0]
+        return found
+
     def _locate_from(self, position: Position, step: int) -> Iterator[_Located]:
         many = 1
         while self.steps.size(position):
@@ -203,10 +232,12 @@ class Batches:
                 places.append(np.arange(position.consumed + first, position.consumed + stop))
                 position = self.steps.advance(position, step)
             which, _, samples = self._locate(np.concatenate(places))
-            borders = np.cumsum([len(each) for each in places])[:-1]
-            parts = np.split(which, borders), np.split(samples, borders)
-            for located in zip(numbers, *parts, strict=True):
-                yield _Located(*located)
+            sizes = [len(each) for each in places]
+            ends = np.cumsum(sizes).tolist()
+            groups = _by_source(which, samples, sizes)
+            for number, size, end, group in zip(numbers, sizes, ends, groups, strict=True):
+                here = slice(end - size, end)
+                yield _Located(number, which[here], samples[here], group)
             many = min(2 * many, max(1, _SPAN // (step * self.steps.sizes(position.step))))
 
     def _locate(self, places: Numbers) -> tuple[Numbers, Numbers, Numbers]:
@@ -226,39 +257,46 @@ class Batches:
         return which, epochs, found
 
     def _request(self, located: _Located) -> None:
-        for source, here in self._by_source(located.which):
-            each = self.sources[source]
-            if hasattr(each, "request"):
-                each.request(located.numbers[here])
+        for source, _, numbers in located.by_source:
+            if hasattr(self.readers[source], "request"):
+                self.readers[source].request(numbers)
 
     def _read(self, located: _Located) -> Batch:
         length = self._lengths(located.step)
         if self._fields is None:
             return _cut(self._tokens(located, self._dtype), length)
-        tokens = self._tokens(located, np.dtype(np.uint32))
-        inputs, targets = tokens[:, :-1], tokens[:, 1:]
-        begins = counts = None
-        if self._fields.need_documents:
-            eots = self._eots[located.which][:, np.newaxis]
-            begins = starts(inputs, eots)
-            counts = targets != eots if self._fields.need_mask else None
-        if counts is not None:
-            for source, here in self._by_source(located.which):
-                if hasattr(self.sources[source], "loss_mask"):
-                    counts[here] &= self.sources[source].loss_mask(located.numbers[here])
+        most = self._packing.max_documents if self._packing else None
+        return self._fields.of(self._rows(located, self._fields).cut(length), most)
+
+    def _rows(self, located: _Located, fields: Fields) -> Rows:
+        begins: Bools | None = None
+        if self._packing is not None:
+            shape = len(located.numbers), self._width - 1
+            inputs, targets = np.empty(shape, fields.dtype), np.empty(shape, fields.dtype)
+            begins = np.empty(shape, np.bool_) if fields.need_documents else None
+            for source, rows, numbers in located.by_source:
+                self.readers[source].fill(inputs, targets, begins, rows, numbers)
+        else:
+            tokens = self._tokens(located, np.dtype(np.uint32))
+            inputs, targets = tokens[:, :-1], tokens[:, 1:]
+            if fields.need_documents:
+                begins = starts(inputs, self._eots[located.which][:, np.newaxis])
+        counts: Bools | None = None
+        if fields.need_mask:
+            counts = targets != self._eots[located.which][:, np.newaxis]
+            for source, rows, numbers in located.by_source:
+                if hasattr(self.readers[source], "loss_mask"):
+                    counts[rows] &= self.readers[source].loss_mask(numbers)
         which = located.which.astype(np.int32)
-        rows = Rows(inputs, targets, begins, counts, which, located.numbers)
-        return self._fields.of(rows.cut(length), None)
+        shared = self._packing is None
+        return Rows(inputs, targets, begins, counts, which, located.numbers, shared)
 
     def _tokens(self, located: _Located, dtype: np.dtype[Any]) -> Samples:
         """The samples: shape (rows, T + 1)."""
         tokens = np.empty((len(located.numbers), self._width), dtype)
-        for source, here in self._by_source(located.which):
-            gather_into(self.sources[source], tokens, here, located.numbers[here])
+        for source, rows, numbers in located.by_source:
+            gather_into(self.sources[source], tokens, rows, numbers)
         return tokens
-
-    def _by_source(self, which: Numbers) -> Iterator[tuple[int, Numbers]]:
-        return _groups(which) if self._mixture else iter([(0, np.arange(len(which)))])
 
     def _end_tokens(self) -> Numbers:
         """The EOT of each source, where a field needs it."""
@@ -290,3 +328,24 @@ def _groups(which: Numbers) -> Iterator[tuple[int, Numbers]]:
     order = np.argsort(which, kind="stable")
     values, firsts = np.unique(which[order], return_index=True)
     yield from zip(values.tolist(), np.split(order, firsts[1:]), strict=False)
+
+
+def _by_source(
+    which: Numbers, samples: Numbers, sizes: list[int]
+) -> list[list[tuple[int, Numbers, Numbers]]]:
+    """For each of consecutive batches: its sources, each with its rows and their samples.
+
+    Sorts once for all batches: a sort per batch would cost as much as reading it.
+    """
+    batch = np.repeat(np.arange(len(sizes)), sizes)
+    order = np.lexsort((which, batch))
+    rows = order - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    which, samples = which[order], samples[order]
+    changes = np.flatnonzero((np.diff(which) != 0) | (np.diff(batch) != 0)) + 1
+    borders = [0, *changes.tolist(), len(order)]
+    found: list[list[tuple[int, Numbers, Numbers]]] = [[] for _ in sizes]
+    for first, stop in pairwise(borders):
+        if first < stop:
+            group = int(which[first]), rows[first:stop], samples[first:stop]
+            found[batch[first]].append(group)
+    return found

@@ -422,7 +422,28 @@ class TokenDataset:
             176 151 888 0
         """
         begin = self._number(index) * self.sequence_length
-        end = begin + self.sequence_length + 1
+        return self.documents_between(begin, begin + self.sequence_length + 1)
+
+    def documents_between(self, begin: int, end: int) -> list[SampleDocument]:
+        """The documents that tokens [begin, end) of the split touch, as in `documents`.
+
+        Args:
+            begin: The first token, from 0.
+            end: The end, exclusive; at most `tokens`.
+
+        Returns:
+            One SampleDocument per document; `begin` and `end` count from the first token.
+
+        Raises:
+            UsageError: pyarrow is not installed.
+            OutputError: A document table is missing or damaged.
+
+        Example:
+            >>> from fineshards import TokenDataset
+            >>> dataset = TokenDataset(dataset_folder, sequence_length=1024)
+            >>> [document.row for document in dataset.documents_between(0, 200)]
+            [175, 176]
+        """
         size = self._split.layout.shard_tokens
         found: list[SampleDocument] = []
         for shard in range(begin // size, (end - 1) // size + 1):

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from fineshards.errors import UsageError
 from fineshards.loader.boundaries import Bools, cumulative_lengths, positions
-from fineshards.loader.sample_sources import Numbers, Samples
+from fineshards.loader.sample_sources import MixedSource, Numbers, Samples, Source
 from fineshards.suggestions import did_you_mean
 
 # An array of samples, or a dict of fields: a union would make every user of batches narrow it.
@@ -33,6 +33,7 @@ NAMES = (
     "cu_seqlens",
     "max_seqlen",
 )
+_DTYPES = ("uint16", "uint32", "int32", "int64")
 # Fields that need to know where documents start.
 _OF_DOCUMENTS = {"position_ids", "document_ids", "loss_mask", "cu_seqlens", "max_seqlen"}
 
@@ -43,7 +44,7 @@ class Rows:
 
     inputs, targets: tokens, shape (n, T). starts: where documents start. counts: which targets
     count for the loss. source_ids: int32, shape (n,). sample_ids: int64, shape (n,). starts and
-    counts are None where no field needs them.
+    counts are None where no field needs them. shared: whether inputs and targets share memory.
     """
 
     inputs: Samples
@@ -52,6 +53,7 @@ class Rows:
     counts: Bools | None
     source_ids: npt.NDArray[np.int32]
     sample_ids: Numbers
+    shared: bool
 
     def cut(self, length: int) -> Rows:
         """Each row as rows of `length` tokens, which must divide T."""
@@ -69,6 +71,7 @@ class Rows:
             None if self.counts is None else self.counts.reshape(-1, length),
             np.repeat(self.source_ids, times),
             np.repeat(self.sample_ids, times),
+            self.shared,
         )
 
 
@@ -102,6 +105,8 @@ class Fields:
                     f"there is no field {name!r}.{did_you_mean(str(name), NAMES)} Choose from "
                     f"{', '.join(NAMES)}."
                 )
+        if len({name for _, name in keys}) < len(keys):
+            raise UsageError(f"fields is {fields!r}, which names a field twice.")
         if ignore_index is not None:
             limits = np.iinfo(dtype)
             if not limits.min <= ignore_index <= limits.max:
@@ -111,6 +116,19 @@ class Fields:
                 )
         return cls(keys, dtype, ignore_index)
 
+    def check_labels(self, packed: bool) -> None:
+        """Raises UsageError if some labels would be wrong, because an input is not followed by its
+        target in a packed row."""
+        if packed and self.ignore_index is None and self.has("labels"):
+            raise UsageError(
+                "labels of packed rows need ignore_index, such as -100: an input may be followed "
+                "by a part of another document, which is not its label."
+            )
+
+    def has(self, field: str) -> bool:
+        """Whether a batch has a field."""
+        return any(name == field for _, name in self.keys)
+
     @property
     def need_documents(self) -> bool:
         """Whether a field needs to know where documents start."""
@@ -119,7 +137,7 @@ class Fields:
     @property
     def need_mask(self) -> bool:
         """Whether a field depends on which targets count."""
-        return self.ignore_index is not None or any(name == "loss_mask" for _, name in self.keys)
+        return self.ignore_index is not None or self.has("loss_mask")
 
     def of(self, rows: Rows, max_documents: int | None) -> dict[str, Any]:
         """A batch. max_documents: see `cumulative_lengths`."""
@@ -128,7 +146,9 @@ class Fields:
     def _field(self, name: str, rows: Rows, max_documents: int | None) -> Any:
         match name:
             case "inputs":
-                return rows.inputs.astype(self.dtype)
+                return rows.inputs.astype(self.dtype, copy=rows.shared)
+            case "targets" if self.ignore_index is None:
+                return rows.targets.astype(self.dtype, copy=rows.shared)
             case "targets":
                 return self._ignoring(rows.targets, rows.counts)
             case "labels":
@@ -154,6 +174,26 @@ class Fields:
         if self.ignore_index is not None and counts is not None:
             found[~counts] = self.ignore_index
         return found
+
+
+def checked_dtype(dtype: npt.DTypeLike, source: Source | MixedSource) -> np.dtype[Any]:
+    """The dtype of a batch's tokens; raises UsageError if it may not hold them."""
+    try:
+        tokens = np.dtype(dtype)
+    except TypeError:
+        tokens = None
+    if tokens is None or tokens.name not in _DTYPES:
+        raise UsageError(f"dtype is {dtype!r}; choose from {', '.join(_DTYPES)}.")
+    if tokens == np.uint16:
+        sources = source.sources if isinstance(source, MixedSource) else (source,)
+        for each in sources:
+            on_disk = getattr(each, "dtype", None)
+            if on_disk != tokens:
+                raise UsageError(
+                    f"dtype is uint16, but a source's tokens are {on_disk or 'of unknown size'}. "
+                    "Choose another dtype."
+                )
+    return tokens
 
 
 def _labels_that_count(rows: Rows) -> Bools | None:

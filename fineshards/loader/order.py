@@ -15,7 +15,8 @@ class EpochOrder:
 
     The order of an epoch depends on seed, name and the epoch's number. shuffle: False keeps the
     source's order. shuffle_shards: None shuffles all samples, a number that many shards at a time;
-    see GroupedShuffle. Raises UsageError if the source has no shards to shuffle.
+    see GroupedShuffle. windows: for packed rows, the rows per window and how many windows are
+    shuffled together; see WindowShuffle. Raises UsageError if the source has no shards to shuffle.
     """
 
     def __init__(
@@ -25,12 +26,14 @@ class EpochOrder:
         name: str,
         shuffle: bool = True,
         shuffle_shards: int | None = None,
+        windows: tuple[int, int] | None = None,
     ) -> None:
         self._samples = len(source)
         self._seed = seed
         self._name = name
         self._shuffle = shuffle
         self._shuffle_shards = shuffle_shards
+        self._windows = windows
         self._bounds: Numbers | None = None
         if shuffle and shuffle_shards is not None:
             bounds = getattr(source, "shard_bounds", None)
@@ -42,7 +45,7 @@ class EpochOrder:
                 )
             self._bounds = bounds
         # The order of the last epoch used. Other threads may replace it, so read it once.
-        self._last: tuple[int, Permutation | GroupedShuffle] | None = None
+        self._last: tuple[int, _Order] | None = None
 
     def __call__(self, positions: Numbers) -> Numbers:
         """The sample numbers at positions (int64, from 0); len(source) positions are one epoch."""
@@ -60,12 +63,14 @@ class EpochOrder:
         places = self._order(epoch).inverse(samples) if self._shuffle else samples
         return epoch * self._samples + places
 
-    def _order(self, epoch: int) -> Permutation | GroupedShuffle:
+    def _order(self, epoch: int) -> _Order:
         last = self._last
         if last is None or last[0] != epoch:
             epoch_key = key(self._seed, "epoch", self._name, epoch)
-            order: Permutation | GroupedShuffle
-            if self._bounds is None:
+            order: _Order
+            if self._windows is not None:
+                order = WindowShuffle(self._samples, *self._windows, epoch_key)
+            elif self._bounds is None:
                 order = Permutation(self._samples, epoch_key)
             else:
                 assert self._shuffle_shards is not None
@@ -130,3 +135,63 @@ class GroupedShuffle:
             # "window" is part of the key, so it stays: another word would be another order.
             last = self._last = group, Permutation(size, key(self._key, "window", group))
         return last[1]
+
+
+class WindowShuffle:
+    """A permutation of packed rows in which neighbours come from a few windows.
+
+    Row i is in window `i // rows`; the last window may have fewer. The order of the windows is
+    permuted and cut into groups of `group_windows`; the rows of each group are permuted together.
+    Nothing is stored per window, so trillions of rows cost nothing.
+    """
+
+    def __init__(self, samples: int, rows: int, group_windows: int, epoch_key: int) -> None:
+        self._rows = rows = min(rows, samples)
+        self._count = -(-samples // rows)
+        self._group_windows = min(group_windows, self._count)
+        self._key = epoch_key
+        self._order = Permutation(self._count, key(epoch_key, "windows"))
+        # Where the last window comes in that order: later windows begin so many rows earlier.
+        self._short = int(self._order.inverse(np.array([self._count - 1]))[0])
+        self._missing = self._count * rows - samples
+        # The order within the last group used. Other threads may replace it, so read it once.
+        self._last: tuple[int, Permutation] | None = None
+
+    def __call__(self, places: Numbers) -> Numbers:
+        """The row numbers at places in the epoch."""
+        shuffled = self._within_groups(places, inverse=False)
+        windows, rows = self._split(shuffled)
+        return self._order(windows) * self._rows + rows
+
+    def inverse(self, numbers: Numbers) -> Numbers:
+        """The places in the epoch of rows."""
+        windows, rows = np.divmod(numbers, self._rows)
+        return self._within_groups(self._begin(self._order.inverse(windows)) + rows, inverse=True)
+
+    def _begin(self, windows: Numbers) -> Numbers:
+        """The places where windows begin, given their place in the order of windows."""
+        return windows * self._rows - self._missing * (windows > self._short)
+
+    def _split(self, places: Numbers) -> tuple[Numbers, Numbers]:
+        """The window at each place, as its place in the order of windows, and the row in it."""
+        after = places >= (self._short + 1) * self._rows - self._missing
+        windows, rows = np.divmod(places + self._missing * after, self._rows)
+        return windows, rows
+
+    def _within_groups(self, places: Numbers, inverse: bool) -> Numbers:
+        groups = self._split(places)[0] // self._group_windows
+        found = np.empty_like(places)
+        for group in np.unique(groups).tolist():
+            here = groups == group
+            ends = np.array([group, group + 1]) * self._group_windows
+            begin, end = self._begin(np.minimum(ends, self._count)).tolist()
+            last = self._last
+            if last is None or last[0] != group:
+                order = Permutation(end - begin, key(self._key, "rows", group))
+                last = self._last = group, order
+            within = last[1].inverse if inverse else last[1]
+            found[here] = begin + within(places[here] - begin)
+        return found
+
+
+_Order = Permutation | GroupedShuffle | WindowShuffle

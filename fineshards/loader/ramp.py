@@ -66,3 +66,20 @@ class Ramp:
 
     def _change(self, step: int) -> int:
         return bisect_right(self._steps, step) - 1
+
+
+def checked_lengths(given: Mapping[int, int] | None, longest: int) -> Ramp:
+    """The sequence length of each step; raises UsageError if one does not divide the source's."""
+    if given is not None and not isinstance(given, Mapping):
+        raise UsageError(
+            f"sequence_length is {given!r}; give a ramp {{step: length}}, and the length itself "
+            "to TokenDataset."
+        )
+    lengths = Ramp("sequence_length", longest if given is None else given)
+    for length in lengths.values:
+        if longest % length:
+            raise UsageError(
+                f"sequence_length {length} does not divide the dataset's, {longest}, so its "
+                "samples cannot be cut into whole rows."
+            )
+    return lengths

@@ -1,0 +1,228 @@
+"""Reads packed rows: rows of whole documents, from a source that gives consecutive tokens."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from fineshards.errors import UsageError
+from fineshards.loader.packing import Packing, pack
+from fineshards.loader.sample_sources import Numbers, Samples, Source
+
+if TYPE_CHECKING:
+    from fineshards.loader.dataset import SampleDocument
+
+Mask = npt.NDArray[np.bool_]
+
+# Windows kept beyond those whose rows are shuffled together: a batch can reach into the next ones.
+_MORE_WINDOWS = 4
+# Rows copied together, so that they stay in the processor's cache.
+_ROWS = 32
+
+
+class TokenSource(Source, Protocol):
+    """A source that also gives tokens wherever samples begin; `TokenDataset` is one."""
+
+    @property
+    def eot(self) -> int:
+        """The token that starts every document and occurs nowhere else."""
+
+    def read_tokens(self, start: int, stop: int, /) -> npt.NDArray[np.unsignedinteger]:
+        """Tokens [start, stop) of the stream whose sample i is tokens [i*T, i*T + T + 1)."""
+
+    def loss_mask(self, numbers: Numbers, /) -> Mask:
+        """Which targets of samples count: bool, shape (n, T)."""
+
+    def documents_between(self, begin: int, end: int, /) -> list[SampleDocument]:
+        """The documents in tokens [begin, end), with positions from `begin`."""
+
+
+@dataclass(slots=True)
+class _Window:
+    """A packed window. It has lists, because a row takes a few items of each.
+
+    begin: its first token in the stream. rows: segments `[rows[r], rows[r + 1])` are in row r.
+    segments: where each is in the window. parts: its tokens. nexts: the token after it. columns:
+    where it begins in its row. counted: the loss mask of the window's targets, once asked for.
+    """
+
+    begin: int
+    rows: list[int]
+    segments: list[slice]
+    parts: list[memoryview]
+    nexts: list[int]
+    columns: list[int]
+    counted: memoryview | None = None
+
+
+class PackedSource:
+    """The rows of a source's windows: as many rows of T tokens as the source has samples.
+
+    Row i is in window `i // rows`, which has the tokens of samples `[w*rows, w*rows + rows)`. The
+    last windows that were packed are kept: some kilobytes each, and their tokens, unless these are
+    mapped from a disk. Threads can share it. Raises UsageError if the source gives no tokens.
+    """
+
+    def __init__(self, source: TokenSource, packing: Packing) -> None:
+        if not hasattr(source, "read_tokens"):
+            raise UsageError(
+                "packing needs a source with read_tokens, such as a TokenDataset, but "
+                f"{type(source).__name__} has none. Leave packing out."
+            )
+        self._source = source
+        self._packing = packing
+        self._length = source.sequence_length
+        self._lock = threading.Lock()
+        # In the order of their last use.
+        self._windows: dict[int, _Window] = {}
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def fill(
+        self,
+        inputs: Samples,
+        targets: Samples,
+        starts: Mask | None,
+        rows: Numbers,
+        numbers: Numbers,
+    ) -> None:
+        """Copies row `numbers[i]` to `rows[i]` of arrays of shape (any, T).
+
+        targets: of each input, the token after it in the source. starts: True at the start of a row
+        and where tokens from another place follow; not if the row would have more than
+        `max_documents`. None if not needed.
+        """
+        for at in range(0, len(rows), _ROWS):
+            self._fill(inputs, targets, starts, rows[at : at + _ROWS], numbers[at : at + _ROWS])
+
+    def loss_mask(self, numbers: Numbers) -> Mask:
+        """The source's loss mask for the targets of rows: bool, shape (len(numbers), T)."""
+        parts: list[memoryview] = []
+        for window, first, stop in self._segments(numbers):
+            if window.counted is None:
+                sample = window.begin // self._length
+                samples = np.arange(sample, sample + len(window.rows) - 1)
+                window.counted = self._source.loss_mask(samples).data.cast("B")
+            counted = window.counted
+            parts += [counted[segment] for segment in window.segments[first:stop]]
+        return np.frombuffer(b"".join(parts), np.bool_).reshape(len(numbers), self._length)
+
+    def documents(self, number: int) -> list[SampleDocument]:
+        """The documents in a row, in the order of the row; `begin` and `end` are columns."""
+        found = []
+        for window, first, stop in self._segments(np.array([number])):
+            placed = zip(window.segments[first:stop], window.columns[first:stop], strict=True)
+            for segment, column in placed:
+                begin, end = window.begin + segment.start, window.begin + segment.stop
+                for part in self._source.documents_between(begin, end):
+                    moved = replace(part, begin=part.begin + column, end=part.end + column)
+                    found.append(moved)
+        return found
+
+    def rows_of(self, begin: int, end: int) -> list[int]:
+        """The rows whose inputs hold any of the source's tokens [begin, end), in their order."""
+        size = self._packing.rows
+        end = min(end, len(self) * self._length)
+        found = []
+        for number in range(begin // (size * self._length), -(-end // (size * self._length))):
+            window = self._window(number)
+            for row, (first, stop) in enumerate(pairwise(window.rows)):
+                if any(
+                    window.begin + segment.start < end and begin < window.begin + segment.stop
+                    for segment in window.segments[first:stop]
+                ):
+                    found.append(number * size + row)
+        return found
+
+    def request(self, numbers: Numbers) -> None:
+        """Asks the source for the windows that rows are in, without waiting for them."""
+        ask, size = getattr(self._source, "request", None), self._packing.rows
+        if ask is not None:
+            for window in np.unique(numbers // size).tolist():
+                if window not in self._windows:
+                    ask(np.arange(window * size, min(window * size + size, len(self))))
+
+    def _fill(
+        self,
+        inputs: Samples,
+        targets: Samples,
+        starts: Mask | None,
+        rows: Numbers,
+        numbers: Numbers,
+    ) -> None:
+        parts: list[memoryview] = []
+        nexts: list[int] = []
+        columns: list[int] = []
+        counts: list[int] = []
+        for window, first, stop in self._segments(numbers):
+            parts += window.parts[first:stop]
+            nexts += window.nexts[first:stop]
+            columns += window.columns[first:stop]
+            counts.append(stop - first)
+        shape = (len(numbers), self._length)
+        # Joining copies many short parts several times faster than numpy does.
+        tokens = np.frombuffer(b"".join(parts), parts[0].format).reshape(shape)
+        inputs[rows] = tokens
+        targets[rows, :-1] = tokens[:, 1:]
+        firsts = np.cumsum(counts) - counts
+        row_of, begins = np.repeat(rows, counts), np.array(columns)
+        ends = np.append(begins[1:], 0) - 1
+        ends[ends < 0] = self._length - 1
+        targets[row_of, ends] = nexts
+        if starts is not None:
+            most = self._packing.max_documents
+            if most is not None:
+                few = np.arange(len(begins)) - np.repeat(firsts, counts) < most
+                row_of, begins = row_of[few], begins[few]
+            starts[rows] = False
+            starts[row_of, begins] = True
+
+    def _segments(self, numbers: Numbers) -> Iterator[tuple[_Window, int, int]]:
+        """Of each row its window, and its segments there: [first, stop)."""
+        size, used = self._packing.rows, dict[int, _Window]()
+        for number in numbers.tolist():
+            at, row = divmod(number, size)
+            window = used.get(at)
+            if window is None:
+                window = used[at] = self._window(at)
+            yield window, window.rows[row], window.rows[row + 1]
+
+    def _window(self, number: int) -> _Window:
+        with self._lock:
+            window = self._windows.pop(number, None)
+            if window is not None:
+                self._windows[number] = window
+                return window
+        # Packed without the lock: at worst, two threads pack the same window.
+        window = self._pack(number)
+        with self._lock:
+            self._windows[number] = window
+            while len(self._windows) > self._packing.shuffle_windows + _MORE_WINDOWS:
+                del self._windows[next(iter(self._windows))]
+        return window
+
+    def _pack(self, number: int) -> _Window:
+        size, length = self._packing.rows, self._length
+        rows, begin = min(size, len(self) - number * size), number * size * length
+        tokens = self._source.read_tokens(begin, begin + rows * length + 1)
+        starts = np.flatnonzero(tokens[:-1] == self._source.eot)
+        if not len(starts) or starts[0]:
+            starts = np.append(0, starts)
+        begins, lengths, borders = pack(starts, rows, length, self._packing.max_documents)
+        ends = begins + lengths
+        segments = list(map(slice, begins.tolist(), ends.tolist()))
+        return _Window(
+            begin=begin,
+            rows=borders.tolist(),
+            segments=segments,
+            parts=list(map(tokens.data.__getitem__, segments)),
+            nexts=tokens[ends].tolist(),
+            columns=((np.cumsum(lengths) - lengths) % length).tolist(),
+        )

@@ -1,0 +1,159 @@
+"""Packing: how the documents of a window fill its rows, so that few of them are cut.
+
+A window is `rows * T` consecutive tokens of a split. It becomes exactly `rows` rows of T tokens:
+
+- A document is what lies between two EOTs, or between one and the window's edge. Each T tokens of a
+  longer document fill a row of their own, first the lowest rows. What remains of it, or a shorter
+  document, is an item.
+- The items are placed best fit decreasing: the longest first, among equals the earliest, each in
+  the row with the least room that is enough, among equals the lowest.
+- Items that fit nowhere are laid one after the other, in the order of the stream, and cut to fill
+  what is left of the rows.
+
+Everything is computed with integers and stable sorts, so all machines find the same.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from fineshards.errors import UsageError
+from fineshards.loader.arguments import checked_integer
+from fineshards.loader.sample_sources import Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How `BatchLoader` packs documents into rows of T tokens: whole where they fit.
+
+    The tokens of `rows` consecutive samples, a window, become as many rows. No token is lost,
+    repeated or padded, and the target of a token is its successor in the dataset, as without
+    packing. docs/packing.md has the rules and what they cost.
+
+    Args:
+        rows: Rows per window; 256 by default. More rows cut fewer documents.
+        max_documents: The most documents in a row, so that `cu_seqlens` has the same shape in every
+            batch. A row that would have more counts its last ones as one. Default: no limit.
+        shuffle_windows: Windows whose rows are shuffled together; 16 by default.
+
+    Raises:
+        UsageError: A number is not a positive integer.
+
+    Example:
+        >>> from fineshards import Packing
+        >>> Packing(rows=64)
+        Packing(rows=64, max_documents=None, shuffle_windows=16)
+    """
+
+    rows: int = 256
+    max_documents: int | None = None
+    shuffle_windows: int = 16
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "max_documents", "shuffle_windows"):
+            value = getattr(self, name)
+            if value is not None or name != "max_documents":
+                object.__setattr__(self, name, checked_integer(f"Packing: {name}", value, 1))
+
+    def saved(self) -> dict[str, int | None]:
+        """As JSON, for saved states; the version changes when any window is packed differently."""
+        return {"version": 1, **asdict(self)}
+
+
+def check_packing(packing: object, shuffle_shards: int | None) -> None:
+    """Raises UsageError if it is no Packing, or shards are to be shuffled instead of windows."""
+    if not isinstance(packing, Packing):
+        raise UsageError(f"packing is {packing!r}; give Packing(rows=256).")
+    if shuffle_shards is not None:
+        raise UsageError(
+            f"shuffle_shards is {shuffle_shards}, but packed rows are shuffled by windows. Leave "
+            "it out, and give Packing(shuffle_windows=…)."
+        )
+
+
+class Segments(NamedTuple):
+    """Runs of a window's tokens, in the order in which they follow each other in its rows.
+
+    begins: int64, shape (n,), where each begins in the window. lengths: int64, shape (n,). rows:
+    int64, shape (rows + 1,): segments `[rows[r], rows[r + 1])` fill row r.
+    """
+
+    begins: Numbers
+    lengths: Numbers
+    rows: Numbers
+
+
+def pack(starts: Numbers, rows: int, length: int, max_documents: int | None = None) -> Segments:
+    """The segments of a window of `rows * length` tokens.
+
+    starts: int64, increasing: where its documents begin, the first one at 0. max_documents: a row
+    that holds so many takes no other whole document.
+    """
+    sizes = np.diff(starts, append=rows * length)
+    whole, items = np.divmod(sizes, length)
+    # Rows that one document fills.
+    documents = np.repeat(np.arange(len(starts)), whole)
+    filled = len(documents)
+    nth = np.arange(filled) - np.repeat(np.cumsum(whole) - whole, whole)
+    filling = starts[documents] + nth * length
+
+    begins = (starts + whole * length)[items > 0]
+    items = items[items > 0]
+    order = np.argsort(-items, kind="stable")
+    row_of = _best_fit(items[order], rows - filled, length, max_documents)
+    placed, row_of = order[row_of >= 0], row_of[row_of >= 0]
+    rooms = np.full(rows - filled, length)
+    np.subtract.at(rooms, row_of, items[placed])
+
+    # The other items, one after the other, are cut where one ends and where a row is full.
+    left = np.ones(len(items), np.bool_)
+    left[placed] = False
+    left_begins = begins[left]
+    item_ends, room_ends = np.cumsum(items[left]), np.cumsum(rooms)
+    cuts = np.unique(np.concatenate((np.zeros(1, np.int64), item_ends, room_ends)))
+    at, sizes_cut = cuts[:-1], np.diff(cuts)
+    item = np.searchsorted(item_ends, at, side="right")
+    cut_begins = left_begins[item] + at - (item_ends - items[left])[item]
+    cut_rows = np.searchsorted(room_ends, at, side="right")
+
+    all_rows = np.concatenate((np.arange(filled), filled + row_of, filled + cut_rows))
+    into = np.argsort(all_rows, kind="stable")
+    return Segments(
+        np.concatenate((filling, begins[placed], cut_begins))[into],
+        np.concatenate((np.full(filled, length), items[placed], sizes_cut))[into],
+        np.append(0, np.cumsum(np.bincount(all_rows, minlength=rows))),
+    )
+
+
+def _best_fit(items: Numbers, rows: int, length: int, max_documents: int | None) -> Numbers:
+    """The row of each item, of decreasing length; -1 for one that fits nowhere."""
+    # More than half a row: each takes an empty row, as long as there is one.
+    long = min(int(np.count_nonzero(2 * items > length)), rows)
+    first = np.arange(rows)
+    # A row is its room times `rows` plus its number. Sorted, the first of those that are large
+    # enough is the best fit.
+    room = np.full(rows, length)
+    room[:long] -= items[:long]
+    free = (room * rows + first).tolist()
+    if max_documents == 1:
+        del free[:long]
+    found = first[:long].tolist()
+    documents = [1] * long + [0] * (rows - long)
+    for need in (items[long:] * rows).tolist():
+        at = bisect_left(free, need)
+        if at == len(free):
+            found.append(-1)
+            continue
+        best = free.pop(at)
+        row = best % rows
+        found.append(row)
+        if max_documents is not None:
+            documents[row] += 1
+            if documents[row] == max_documents:
+                continue
+        insort(free, best - need, 0, at)
+    return np.array(found, np.int64)
