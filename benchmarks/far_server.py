@@ -86,7 +86,8 @@ class _Connection(asyncio.Protocol):
                 return _response(200, json.dumps(found).encode())
             begin, stop = _range(headers, state.st_size)
             content = os.pread(file, stop - begin, begin)
-            return _response(206, content, f"bytes {begin}-{stop - 1}/{state.st_size}")
+            found_range = f"bytes {begin}-{stop - 1}/{state.st_size}"
+            return _response(206, content, found_range, generation)
         finally:
             os.close(file)
 
@@ -100,13 +101,14 @@ def _range(headers: bytes, size: int) -> tuple[int, int]:
     return 0, size
 
 
-def _response(status: int, content: bytes, content_range: str = "") -> bytes:
+def _response(status: int, content: bytes, content_range: str = "", generation: str = "") -> bytes:
     kind = "application/json" if not content_range else "application/octet-stream"
     more = f"Content-Range: {content_range}\r\n" if content_range else ""
     # The headers are about as many as the service's.
     head = (
         f"HTTP/1.1 {status} OK\r\nContent-Type: {kind}\r\nContent-Length: {len(content)}\r\n{more}"
-        "X-Goog-Generation: 1\r\nX-Goog-Metageneration: 1\r\nX-Goog-Storage-Class: STANDARD\r\n"
+        f"X-Goog-Generation: {generation}\r\nX-Goog-Metageneration: 1\r\n"
+        "X-Goog-Storage-Class: STANDARD\r\n"
         "Cache-Control: no-cache, no-store, max-age=0, must-revalidate\r\nVary: Origin\r\n"
         "ETag: made-up\r\nServer: benchmark\r\n\r\n"
     )
