@@ -15,6 +15,7 @@ from benchmarks.far_reading import time_far_reading
 from benchmarks.machine import describe_commit, describe_machine, describe_versions
 from benchmarks.mixing import time_mixing
 from benchmarks.reading import time_reading
+from benchmarks.reading_packed import time_packed
 from benchmarks.results import free_path, save
 from benchmarks.timings import table, to_json
 
@@ -30,6 +31,7 @@ def bench_loader(results: Path, name: str, rounds: int, shrink: int, console: Co
         timings = [
             *time_reading(work, rounds, shrink),
             *time_far_reading(work, rounds, shrink),
+            *time_packed(work, rounds, shrink),
             *time_mixing(work, rounds, shrink, console),
         ]
         machine = describe_machine(work)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,36 @@ from fineshards.storage.base import Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c
 
 EOT = 50256
+Tokens = npt.NDArray[np.uint32]
+
+
+def stream(start: int, stop: int) -> Tokens:
+    """Tokens `[start, stop)` of the made-up stream, in which every EOT starts a document.
+
+    Each token is computed from its position. Short runs of tokens are distinct over a long range,
+    so a run shows its position.
+    """
+    positions = np.arange(start, stop, dtype=np.uint64)
+    tokens = (positions * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(40)) % np.uint64(EOT)
+    tokens[positions % np.uint64(DOCUMENT_TOKENS) == 0] = EOT
+    return tokens.astype(np.uint32)
+
+
+def uneven(tokens: int, mean: float) -> Callable[[int, int], Tokens]:
+    """The stream, up to `tokens`, with documents as uneven in length as those of the web."""
+    random, spread = np.random.default_rng(0), 1.0
+    count = int(2 * tokens / mean) + 100
+    sizes = random.lognormal(np.log(mean) - spread**2 / 2, spread, count).astype(np.int64) + 1
+    starts = np.append(0, np.cumsum(sizes))
+
+    def made(start: int, stop: int) -> Tokens:
+        found = stream(start, stop)
+        found[found == EOT] = 0
+        low, high = np.searchsorted(starts, (start, stop)).tolist()
+        found[starts[low:high] - start] = EOT
+        return found
+
+    return made
 
 
 def make_dataset(
@@ -30,11 +60,12 @@ def make_dataset(
     dtype: str = "uint32",
     files: int = 1,
     empty: bool = False,
+    made: Callable[[int, int], Tokens] = stream,
 ) -> None:
     """Writes the shards and the manifest of a dataset; there are no document tables or sources.
 
-    tokens: how many tokens of `stream` to write. files: source files in the manifest.
-    empty: writes no shards, for readers of the manifest alone.
+    tokens: how many tokens of `made` to write. files: source files in the manifest.
+    empty: writes no shards, for readers of the manifest alone. made: gives the tokens of a range.
     """
     tokenizer = Tokenizer("tiktoken", "made_up", "", "", (("<|endoftext|>", EOT),), EOT, 50257, "")
     rule = SplitRule(None, test_shards)
@@ -47,12 +78,12 @@ def make_dataset(
     records, documents = [], 0
     for window, key in enumerate(layout.shard_keys()):
         start = window * shard_tokens
-        content = stream(start, start + layout.shard_length(key))
+        content = made(start, start + layout.shard_length(key))
         name, starts = layout.shard_name(key), int(np.count_nonzero(content == EOT))
         header = npy.header(len(content), settings.token_dtype)
         body = content.astype(settings.token_dtype).tobytes()
         if not empty:
-            with storage.create(name) as file:
+            with storage.create(name, durable=False) as file:
                 file.write(header)
                 file.write(body)
         records.append(
@@ -75,18 +106,6 @@ def make_dataset(
     metadata = [MetadataFile(name, 0, "") for name in (JOB_NAME, tokenizer.file)]
     reports = _reports(files, documents, tokens)
     Manifest.of(job, layout, records, reports, metadata, Leaks(0, 0)).save(storage)
-
-
-def stream(start: int, stop: int) -> npt.NDArray[np.uint32]:
-    """Tokens `[start, stop)` of the made-up stream, in which every EOT starts a document.
-
-    Each token is computed from its position. Short runs of tokens are distinct over a long range,
-    so a run shows its position.
-    """
-    positions = np.arange(start, stop, dtype=np.uint64)
-    tokens = (positions * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(40)) % np.uint64(EOT)
-    tokens[positions % np.uint64(DOCUMENT_TOKENS) == 0] = EOT
-    return tokens.astype(np.uint32)
 
 
 def _reports(files: int, documents: int, tokens: int) -> Iterator[FileReport]:

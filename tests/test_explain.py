@@ -301,7 +301,10 @@ def test_the_steps_of_a_document_draw_it(
         ("--document=-1 --sequence_length 9", "--document -1: the dataset has"),
         ("--document 5 --sequence_length 0", "sequence_length is 0"),
         ("--document 5 --sequence_length 9 --epochs 0", "epochs is 0"),
-        ("--state {tmp}/start.json --step 1e20", "step is 100000000000000000000; no order"),
+        (
+            "--state {tmp}/start.json --step 1e20",
+            "step is 100000000000000000000; give an integer from 0 to",
+        ),
         ("--state {tmp}/start.json --step 0 --batch_size 0", "batch_size is 0"),
         ("--state {tmp}/start.json --step 0 --world_size 0", "world_size is 0"),
         ("--state {tmp}/changed.json", "resumed at step 4 with other batch sizes"),

@@ -1,4 +1,4 @@
-"""The examples in docs/loader.md and docs/mixing.md run as printed, where their framework is."""
+"""The examples of the pages on the loader run as printed, where their framework is."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from fineshards.pipeline.cli import main
 from fineshards.storage.base import open_storage
 
 LOADER, MIXING = ROOT / "docs/loader.md", ROOT / "docs/mixing.md"
+PACKING = ROOT / "docs/packing.md"
 
 
 def examples(page: Path) -> list[str]:
@@ -35,6 +36,13 @@ def test_the_examples_of_the_loader_run(tmp_path: Path, monkeypatch: pytest.Monk
             ran += 1
     assert ran >= 5
     names.clear()
+
+
+def test_the_examples_of_packing_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_dataset(open_storage("out"), 10**6, 10**5)
+    for example in examples(PACKING):
+        exec(compile(example, str(PACKING), "exec"), {})
 
 
 def test_the_snippets_of_the_readme_run_as_they_stand(
@@ -75,7 +83,7 @@ def test_the_examples_of_mixing_run_and_print_what_the_page_shows(
     assert shown_plan[0].split() in [line.split() for line in capsys.readouterr().out.splitlines()]
 
 
-@pytest.mark.parametrize("page", [LOADER, MIXING], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [LOADER, MIXING, PACKING], ids=lambda page: page.name)
 def test_every_test_that_a_page_names_exists(page: Path) -> None:
     named = set(re.findall(r"`(test_\w+)`", page.read_text()))
     written = "".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))

@@ -11,8 +11,10 @@ import pytest
 from conftest import SAMPLE
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.fresh_interpreter import run_program
 from support.sentences import refused
 
+import benchmarks.packing as benchmark
 from benchmarks.made_up_dataset import make_dataset
 from fineshards.loader.dataset import SampleDocument, TokenDataset
 from fineshards.loader.packed_source import PackedSource
@@ -125,33 +127,65 @@ def test_documents_of_one_length_keep_the_order_of_the_stream() -> None:
     assert [row[0] for row in placed[500:]] == [(96 * at, 8) for at in range(20)]
 
 
+PACK_ON_OTHER_PROCESSOR = """
+import zlib
+import numpy as np
+from fineshards.loader.packing import pack
+random, digest = np.random.default_rng(0), 0
+for _ in range(20):
+    starts = np.append(0, np.cumsum(random.integers(1, 60, 2000) * 8))
+    for part in pack(starts[starts < 256 * 512], 256, 512):
+        digest = zlib.crc32(part.tobytes(), digest)
+print(digest, np.show_config(mode="dicts")["SIMD Extensions"].get("found", []))
+"""
+
+
+def test_processors_with_and_without_wide_instructions_pack_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    usual = run_program(PACK_ON_OTHER_PROCESSOR)
+    features = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])  # type: ignore[call-overload]
+    monkeypatch.setenv("NPY_DISABLE_CPU_FEATURES", " ".join(features))
+    without = run_program(PACK_ON_OTHER_PROCESSOR)
+    assert usual.stdout.split(maxsplit=1)[1].strip() == repr(features)
+    assert without.stdout.split() == [usual.stdout.split()[0], "[]"]
+
+
 def test_most_documents_are_whole() -> None:
     """At most 2.5 % of those that fit are cut, of lengths as in FineWeb; in order it is a fifth."""
-    rng, rows, length = np.random.default_rng(1), 256, 2048
-    sizes = np.maximum(2, rng.lognormal(6.0, 0.95, 20000)).astype(np.int64)
-    ends = np.cumsum(sizes)
-    cut = in_order = total = 0
-    for window in range(10):
-        begin, end = window * rows * length, (window + 1) * rows * length
-        here = ends[(ends > begin) & (ends < end)] - begin
-        starts = np.append(0, here)
-        inner = np.diff(here)  # without the two at the edges
-        fit = set(here[:-1][inner <= length].tolist())
-        whole_sizes = dict(zip(here[:-1].tolist(), inner.tolist(), strict=True))
-        found = {
-            begin
-            for row in packed_fast(
-                np.diff(starts, append=rows * length).tolist(), rows, length, None
-            )
-            for begin, size in row
-            if whole_sizes.get(begin) == size
-        }
-        cut += len(fit - found) + 2
-        total += len(fit) + 2
-        rows_of = here[:-1] // length != (here[1:] - 1) // length
-        in_order += int((rows_of & (inner <= length)).sum()) + 2
-    assert cut / total < 0.025
-    assert in_order / total > 0.15
+    sizes = np.maximum(2, np.random.default_rng(1).lognormal(6.0, 0.95, 9000)).astype(np.int64)
+    tokens, starts = int(sizes.sum()), np.cumsum(sizes) - sizes
+    assert benchmark.in_windows(starts, tokens, 2048, 256).cut < 0.025
+    assert benchmark.in_order(starts, tokens, 2048).cut > 0.15
+
+
+def test_the_table_of_the_documentation_counts_what_it_says() -> None:
+    sizes = np.array([3, 4, 12, 1, 2, 6, 2, 7, 3, 5, 1, 1])
+    starts, tokens = np.cumsum(sizes) - sizes, 47
+    short = sizes <= 8
+    # Rows of 8 in order cut the documents at 7, which is longer, at 22 and at 30.
+    cut = np.isin(starts, [22, 30])
+    found = benchmark.in_order(starts, tokens, 8)
+    assert (found.dropped, found.padding) == (0, 0)
+    assert found.cut == pytest.approx(cut[short].mean())
+    assert found.cut_tokens == pytest.approx(sizes[cut].sum() / sizes[short].sum())
+    # Windows of 16 and, at last, 8 tokens; the last 7 tokens are in none.
+    whole = set()
+    for begin, rows in ((0, 2), (16, 2), (32, 1)):
+        edges = [begin, *(at for at in starts.tolist() if begin < at < begin + 8 * rows)]
+        lengths = np.diff([*edges, begin + 8 * rows]).tolist()
+        for row in packed_plainly(lengths, rows, 8, None):
+            whole |= {(begin + at, size) for at, size in row}
+    cut = np.array(
+        [part not in whole for part in zip(starts.tolist(), sizes.tolist(), strict=True)]
+    )
+    assert benchmark.in_windows(starts, tokens, 8, 2).cut == pytest.approx(cut[short].mean())
+    # Rows for 8 inputs: 4 + 3 + 2, then 7 + 2, then 6 + 3, then 5 + 1 + 1 + 1, then 12 is cropped.
+    found = benchmark.padded(sizes, 8, fragment=False)
+    assert (found.cut, found.dropped) == (0, pytest.approx(4 / 47))
+    assert found.padding == pytest.approx(1 - 43 / 48)
+    found = benchmark.padded(sizes, 8, fragment=True)
+    assert (found.cut, found.dropped, found.padding) == (0, 0, pytest.approx(1 - 47 / 48))
 
 
 @pytest.mark.parametrize(
@@ -182,7 +216,7 @@ class Tokens:
     def __init__(self, tokens: np.ndarray, length: int, eot: int = 0) -> None:
         self.tokens, self.sequence_length, self.eot = tokens, length, eot
         self.reads: list[tuple[int, int]] = []
-        self.requested: list[int] = []
+        self.requested: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
         return (len(self.tokens) - 1) // self.sequence_length
@@ -200,8 +234,8 @@ class Tokens:
         """Targets that are multiples of three do not count."""
         return np.array([self[number][1:] % 3 != 0 for number in numbers.tolist()])
 
-    def request(self, numbers: np.ndarray) -> None:
-        self.requested += numbers.tolist()
+    def request_tokens(self, start: int, stop: int) -> None:
+        self.requested.append((start, stop))
 
 
 def stream_of(sizes: Sequence[int], dtype: str = "uint32") -> np.ndarray:
@@ -288,16 +322,17 @@ def test_a_window_is_read_once_and_kept_while_its_rows_are_shuffled() -> None:
     assert len(packed._windows) == 7
 
 
-def test_requests_are_for_the_samples_of_windows_that_are_not_kept() -> None:
+def test_requests_are_for_windows_that_are_not_kept() -> None:
     source = Tokens(stream_of([7] * 100), 10)
     packed = PackedSource(source, Packing(8))
     packed.request(np.array([68, 3, 9, 12]))
-    assert source.requested == [*range(16), *range(64, 69)]
+    assert source.requested == [(0, 81), (80, 161), (640, 691)]
     out = np.empty((1, 10), np.int64)
     packed.fill(out, out.copy(), None, np.array([0]), np.array([3]))
     source.requested.clear()
     packed.request(np.array([5, 68]))
-    assert source.requested == list(range(64, 69))
+    assert source.requested == [(640, 691)]
+    assert source.reads == [(0, 81)]
 
 
 def test_threads_share_a_source() -> None:
@@ -356,7 +391,7 @@ def test_an_epoch_of_a_dataset_has_the_same_pairs_packed_or_not(
 def test_the_documents_of_a_row_are_those_of_its_tokens(built: Path) -> None:
     dataset = TokenDataset(built, sequence_length=256)
     packed = PackedSource(dataset, Packing(64))
-    inputs, _, starts = read(packed)
+    inputs, targets, starts = read(packed)
     # Which document each token is of, by the unpacked samples.
     of: dict[int, list[SampleDocument]] = {}
     for number in range(len(dataset)):
@@ -364,6 +399,10 @@ def test_the_documents_of_a_row_are_those_of_its_tokens(built: Path) -> None:
             of.setdefault(document.number, []).append(document)
     for number in range(0, len(dataset), 7):
         found = packed.documents(number)
+        for token in (number * 256, number * 256 + 255):
+            (row,) = packed.rows_of(token, token + 1)
+            tokens = dataset.read_tokens(token, token + 2).tolist()
+            assert tokens in np.stack((inputs[row], targets[row]), axis=1).tolist()
         assert [document.begin for document in found] == np.flatnonzero(starts[number]).tolist()
         assert [document.end for document in found] == [
             *(document.begin for document in found[1:]),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import shutil
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -245,46 +243,6 @@ def test_a_manifest_that_contradicts_itself_is_refused(copy: Path) -> None:
     edit_manifest(copy, lambda content: content["shards"].pop())
     message = refused(lambda: TokenDataset(copy, sequence_length=10), OutputError)
     assert "metadata/manifest.json is damaged: 7 shards, expected 8" in message
-
-
-# Damage
-
-SHARD = "train/train_0002.npy"
-
-
-def rewrite(path: Path, change: Callable[[bytes], bytes]) -> None:
-    path.write_bytes(change(path.read_bytes()))
-
-
-@pytest.mark.parametrize(
-    ("harm", "said"),
-    [
-        (Path.unlink, "cannot be read: No such file"),
-        (lambda path: rewrite(path, lambda old: old[:-1]), "has 4,127 bytes, expected 4,128"),
-        (lambda path: rewrite(path, lambda old: old + b"\0"), "has 4,129 bytes, expected 4,128"),
-        (lambda path: rewrite(path, lambda _: b""), "has 0 bytes, expected 4,128"),
-        (lambda path: rewrite(path, lambda old: b"x" + old[1:]), "is not a .npy file"),
-        (
-            lambda path: rewrite(path, lambda old: old.replace(b"<u4", b"<i4")),
-            "holds dtype '<i4', expected '<u4'",
-        ),
-        (
-            lambda path: rewrite(path, lambda old: old.replace(b"(1000,)", b"(1001,)")),
-            "has 1,001 tokens in its header, expected 1,000",
-        ),
-    ],
-)
-def test_a_missing_or_damaged_shard_is_an_error_that_names_it(
-    copy: Path, harm: Callable[[Path], object], said: str
-) -> None:
-    harm(copy / SHARD)
-    dataset = TokenDataset(copy, sequence_length=100)
-    for samples in ([25], [0, 25, 1], list(range(53)), [19]):
-        message = refused(partial(dataset.gather, np.array(samples)), OutputError)
-        assert said in message
-        assert SHARD in message
-    # All other samples can still be read.
-    assert np.array_equal(dataset[31], split_stream("train")[3100:3201])
 
 
 # Documents

@@ -71,7 +71,7 @@ def test_far_out_sizes_are_a_bijection_and_cost_nothing(
     samples: int, rows: int, group: int
 ) -> None:
     rng = np.random.default_rng(samples % 1000)
-    near = rng.integers(0, samples - 10**4) + np.arange(2000)
+    near = rng.integers(0, samples - 10**4) + np.arange(300)
     places = np.unique(np.concatenate((near, [0, 1, samples - 1, samples - 2])))
     tracemalloc.start()
     shuffle = WindowShuffle(samples, rows, group, KEY)

@@ -243,10 +243,10 @@ class TokenDataset:
             UsageError: The numbers are not integers in one dimension.
             OutputError: A shard is missing or damaged.
         """
-        indices = checked_numbers(indices, len(self))
-        rows = np.empty((len(indices), self.sequence_length + 1), np.uint32)
-        self.gather_into(rows, np.arange(len(indices)), indices)
-        return rows
+        numbers = checked_numbers(indices, len(self))
+        out = np.empty((len(numbers), self.sequence_length + 1), np.uint32)
+        self._fill(out, range(len(numbers)), numbers)
+        return out
 
     def gather_into(
         self, out: Samples, rows: npt.NDArray[np.int64], indices: npt.NDArray[np.int64]
@@ -262,7 +262,7 @@ class TokenDataset:
             IndexError: A number is out of range.
             OutputError: A shard is missing or damaged.
         """
-        self._files().fill(out, rows.tolist(), *self._places(indices))
+        self._fill(out, rows.tolist(), checked_numbers(indices, len(self)))
 
     def expect(self, shuffle: bool, shuffle_shards: int | None = None) -> None:
         """Says in which order samples will be read; a BatchLoader does, and no one else has to.
@@ -290,15 +290,16 @@ class TokenDataset:
         """Says which samples will be read soon, so that far storage is asked for them now.
 
         Args:
-            indices: Sample numbers, as in `gather`; at once as many are requested as half of the
-                cache holds.
+            indices: Sample numbers, as in `gather`; as many are requested as the cache has room
+                for.
 
         Raises:
             IndexError: A number is out of range.
         """
         files = self._files()
         if hasattr(files, "request"):
-            files.request(*self._places(indices), self.sequence_length + 1)
+            numbers = checked_numbers(indices, len(self))
+            files.request(*self._places(numbers), self.sequence_length + 1)
 
     def read_tokens(self, start: int, stop: int) -> npt.NDArray[np.unsignedinteger]:
         """Consecutive tokens of the split, wherever samples begin.
@@ -335,6 +336,18 @@ class TokenDataset:
             found = np.empty(stop - start, self._split.dtype)
             files.fill(found[None], [0], [shard], [offset])
         return found
+
+    def request_tokens(self, start: int, stop: int) -> None:
+        """Says that tokens will soon be read, so that far storage is asked for them now.
+
+        Args:
+            start: The first token, from 0.
+            stop: The end, exclusive; at most `tokens`.
+        """
+        files = self._files()
+        if hasattr(files, "request"):
+            shard, offset = divmod(start, self._split.layout.shard_tokens)
+            files.request([shard], [offset], stop - start)
 
     def loss_mask(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which labels of samples count: all but the tokens of the documents to `skip`.
@@ -488,6 +501,9 @@ class TokenDataset:
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_reader": None, "_dataset": None, "_process": None}
 
+    def _fill(self, out: Samples, rows: Sequence[int], numbers: npt.NDArray[np.int64]) -> None:
+        self._files().fill(out, rows, *self._places(numbers))
+
     def _number(self, index: int) -> int:
         index = checked_integer("the sample's number", index)
         try:
@@ -495,9 +511,9 @@ class TokenDataset:
         except IndexError:
             raise IndexError(f"sample {index} is out of range({len(self)})") from None
 
-    def _places(self, indices: npt.NDArray[np.int64]) -> tuple[list[int], list[int]]:
+    def _places(self, numbers: npt.NDArray[np.int64]) -> tuple[list[int], list[int]]:
         """The shard in which each sample begins, and the token in that shard."""
-        starts = checked_numbers(indices, len(self)) * self.sequence_length
+        starts = numbers * self.sequence_length
         shards, offsets = np.divmod(starts, self._split.layout.shard_tokens)
         return shards.tolist(), offsets.tolist()
 

@@ -47,17 +47,16 @@ class TokenSource(Source, Protocol):
 class _Window:
     """A packed window. It has lists, because a row takes a few items of each.
 
-    begin: its first token in the stream. rows: segments `[rows[r], rows[r + 1])` are in row r.
-    segments: where each is in the window. parts: its tokens. nexts: the token after it. columns:
-    where it begins in its row. counted: the loss mask of the window's targets, once asked for.
+    begin: its first token in the stream. tokens: its tokens, and the one after them. rows: segments
+    `[rows[r], rows[r + 1])` are in row r. begins, ends: where segments are in the window. counted:
+    the loss mask of the window's targets, once asked for.
     """
 
     begin: int
+    tokens: memoryview
     rows: list[int]
-    segments: list[slice]
-    parts: list[memoryview]
-    nexts: list[int]
-    columns: list[int]
+    begins: list[int]
+    ends: list[int]
     counted: memoryview | None = None
 
 
@@ -111,19 +110,21 @@ class PackedSource:
                 samples = np.arange(sample, sample + len(window.rows) - 1)
                 window.counted = self._source.loss_mask(samples).data.cast("B")
             counted = window.counted
-            parts += [counted[segment] for segment in window.segments[first:stop]]
+            for begin, end in zip(window.begins[first:stop], window.ends[first:stop], strict=True):
+                parts.append(counted[begin:end])
         return np.frombuffer(b"".join(parts), np.bool_).reshape(len(numbers), self._length)
 
     def documents(self, number: int) -> list[SampleDocument]:
         """The documents in a row, in the order of the row; `begin` and `end` are columns."""
         found = []
         for window, first, stop in self._segments(np.array([number])):
-            placed = zip(window.segments[first:stop], window.columns[first:stop], strict=True)
-            for segment, column in placed:
-                begin, end = window.begin + segment.start, window.begin + segment.stop
-                for part in self._source.documents_between(begin, end):
+            column = 0
+            for begin, end in zip(window.begins[first:stop], window.ends[first:stop], strict=True):
+                here = window.begin + begin, window.begin + end
+                for part in self._source.documents_between(*here):
                     moved = replace(part, begin=part.begin + column, end=part.end + column)
                     found.append(moved)
+                column += end - begin
         return found
 
     def rows_of(self, begin: int, end: int) -> list[int]:
@@ -134,20 +135,18 @@ class PackedSource:
         for number in range(begin // (size * self._length), -(-end // (size * self._length))):
             window = self._window(number)
             for row, (first, stop) in enumerate(pairwise(window.rows)):
-                if any(
-                    window.begin + segment.start < end and begin < window.begin + segment.stop
-                    for segment in window.segments[first:stop]
-                ):
+                parts = zip(window.begins[first:stop], window.ends[first:stop], strict=True)
+                if any(window.begin + at < end and begin < window.begin + to for at, to in parts):
                     found.append(number * size + row)
         return found
 
     def request(self, numbers: Numbers) -> None:
         """Asks the source for the windows that rows are in, without waiting for them."""
-        ask, size = getattr(self._source, "request", None), self._packing.rows
+        ask, size = getattr(self._source, "request_tokens", None), self._packing.rows
         if ask is not None:
             for window in np.unique(numbers // size).tolist():
                 if window not in self._windows:
-                    ask(np.arange(window * size, min(window * size + size, len(self))))
+                    ask(*self._range(window))
 
     def _fill(
         self,
@@ -159,27 +158,26 @@ class PackedSource:
     ) -> None:
         parts: list[memoryview] = []
         nexts: list[int] = []
-        columns: list[int] = []
         counts: list[int] = []
         for window, first, stop in self._segments(numbers):
-            parts += window.parts[first:stop]
-            nexts += window.nexts[first:stop]
-            columns += window.columns[first:stop]
+            tokens = window.tokens
+            for begin, end in zip(window.begins[first:stop], window.ends[first:stop], strict=True):
+                parts.append(tokens[begin:end])
+                nexts.append(tokens[end])
             counts.append(stop - first)
-        shape = (len(numbers), self._length)
         # Joining copies many short parts several times faster than numpy does.
-        tokens = np.frombuffer(b"".join(parts), parts[0].format).reshape(shape)
-        inputs[rows] = tokens
-        targets[rows, :-1] = tokens[:, 1:]
-        firsts = np.cumsum(counts) - counts
-        row_of, begins = np.repeat(rows, counts), np.array(columns)
-        ends = np.append(begins[1:], 0) - 1
-        ends[ends < 0] = self._length - 1
-        targets[row_of, ends] = nexts
+        joined = np.frombuffer(b"".join(parts), parts[0].format).reshape(-1, self._length)
+        inputs[rows] = joined
+        targets[rows, :-1] = joined[:, 1:]
+        # The last token of each part is not followed by its successor.
+        row_of, ends = np.repeat(rows, counts), np.cumsum([len(part) for part in parts])
+        targets[row_of, (ends - 1) % self._length] = nexts
         if starts is not None:
+            begins = np.append(0, ends[:-1]) % self._length
             most = self._packing.max_documents
             if most is not None:
-                few = np.arange(len(begins)) - np.repeat(firsts, counts) < most
+                before = np.repeat(np.cumsum(counts) - counts, counts)
+                few = np.arange(len(begins)) - before < most
                 row_of, begins = row_of[few], begins[few]
             starts[rows] = False
             starts[row_of, begins] = True
@@ -208,21 +206,19 @@ class PackedSource:
                 del self._windows[next(iter(self._windows))]
         return window
 
+    def _range(self, window: int) -> tuple[int, int]:
+        """The tokens of a window, and the one after them: [begin, stop) of the stream."""
+        first = window * self._packing.rows
+        stop = min(first + self._packing.rows, len(self))
+        return first * self._length, stop * self._length + 1
+
     def _pack(self, number: int) -> _Window:
-        size, length = self._packing.rows, self._length
-        rows, begin = min(size, len(self) - number * size), number * size * length
-        tokens = self._source.read_tokens(begin, begin + rows * length + 1)
+        begin, stop = self._range(number)
+        tokens, length = self._source.read_tokens(begin, stop), self._length
         starts = np.flatnonzero(tokens[:-1] == self._source.eot)
         if not len(starts) or starts[0]:
             starts = np.append(0, starts)
-        begins, lengths, borders = pack(starts, rows, length, self._packing.max_documents)
+        rows, most = (stop - begin - 1) // length, self._packing.max_documents
+        begins, lengths, borders = pack(starts, rows, length, most)
         ends = begins + lengths
-        segments = list(map(slice, begins.tolist(), ends.tolist()))
-        return _Window(
-            begin=begin,
-            rows=borders.tolist(),
-            segments=segments,
-            parts=list(map(tokens.data.__getitem__, segments)),
-            nexts=tokens[ends].tolist(),
-            columns=((np.cumsum(lengths) - lengths) % length).tolist(),
-        )
+        return _Window(begin, tokens.data, borders.tolist(), begins.tolist(), ends.tolist())

@@ -143,17 +143,26 @@ def _best_fit(items: Numbers, rows: int, length: int, max_documents: int | None)
         del free[:long]
     found = first[:long].tolist()
     documents = [1] * long + [0] * (rows - long)
-    for need in (items[long:] * rows).tolist():
-        at = bisect_left(free, need)
-        if at == len(free):
+    needs = (items[long:] * rows).tolist()
+    at = 0
+    while at < len(needs):
+        need = needs[at]
+        place = bisect_left(free, need)
+        if place == len(free):
             found.append(-1)
+            at += 1
             continue
-        best = free.pop(at)
+        best = free.pop(place)
         row = best % rows
-        found.append(row)
-        if max_documents is not None:
+        # Items of one length follow each other into a row, for its room is the least until it ends.
+        while True:
+            best -= need
+            found.append(row)
             documents[row] += 1
-            if documents[row] == max_documents:
-                continue
-        insort(free, best - need, 0, at)
+            at += 1
+            full = documents[row] == max_documents
+            if full or best < need or at == len(needs) or needs[at] != need:
+                break
+        if not full:
+            insort(free, best, 0, place)
     return np.array(found, np.int64)

@@ -25,7 +25,8 @@ class Source(Protocol):
     - `request(numbers)` says which samples will be read soon; it must not wait for them.
     - `eot`, the token that starts every document, is what fields such as `position_ids` need.
     - `loss_mask(numbers)`: bool, shape (len(numbers), T), False for labels that must not count.
-    - `read_tokens(start, stop)`, tokens of the source's stream, is what packing needs.
+    - `read_tokens(start, stop)`, tokens of the source's stream, is what packing needs;
+      `request_tokens(start, stop)` says which will be read soon, and must not wait for them.
     - `documents(number)` is what `BatchLoader.explain` needs.
     """
 

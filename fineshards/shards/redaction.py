@@ -109,8 +109,10 @@ def masked(
     ranges: `[begin, end)`, shape (n, 2), ascending and apart. begins: the first token of each
     window.
     """
-    positions = begins[:, None] + np.arange(length)
-    last = np.searchsorted(ranges[:, 0], positions, side="right") - 1
-    ends = np.concatenate([ranges[:, 1], [0]])  # the last is for those before all ranges
-    outside: npt.NDArray[np.bool_] = positions >= ends[last]
+    outside = np.ones((len(begins), length), np.bool_)
+    lows = np.searchsorted(ranges[:, 1], begins, side="right")
+    highs = np.searchsorted(ranges[:, 0], begins + length)
+    for row in np.flatnonzero(lows < highs).tolist():
+        for begin, end in (ranges[lows[row] : highs[row]] - begins[row]).tolist():
+            outside[row, max(begin, 0) : end] = False
     return outside

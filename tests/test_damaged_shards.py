@@ -1,0 +1,284 @@
+"""Shards that are damaged, cut short, grown or redacted: found when opened, named in one sentence.
+
+Each is tried mapped and read by pread.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.damage import flip_bit
+from support.fresh_interpreter import run_program
+from support.growing import append, build, made_up_rows, unfinished_append, write_rows
+from support.sentences import refused
+
+from benchmarks.made_up_dataset import make_dataset, stream
+from fineshards.commands.redact import redact
+from fineshards.errors import OutputError
+from fineshards.loader.dataset import TokenDataset
+from fineshards.loader.open_shards import OPEN_SHARDS
+from fineshards.shards import npy
+from fineshards.shards.manifest import Manifest
+from fineshards.storage.base import open_storage
+
+SHARD_TOKENS = 1000
+TOKENS = 5321
+SHARD = "train/train_0002.npy"
+both_ways = pytest.mark.parametrize("mapped", [True, False])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made_up")
+    make_dataset(open_storage(str(folder)), TOKENS, SHARD_TOKENS)
+    return folder
+
+
+@pytest.fixture
+def copy(whole: Path, tmp_path: Path) -> Path:
+    """A dataset to damage."""
+    return Path(shutil.copytree(whole, tmp_path / "copy"))
+
+
+def rewrite(path: Path, change: Callable[[bytes], bytes]) -> None:
+    path.write_bytes(change(path.read_bytes()))
+
+
+def everything(dataset: TokenDataset) -> np.ndarray:
+    return dataset.gather(np.arange(len(dataset)))
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (Path.unlink, "cannot be read: No such file"),
+        (lambda path: rewrite(path, lambda old: old[:-1]), "has 4,127 bytes, expected 4,128"),
+        (lambda path: rewrite(path, lambda old: old + b"\0"), "has 4,129 bytes, expected 4,128"),
+        (lambda path: rewrite(path, lambda _: b""), "has 0 bytes, expected 4,128"),
+        (lambda path: rewrite(path, lambda old: b"x" + old[1:]), "is not a .npy file"),
+        (
+            lambda path: rewrite(path, lambda old: old.replace(b"<u4", b"<i4")),
+            "holds dtype '<i4', expected '<u4'",
+        ),
+        (
+            lambda path: rewrite(path, lambda old: old.replace(b"(1000,)", b"(1001,)")),
+            "has 1,001 tokens in its header, expected 1,000",
+        ),
+    ],
+)
+def test_a_missing_or_damaged_shard_is_an_error_that_names_it(
+    copy: Path, harm: Callable[[Path], object], said: str, mapped: bool
+) -> None:
+    harm(copy / SHARD)
+    dataset = TokenDataset(copy, sequence_length=100, mapped=mapped)
+    for samples in ([25], [0, 25, 1], list(range(53)), [19]):
+        message = refused(partial(dataset.gather, np.array(samples)), OutputError)
+        assert said in message
+        assert SHARD in message
+    # All other samples can still be read.
+    assert np.array_equal(dataset[31], stream(3100, 3201))
+
+
+@given(st.data())
+def test_reading_by_pread_gives_the_stream(whole: Path, data: st.DataObject) -> None:
+    length = data.draw(st.integers(1, 3000), "length")
+    dataset = TokenDataset(whole, sequence_length=length, mapped=False)
+    numbers = data.draw(st.lists(st.integers(0, len(dataset) - 1), max_size=8), "numbers")
+    expected = [stream(i * length, i * length + length + 1) for i in numbers]
+    gathered = dataset.gather(np.array(numbers, np.int64))
+    assert np.array_equal(gathered, np.array(expected).reshape(gathered.shape))
+    start = data.draw(st.integers(0, TOKENS), "start")
+    stop = data.draw(st.integers(start, TOKENS), "stop")
+    assert np.array_equal(dataset.read_tokens(start, stop), stream(start, stop))
+
+
+def test_shards_that_are_not_mapped_are_in_no_mapping(whole: Path) -> None:
+    dataset = TokenDataset(whole, sequence_length=100, mapped=False)
+    everything(dataset)
+    assert str(whole) not in Path("/proc/self/maps").read_text()
+
+
+# Shards that are cut short in use
+
+_CUT_SHORT = """
+import os, sys
+from pathlib import Path
+from fineshards import BatchLoader, TokenDataset
+folder, mapped = Path(sys.argv[1]), sys.argv[2] == "True"
+dataset = TokenDataset(folder, sequence_length=100, mapped=mapped)
+dataset[15000 // 100]  # opens the second shard
+loader = BatchLoader(dataset, 10, shuffle=False, epochs=1)
+print(next(loader)[0, :3].tolist(), flush=True)
+os.truncate(folder / "train/train_0001.npy", 128)
+for batch in loader:
+    pass
+"""
+
+
+@both_ways
+def test_a_shard_cut_short_under_a_loader(tmp_path: Path, mapped: bool) -> None:
+    """Mapped, it is the end of the process, as docs/loader.md says; otherwise it is an error."""
+    make_dataset(open_storage(str(tmp_path)), 30_001, 10_000)
+    done = run_program(_CUT_SHORT, tmp_path, mapped, timeout=60)
+    assert done.stdout == f"{stream(0, 3).tolist()}\n"
+    if mapped:
+        assert done.returncode == -signal.SIGBUS
+        return
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("fineshards.errors.OutputError: the shard ")
+    assert "train/train_0001.npy ends before byte " in last
+    assert last.endswith("it was cut short after it was opened. Copy it again from its origin, or "
+                         "run fineshards repair.")  # fmt: skip
+
+
+def test_what_is_left_of_a_shard_that_was_cut_short_is_read(copy: Path) -> None:
+    dataset = TokenDataset(copy, sequence_length=100, mapped=False)
+    everything(dataset)
+    rewrite(copy / SHARD, lambda old: old[: npy.HEADER_BYTES + 4 * 501])
+    assert np.array_equal(dataset[24], stream(2400, 2501))
+    message = refused(lambda: dataset[25], OutputError)
+    assert f"{SHARD} ends before byte {npy.HEADER_BYTES + 4 * 601:,}" in message
+
+
+# Whole shards compared when they are opened
+
+
+@both_ways
+@pytest.mark.parametrize("position", [npy.HEADER_BYTES, 2000, npy.HEADER_BYTES + 3999])
+def test_one_flipped_bit_is_found_when_the_shard_is_opened(
+    copy: Path, mapped: bool, position: int
+) -> None:
+    flip_bit(copy / SHARD, position)
+    unaware = TokenDataset(copy, sequence_length=100, mapped=mapped)
+    assert int((everything(unaware)[:, :-1].ravel() != stream(0, 5300)).sum()) == 1
+    dataset = TokenDataset(copy, sequence_length=100, mapped=mapped, check="open")
+    for _ in range(2):
+        for read in (lambda: dataset[20], lambda: dataset[19], lambda: everything(dataset)):
+            message = refused(read, OutputError)
+            assert f"{SHARD} has the crc32c " in message
+            assert "it is damaged" in message
+    assert np.array_equal(dataset.gather(np.arange(30, 53))[:, :-1].ravel(), stream(3000, 5300))
+    # Once it is whole again, it can be used.
+    flip_bit(copy / SHARD, position)
+    assert np.array_equal(everything(dataset)[:, :-1].ravel(), stream(0, 5300))
+
+
+def test_a_shard_is_compared_once_and_again_after_the_dataset_was_closed(copy: Path) -> None:
+    dataset = TokenDataset(copy, sequence_length=100, mapped=False, check="open")
+    everything(dataset)
+    flip_bit(copy / SHARD, 2000)
+    OPEN_SHARDS._keep(0)  # all shards are opened again
+    everything(dataset)
+    dataset.close()
+    assert f"{SHARD} has the crc32c" in refused(lambda: everything(dataset), OutputError)
+
+
+def test_without_the_library_of_checksums_the_error_says_what_to_install(whole: Path) -> None:
+    program = """
+import sys
+sys.modules["google_crc32c"] = None
+from fineshards import TokenDataset
+TokenDataset(sys.argv[1], sequence_length=100)[0]
+try:
+    TokenDataset(sys.argv[1], sequence_length=100, check="open")
+except ImportError as error:
+    print(error)
+"""
+    done = run_program(program, whole)
+    assert done.stdout == (
+        "google-crc32c is not installed. Install it with: pip install 'fineshards[gcs]'\n"
+    ), done.stderr
+
+
+# Datasets that changed since
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of two generations, the first of which ends within shards; and more input."""
+    folder = tmp_path_factory.mktemp("grown")
+    rows = made_up_rows(11, 120)
+    files = [write_rows(folder / f"{n}.parquet", rows[n * 40 : n * 40 + 40]) for n in range(3)]
+    build(folder / "out", files[0], "--shard_tokens=600", "--block_bytes=1", "--test_fraction=0.3")
+    append(folder / "out", files[1])
+    return folder
+
+
+def lengths(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob("t*/*.npy")}
+
+
+@pytest.mark.growing
+@both_ways
+@pytest.mark.parametrize("change", ["append", "unfinished append", "redact", "redact and append"])
+def test_an_earlier_generation_is_checked_in_shards_that_have_changed_since(
+    grown: Path, tmp_path: Path, mapped: bool, change: str
+) -> None:
+    folder = Path(shutil.copytree(grown / "out", tmp_path / "out"))
+    before = {split: everything(opened(folder, split, mapped, 2)) for split in ("train", "test")}
+    sizes = lengths(folder)
+    if "redact" in change:
+        redact(str(folder), documents=range(0, 60, 7))
+    if change == "unfinished append":
+        unfinished_append(folder, grown / "2.parquet")
+    elif "append" in change:
+        append(folder, grown / "2.parquet")
+    grew = {name for name, size in sizes.items() if lengths(folder)[name] > size}
+    assert bool(grew) == ("append" in change)
+    for split, tokens in before.items():
+        now = everything(opened(folder, split, mapped, 2))
+        # Redacted tokens are EOT; without a redaction nothing differs.
+        assert ((now != tokens) <= (now == opened(folder, split, mapped, 2).eot)).all()
+        assert bool((now != tokens).any()) == ("redact" in change)
+    # A flipped bit is still found, in a shard that grew or was redacted too.
+    for name in sorted(sizes):
+        split = name.partition("/")[0]
+        last_read = npy.HEADER_BYTES + 4 * 10
+        flip_bit(folder / name, last_read)
+        message = refused(lambda at=split: everything(opened(folder, at, mapped, 2)), OutputError)
+        assert f"{name} has the crc32c" in message
+        flip_bit(folder / name, last_read)
+
+
+def opened(folder: Path, split: str, mapped: bool, generation: int) -> TokenDataset:
+    return TokenDataset(
+        folder, split, sequence_length=50, generation=generation, mapped=mapped, check="open"
+    )
+
+
+@pytest.mark.growing
+def test_redactions_under_a_running_reader_are_not_taken_for_damage(
+    grown: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(grown / "out", tmp_path / "out"))
+    before = everything(opened(folder, "train", False, 2))
+    dataset = opened(folder, "train", False, 2)
+    first = Manifest.load_finished(open_storage(str(folder))).first_number("train")
+    redact(str(folder), documents=[first])
+    assert (dataset[0] != before[0]).any()
+    # What the reader learnt from the first redaction is old now.
+    redact(str(folder), documents=range(first + 9, first + 30, 3))
+    now = everything(dataset)
+    assert ((now == before) | (now == dataset.eot)).all()
+    assert (now[9:] != before[9:]).any()
+
+
+@pytest.mark.growing
+def test_while_another_change_is_not_finished_the_error_says_so(
+    grown: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(grown / "out", tmp_path / "out"))
+    unfinished_append(folder, grown / "2.parquet")
+    flip_bit(folder / "train/train_0000.npy", 200)
+    message = refused(lambda: opened(folder, "train", True, 2)[0], OutputError)
+    assert "is not finished (see metadata/generations/0003.job.json)" in message
