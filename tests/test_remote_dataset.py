@@ -37,7 +37,8 @@ def server(gcs_proxy: Proxy) -> Iterator[str]:
     """The address of a server with two datasets; all tests share it, as a process has only one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STORAGE_EMULATOR_HOST", gcs_proxy.address)
-        make_bucket(f"http://{gcs_proxy.upstream}", "data")
+        if gcs_proxy.ask("GET", "/storage/v1/b/data").status == 404:
+            make_bucket(f"http://{gcs_proxy.upstream}", "data")
         for dtype in ("uint32", "uint16"):
             storage = open_storage(f"{ADDRESS}-{dtype}")
             make_dataset(storage, TOKENS, SHARD_TOKENS, test_shards=1, dtype=dtype)

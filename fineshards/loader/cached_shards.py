@@ -90,8 +90,8 @@ class _Copies(LocalStorage):
         """Whether there is a copy of a shard."""
         return self._folder.holds(self._copy(shard))
 
-    def open(self, name: str, read_ahead: int = 0) -> BinaryIO:
-        """See Storage. Copies the shard if there is no copy of it, or a damaged one."""
+    def _open(self, name: str, buffering: int = -1) -> BinaryIO:
+        """See LocalStorage. Copies the shard if there is no copy of it, or a damaged one."""
         return self.fetch(self._numbers[name])
 
     def fetch(self, shard: int) -> BinaryIO:
