@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.contestants import ROOT
+from benchmarks.far_reading import time_far_reading
 from benchmarks.machine import describe_commit, describe_machine, describe_versions
 from benchmarks.mixing import time_mixing
 from benchmarks.reading import time_reading
@@ -40,6 +41,7 @@ def bench_loader(results: Path, name: str, rounds: int, shrink: int, console: Co
         timings = [
             *time_reading(work, rounds, shrink),
             *time_training_batches(work, rounds, shrink, console),
+            *time_far_reading(work, rounds, shrink),
             *time_packed(work, rounds, shrink),
             *time_mixing(work, rounds, shrink, console),
         ]

@@ -14,7 +14,7 @@ from fineshards.commands.verify import Verdict
 from fineshards.config import BuildConfig
 from fineshards.errors import InputError, OutputError, UsageError
 from fineshards.loader.batches import DrawnSample
-from fineshards.loader.dataset import SampleDocument
+from fineshards.loader.sample_documents import SampleDocument
 from fineshards.shards.counts import Counts
 from fineshards.shards.manifest import Manifest
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from benchmarks.made_up_dataset import make_dataset, stream
 from fineshards.errors import OutputError, UsageError
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.dataset import TokenDataset
-from fineshards.loader.remote import RemoteShards
+from fineshards.loader.far_shards import FarShards
 from fineshards.storage.base import open_storage
 
 pytestmark = pytest.mark.cloud
@@ -36,7 +37,8 @@ def server(gcs_proxy: Proxy) -> Iterator[str]:
     """The address of a server with two datasets; all tests share it, as a process has only one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STORAGE_EMULATOR_HOST", gcs_proxy.address)
-        make_bucket(f"http://{gcs_proxy.upstream}", "data")
+        if gcs_proxy.ask("GET", "/storage/v1/b/data").status == 404:
+            make_bucket(f"http://{gcs_proxy.upstream}", "data")
         for dtype in ("uint32", "uint16"):
             storage = open_storage(f"{ADDRESS}-{dtype}")
             make_dataset(storage, TOKENS, SHARD_TOKENS, test_shards=1, dtype=dtype)
@@ -45,23 +47,38 @@ def server(gcs_proxy: Proxy) -> Iterator[str]:
 
 @pytest.fixture
 def fetched(server: str, monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, int]]:
-    """How often each chunk, (shard, number), was fetched."""
+    """How often each range, (shard, first byte), was requested."""
     counts: Counter[tuple[int, int]] = Counter()
-    fetch = RemoteShards._fetch
+    read = FarShards.read
 
-    def counted(self: RemoteShards, chunk: tuple[int, int]) -> bytes:
-        counts[chunk] += 1
-        return fetch(self, chunk)
+    def counted(self: FarShards, shard: int, start: int, stop: int) -> bytes | bytearray:
+        counts[shard, start] += 1
+        return read(self, shard, start, stop)
 
-    monkeypatch.setattr(RemoteShards, "_fetch", counted)
+    monkeypatch.setattr(FarShards, "read", counted)
     return counts
 
 
-@pytest.mark.parametrize("dtype", ["uint32", "uint16"])
-@pytest.mark.parametrize(("read_bytes", "cache_bytes"), [(1, 1), (1000, 3000), (1 << 20, 1 << 30)])
-@pytest.mark.parametrize("length", [10, 999, 1500])
+@pytest.mark.parametrize(("dtype", "length"), [("uint32", 10), ("uint16", 999), ("uint32", 1500)])
+@pytest.mark.parametrize(
+    ("read_bytes", "cache_bytes", "order"),
+    [
+        (1, 1, None),
+        (1000, 3000, (False, None)),
+        (1000, 3000, (True, 3)),
+        (1 << 20, 1 << 30, (True, None)),
+        (None, None, None),
+        (None, None, (True, 3)),
+        (None, 3000, (True, None)),
+    ],
+)
 def test_samples_are_the_stream_for_any_cache(
-    server: str, dtype: str, read_bytes: int, cache_bytes: int, length: int
+    server: str,
+    dtype: str,
+    read_bytes: int | None,
+    cache_bytes: int | None,
+    order: tuple[bool, int | None] | None,
+    length: int,
 ) -> None:
     dataset = TokenDataset(
         f"{ADDRESS}-{dtype}",
@@ -69,12 +86,21 @@ def test_samples_are_the_stream_for_any_cache(
         read_bytes=read_bytes,
         cache_bytes=cache_bytes,
     )
+    if order is not None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            dataset.expect(*order)
     numbers = np.random.default_rng(0).integers(0, len(dataset), 5)
     numbers[:2] = 0, len(dataset) - 1
+    dataset.request(numbers[:4])
     gathered = dataset.gather(numbers)
     for i, sample in zip(numbers, gathered, strict=True):
         start = SHARD_TOKENS + i * length
         assert np.array_equal(sample, stream(start, start + length + 1))
+    start, stop = 995, len(dataset) * length
+    assert np.array_equal(
+        dataset.read_tokens(start, stop), stream(SHARD_TOKENS + start, SHARD_TOKENS + stop)
+    )
     dataset.close()
     assert np.array_equal(dataset.gather(numbers), gathered)
 
@@ -86,7 +112,8 @@ def test_reading_in_order_fetches_every_chunk_once(fetched: Counter[tuple[int, i
     with BatchLoader(dataset, 8, shuffle=False, epochs=1, drop_last=False) as loader:
         assert sum(map(len, loader)) == len(dataset)
     # 19 shards of 4,128 bytes have 5 chunks each. The last shard, of 11 tokens, has one.
-    assert set(fetched) == {(shard, chunk) for shard in range(19) for chunk in range(5)} | {(19, 0)}
+    starts = [1024 * block for block in range(5)]
+    assert set(fetched) == {(shard, start) for shard in range(19) for start in starts} | {(19, 0)}
     assert set(fetched.values()) == {1}
 
 
@@ -95,7 +122,7 @@ def test_shuffle_shards_fetches_every_chunk_about_once(fetched: Counter[tuple[in
     dataset = TokenDataset(
         f"{ADDRESS}-uint32", sequence_length=10, read_bytes=1024, cache_bytes=20 << 10
     )
-    with BatchLoader(dataset, 8, shuffle_shards=2, epochs=1) as loader:
+    with BatchLoader(dataset, 8, drop_last=True, shuffle_shards=2, epochs=1) as loader:
         batches = sum(1 for _ in loader)
     assert batches == len(dataset) // 8
     assert len(fetched) == 19 * 5 + 1
@@ -216,11 +243,11 @@ def test_a_forbidden_shard_is_named_in_one_sentence(stored: Stored) -> None:
     make_dataset(open_storage(root), 5000, 1000)
     dataset = TokenDataset(root, sequence_length=100, read_bytes=1024)
     with BatchLoader(dataset, 10, shuffle=False, epochs=1) as loader:
-        next(loader)
         stored.proxy.fail("GET.*train_0003.*alt=media", 403, range(1, 1000))
+        next(loader)
         with pytest.raises(OutputError, match=r"train_0003\.npy cannot be read: no permission"):
             list(loader)
         # Its first token is the last label of the previous batch.
         assert loader.consumed == 20
         stored.proxy.rules.clear()
-        assert sum(map(len, loader)) == 20
+        assert sum(map(len, loader)) == 29

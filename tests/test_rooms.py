@@ -24,7 +24,7 @@ ROOMS = [
 MAPPED = ("pipeline", "transforms")
 # A room that imports less than the rooms below it. The loader knows the files on disk alone.
 ALLOWED = {
-    "loader": {"shards", "storage", "errors", "suggestions"},
+    "loader": {"shards", "storage", "extras", "errors", "suggestions"},
     "curation": {"shards", "storage", "extras", "errors", "suggestions"},
     "encoders": {"shards", "storage", "cores", "errors"},
     "sources": {"shards", "storage", "extras", "errors"},

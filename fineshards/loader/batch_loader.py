@@ -15,13 +15,13 @@ from fineshards.errors import UsageError
 from fineshards.loader.apportionment import MAX_DRAWS
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.batches import Batches, DrawnSample, Share
-from fineshards.loader.dataset import SampleDocument
 from fineshards.loader.fields import Batch, Fields, checked_dtype
 from fineshards.loader.packing import Packing, check_packing
 from fineshards.loader.permutation import ALGORITHM_VERSION
 from fineshards.loader.prefetch import Prefetcher
 from fineshards.loader.ramp import Ramp, Ramped, checked_lengths
-from fineshards.loader.sample_sources import MixedSource, Source
+from fineshards.loader.sample_documents import SampleDocument
+from fineshards.loader.sample_sources import MixedSource, Source, is_mixed
 from fineshards.loader.state import STATE_VERSION, checked_state, differences, position_in
 from fineshards.loader.steps import Position
 
@@ -158,13 +158,15 @@ class BatchLoader:
             shaped,
             packing,
         )
+        mixed = is_mixed(source)
         # What the order depends on. A state can be loaded only where all of it is equal. These are
         # the keys of saved states, which must not change.
         self._order = {
             "algorithm": ALGORITHM_VERSION,
-            "fingerprint": source.fingerprint,
+            # A mixture's is that of the draws so far; see `_order_of`.
+            "fingerprint": None if mixed else source.fingerprint,
             # A mixture's fingerprint covers its sources' lengths. Its own end may still change.
-            "samples": None if isinstance(source, MixedSource) else len(source),
+            "samples": None if mixed else len(self.batches.sources[0]),
             "tokens_a_sample": source.sequence_length,
             "seed": seed,
             "shuffle": bool(shuffle),
@@ -172,7 +174,7 @@ class BatchLoader:
             "packing": None if packing is None else packing.saved(),
         }
         self._epochs = epochs
-        self._mixture = source if isinstance(source, MixedSource) else None
+        self._mixture = source if is_mixed(source) else None
         self._depth = checked_integer("prefetch", prefetch, 0)
         self._position = Position()
         self._ended = False

@@ -18,7 +18,14 @@ from fineshards.loader.order import EpochOrder
 from fineshards.loader.packed_source import PackedSource
 from fineshards.loader.packing import Packing
 from fineshards.loader.ramp import Ramp
-from fineshards.loader.sample_sources import MixedSource, Numbers, Samples, Source, gather_into
+from fineshards.loader.sample_sources import (
+    MixedSource,
+    Numbers,
+    Samples,
+    Source,
+    gather_into,
+    is_mixed,
+)
 from fineshards.loader.steps import Position, Steps
 
 # Positions of the global order computed together: vectorised code needs thousands to be fast.
@@ -131,7 +138,7 @@ class Batches:
         self._mixture: MixedSource | None = None
         # Of any type, as most of what is asked of a source is optional.
         self.sources: tuple[Any, ...]
-        if isinstance(source, MixedSource):
+        if is_mixed(source):
             if epochs is not None:
                 raise UsageError(
                     f"epochs is {epochs}, but a mixture has no epochs. Leave epochs out, and use "
@@ -142,7 +149,7 @@ class Batches:
         else:
             # The name is part of the key of the order: a single source has the empty one.
             self.sources, self.names = (source,), ("",)
-            end = None if epochs is None else epochs * len(source)
+            end = None if epochs is None else epochs * len(self.sources[0])
         self.steps = Steps(sizes, end, self._mixture is None, drop_last)
         windows = (packing.rows, packing.shuffle_windows) if packing else None
         self._orders = [

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,48 +12,23 @@ import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import UsageError
-from fineshards.extras import require
 from fineshards.loader.arguments import checked_integer, checked_numbers
 from fineshards.loader.boundaries import document_starts
+from fineshards.loader.far_sizes import Order
 from fineshards.loader.local_shards import LocalShards
 from fineshards.loader.open_shards import OPEN_SHARDS
 from fineshards.loader.remote import RemoteShards
+from fineshards.loader.sample_documents import SampleDocument, documents_of, pieces_between
 from fineshards.loader.sample_sources import Samples
-from fineshards.loader.shard_contents import ShardContents
+from fineshards.loader.shard_readers import Reading
 from fineshards.loader.split_shards import SplitShards
 from fineshards.shards.job import load_redaction
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.redaction import masked
-from fineshards.storage.base import Storage, open_storage
+from fineshards.storage.base import open_storage
 
 if TYPE_CHECKING:
     from fineshards.shards.dataset import Dataset
-
-READ_BYTES = 8 << 20
-CACHE_BYTES = 1 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class SampleDocument:
-    """The part of a document that lies in a sample.
-
-    Attributes:
-        number: The document's number in the dataset; documents of the test split come first.
-        file: The source file of its text.
-        row: The row in that file.
-        id: The value of the id column; None if there is none.
-        begin: Where the part starts in the sample, in tokens.
-        end: Where it ends, exclusive.
-        position: Tokens of the document before `begin`; 0 if its EOT is at `begin`.
-    """
-
-    number: int
-    file: str
-    row: int
-    id: str | None
-    begin: int
-    end: int
-    position: int
 
 
 class TokenDataset:
@@ -70,9 +45,13 @@ class TokenDataset:
         path: The dataset's folder, local or `gs://bucket/folder`.
         split: `train` or `test`. `val` and `validation` are other names for `test`.
         sequence_length: T, tokens per sample without the last label.
-        read_bytes: On `gs://`, bytes per request; 8 MiB by default. docs/loader.md says which size
-            suits which order.
-        cache_bytes: On `gs://`, size of the in-memory cache in bytes; 1 GiB by default.
+        read_bytes: On far storage, bytes per request. Default: chosen by the order in which a
+            BatchLoader reads; docs/loader.md has the table.
+        cache_bytes: On far storage, size of the in-memory cache in bytes. Default: as `read_bytes`.
+        cache_folder: A folder on a local disk, into which shards are copied whole before they are
+            read. Processes and datasets can share it. Needs google-crc32c. Default: none.
+        cache_folder_bytes: The size of all files in that folder. The least recently opened shards
+            are deleted. Default: nine tenths of what is free on its disk.
         generation: Which generation to read, from 1, of a dataset that grows. Its samples are
             always the same, whatever is appended later. Default: the latest.
         after_generation: Leaves out the samples that this earlier generation has. Sample 0 is the
@@ -82,7 +61,7 @@ class TokenDataset:
             all that were redacted until now, in whatever generation. Default: none.
         check: What is compared with the manifest when a shard is first read: `header`, its size and
             header; or `open`, all its bytes by their CRC-32C, which reads the whole shard and needs
-            google-crc32c. `open` is for local folders.
+            google-crc32c. `open` is for local folders and for `cache_folder`.
         mapped: Whether local shards are mapped into memory. A mapped shard that is cut short while
             it is in use kills the process by SIGBUS. False reads by `pread`, which is slower and
             raises OutputError instead.
@@ -116,8 +95,10 @@ class TokenDataset:
         split: str = "train",
         *,
         sequence_length: int,
-        read_bytes: int = READ_BYTES,
-        cache_bytes: int = CACHE_BYTES,
+        read_bytes: int | None = None,
+        cache_bytes: int | None = None,
+        cache_folder: str | Path | None = None,
+        cache_folder_bytes: int | None = None,
         generation: int | None = None,
         skip: Literal["redacted"] | Sequence[int] | None = None,
         check: Literal["header", "open"] = "header",
@@ -125,8 +106,6 @@ class TokenDataset:
         after_generation: int | None = None,
     ) -> None:
         self.sequence_length = checked_integer("sequence_length", sequence_length, 1)
-        self._read_bytes = checked_integer("read_bytes", read_bytes, 1)
-        self._cache_bytes = checked_integer("cache_bytes", cache_bytes, 1)
         if generation is not None:
             generation = checked_integer("generation", generation, 1)
         if not isinstance(path, str | os.PathLike):
@@ -149,7 +128,16 @@ class TokenDataset:
                 f"sequence_length {sequence_length:,} needs {sequence_length + 1:,}. Choose a "
                 "smaller sequence_length."
             )
-        self._mapped, self._check = mapped, _checked_check(check, storage)
+        self._reading = Reading.checked(
+            self._split,
+            mapped,
+            check,
+            read_bytes,
+            cache_bytes,
+            cache_folder,
+            cache_folder_bytes,
+        )
+        self._order: Order | None = None
         self._skip = _checked_skip(skip)
         self._skipped: npt.NDArray[np.int64] | None = None
         self._process: int | None = None
@@ -274,6 +262,43 @@ class TokenDataset:
         """
         self._fill(out, rows.tolist(), checked_numbers(indices, len(self)))
 
+    def expect(self, shuffle: bool, shuffle_shards: int | None = None) -> None:
+        """Says in which order samples will be read; a BatchLoader does, and no one else has to.
+
+        It decides how far storage is read; docs/loader.md has the table. Warns if the dataset's
+        arguments cannot work for that order.
+
+        Args:
+            shuffle: False if samples are read in order.
+            shuffle_shards: From how many shards at a time they come; None for all.
+        """
+        order = Order(bool(shuffle), shuffle_shards)
+        if order == self._order:
+            return
+        warning = self._reading.warning(self._split, self._sample_bytes, order)
+        if warning:
+            # The line that made the BatchLoader.
+            warnings.warn(f"{self._split.storage.root}: {warning}", stacklevel=4)
+        self._order = order
+        # Readers of far storage depend on the order.
+        if hasattr(self._reader, "request"):
+            self.close()
+
+    def request(self, indices: npt.NDArray[np.int64]) -> None:
+        """Says which samples will be read soon, so that far storage is asked for them now.
+
+        Args:
+            indices: Sample numbers, as in `gather`; as many are requested as the cache has room
+                for.
+
+        Raises:
+            IndexError: A number is out of range.
+        """
+        files = self._files()
+        if hasattr(files, "request"):
+            numbers = checked_numbers(indices, len(self))
+            files.request(*self._places(numbers), self.sequence_length + 1)
+
     def read_tokens(self, start: int, stop: int) -> npt.NDArray[np.unsignedinteger]:
         """Consecutive tokens of the split, wherever samples begin.
 
@@ -320,7 +345,7 @@ class TokenDataset:
         """
         files = self._files()
         if hasattr(files, "request"):
-            shard, offset = divmod(start, self._split.layout.shard_tokens)
+            shard, offset = divmod(self._begin + start, self._split.layout.shard_tokens)
             files.request([shard], [offset], stop - start)
 
     def loss_mask(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
@@ -433,33 +458,13 @@ class TokenDataset:
         """
         begin, end = self._begin + begin, self._begin + end
         size = self._split.layout.shard_tokens
-        found: list[SampleDocument] = []
-        for shard in range(begin // size, (end - 1) // size + 1):
-            at = shard * size
-            table = self._tables().table(self._position(shard))
-            number = table.index_of_token(max(begin - at, 0))
-            while number < len(table) and at + table.offset[number] < end:
-                piece = table.piece(number)
-                number += 1
-                first = max(at + piece.offset, begin)
-                last = min(at + piece.offset + piece.length, end)
-                if found and found[-1].number == piece.document:
-                    before = found.pop()
-                    first, position = begin + before.begin, before.position
-                else:
-                    position = first - at - piece.offset + piece.start
-                found.append(
-                    SampleDocument(
-                        number=piece.document,
-                        file=piece.file,
-                        row=piece.row,
-                        id=piece.id,
-                        begin=first - begin,
-                        end=last - begin,
-                        position=position,
-                    )
-                )
-        return found
+        shards = range(begin // size, (end - 1) // size + 1)
+        pieces = pieces_between(
+            ((shard * size, self._tables().table(self._position(shard))) for shard in shards),
+            begin,
+            end,
+        )
+        return documents_of(pieces, begin, end)
 
     def close(self) -> None:
         """Closes all files. The dataset can still be used and reopens them."""
@@ -477,9 +482,7 @@ class TokenDataset:
         return self.__dict__ | {"_reader": None, "_dataset": None, "_process": None}
 
     def _fill(self, out: Samples, rows: Sequence[int], numbers: npt.NDArray[np.int64]) -> None:
-        starts = self._begin + numbers * self.sequence_length
-        shards, offsets = np.divmod(starts, self._split.layout.shard_tokens)
-        self._files().fill(out, rows, shards.tolist(), offsets.tolist())
+        self._files().fill(out, rows, *self._places(numbers))
 
     @property
     def _from(self) -> str:
@@ -504,6 +507,16 @@ class TokenDataset:
         except IndexError:
             raise IndexError(f"sample {index} is out of range({len(self)})") from None
 
+    def _places(self, numbers: npt.NDArray[np.int64]) -> tuple[list[int], list[int]]:
+        """The shard in which each sample begins, and the token in that shard."""
+        starts = self._begin + numbers * self.sequence_length
+        shards, offsets = np.divmod(starts, self._split.layout.shard_tokens)
+        return shards.tolist(), offsets.tolist()
+
+    @property
+    def _sample_bytes(self) -> int:
+        return (self.sequence_length + 1) * self._split.dtype.itemsize
+
     def _position(self, shard: int) -> int:
         """A shard's position in the manifest, which lists the test split first."""
         return shard + (self._split.layout.test_windows if self._split.name == "train" else 0)
@@ -512,11 +525,7 @@ class TokenDataset:
         # A fork inherits its parent's locks, but not the threads that would release them.
         reader = self._reader
         if reader is None or self._process != os.getpid():
-            if self._split.storage.supports_mmap:
-                contents = ShardContents(self._split) if self._check == "open" else None
-                reader = LocalShards(self._split, self._mapped, contents)
-            else:
-                reader = RemoteShards(self._split, self._read_bytes, self._cache_bytes)
+            reader = self._reading.reader(self._split, self._sample_bytes, self._order)
             self._reader, self._process = reader, os.getpid()
         return reader
 
@@ -531,19 +540,6 @@ class TokenDataset:
         if self._dataset is None:
             self._dataset = Dataset.open(self._split.storage, self.generation)
         return self._dataset
-
-
-def _checked_check(check: str, storage: Storage) -> str:
-    if check not in ("header", "open"):
-        raise UsageError(f"check is {check!r}; choose 'header' or 'open'.")
-    if check == "open":
-        require("google_crc32c", "google-crc32c", "gcs")
-        if not storage.supports_mmap:
-            raise UsageError(
-                f"check='open' reads whole shards, which must be on a local disk, but the dataset "
-                f"is {storage.root}. Leave check out, or copy the dataset to a disk."
-            )
-    return check
 
 
 def _checked_skip(skip: object) -> Literal["redacted"] | tuple[int, ...]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from fineshards.errors import UsageError
 from fineshards.loader.boundaries import Bools, cumulative_lengths, positions
-from fineshards.loader.sample_sources import MixedSource, Numbers, Samples, Source
+from fineshards.loader.sample_sources import MixedSource, Numbers, Samples, Source, is_mixed
 from fineshards.suggestions import did_you_mean
 
 # An array of samples, or a dict of fields: a union would make every user of batches narrow it.
@@ -185,7 +185,7 @@ def checked_dtype(dtype: npt.DTypeLike, source: Source | MixedSource) -> np.dtyp
     if tokens is None or tokens.name not in _DTYPES:
         raise UsageError(f"dtype is {dtype!r}; choose from {', '.join(_DTYPES)}.")
     if tokens == np.uint16:
-        sources = source.sources if isinstance(source, MixedSource) else (source,)
+        sources = source.sources if is_mixed(source) else (source,)
         for each in sources:
             on_disk = getattr(each, "dtype", None)
             if on_disk != tokens:

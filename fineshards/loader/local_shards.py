@@ -77,8 +77,8 @@ class LocalShards:
         """Releases all files; each is closed when its last use ends."""
         self._open.clear()
 
-    def _tokens(self, shard: int) -> Tokens | _ReadShard:
-        found: Tokens | _ReadShard | None = self._open.get(shard)
+    def _tokens(self, shard: int) -> Tokens | ReadShard:
+        found: Tokens | ReadShard | None = self._open.get(shard)
         if found is not None:
             return found
         with self._lock:
@@ -88,22 +88,22 @@ class LocalShards:
                 found = OPEN_SHARDS.put(self._open, shard, lambda: self._load(shard))
             return found
 
-    def _load(self, shard: int) -> Tokens | _ReadShard:
+    def _load(self, shard: int) -> Tokens | ReadShard:
         split, name = self._split, self._split.shard_name(shard)
-        loaded: Tokens | _ReadShard
+        loaded: Tokens | ReadShard
         if self._mapped:
             content = split.storage.open_mapped(name)
             split.check(shard, len(content), content[: npy.HEADER_BYTES])
             tokens = split.length(shard)
             loaded = np.frombuffer(content, split.dtype, tokens, offset=npy.HEADER_BYTES)
         else:
-            loaded = _ReadShard(split, shard, split.storage.open(name))
+            loaded = ReadShard(split, shard, split.storage.open(name))
         if self._contents is not None:
             self._contents.check(shard)
         return loaded
 
 
-class _ReadShard:
+class ReadShard:
     """An open shard: a slice of it reads the tokens. Closes when it is no longer referenced."""
 
     def __init__(self, split: SplitShards, shard: int, file: BinaryIO) -> None:

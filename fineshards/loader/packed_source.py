@@ -16,7 +16,7 @@ from fineshards.loader.packing import Packing, pack
 from fineshards.loader.sample_sources import Numbers, Samples, Source
 
 if TYPE_CHECKING:
-    from fineshards.loader.dataset import SampleDocument
+    from fineshards.loader.sample_documents import SampleDocument
 
 Mask = npt.NDArray[np.bool_]
 

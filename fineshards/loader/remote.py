@@ -1,51 +1,47 @@
-"""Shards on object storage: read in chunks, in parallel, with a cache of recently used chunks.
+"""Samples on far storage: all requests of a batch at once, and a cache of what was read.
 
-A request takes tens of milliseconds, however few bytes it asks for. Reading in order, or shuffling
-within a few shards (`BatchLoader(shuffle_shards=…)`), works best with chunks of megabytes, each
-fetched once. Shuffling a whole dataset works best with chunks of about the size of a sample.
+A request takes tens of milliseconds, however few bytes it asks for. So many are in flight at a
+time, and what they ask for depends on the order (`fineshards/loader/far_sizes.py`): blocks of
+megabytes that many samples share, or exactly the bytes of each sample.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import groupby
-from typing import BinaryIO
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 
 import numpy as np
 
-from fineshards.errors import OutputError
+from fineshards.loader.far_requests import submit
+from fineshards.loader.far_shards import FarShards
+from fineshards.loader.far_sizes import BLOCK_BYTES, Sizes
 from fineshards.loader.sample_sources import Samples
 from fineshards.loader.split_shards import SplitShards
 from fineshards.shards import npy
 
-# Requests in parallel: enough to saturate a machine's network with chunks of megabytes, or to read
-# a few hundred samples per second with small ones.
-_REQUESTS = 16
+# Bytes in flight, or fetched and not yet copied, for one call of `fill`, beside the cache.
+_IN_FLIGHT_BYTES = 256 << 20
 
-_Chunk = tuple[int, int]
+# A request: the shard, and bytes [start, stop) of its file.
+_Range = tuple[int, int, int]
+_Content = bytes | bytearray
 
 
 class RemoteShards:
-    """Reads token ranges from shards chunk by chunk. Threads can share it; processes cannot.
+    """Reads token ranges from shards. Threads can share a reader; processes cannot."""
 
-    read_bytes: bytes per request. cache_bytes: size of the cache; chunks in use need up to
-    `_REQUESTS` chunks more.
-    """
-
-    def __init__(self, split: SplitShards, read_bytes: int, cache_bytes: int) -> None:
+    def __init__(self, split: SplitShards, sizes: Sizes) -> None:
+        self.sizes = sizes
         self._split = split
-        # A multiple of the header, so that chunks hold whole tokens.
-        self._read_bytes = -(-read_bytes // npy.HEADER_BYTES) * npy.HEADER_BYTES
-        self._max_chunks = max(1, cache_bytes // self._read_bytes)
+        self._files = FarShards(split)
         self._lock = threading.Lock()
-        self._chunks: OrderedDict[_Chunk, Future[bytes]] = OrderedDict()
-        self._open: dict[int, tuple[BinaryIO, threading.Lock]] = {}
-        self._pool = ThreadPoolExecutor(_REQUESTS, thread_name_prefix="fineshards-gather")
-        # A separate pool: threads that wait for a chunk must not delay its fetch.
-        self._fetching = ThreadPoolExecutor(_REQUESTS, thread_name_prefix="fineshards-fetch")
+        self._kept: OrderedDict[_Range, Future[_Content]] = OrderedDict()
+        self._kept_bytes = 0
+        # Of those, what was asked for by `request` and not read yet.
+        self._unread: set[_Range] = set()
+        self._unread_bytes = 0
 
     def fill(
         self,
@@ -58,120 +54,136 @@ class RemoteShards:
 
         Raises OutputError if a shard is missing, damaged or unreachable.
         """
-        size = self._split.dtype.itemsize
-        starts = [npy.HEADER_BYTES + offset * size for offset in offsets]
+        copies: dict[_Range, list[tuple[int, int, int, int]]] = {}
+        for row, shard, offset in zip(rows, shards, offsets, strict=True):
+            filled = 0
+            for needed, at, tokens in self._needed(shard, offset, out.shape[1]):
+                copies.setdefault(needed, []).append((row, filled, at, tokens))
+                filled += tokens
 
-        def chunk_of(at: int) -> _Chunk:
-            return shards[at], starts[at] // self._read_bytes
+        def copy(needed: _Range, fetched: Future[_Content]) -> None:
+            content = fetched.result()
+            for row, filled, at, tokens in copies[needed]:
+                part = np.frombuffer(content, self._split.dtype, tokens, at)
+                out[row, filled : filled + tokens] = part
 
-        def fill_from(group: list[int]) -> None:
-            for at in group:
-                self._fill(out[rows[at]], shards[at], starts[at])
+        pending: deque[tuple[_Range, Future[_Content]]] = deque()
+        in_flight = 0
+        for needed in copies:
+            in_flight += _bytes(needed)
+            while pending and in_flight > _IN_FLIGHT_BYTES:
+                in_flight -= _bytes(pending[0][0])
+                copy(*pending.popleft())
+            pending.append((needed, self._fetched(needed)))
+        while pending:
+            copy(*pending.popleft())
 
-        order = sorted(range(len(rows)), key=chunk_of)
-        groups = [list(group) for _, group in groupby(order, chunk_of)]
-        if len(groups) == 1:
-            fill_from(groups[0])
-        else:
-            for _ in self._pool.map(fill_from, groups):
-                pass
+    def request(self, shards: Sequence[int], offsets: Sequence[int], tokens: int) -> None:
+        """Asks for samples that will be read soon, as many as the cache has room for."""
+        exact = self.sizes.read_bytes is None
+        room = self.sizes.cache_bytes if exact else self.sizes.cache_bytes // 2
+        for shard, offset in zip(shards, offsets, strict=True):
+            for needed, _, _ in self._needed(shard, offset, tokens):
+                with self._lock:
+                    if needed in self._kept:
+                        continue
+                    # More would only push each other out before they are read.
+                    if self._unread_bytes + _bytes(needed) > room:
+                        return
+                    self._unread.add(needed)
+                    self._unread_bytes += _bytes(needed)
+                    self._request(needed)
 
     def close(self) -> None:
-        """Stops the threads once the requests in flight have ended."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        self._fetching.shutdown(wait=False, cancel_futures=True)
+        """Empties the cache, and cancels requests that are not in flight yet."""
+        with self._lock:
+            for needed in self._unread:
+                self._kept[needed].cancel()
+            for needed in list(self._kept):
+                self._drop(needed)
 
-    def _fill(self, row: Samples, shard: int, start: int) -> None:
-        dtype, filled = self._split.dtype, 0
-        while filled < len(row):
-            stop = min(
-                start + (len(row) - filled) * dtype.itemsize,
-                (start // self._read_bytes + 1) * self._read_bytes,
-                self._split.file_bytes(shard),
-            )
-            chunk = self._chunk((shard, start // self._read_bytes))
-            part = np.frombuffer(
-                chunk,
-                dtype,
-                count=(stop - start) // dtype.itemsize,
-                offset=start % self._read_bytes,
-            )
-            row[filled : filled + len(part)] = part
-            filled += len(part)
-            start = stop
-            if start == self._split.file_bytes(shard):
+    def _needed(self, shard: int, offset: int, tokens: int) -> Iterator[tuple[_Range, int, int]]:
+        """What to request for tokens from `offset` on: (request, first byte in it, tokens)."""
+        item, block = self._split.dtype.itemsize, self.sizes.read_bytes
+        start = npy.HEADER_BYTES + offset * item
+        while tokens:
+            end = self._split.file_bytes(shard)
+            if block is None:
+                begin, most = start, BLOCK_BYTES
+            else:
+                begin, most = start // block * block, block
+            stop = min(begin + most, end)
+            if block is None:
+                stop = min(stop, start + tokens * item)
+            here = min((stop - start) // item, tokens)
+            yield (shard, begin, stop), start - begin, here
+            tokens -= here
+            start += here * item
+            if start == end:
                 shard, start = shard + 1, npy.HEADER_BYTES
 
-    def _chunk(self, chunk: _Chunk) -> bytes:
-        """A chunk's bytes; also requests the next chunk if chunks are being read in order."""
+    def _fetched(self, needed: _Range) -> Future[_Content]:
+        """The cached or pending content, or a new request; reads ahead if blocks are in order."""
         with self._lock:
-            wanted = self._request(chunk)
-            if self._before(chunk) in self._chunks and (following := self._after(chunk)):
-                self._request(following)
-        return wanted.result()
-
-    def _request(self, chunk: _Chunk) -> Future[bytes]:
-        """The cached or pending fetch of a chunk, or a new one. The caller must hold the lock."""
-        found = self._chunks.pop(chunk, None)
-        # A failed fetch is retried.
-        if found is None or (found.done() and (found.cancelled() or found.exception())):
-            found = self._fetching.submit(self._fetch, chunk)
-        self._chunks[chunk] = found
-        if len(self._chunks) > self._max_chunks:
-            self._chunks.popitem(last=False)
+            found = self._request(needed)
+            self._read(needed)
+            if self.sizes.ahead and self._before(needed) in self._kept:
+                following = self._after(needed)
+                for _ in range(self.sizes.ahead):
+                    if following is None:
+                        break
+                    if following not in self._kept:
+                        self._request(following)
+                    following = self._after(following)
         return found
 
-    def _before(self, chunk: _Chunk) -> _Chunk | None:
-        shard, number = chunk
-        if number > 0:
-            return shard, number - 1
-        return (shard - 1, self._last(shard - 1)) if shard > 0 else None
-
-    def _after(self, chunk: _Chunk) -> _Chunk | None:
-        shard, number = chunk
-        if number < self._last(shard):
-            return shard, number + 1
-        return (shard + 1, 0) if shard + 1 < self._split.shards else None
-
-    def _last(self, shard: int) -> int:
-        return (self._split.file_bytes(shard) - 1) // self._read_bytes
-
-    def _fetch(self, chunk: _Chunk) -> bytes:
-        shard, _ = chunk
-        try:
-            return self._read(chunk)
-        except OutputError:
-            # An append, a redaction or a repair may have replaced it since it was opened.
-            with self._lock:
-                self._open.pop(shard, None)
-            return self._read(chunk)
-
-    def _read(self, chunk: _Chunk) -> bytes:
-        shard, number = chunk
-        file, lock = self._file(shard)
-        start = number * self._read_bytes
-        expected = min(self._read_bytes, self._split.file_bytes(shard) - start)
-        with lock:
-            file.seek(start)
-            content = file.read(expected)
-        if len(content) != expected:
-            path = self._split.storage.path(self._split.shard_name(shard))
-            raise OutputError(
-                f"the shard {path} returned {len(content):,} bytes from byte {start:,}, expected "
-                f"{expected:,}: it changed while it was read. Do not modify a finished dataset."
-            )
-        return content
-
-    def _file(self, shard: int) -> tuple[BinaryIO, threading.Lock]:
-        """An open, checked shard, and the lock for its file position."""
-        with self._lock:
-            found = self._open.get(shard)
+    def _request(self, needed: _Range) -> Future[_Content]:
+        """As `_fetched`, without reading ahead. The caller must hold the lock."""
+        found = self._kept.get(needed)
+        # A failed request is repeated.
+        if found is not None and found.done() and found.exception():
+            self._drop(needed)
+            found = None
         if found is None:
-            # One byte of read-ahead makes each chunk read one request for exactly its bytes.
-            file = self._split.storage.open(self._split.shard_name(shard), read_ahead=1)
-            size = file.seek(0, 2)
-            file.seek(0)
-            self._split.check(shard, size, file.read(npy.HEADER_BYTES))
-            with self._lock:
-                found = self._open.setdefault(shard, (file, threading.Lock()))
+            files = self._files
+            found = self._kept[needed] = submit(lambda: files.read(*needed))
+            self._kept_bytes += _bytes(needed)
+            while self._kept_bytes > self.sizes.cache_bytes and len(self._kept) > 1:
+                self._drop(next(iter(self._kept)))
+        elif self.sizes.read_bytes is not None:
+            # Blocks are used many times, samples once: those are dropped in the order of requests.
+            self._kept.move_to_end(needed)
         return found
+
+    def _drop(self, needed: _Range) -> None:
+        del self._kept[needed]
+        self._kept_bytes -= _bytes(needed)
+        self._read(needed)
+
+    def _read(self, needed: _Range) -> None:
+        """Counts a request as no longer unread."""
+        if needed in self._unread:
+            self._unread.remove(needed)
+            self._unread_bytes -= _bytes(needed)
+
+    def _before(self, block: _Range) -> _Range | None:
+        """The block before a block; None before the first one."""
+        shard, start, _ = block
+        if start:
+            return self._block(shard, start - 1)
+        return self._block(shard - 1, self._split.file_bytes(shard - 1) - 1) if shard else None
+
+    def _after(self, block: _Range) -> _Range | None:
+        shard, _, stop = block
+        if stop < self._split.file_bytes(shard):
+            return self._block(shard, stop)
+        return self._block(shard + 1, 0) if shard + 1 < self._split.shards else None
+
+    def _block(self, shard: int, byte: int) -> _Range:
+        size = self.sizes.read_bytes or BLOCK_BYTES
+        start = byte // size * size
+        return shard, start, min(start + size, self._split.file_bytes(shard))
+
+
+def _bytes(needed: _Range) -> int:
+    return needed[2] - needed[1]

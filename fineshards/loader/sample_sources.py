@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +45,6 @@ class Source(Protocol):
         """One sample: uint32, shape (T + 1,)."""
 
 
-@runtime_checkable
 class MixedSource(Protocol):
     """A sequence of draws from several sources; `Mixture` is one.
 
@@ -55,7 +54,10 @@ class MixedSource(Protocol):
     names: tuple[str, ...]
     sources: tuple[Source, ...]
     length: int | None
-    fingerprint: str
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when any draw changes."""
 
     @property
     def sequence_length(self) -> int:
@@ -72,6 +74,11 @@ class MixedSource(Protocol):
 
     def position(self, source: int, number: int) -> int | None:
         """The draw that takes number `number` of a source; None if there is none."""
+
+
+def is_mixed(source: Source | MixedSource) -> TypeGuard[MixedSource]:
+    """Whether a source is a mixture; asks for no member that takes time to compute."""
+    return hasattr(source, "draws")
 
 
 def gather_into(source: Source, out: Samples, rows: Numbers, numbers: Numbers) -> None:

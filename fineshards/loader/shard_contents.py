@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import BinaryIO
+
 from fineshards.errors import OutputError
 from fineshards.loader.split_shards import SplitShards
 from fineshards.shards import npy
@@ -23,42 +27,56 @@ class ShardContents:
         self._version: str | None = None
         self._latest = manifest
 
+    def expected(self, shard: int) -> str:
+        """The CRC-32C of a shard in its generation, in base64."""
+        return self._expected[self._split.shard_name(shard)]
+
     def check(self, shard: int) -> None:
-        """Raises OutputError if a shard is neither that of its generation nor the latest.
+        """As `compare`, of the stored shard, but not a second time."""
+        if shard not in self._checked:
+            name = self._split.shard_name(shard)
+            self.compare(shard, lambda: self._split.storage.open(name, _READ_AHEAD))
+            self._checked.add(shard)
+
+    def compare(self, shard: int, opened: Callable[[], AbstractContextManager[BinaryIO]]) -> None:
+        """Raises OutputError if a file is neither the shard of its generation nor the latest.
 
         A shard may have grown since: then its first tokens are compared, with the header that they
         had. It may have been replaced by one with redacted documents, which the latest manifest
         knows.
         """
-        if shard in self._checked:
-            return
         name, tokens = self._split.shard_name(shard), self._split.length(shard)
-        found = self._checksum(name, tokens)
-        if found != self._expected[name] and not self._is_latest(name, tokens, found):
+        found = self._checksum(opened, tokens)
+        if found != self._expected[name] and not self._is_latest(name, opened, tokens, found):
             raise OutputError(
                 f"the shard {self._split.storage.path(name)} has the crc32c {found}, expected "
                 f"{self._expected[name]}: {self._explanation()}"
             )
-        self._checked.add(shard)
 
-    def _checksum(self, name: str, tokens: int) -> str:
+    def _checksum(self, opened: Callable[[], AbstractContextManager[BinaryIO]], tokens: int) -> str:
         """The CRC-32C of a shard as if its first tokens were all."""
         from fineshards.storage.checksums import checksum_to_base64, crc32c, file_checksum
 
         dtype = self._split.dtype
-        with self._split.storage.open(name, _READ_AHEAD) as file:
+        with opened() as file:
             file.seek(npy.HEADER_BYTES)
             header = crc32c(npy.header(tokens, dtype))
             return checksum_to_base64(file_checksum(file, header, tokens * dtype.itemsize))
 
-    def _is_latest(self, name: str, tokens: int, found: str) -> bool:
+    def _is_latest(
+        self,
+        name: str,
+        opened: Callable[[], AbstractContextManager[BinaryIO]],
+        tokens: int,
+        found: str,
+    ) -> bool:
         version = self._split.storage.version(MANIFEST_NAME)
         if version != self._version:
             self._latest, self._version = Manifest.load_finished(self._split.storage), version
         for shard in self._latest.shards:
             if shard.name == name:
                 longer = shard.tokens != tokens
-                return (self._checksum(name, shard.tokens) if longer else found) == shard.crc32c
+                return (self._checksum(opened, shard.tokens) if longer else found) == shard.crc32c
         return False
 
     def _explanation(self) -> str:

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from fineshards.errors import OutputError, UsageError, with_escaped_bytes
 from fineshards.extras import require
@@ -41,6 +41,17 @@ class Part:
     name: str
     start: int
     stop: int
+
+
+class Ranges(Protocol):
+    """One version of a file, for reading ranges of its bytes; threads can share it."""
+
+    @property
+    def size(self) -> int:
+        """Of the whole file, in bytes."""
+
+    def read_at(self, start: int, stop: int) -> bytes | bytearray:
+        """Bytes `[start, stop)`; raises OutputError if it has fewer or was replaced."""
 
 
 def always() -> None:
@@ -110,6 +121,19 @@ class Storage(ABC):
 
         read_ahead: the least bytes to fetch per request; large for sequential reads.
         """
+
+    def open_ranges(self, name: str) -> Ranges:
+        """Opens a file for reading ranges of it; raises OutputError if there is none.
+
+        Where the storage has versions, all ranges are of the one that is there now.
+        """
+        size = self.size(name)
+        if size is None:
+            raise OutputError(
+                f"{self.path(name)} cannot be read: there is no such file. Check the name, or "
+                "build the dataset again."
+            )
+        return _NamedRanges(self, name, size)
 
     @abstractmethod
     def create(
@@ -218,6 +242,19 @@ class Storage(ABC):
         from fineshards.storage.checksums import crc32c  # imported late, as in `assemble`
 
         return crc32c(content)
+
+
+@dataclass(frozen=True, slots=True)
+class _NamedRanges:
+    """Ranges of whatever has a name at the time of each read."""
+
+    storage: Storage
+    name: str
+    size: int
+
+    def read_at(self, start: int, stop: int) -> bytes | bytearray:
+        """See Ranges."""
+        return self.storage.read_range(self.name, start, stop)
 
 
 def open_storage(root: str) -> Storage:

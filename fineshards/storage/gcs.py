@@ -33,6 +33,7 @@ from fineshards.storage.gcs_objects import (
     split_url,
     transfer,
 )
+from fineshards.storage.gcs_ranges import ObjectRanges
 from fineshards.storage.temporary import temporary_room
 
 if TYPE_CHECKING:
@@ -115,6 +116,13 @@ class GcsStorage(Storage):
         if blob is None:
             raise self._missing(name)
         return self.reader(blob, read_ahead)
+
+    def open_ranges(self, name: str) -> ObjectRanges:
+        """See Storage. Takes one request."""
+        blob = self.find(name)
+        if blob is None:
+            raise self._missing(name)
+        return ObjectRanges(blob)
 
     def read(self, name: str) -> bytes:
         """See Storage. Takes one request."""

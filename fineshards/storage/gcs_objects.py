@@ -261,27 +261,37 @@ class ObjectReader(io.RawIOBase):
         return count
 
     def _download(self, count: int) -> bytes:
-        from google.api_core.exceptions import NotFound, PreconditionFailed
+        return download_range(self._blob, self._position, self._position + count, self._kind)
 
-        def attempt() -> bytes:
-            # raw: the stored bytes; without it the server may decompress an object.
-            content: bytes = self._blob.download_as_bytes(
-                start=self._position,
-                end=self._position + count - 1,
-                raw_download=True,
-                if_generation_match=self._blob.generation,
-                retry=None,
-            )
-            if len(content) != count:
-                raise ConnectionError(f"received {len(content)} bytes, expected {count}")
-            return content
 
-        url = f"{SCHEME}{self._blob.bucket.name}/{self._blob.name}"
-        with explained("read", url, self._kind):
-            try:
-                return transfer(attempt)
-            except (NotFound, PreconditionFailed) as error:
-                raise self._kind(
-                    f"{url} was changed or deleted while it was read: generation "
-                    f"{self._blob.generation} no longer exists. Run again when no one writes there."
-                ) from error
+def download_range(
+    blob: Blob, start: int, stop: int, kind: type[FineshardsError] = OutputError
+) -> bytes:
+    """Bytes `[start, stop)` of an object in the blob's generation, in one request.
+
+    Raises `kind` if the request fails, also after retries, or the generation is gone.
+    """
+    from google.api_core.exceptions import NotFound, PreconditionFailed
+
+    def attempt() -> bytes:
+        # raw: the stored bytes; without it the server may decompress an object.
+        content: bytes = blob.download_as_bytes(
+            start=start,
+            end=stop - 1,
+            raw_download=True,
+            if_generation_match=blob.generation,
+            retry=None,
+        )
+        if len(content) != stop - start:
+            raise ConnectionError(f"received {len(content)} bytes, expected {stop - start}")
+        return content
+
+    url = f"{SCHEME}{blob.bucket.name}/{blob.name}"
+    with explained("read", url, kind):
+        try:
+            return transfer(attempt)
+        except (NotFound, PreconditionFailed) as error:
+            raise kind(
+                f"{url} was changed or deleted while it was read: generation {blob.generation} no "
+                "longer exists. Run again when no one writes there."
+            ) from error

@@ -1,0 +1,160 @@
+"""A small, fast server of what reading a dataset needs of the Cloud Storage API, with a delay.
+
+    python -m benchmarks.far_server FOLDER DELAY
+
+serves `gs://BUCKET/NAME` from FOLDER/BUCKET/NAME: an object's metadata, and ranges of its content.
+Every answer waits DELAY seconds, as a far service's does. It prints its port. `GET /counts` says
+how many requests there were, by object, and how many were open at once at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import selectors
+import subprocess
+import sys
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+_REFUSED = b'{"error": {"code": 412, "message": "a precondition does not hold"}}'
+_MISSING = b'{"error": {"code": 404, "message": "no such object"}}'
+
+
+class _Counts:
+    def __init__(self) -> None:
+        self.requests: Counter[str] = Counter()
+        self.open = self.most_open = 0
+
+
+class _Connection(asyncio.Protocol):
+    """One client's connection: requests one after the other, without bodies."""
+
+    def __init__(self, folder: Path, delay: float, counts: _Counts) -> None:
+        self._folder, self._delay, self._counts = folder, delay, counts
+        self._received = b""
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        while (end := self._received.find(b"\r\n\r\n")) >= 0:
+            head, self._received = self._received[:end], self._received[end + 4 :]
+            line, _, rest = head.partition(b"\r\n")
+            target = line.split(b" ")[1].decode()
+            if target == "/counts":
+                found = {**self._counts.requests, "": self._counts.most_open}
+                self._transport.write(_response(200, json.dumps(found).encode()))
+                self._counts.requests.clear()
+                self._counts.most_open = 0
+                continue
+            self._counts.open += 1
+            self._counts.most_open = max(self._counts.most_open, self._counts.open)
+            asyncio.get_running_loop().call_later(self._delay, self._answer, target, rest)
+
+    def _answer(self, target: str, headers: bytes) -> None:
+        self._counts.open -= 1
+        self._transport.write(self._response(target, headers))
+
+    def _response(self, target: str, headers: bytes) -> bytes:
+        url = urlsplit(target)
+        bucket, _, name = url.path.partition("/b/")[2].partition("/o/")
+        path = self._folder / bucket / unquote(name)
+        try:
+            file = os.open(path, os.O_RDONLY)
+        except OSError:
+            return _response(404, _MISSING)
+        try:
+            state = os.fstat(file)
+            generation = str(state.st_mtime_ns)
+            query = parse_qs(url.query)
+            about = "" if query.get("alt") == ["media"] else "about "
+            self._counts.requests[f"{about}{bucket}/{unquote(name)}"] += 1
+            if query.get("ifGenerationMatch", [generation]) != [generation]:
+                return _response(412, _REFUSED)
+            if about:
+                found = {"bucket": bucket, "name": unquote(name), "generation": generation}
+                found |= {"size": str(state.st_size), "crc32c": "AAAAAA=="}
+                return _response(200, json.dumps(found).encode())
+            begin, stop = _range(headers, state.st_size)
+            content = os.pread(file, stop - begin, begin)
+            found_range = f"bytes {begin}-{stop - 1}/{state.st_size}"
+            return _response(206, content, found_range, generation)
+        finally:
+            os.close(file)
+
+
+def _range(headers: bytes, size: int) -> tuple[int, int]:
+    for header in headers.split(b"\r\n"):
+        name, _, value = header.partition(b": ")
+        if name.lower() == b"range":
+            first, _, last = value.partition(b"=")[2].partition(b"-")
+            return int(first), min(int(last) + 1, size) if last else size
+    return 0, size
+
+
+def _response(status: int, content: bytes, content_range: str = "", generation: str = "") -> bytes:
+    kind = "application/json" if not content_range else "application/octet-stream"
+    more = f"Content-Range: {content_range}\r\n" if content_range else ""
+    # The headers are about as many as the service's.
+    head = (
+        f"HTTP/1.1 {status} OK\r\nContent-Type: {kind}\r\nContent-Length: {len(content)}\r\n{more}"
+        f"X-Goog-Generation: {generation}\r\nX-Goog-Metageneration: 1\r\n"
+        "X-Goog-Storage-Class: STANDARD\r\n"
+        "Cache-Control: no-cache, no-store, max-age=0, must-revalidate\r\nVary: Origin\r\n"
+        "ETag: made-up\r\nServer: benchmark\r\n\r\n"
+    )
+    return head.encode() + content
+
+
+@dataclass(frozen=True)
+class FarServer:
+    """A running server. address: for STORAGE_EMULATOR_HOST. process: its number."""
+
+    address: str
+    process: int
+
+    def counts(self) -> Counter[str]:
+        """Requests by object since the last call; the key is empty for the most open at once.
+
+        Requests for metadata have the key `about BUCKET/NAME`.
+        """
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"{self.address}/counts", timeout=10) as answer:
+            return Counter(json.loads(answer.read()))
+
+
+@contextmanager
+def far_server(folder: Path, delay: float) -> Iterator[FarServer]:
+    """Runs the server in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.far_server", str(folder), str(delay)]
+    root = Path(__file__).parent.parent
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as server:
+        try:
+            assert server.stdout is not None
+            yield FarServer(f"http://127.0.0.1:{int(server.stdout.readline())}", server.pid)
+        finally:
+            server.kill()
+
+
+async def _serve(folder: Path, delay: float) -> None:
+    counted = _Counts()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: _Connection(folder, delay, counted), "127.0.0.1", 0, backlog=256
+    )
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    # The usual selector rounds waits up to whole milliseconds.
+    loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
+    loop.run_until_complete(_serve(Path(sys.argv[1]), float(sys.argv[2])))

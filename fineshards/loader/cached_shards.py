@@ -1,0 +1,153 @@
+"""Shards that are copied whole into a folder on a local disk, and read there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from typing import BinaryIO
+
+from fineshards.errors import OutputError
+from fineshards.loader.cache_folder import CacheFolder
+from fineshards.loader.far_requests import submit
+from fineshards.loader.far_shards import FarShards
+from fineshards.loader.far_sizes import BLOCK_BYTES
+from fineshards.loader.local_shards import LocalShards, ReadShard, Tokens
+from fineshards.loader.shard_contents import ShardContents
+from fineshards.loader.split_shards import SplitShards
+from fineshards.shards import npy
+from fineshards.storage.checksums import checksum_from_base64
+from fineshards.storage.local import LocalStorage
+
+# Requests in flight for one shard, of BLOCK_BYTES each.
+_AT_ONCE = 16
+
+
+class CachedShards(LocalShards):
+    """Reads token ranges from copies of shards. Threads can share a reader; processes cannot.
+
+    check: whether a copy that is there is compared with its checksum before it is first used, as
+    every new copy is. in_order: whether the shard after the ones requested will be needed next.
+    """
+
+    def __init__(
+        self, split: SplitShards, folder: CacheFolder, mapped: bool, check: bool, in_order: bool
+    ) -> None:
+        self._copies = _Copies(split, folder, check)
+        super().__init__(replace(split, storage=self._copies), mapped)
+        self._in_order = in_order
+        self._waiting: deque[int] = deque()
+        self._fetching: threading.Thread | None = None
+
+    def request(self, shards: Sequence[int], offsets: Sequence[int], tokens: int) -> None:
+        """Copies the shards of samples that will be read soon, in a thread of its own."""
+        wanted = list(dict.fromkeys(shards))
+        if self._in_order and wanted and wanted[-1] + 1 < self._split.shards:
+            wanted.append(wanted[-1] + 1)
+        for shard in wanted:
+            known = shard in self._open or shard in self._waiting
+            if not known and not self._copies.holds(shard):
+                self._waiting.append(shard)
+        if self._waiting and (self._fetching is None or not self._fetching.is_alive()):
+            arguments = (self._copies, self._waiting)
+            self._fetching = threading.Thread(target=_fetch, args=arguments, daemon=True)
+            self._fetching.start()
+
+    def close(self) -> None:
+        """See LocalShards."""
+        self._waiting.clear()
+        super().close()
+
+    def _load(self, shard: int) -> Tokens | ReadShard:
+        # Copies that were deleted take room on the disk for as long as they are open.
+        for other in list(self._open):
+            if not self._copies.holds(other):
+                self._open.pop(other, None)
+        return super()._load(shard)
+
+
+class _Copies(LocalStorage):
+    """The cache folder, as storage of a split's shards that copies a shard when it is opened."""
+
+    def __init__(self, split: SplitShards, folder: CacheFolder, check: bool) -> None:
+        super().__init__(folder.path)
+        self._split, self._folder, self._check = split, folder, check
+        self._far = FarShards(split)
+        self._contents = ShardContents(split)
+        self._numbers = {split.shard_name(shard): shard for shard in range(split.shards)}
+        self._dataset = hashlib.sha256(split.fingerprint.encode()).hexdigest()[:16]
+
+    def path(self, name: str) -> str:
+        """See Storage."""
+        return os.path.join(self.root, self._copy(self._numbers[name]))
+
+    def holds(self, shard: int) -> bool:
+        """Whether there is a copy of a shard."""
+        return self._folder.holds(self._copy(shard))
+
+    def _open(self, name: str, buffering: int = -1) -> BinaryIO:
+        """See LocalStorage. Copies the shard if there is no copy of it, or a damaged one."""
+        return self.fetch(self._numbers[name])
+
+    def fetch(self, shard: int) -> BinaryIO:
+        """An open copy of a shard."""
+        return self._folder.get(
+            self._copy(shard),
+            lambda copy: self._is_good(shard, copy),
+            lambda: self._far.size(shard),
+            lambda part: self._make(shard, part),
+        )
+
+    def _copy(self, shard: int) -> str:
+        """A copy's name in the cache folder, by dataset, shard and content."""
+        name, _ = os.path.splitext(os.path.basename(self._split.shard_name(shard)))
+        checksum = checksum_from_base64(self._contents.expected(shard))
+        return f"{self._dataset}/{name}.{checksum:08x}.npy"
+
+    def _is_good(self, shard: int, copy: BinaryIO) -> bool:
+        try:
+            size = os.fstat(copy.fileno()).st_size
+            self._split.check(shard, size, copy.read(npy.HEADER_BYTES))
+            if self._check:
+                self._contents.compare(shard, lambda: nullcontext(copy))
+        except OutputError:
+            return False
+        return True
+
+    def _make(self, shard: int, part: BinaryIO) -> None:
+        with suppress(OutputError):
+            self._download(shard, part)
+            return
+        # It may have been replaced, by an append or a redaction, since it was opened.
+        self._far = FarShards(self._split)
+        self._download(shard, part)
+
+    def _download(self, shard: int, part: BinaryIO) -> None:
+        """Writes a shard; raises OutputError if it has another checksum than the dataset says."""
+        size = self._far.size(shard)
+        part.truncate(size)
+        part.seek(0)
+        pending: deque[Future[bytes | bytearray]] = deque()
+        for start in range(0, size, BLOCK_BYTES):
+            if len(pending) == _AT_ONCE:
+                part.write(pending.popleft().result())
+            pending.append(self._block(shard, start, min(start + BLOCK_BYTES, size)))
+        while pending:
+            part.write(pending.popleft().result())
+        self._contents.compare(shard, lambda: nullcontext(part))
+
+    def _block(self, shard: int, start: int, stop: int) -> Future[bytes | bytearray]:
+        far = self._far
+        return submit(lambda: far.read(shard, start, stop))
+
+
+def _fetch(copies: _Copies, waiting: deque[int]) -> None:
+    # Whoever reads the shard gets the error.
+    with suppress(OutputError, IndexError):
+        while True:
+            copies.fetch(waiting.popleft()).close()

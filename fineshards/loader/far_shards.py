@@ -1,0 +1,63 @@
+"""Shards on far storage: opened and checked once, then read in ranges of bytes by any thread."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+
+from fineshards.errors import OutputError
+from fineshards.loader.split_shards import SplitShards
+from fineshards.shards import npy
+from fineshards.storage.base import Ranges
+
+
+class FarShards:
+    """Reads bytes of a split's shards, one request each. Threads can share it."""
+
+    def __init__(self, split: SplitShards) -> None:
+        self._split = split
+        self._lock = threading.Lock()
+        self._open: dict[int, Future[Ranges]] = {}
+
+    def read(self, shard: int, start: int, stop: int) -> bytes | bytearray:
+        """Bytes `[start, stop)` of a shard's file.
+
+        Raises OutputError if the shard is missing, damaged or unreachable.
+        """
+        opened = self._opened(shard)
+        try:
+            return opened.result().read_at(start, stop)
+        except OutputError:
+            # An append, a redaction or a repair may have replaced it since it was opened.
+            self._forget(shard, opened)
+            return self._opened(shard).result().read_at(start, stop)
+
+    def size(self, shard: int) -> int:
+        """The size of a shard's file in bytes, which may be longer than the dataset says."""
+        return self._opened(shard).result().size
+
+    def _opened(self, shard: int) -> Future[Ranges]:
+        """The opened shard. The first thread that wants it opens it, and the others wait."""
+        with self._lock:
+            found = self._open.get(shard)
+            if found is not None:
+                return found
+            found = self._open[shard] = Future()
+        try:
+            found.set_result(self._checked(shard))
+        except BaseException as error:
+            self._forget(shard, found)
+            found.set_exception(error)
+            raise
+        return found
+
+    def _checked(self, shard: int) -> Ranges:
+        ranges = self._split.storage.open_ranges(self._split.shard_name(shard))
+        header = ranges.read_at(0, min(ranges.size, npy.HEADER_BYTES))
+        self._split.check(shard, ranges.size, bytes(header))
+        return ranges
+
+    def _forget(self, shard: int, opened: Future[Ranges]) -> None:
+        with self._lock:
+            if self._open.get(shard) is opened:
+                del self._open[shard]

@@ -1,0 +1,241 @@
+"""Reading from a far service: which requests are sent, how many at once, and what faults do."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import threading
+import tracemalloc
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from support.faulty_proxy import CUT_DOWNLOAD
+from support.gcs_input import Stored
+
+from benchmarks.far_server import FarServer, far_server
+from benchmarks.made_up_dataset import make_dataset, stream
+from fineshards.loader import remote
+from fineshards.loader.batch_loader import BatchLoader
+from fineshards.loader.dataset import TokenDataset
+from fineshards.loader.packing import Packing
+from fineshards.storage.base import open_storage
+
+pytestmark = pytest.mark.cloud
+
+# Long enough that all requests of a batch are sent while the first one waits.
+DELAY = 0.3
+SHARD_TOKENS = 1000
+LENGTH = 64
+
+
+@pytest.fixture(scope="module")
+def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarServer]:
+    """A server with gs://data/set, of 20 shards."""
+    folder = tmp_path_factory.mktemp("far")
+    make_dataset(open_storage(str(folder / "data/set")), 20_000, SHARD_TOKENS)
+    with far_server(folder, DELAY) as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STORAGE_EMULATOR_HOST", server.address)
+        yield server
+
+
+def content_requests(counts: Counter[str]) -> int:
+    return sum(count for name, count in counts.items() if name.startswith("data/"))
+
+
+def opened_set() -> TokenDataset:
+    """The dataset for random order, with all shards opened. No sample of it is kept."""
+    dataset = TokenDataset("gs://data/set", sequence_length=LENGTH, cache_bytes=60_000)
+    dataset.expect(shuffle=True)
+    dataset.gather(np.arange(0, len(dataset), SHARD_TOKENS // LENGTH))
+    assert len(dataset) * LENGTH // SHARD_TOKENS == 19
+    return dataset
+
+
+def test_a_random_batch_is_one_request_per_sample_all_at_once(far: FarServer) -> None:
+    dataset = opened_set()
+    inside = [i for i in range(len(dataset)) if i * LENGTH % 1000 <= 1000 - LENGTH - 1]
+    numbers = np.array(random.Random(1).sample(inside, 80))
+    far.counts()
+    gathered = dataset.gather(numbers)
+    counts = far.counts()
+    # Some may have been kept since the shards were opened.
+    assert 60 <= content_requests(counts) <= 80
+    assert counts[""] == content_requests(counts)
+    expected = [stream(i * LENGTH, (i + 1) * LENGTH + 1) for i in numbers.tolist()]
+    assert np.array_equal(gathered, expected)
+
+
+def test_both_parts_of_a_sample_across_shards_are_requested_at_once(far: FarServer) -> None:
+    dataset = opened_set()
+    dataset.gather(np.arange(60, 310))
+    far.counts()
+    sample = next(i for i in range(len(dataset)) if i * LENGTH % 1000 > 1000 - LENGTH)
+    assert np.array_equal(dataset[sample], stream(sample * LENGTH, (sample + 1) * LENGTH + 1))
+    counts = far.counts()
+    assert (content_requests(counts), counts[""]) == (2, 2)
+
+
+def test_what_is_requested_ahead_is_not_requested_again(far: FarServer) -> None:
+    dataset = opened_set()
+    parts = np.split(np.random.default_rng(2).permutation(len(dataset))[:90], 3)
+    far.counts()
+    for part in parts:
+        dataset.request(part)
+    dataset.request(parts[1])
+    gathered = np.concatenate([dataset.gather(part) for part in parts])
+    counts = far.counts()
+    across = sum(i * LENGTH % 1000 > 1000 - LENGTH - 1 for part in parts for i in part.tolist())
+    assert content_requests(counts) <= 90 + across
+    assert counts[""] > 80
+    expected = [stream(i * LENGTH, (i + 1) * LENGTH + 1) for i in np.concatenate(parts).tolist()]
+    assert np.array_equal(gathered, expected)
+
+
+def test_a_loader_requests_every_sample_of_an_epoch_once(far: FarServer) -> None:
+    dataset = opened_set()
+    far.counts()
+    with BatchLoader(dataset, 32, seed=3, epochs=1, prefetch=3) as loader:
+        rows = np.concatenate(list(loader))
+    across = sum(i * LENGTH % 1000 > 1000 - LENGTH - 1 for i in range(len(dataset)))
+    assert content_requests(far.counts()) <= len(dataset) + across + 20
+    assert sorted(rows[:, 0].tolist()) == sorted(stream(0, 20_000)[: len(rows) * 64 : 64].tolist())
+
+
+def test_one_window_of_tokens_is_one_request_per_shard_all_at_once(far: FarServer) -> None:
+    dataset = opened_set()
+    far.counts()
+    assert np.array_equal(dataset.read_tokens(1500, 4500), stream(1500, 4500))
+    counts = far.counts()
+    assert (content_requests(counts), counts[""]) == (4, 4)
+
+
+def test_a_pickled_dataset_reads_the_same_in_the_same_order(far: FarServer) -> None:
+    dataset = opened_set()
+    copy = pickle.loads(pickle.dumps(dataset))
+    far.counts()
+    assert np.array_equal(copy[7], dataset[7])
+    assert copy._files().sizes == dataset._files().sizes
+
+
+def test_a_dataset_closed_by_another_thread_reads_on(far: FarServer) -> None:
+    dataset = opened_set()
+    numbers = np.random.default_rng(4).permutation(len(dataset))[:250]
+    closing = threading.Timer(DELAY / 2, dataset.close)
+    closing.start()
+    gathered = dataset.gather(numbers)
+    closing.join()
+    expected = [stream(i * LENGTH, (i + 1) * LENGTH + 1) for i in numbers.tolist()]
+    assert np.array_equal(gathered, expected)
+
+
+def test_memory_is_the_cache_and_what_is_in_flight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of eight megabytes, which all are read, less than two are in memory at any time."""
+    make_dataset(open_storage(str(tmp_path / "data/set")), 2_000_000, 100_000)
+    monkeypatch.setattr(remote, "_IN_FLIGHT_BYTES", 512 << 10)
+    with far_server(tmp_path, 0) as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.address)
+        dataset = TokenDataset(
+            "gs://data/set", sequence_length=10, read_bytes=128 << 10, cache_bytes=256 << 10
+        )
+        dataset.gather(np.arange(0, len(dataset), 10_000))
+        tracemalloc.start()
+        try:
+            gathered = dataset.gather(np.arange(0, len(dataset), 1000))
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert len(gathered) == 200
+        assert sum(server.counts().values()) > 80
+    assert 512 << 10 < most < 2 << 20
+
+
+def test_a_shard_that_was_replaced_by_a_longer_one_is_opened_once_again(
+    far: FarServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_dataset(open_storage(str(tmp_path / "data/grows")), 3500, 1000)
+    make_dataset(open_storage(str(tmp_path / "data/grown")), 3900, 1000)
+    with far_server(tmp_path, 0.1) as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.address)
+        dataset = TokenDataset("gs://data/grows", sequence_length=10, cache_bytes=100)
+        dataset.expect(shuffle=True)
+        dataset[310]
+        name = "train/train_0003.npy"
+        os.replace(tmp_path / "data/grown" / name, tmp_path / "data/grows" / name)
+        server.counts()
+        numbers = np.arange(301, 345)
+        gathered = dataset.gather(numbers)
+        expected = [stream(i * 10, i * 10 + 11) for i in numbers.tolist()]
+        assert np.array_equal(gathered, expected)
+        assert server.counts()[f"about data/grows/{name}"] == 1
+
+
+def test_a_process_ends_at_once_while_its_requests_wait(tmp_path: Path) -> None:
+    make_dataset(open_storage(str(tmp_path / "data/set")), 20_000, 1000)
+    program = """
+import os, signal, sys
+import numpy as np
+from fineshards.loader.dataset import TokenDataset
+dataset = TokenDataset("gs://data/set", sequence_length=10, cache_bytes=60_000)
+dataset.expect(shuffle=True)
+dataset[0]
+os.kill(int(sys.argv[1]), signal.SIGSTOP)
+dataset.request(np.arange(1, 300))
+"""
+    with far_server(tmp_path, 0) as server:
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", program, str(server.process)],
+                cwd=ROOT,
+                env=os.environ | {"STORAGE_EMULATOR_HOST": server.address},
+                capture_output=True,
+                text=True,
+                timeout=50,
+                check=False,
+            )
+        finally:
+            os.kill(server.process, signal.SIGCONT)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("fault", [CUT_DOWNLOAD, 429, 503, 401])
+def test_requests_that_fail_are_made_again_by_the_library(stored: Stored, fault: int | str) -> None:
+    root = f"{stored.url}/set"
+    make_dataset(open_storage(root), 5000, 1000)
+    dataset = TokenDataset(root, sequence_length=100, cache_bytes=8000)
+    dataset.expect(shuffle=True)
+    dataset[0]
+    rule = stored.proxy.fail(r"GET.*train_.*alt=media", fault, range(3, 60, 9))
+    numbers = np.arange(len(dataset))
+    expected = [stream(i * 100, i * 100 + 101) for i in numbers.tolist()]
+    assert np.array_equal(dataset.gather(numbers), expected)
+    assert rule.hits > 3
+
+
+def test_a_packed_window_is_one_request(far: FarServer, tmp_path: Path) -> None:
+    make_dataset(open_storage(str(tmp_path / "set")), 20_000, SHARD_TOKENS)
+    near = TokenDataset(tmp_path / "set", sequence_length=LENGTH)
+    dataset = TokenDataset("gs://data/set", sequence_length=LENGTH, cache_bytes=60_000)
+    options = {"packing": Packing(rows=4, shuffle_windows=4), "epochs": 1}
+    far.counts()
+    for ours, expected in zip(
+        BatchLoader(dataset, 8, **options), BatchLoader(near, 8, **options), strict=True
+    ):
+        assert np.array_equal(ours["inputs"], expected["inputs"])
+        assert np.array_equal(ours["targets"], expected["targets"])
+    windows = [(at, min(at + 4, len(dataset))) for at in range(0, len(dataset), 4)]
+    # One more where a window goes on in the next shard, and one for each shard's header.
+    shards = [
+        stop * LENGTH // SHARD_TOKENS - first * LENGTH // SHARD_TOKENS + 1
+        for first, stop in windows
+    ]
+    assert content_requests(far.counts()) == sum(shards) + 20
