@@ -35,6 +35,7 @@ def split(shards: int, shard_tokens: int) -> SplitShards:
         tokens=tokens,
         dtype=np.dtype("<u4"),
         eot=0,
+        vocabulary_size=2,
     )
 
 

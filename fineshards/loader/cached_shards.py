@@ -21,7 +21,6 @@ from fineshards.loader.local_shards import LocalShards, ReadShard, Tokens
 from fineshards.loader.shard_contents import ShardContents
 from fineshards.loader.split_shards import SplitShards
 from fineshards.shards import npy
-from fineshards.storage.checksums import checksum_from_base64
 from fineshards.storage.local import LocalStorage
 
 # Requests in flight for one shard, of BLOCK_BYTES each.
@@ -106,6 +105,9 @@ class _Copies(LocalStorage):
     def _copy(self, shard: int) -> str:
         """A copy's name in the cache folder, by dataset, shard and content."""
         name, _ = os.path.splitext(os.path.basename(self._split.shard_name(shard)))
+        # Imported here because it needs google_crc32c, which a training machine may lack.
+        from fineshards.storage.checksums import checksum_from_base64
+
         checksum = checksum_from_base64(self._contents.expected(shard))
         return f"{self._dataset}/{name}.{checksum:08x}.npy"
 
