@@ -148,8 +148,9 @@ class Batches:
             end = source.length
         else:
             # The name is part of the key of the order: a single source has the empty one.
-            self.sources, self.names = (source,), ("",)
-            end = None if epochs is None else epochs * len(self.sources[0])
+            single: tuple[Any, ...] = (source,)
+            self.sources, self.names = single, ("",)
+            end = None if epochs is None else epochs * len(single[0])
         self.steps = Steps(sizes, end, self._mixture is None, drop_last)
         windows = (packing.rows, packing.shuffle_windows) if packing else None
         self._orders = [
