@@ -14,6 +14,7 @@ from fineshards.errors import UsageError
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.boundaries import Bools, starts
 from fineshards.loader.fields import Batch, Fields, Rows
+from fineshards.loader.memory import Memory
 from fineshards.loader.order import EpochOrder
 from fineshards.loader.packed_source import PackedSource
 from fineshards.loader.packing import Packing
@@ -181,14 +182,16 @@ class Batches:
 
         ahead: how many batches more are requested before one is read.
         """
+        # The batches read ahead, those that the trainer uses, and tokens that become fields.
+        memory = Memory(2 * (ahead + 4))
         waiting: deque[_Located] = deque()
         for located in self._locate_from(position, step):
             self._request(located)
             waiting.append(located)
             if len(waiting) > ahead:
-                yield self._read(waiting.popleft())
+                yield self._read(waiting.popleft(), memory)
         while waiting:
-            yield self._read(waiting.popleft())
+            yield self._read(waiting.popleft(), memory)
 
     def drawn(self, step: int) -> list[DrawnSample]:
         """The samples of this rank's part of global batch `step`, in order."""
@@ -219,14 +222,13 @@ class Batches:
         source, one = self.names.index(drawn.source), np.zeros(1, np.int64)
         numbers = np.array([drawn.sample])
         located = _Located(drawn.step, one + source, numbers, [(source, one, numbers)])
-        found: Samples
+        fields = Fields.checked(["inputs"], np.dtype(np.uint32), None)
         if self._packing is None:
-            found = self._tokens(located, np.dtype(np.uint32))[0]
+            found = self._tokens(located, fields.dtype, Memory(1))
         else:
-            found = self._rows(
-                located, Fields.checked(["inputs"], np.dtype(np.uint32), None)
-            ).inputs[0]
-        return found
+            found = self._rows(located, fields, Memory(1)).inputs
+        first: Samples = found[0]
+        return first
 
     def _locate_from(self, position: Position, step: int) -> Iterator[_Located]:
         many = 1
@@ -269,23 +271,23 @@ class Batches:
             if hasattr(self.readers[source], "request"):
                 self.readers[source].request(numbers)
 
-    def _read(self, located: _Located) -> Batch:
+    def _read(self, located: _Located, memory: Memory) -> Batch:
         length = self._lengths(located.step)
         if self._fields is None:
-            return _cut(self._tokens(located, self._dtype), length)
+            return _cut(self._tokens(located, self._dtype, memory), length)
         most = self._packing.max_documents if self._packing else None
-        return self._fields.of(self._rows(located, self._fields).cut(length), most)
+        return self._fields.of(self._rows(located, self._fields, memory).cut(length), memory, most)
 
-    def _rows(self, located: _Located, fields: Fields) -> Rows:
+    def _rows(self, located: _Located, fields: Fields, memory: Memory) -> Rows:
         begins: Bools | None = None
         if self._packing is not None:
             shape = len(located.numbers), self._width - 1
-            inputs, targets = np.empty(shape, fields.dtype), np.empty(shape, fields.dtype)
+            inputs, targets = memory.empty((2, *shape), np.dtype(np.uint32))
             begins = np.empty(shape, np.bool_) if fields.need_documents else None
             for source, rows, numbers in located.by_source:
                 self.readers[source].fill(inputs, targets, begins, rows, numbers)
         else:
-            tokens = self._tokens(located, np.dtype(np.uint32))
+            tokens = self._tokens(located, np.dtype(np.uint32), memory)
             inputs, targets = tokens[:, :-1], tokens[:, 1:]
             if fields.need_documents:
                 begins = starts(inputs, self._eots[located.which][:, np.newaxis])
@@ -296,12 +298,11 @@ class Batches:
                 if hasattr(self.readers[source], "loss_mask"):
                     counts[rows] &= self.readers[source].loss_mask(numbers)
         which = located.which.astype(np.int32)
-        shared = self._packing is None
-        return Rows(inputs, targets, begins, counts, which, located.numbers, shared)
+        return Rows(inputs, targets, begins, counts, which, located.numbers)
 
-    def _tokens(self, located: _Located, dtype: np.dtype[Any]) -> Samples:
+    def _tokens(self, located: _Located, dtype: np.dtype[Any], memory: Memory) -> Samples:
         """The samples: shape (rows, T + 1)."""
-        tokens = np.empty((len(located.numbers), self._width), dtype)
+        tokens: Samples = memory.empty((len(located.numbers), self._width), dtype)
         for source, rows, numbers in located.by_source:
             gather_into(self.sources[source], tokens, rows, numbers)
         return tokens

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from fineshards.errors import UsageError
 from fineshards.loader.boundaries import Bools, cumulative_lengths, positions
+from fineshards.loader.memory import Memory
 from fineshards.loader.sample_sources import MixedSource, Numbers, Samples, Source, is_mixed
 from fineshards.suggestions import did_you_mean
 
@@ -34,6 +35,7 @@ NAMES = (
     "max_seqlen",
 )
 _DTYPES = ("uint16", "uint32", "int32", "int64")
+_OF_TOKENS = {"inputs", "targets", "labels"}
 # Fields that need to know where documents start.
 _OF_DOCUMENTS = {"position_ids", "document_ids", "loss_mask", "cu_seqlens", "max_seqlen"}
 
@@ -44,7 +46,7 @@ class Rows:
 
     inputs, targets: tokens, shape (n, T). starts: where documents start. counts: which targets
     count for the loss. source_ids: int32, shape (n,). sample_ids: int64, shape (n,). starts and
-    counts are None where no field needs them. shared: whether inputs and targets share memory.
+    counts are None where no field needs them.
     """
 
     inputs: Samples
@@ -53,7 +55,6 @@ class Rows:
     counts: Bools | None
     source_ids: npt.NDArray[np.int32]
     sample_ids: Numbers
-    shared: bool
 
     def cut(self, length: int) -> Rows:
         """Each row as rows of `length` tokens, which must divide T."""
@@ -71,7 +72,6 @@ class Rows:
             None if self.counts is None else self.counts.reshape(-1, length),
             np.repeat(self.source_ids, times),
             np.repeat(self.sample_ids, times),
-            self.shared,
         )
 
 
@@ -139,20 +139,26 @@ class Fields:
         """Whether a field depends on which targets count."""
         return self.ignore_index is not None or self.has("loss_mask")
 
-    def of(self, rows: Rows, max_documents: int | None) -> dict[str, Any]:
+    def of(self, rows: Rows, memory: Memory, max_documents: int | None) -> dict[str, Any]:
         """A batch. max_documents: see `cumulative_lengths`."""
-        return {key: self._field(name, rows, max_documents) for key, name in self.keys}
+        return {
+            key: self._tokens(name, rows, memory)
+            if name in _OF_TOKENS
+            else self._field(name, rows, max_documents)
+            for key, name in self.keys
+        }
+
+    def _tokens(self, name: str, rows: Rows, memory: Memory) -> Samples:
+        """A field of tokens; a copy, so that changing one never changes another."""
+        tokens: Samples = memory.empty(rows.inputs.shape, self.dtype)
+        tokens[...] = rows.targets if name == "targets" else rows.inputs
+        counts = _labels_that_count(rows) if name == "labels" else rows.counts
+        if name != "inputs" and self.ignore_index is not None and counts is not None:
+            tokens[~counts] = self.ignore_index
+        return tokens
 
     def _field(self, name: str, rows: Rows, max_documents: int | None) -> Any:
         match name:
-            case "inputs":
-                return rows.inputs.astype(self.dtype, copy=rows.shared)
-            case "targets" if self.ignore_index is None:
-                return rows.targets.astype(self.dtype, copy=rows.shared)
-            case "targets":
-                return self._ignoring(rows.targets, rows.counts)
-            case "labels":
-                return self._ignoring(rows.inputs, _labels_that_count(rows))
             case "loss_mask":
                 return rows.counts
             case "source_ids":
@@ -168,12 +174,6 @@ class Fields:
             case "cu_seqlens":
                 return cumulative_lengths(rows.starts, max_documents)
         return int(np.diff(cumulative_lengths(rows.starts)).max(initial=0))
-
-    def _ignoring(self, tokens: Samples, counts: Bools | None) -> Samples:
-        found = tokens.astype(self.dtype)
-        if self.ignore_index is not None and counts is not None:
-            found[~counts] = self.ignore_index
-        return found
 
 
 def checked_dtype(dtype: npt.DTypeLike, source: Source | MixedSource) -> np.dtype[Any]:
