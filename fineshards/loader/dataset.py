@@ -509,9 +509,9 @@ class TokenDataset:
 
     def _places(self, numbers: npt.NDArray[np.int64]) -> tuple[list[int], list[int]]:
         """The shard in which each sample begins, and the token in that shard."""
-        starts = self._begin + numbers * self.sequence_length
-        shards, offsets = np.divmod(starts, self._split.layout.shard_tokens)
-        return shards.tolist(), offsets.tolist()
+        size, length = self._split.layout.shard_tokens, self.sequence_length
+        places = [divmod(self._begin + number * length, size) for number in numbers.tolist()]
+        return [shard for shard, _ in places], [offset for _, offset in places]
 
     @property
     def _sample_bytes(self) -> int:

@@ -51,7 +51,7 @@ class LocalShards:
         """
         width, last = out.shape[1], -1
         # Sorted by shard, so that at most two shards are in use at a time.
-        for at in np.argsort(shards, kind="stable").tolist():
+        for at in sorted(range(len(shards)), key=shards.__getitem__):
             shard, offset = shards[at], offsets[at]
             if shard != last:
                 tokens, last = self._tokens(shard), shard
