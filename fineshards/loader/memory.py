@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fineshards.errors import UsageError
+
 # The list of blocks, the loop's variable and the argument of getrefcount.
 _UNUSED = 3
 
@@ -25,13 +27,19 @@ class Memory:
         self._blocks: list[npt.NDArray[np.uint8]] = []
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """An array with unknown content."""
+        """An array with unknown content; raises UsageError if there is too little memory."""
         size = int(np.prod(shape)) * dtype.itemsize
         for block in self._blocks:
             if block.nbytes == size and sys.getrefcount(block) == _UNUSED:
                 break
         else:
-            block = np.empty(size, np.uint8)
+            try:
+                block = np.empty(size, np.uint8)
+            except MemoryError:
+                raise UsageError(
+                    f"a batch needs {size:,} bytes, which this process cannot get. Give a smaller "
+                    "batch_size or sequence_length."
+                ) from None
             self._blocks.append(block)
             del self._blocks[: -self._most]
         return block.view(dtype).reshape(shape)

@@ -11,6 +11,9 @@ from fineshards.loader.arguments import checked_integer
 
 Ramped: TypeAlias = int | Mapping[int, int]
 
+# More samples per batch, or tokens per sample, than any machine trains on at once.
+_MOST = 1 << 24
+
 
 class Ramp:
     """A number of at least 1 for every step from 0; constant from each change to the next.
@@ -27,7 +30,9 @@ class Ramp:
         """Raises UsageError unless `given` is a number, or maps 0 and later steps to numbers."""
         changes = dict(given) if isinstance(given, Mapping) else {0: given}
         checked = {
-            checked_integer(f"a step of {name}", step, 0): checked_integer(name, changes[step], 1)
+            checked_integer(f"a step of {name}", step, 0): checked_integer(
+                name, changes[step], 1, _MOST
+            )
             for step in changes
         }
         if 0 not in checked:
