@@ -377,3 +377,30 @@ def test_errors_that_closing_cannot_help_are_raised_and_close_nothing() -> None:
     with pytest.raises(OutputError, match="Missing"):
         bound.put(shelf, 2, missing)
     assert shelf == {1: "shard"}
+
+
+def test_packed_rows_of_many_datasets_keep_no_more_shards_open(many: Path) -> None:
+    """Windows are kept, but not the views of their shards."""
+    pairs, files = run(
+        """
+from itertools import pairwise
+from fineshards import Packing
+following = set(pairwise(EXPECTED.tolist()))
+
+limit(256)
+packing = Packing(rows=2, shuffle_windows=16)
+pairs = 0
+sources = {str(folder): (TokenDataset(folder, sequence_length=T), 1) for folder in FOLDERS}
+with BatchLoader(Mixture(sources), 60, 3, packing=packing) as loader:
+    for step in range(40):
+        batch = next(loader)
+        for inputs, targets in zip(batch["inputs"], batch["targets"], strict=True):
+            for pair in zip(inputs.tolist(), targets.tolist(), strict=True):
+                assert pair in following
+                pairs += 1
+    print(pairs, opened())
+""",
+        many,
+    )
+    assert int(pairs) == 40 * 60 * 4
+    assert int(files) < 120

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -180,3 +181,13 @@ def test_a_shorter_sequence_length_cuts_packed_rows(dataset: TokenDataset) -> No
         for name in ("inputs", "targets"):
             assert np.array_equal(a[name].reshape(-1, width), b[name])
         assert (b["position_ids"][:, 0] == 0).all()
+
+
+def test_a_packing_loader_is_pickled_after_use(dataset: TokenDataset) -> None:
+    """As torch's DataLoader does for workers that are spawned."""
+    used = loader(dataset)
+    next(used)
+    again = pickle.loads(pickle.dumps(used))
+    assert equal(next(again), next(used))
+    used.close()
+    again.close()

@@ -229,7 +229,7 @@ class Tokens:
     def read_tokens(self, start: int, stop: int) -> np.ndarray:
         assert 0 <= start < stop <= len(self.tokens)
         self.reads.append((start, stop))
-        return self.tokens[start:stop]
+        return self.tokens[start:stop].copy()  # as from far storage
 
     def loss_mask(self, numbers: np.ndarray) -> np.ndarray:
         """Targets that are multiples of three do not count."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -47,13 +46,14 @@ class TokenSource(Source, Protocol):
 class _Window:
     """A packed window. It has lists, because a row takes a few items of each.
 
-    begin: its first token in the stream. tokens: its tokens, and the one after them. rows: segments
-    `[rows[r], rows[r + 1])` are in row r. begins, ends: where segments are in the window. counted:
-    the loss mask of the window's targets, once asked for.
+    begin: its first token in the stream. tokens: its tokens, and the one after them; None where
+    the source gives them without reading, because keeping them would keep its file open. rows:
+    segments `[rows[r], rows[r + 1])` are in row r. begins, ends: where segments are in the window.
+    counted: the loss mask of the window's targets, once asked for.
     """
 
     begin: int
-    tokens: memoryview
+    tokens: memoryview | None
     rows: list[int]
     begins: list[int]
     ends: list[int]
@@ -77,12 +77,15 @@ class PackedSource:
         self._source = source
         self._packing = packing
         self._length = source.sequence_length
-        self._lock = threading.Lock()
-        # In the order of their last use.
+        # In the order of their last use. Without a lock, which a fork could leave locked: each
+        # operation on the dict is atomic, and at worst two threads pack the same window.
         self._windows: dict[int, _Window] = {}
 
     def __len__(self) -> int:
         return len(self._source)
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"_windows": {}}
 
     def fill(
         self,
@@ -159,16 +162,23 @@ class PackedSource:
         parts: list[memoryview] = []
         nexts: list[int] = []
         counts: list[int] = []
+        opened: dict[int, memoryview] = {}
         for window, first, stop in self._segments(numbers):
-            tokens = window.tokens
+            tokens = window.tokens or opened.get(window.begin)
+            if tokens is None:
+                tokens = opened[window.begin] = self._read(window.begin // self._window_tokens).data
             for begin, end in zip(window.begins[first:stop], window.ends[first:stop], strict=True):
                 parts.append(tokens[begin:end])
                 nexts.append(tokens[end])
             counts.append(stop - first)
         # Joining copies many short parts several times faster than numpy does.
         joined = np.frombuffer(b"".join(parts), parts[0].format).reshape(-1, self._length)
-        inputs[rows] = joined
-        targets[rows, :-1] = joined[:, 1:]
+        last = int(rows[0]) + len(rows)
+        # A slice takes half the time of an array of numbers; only mixtures need that.
+        in_order = len(rows) == 1 or bool((np.diff(rows) == 1).all())
+        into = slice(int(rows[0]), last) if in_order else rows
+        inputs[into] = joined
+        targets[into, :-1] = joined[:, 1:]
         # The last token of each part is not followed by its successor.
         row_of, ends = np.repeat(rows, counts), np.cumsum([len(part) for part in parts])
         targets[row_of, (ends - 1) % self._length] = nexts
@@ -193,17 +203,12 @@ class PackedSource:
             yield window, window.rows[row], window.rows[row + 1]
 
     def _window(self, number: int) -> _Window:
-        with self._lock:
-            window = self._windows.pop(number, None)
-            if window is not None:
-                self._windows[number] = window
-                return window
-        # Packed without the lock: at worst, two threads pack the same window.
-        window = self._pack(number)
-        with self._lock:
-            self._windows[number] = window
-            while len(self._windows) > self._packing.shuffle_windows + _MORE_WINDOWS:
-                del self._windows[next(iter(self._windows))]
+        window = self._windows.pop(number, None) or self._pack(number)
+        self._windows[number] = window
+        kept = self._packing.shuffle_windows + _MORE_WINDOWS
+        if len(self._windows) > kept:
+            for old in list(self._windows)[:-kept]:
+                self._windows.pop(old, None)
         return window
 
     def _range(self, window: int) -> tuple[int, int]:
@@ -212,13 +217,26 @@ class PackedSource:
         stop = min(first + self._packing.rows, len(self))
         return first * self._length, stop * self._length + 1
 
+    def _read(self, window: int) -> npt.NDArray[np.unsignedinteger]:
+        return self._source.read_tokens(*self._range(window))
+
     def _pack(self, number: int) -> _Window:
-        begin, stop = self._range(number)
-        tokens, length = self._source.read_tokens(begin, stop), self._length
+        tokens, length = self._read(number), self._length
         starts = np.flatnonzero(tokens[:-1] == self._source.eot)
         if not len(starts) or starts[0]:
             starts = np.append(0, starts)
-        rows, most = (stop - begin - 1) // length, self._packing.max_documents
+        rows, most = (len(tokens) - 1) // length, self._packing.max_documents
         begins, lengths, borders = pack(starts, rows, length, most)
         ends = begins + lengths
-        return _Window(begin, tokens.data, borders.tolist(), begins.tolist(), ends.tolist())
+        return _Window(
+            number * self._window_tokens,
+            tokens.data if tokens.flags.owndata else None,
+            borders.tolist(),
+            begins.tolist(),
+            ends.tolist(),
+        )
+
+    @property
+    def _window_tokens(self) -> int:
+        """Inputs of a window; the last one may have fewer."""
+        return self._packing.rows * self._length
