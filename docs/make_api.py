@@ -28,6 +28,7 @@ SECTIONS: dict[str, list[Any]] = {
         SampleDocument,
         fineshards.BatchLoader,
         DrawnSample,
+        fineshards.Packing,
         fineshards.Mixture,
     ],
     "Errors": [fineshards.FineshardsError, UsageError, InputError, OutputError],
