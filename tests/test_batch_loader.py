@@ -442,7 +442,7 @@ def test_a_mixture_is_read_in_the_order_of_its_draws() -> None:
     assert len(set(map(tuple, passes))) > 10
     for step in (0, 1, 17, 39):
         fresh = BatchLoader(mixture(seed=4), 4, 9)
-        fresh.load_state_dict(ranks[0].state_dict() | {"consumed": 12 * step})
+        fresh.load_state_dict(ranks[0].state_dict() | {"consumed": 12 * step, "step": step})
         assert pairs(fresh, 3) == expected[12 * step :][:12]
         fresh.close()
     for each in ranks:
@@ -496,3 +496,92 @@ def test_what_is_no_state_is_refused(state: Any) -> None:
     )
     assert loader.consumed == 2
     loader.close()
+
+
+@pytest.mark.parametrize("saved_epochs", [None, 1, 2, 3])
+@pytest.mark.parametrize("epochs", [None, 1, 2, 3])
+def test_other_epochs_repeat_and_skip_nothing(saved_epochs: int | None, epochs: int | None) -> None:
+    order = scalar_order(25, 6, 12)
+    for steps in range(1, 22):
+        loader = BatchLoader(Numbers(25), 4, 6, epochs=saved_epochs)
+        taken: list[int] = []
+        while loader.step < steps:
+            taken += numbers(iter(loader), steps - loader.step)
+        state = saved(loader)
+        loader.close()
+        assert taken == order[: len(taken)]
+        other = BatchLoader(Numbers(25), 4, 6, epochs=epochs)
+        other.load_state_dict(state)
+        while len(taken) < 200:
+            taken += numbers(iter(other), 1 if epochs is None else None)
+        assert taken[:200] == order[:200]
+        other.close()
+
+
+def test_a_plain_run_of_epochs_goes_on_with_a_mixture() -> None:
+    first, second = Numbers(25, 0, "first"), Numbers(30, 0, "second")
+    loader = BatchLoader(first, 4, 6, epochs=1)
+    assert numbers(loader) == scalar_order(25, 6, 1)
+    schedule = {25: {"": 0, "new": 1}}
+    mixed = Mixture({"": (first, 1), "new": (second, 0)}, exhausted="drop", schedule=schedule)
+    joined = BatchLoader(mixed, 4, 6)
+    joined.load_state_dict(saved(loader))
+    assert sorted(numbers(joined)) == list(range(30))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"step": 10**15}, "step 1000000000000000 and begin 0 cannot be more than 12 samples"),
+        ({"begin": 13}, "step 3 and begin 13 cannot be more than 12 samples"),
+        ({"begin": -1}, "begin in the state is -1"),
+        ({"step": None}, "step in the state is None"),
+        ({"consumed": 2**62}, "consumed in the state is"),
+    ],
+)
+def test_numbers_that_no_loader_saves_are_refused(changes: dict[str, Any], said: str) -> None:
+    for options in ({}, {"epochs": 1}):
+        loader = BatchLoader(Numbers(25), 4, 6, **options)
+        for _ in range(3):
+            next(loader)
+        state = saved(loader)
+        assert said in refused(lambda: loader.load_state_dict(state | changes))  # noqa: B023
+        assert saved(loader) == state
+        loader.close()
+
+
+def test_a_state_of_0_1_0_with_a_wrong_batch_size_is_refused() -> None:
+    loader = BatchLoader(Numbers(25), 4)
+    old = {name: value for name, value in saved(loader).items() if name not in ("step", "begin")}
+    assert "batch_size in the state is 0" in refused(
+        lambda: loader.load_state_dict(old | {"batch_size": 0})
+    )
+
+
+def test_more_draws_than_a_mixture_has_are_refused() -> None:
+    for options, end in (({}, 2**45), ({"exhausted": "drop"}, 457)):
+        loader = BatchLoader(mixture(**options), 4)
+        state = saved(loader) | {"consumed": 2**50}
+        assert f"but the mixture ends after {end}" in refused(
+            lambda: loader.load_state_dict(state)  # noqa: B023
+        )
+
+
+def test_passes_far_out_are_found() -> None:
+    """Seven batches per epoch of 25 samples, the last one of one sample."""
+    loader = BatchLoader(Numbers(25), 4, 6, epochs=1)
+    step = 7 * 10**12 + 3
+    drawn = loader.samples(step)
+    assert {each.epoch for each in drawn} == {10**12}
+    shuffled = ScalarPermutation(25, scalar_key(6, "epoch", "", 10**12))
+    assert [each.sample for each in drawn] == [shuffled.forward(place) for place in range(12, 16)]
+    position = loader.batches.steps.find(25 * 10**12 + 24)
+    assert position is not None
+    assert (position.step, position.consumed) == (7 * 10**12 + 6, 25 * 10**12 + 24)
+
+
+@pytest.mark.parametrize("name", ["shuffle", "drop_last"])
+def test_flags_are_true_or_false(name: str) -> None:
+    assert f"{name} is 'False'; give True or False" in refused(
+        lambda: BatchLoader(Numbers(25), 4, **{name: "False"})  # type: ignore[arg-type]
+    )

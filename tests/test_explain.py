@@ -322,7 +322,7 @@ def test_mistakes_are_one_sentence(
     state = json.loads((tmp_path / "start.json").read_text())
     old = {name: value for name, value in state.items() if name != "batch_size"}
     contents = {"list": [], "empty": {}, "other": state | {"fingerprint": "other"}, "old": old}
-    contents["changed"] = state | {"consumed": 10, "step": 4}
+    contents["changed"] = state | {"consumed": 10, "step": 4, "since": "[4, 10, 0]"}
     for name, content in contents.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
     given = flags.format(tmp=tmp_path).split()

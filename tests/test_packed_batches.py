@@ -125,7 +125,7 @@ def test_it_resumes_at_every_step(dataset: TokenDataset, other: TokenDataset, mi
 def test_a_state_of_another_packing_is_refused(dataset: TokenDataset) -> None:
     state = loader(dataset).state_dict()
     for packing in (None, Packing(rows=9), Packing(rows=8, shuffle_windows=4)):
-        assert "packing is {" in refused(
+        assert "packing is '{" in refused(
             lambda packing=packing: loader(dataset, packing=packing).load_state_dict(state)
         )
 

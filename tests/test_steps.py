@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import islice
 from typing import Any
 
@@ -37,7 +38,7 @@ def test_sums_of_a_ramp_and_their_inverse(given: dict[int, int], step: int, room
         steps += 1
     assert ramp.steps_within(step, room) == steps
     saved = ramp.saved()
-    again = Ramp("size", saved if isinstance(saved, int) else dict(map(tuple, saved)))  # type: ignore[arg-type]
+    again = Ramp("size", saved if isinstance(saved, int) else dict(json.loads(saved)))
     assert [again(each) for each in range(60)] == [ramp(each) for each in range(60)]
 
 
@@ -186,6 +187,8 @@ def test_shorter_sequences_cut_samples_and_keep_their_tokens(fields: Any) -> Non
         ({"fields": ["position_ids"]}, "does not say which token starts its documents"),
         ({"fields": ["targets"], "ignore_index": -100}, "ignore_index -100 is not a number of"),
         ({"ignore_index": -100}, "ignore_index needs fields"),
+        ({"fields": ["targets"], "ignore_index": "x"}, "ignore_index is 'x'; give an integer"),
+        ({"fields": ["targets"], "ignore_index": True}, "ignore_index is True; give an integer"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(options: dict[str, Any], said: str) -> None:

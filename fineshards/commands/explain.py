@@ -137,7 +137,7 @@ def _saved_ramp(saved: object) -> Ramped | None:
     if saved is None or isinstance(saved, int):
         return saved
     try:
-        return {int(step): int(size) for step, size in saved}  # type: ignore[attr-defined]
+        return {int(step): int(size) for step, size in json.loads(str(saved))}
     except (TypeError, ValueError):
         raise UsageError(f"--state has the batch size {saved!r}; give --batch_size.") from None
 
@@ -146,12 +146,12 @@ def _saved_packing(saved: object) -> Packing | None:
     """The packing of a state; None if its rows are not packed."""
     if saved is None:
         return None
-    if not isinstance(saved, Mapping):
-        raise UsageError(
-            f"--state has the packing {saved!r}: it is not what state_dict() returned."
-        )
     known = {each.name for each in fields(Packing)}
-    return Packing(**{name: value for name, value in saved.items() if name in known})
+    try:
+        given = dict(json.loads(str(saved)))
+    except (TypeError, ValueError):
+        raise UsageError(f"--state has the packing {saved!r}, which is not one.") from None
+    return Packing(**{name: value for name, value in given.items() if name in known})
 
 
 def explain_step(folder: str, loader: BatchLoader, split: str, step: int | None) -> ExplainedStep:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import UsageError
@@ -22,7 +24,13 @@ from fineshards.loader.prefetch import Prefetcher
 from fineshards.loader.ramp import Ramp, Ramped, checked_lengths
 from fineshards.loader.sample_documents import SampleDocument
 from fineshards.loader.sample_sources import MixedSource, Source, is_mixed
-from fineshards.loader.state import STATE_VERSION, checked_state, differences, position_in
+from fineshards.loader.state import (
+    STATE_VERSION,
+    checked_state,
+    differences,
+    first_known,
+    position_in,
+)
 from fineshards.loader.steps import Position
 
 
@@ -131,6 +139,9 @@ class BatchLoader:
         if shuffle_shards is not None:
             shuffle_shards = checked_integer("shuffle_shards", shuffle_shards, 1)
         epochs = None if epochs is None else checked_integer("epochs", epochs, 1)
+        for name, flag in (("shuffle", shuffle), ("drop_last", drop_last)):
+            if not isinstance(flag, bool | np.bool_):
+                raise UsageError(f"{name} is {flag!r}; give True or False.")
         sizes = Ramp("batch_size", batch_size)
         lengths = checked_lengths(sequence_length, source.sequence_length)
         tokens = checked_dtype(dtype, source)
@@ -244,7 +255,7 @@ class BatchLoader:
 
     def restart(self) -> None:
         """Goes back to the first batch of the first epoch."""
-        self.batches.resume_at(Position())
+        self.batches.know_steps_from(Position())
         self._go_to(Position())
 
     def state_dict(self, steps: int = 0) -> dict[str, Any]:
@@ -270,10 +281,9 @@ class BatchLoader:
             "version": STATE_VERSION,
             **self._order_of(position.consumed),
             **asdict(position),
-            # For `explain`; a state can be loaded with others.
-            "batch_size": self.batches.steps.sizes.saved(),
-            "epochs": self._epochs,
-            "drop_last": self.batches.steps.drop_last,
+            # A state can be loaded with others. All values are leaves: see `Ramp.saved`.
+            **self._settings(),
+            "since": json.dumps(astuple(self.batches.steps.first)),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -290,7 +300,8 @@ class BatchLoader:
                 a state. The loader keeps its position.
         """
         state = checked_state(state, self._order)
-        position = position_in(state, self.batches.steps.sizes)
+        position = position_in(state, self.batches.steps, self._epochs)
+        self._refuse_beyond_end(position)
         order = self._order_of(position.consumed)
         # Other mixtures than Mixture may not know.
         find: Callable[[int], Source | None] = getattr(
@@ -308,8 +319,27 @@ class BatchLoader:
                 "same dataset with the same arguments, in the version of fineshards that saved the "
                 "state, or start without it."
             )
-        self.batches.resume_at(position)
+        self.batches.know_steps_from(first_known(state, self._settings(), position))
         self._go_to(position)
+
+    def _settings(self) -> dict[str, Any]:
+        """What steps depend on beside the order."""
+        steps = self.batches.steps
+        return {
+            "batch_size": steps.sizes.saved(),
+            "epochs": self._epochs,
+            "drop_last": steps.drop_last,
+        }
+
+    def _refuse_beyond_end(self, position: Position) -> None:
+        """Raises UsageError for more draws than a mixture has."""
+        if self._mixture is not None:
+            end = MAX_DRAWS if self._mixture.length is None else self._mixture.length
+            if position.consumed > end:
+                raise UsageError(
+                    f"the state was saved after {position.consumed} samples, but the mixture ends "
+                    f"after {end}. Give it the weights and the schedule of that run."
+                )
 
     def _refuse_other_generation(self, fingerprint: object) -> None:
         """Raises UsageError if a state belongs to another generation of the dataset."""
@@ -356,7 +386,7 @@ class BatchLoader:
         if step < steps.first.step:
             raise UsageError(
                 f"step is {step}, but this loader was resumed at step {steps.first.step} with "
-                "other batch sizes. Ask a loader with those of the earlier steps."
+                "other batch sizes or epochs. Ask a loader with those of the earlier steps."
             )
         return self.batches.drawn(step)
 

@@ -168,14 +168,9 @@ class Batches:
                 each.expect(shuffle, shuffle_shards)
         self._eots = self._end_tokens()
 
-    def resume_at(self, position: Position) -> None:
-        """Counts steps on from a position, which other batch sizes may have led to."""
-        counted = replace(self.steps, first=Position())
-        # At the end of a pass no batch begins, so compare with where the batch before ended.
-        before = counted.at(position.step - 1) if position.step else None
-        known = counted.first if before is None else counted.advance(before, 1)
-        beginnings = known, counted.next_pass(known)
-        self.steps = replace(counted, first=Position() if position in beginnings else position)
+    def know_steps_from(self, first: Position) -> None:
+        """Earlier steps cannot be asked for: other batch sizes led there."""
+        self.steps = replace(self.steps, first=first)
 
     def iterate_from(self, position: Position, step: int = 1, ahead: int = 0) -> Iterator[Batch]:
         """Every `step`-th batch from a position to the end of its pass.

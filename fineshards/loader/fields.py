@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import UsageError
+from fineshards.loader.arguments import checked_integer
 from fineshards.loader.boundaries import Bools, cumulative_lengths, positions
 from fineshards.loader.memory import Memory
 from fineshards.loader.sample_sources import MixedSource, Numbers, Samples, Source, is_mixed
@@ -108,6 +109,7 @@ class Fields:
         if len({name for _, name in keys}) < len(keys):
             raise UsageError(f"fields is {fields!r}, which names a field twice.")
         if ignore_index is not None:
+            ignore_index = checked_integer("ignore_index", ignore_index)
             limits = np.iinfo(dtype)
             if not limits.min <= ignore_index <= limits.max:
                 raise UsageError(

@@ -10,8 +10,11 @@ import numpy.typing as npt
 
 from fineshards.errors import UsageError
 
-# The list of blocks, the loop's variable and the argument of getrefcount.
-_UNUSED = 3
+# A block that only its list refers to. What the interpreter counts beside that differs between
+# versions, so `_references` compares with this one, counted at the same place in the same way.
+_UNUSED = [np.empty(1, np.uint8)]
+# Without the interpreter lock, counts of other threads' references are not exact.
+_COUNTS_ARE_EXACT = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 class Memory:
@@ -29,10 +32,8 @@ class Memory:
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """An array with unknown content; raises UsageError if there is too little memory."""
         size = int(np.prod(shape)) * dtype.itemsize
-        for block in self._blocks:
-            if block.nbytes == size and sys.getrefcount(block) == _UNUSED:
-                break
-        else:
+        block = self._unused(size)
+        if block is None:
             try:
                 block = np.empty(size, np.uint8)
             except MemoryError:
@@ -43,3 +44,16 @@ class Memory:
             self._blocks.append(block)
             del self._blocks[: -self._most]
         return block.view(dtype).reshape(shape)
+
+    def _unused(self, size: int) -> npt.NDArray[np.uint8] | None:
+        if _COUNTS_ARE_EXACT:
+            for at in range(len(self._blocks)):
+                if self._blocks[at].nbytes == size and (
+                    _references(self._blocks, at) <= _references(_UNUSED, 0)
+                ):
+                    return self._blocks[at]
+        return None
+
+
+def _references(blocks: list[npt.NDArray[np.uint8]], at: int) -> int:
+    return sys.getrefcount(blocks[at])

@@ -69,11 +69,12 @@ class PackedSource:
     """
 
     def __init__(self, source: TokenSource, packing: Packing) -> None:
-        if not hasattr(source, "read_tokens"):
-            raise UsageError(
-                "packing needs a source with read_tokens, such as a TokenDataset, but "
-                f"{type(source).__name__} has none. Leave packing out."
-            )
+        for member in ("read_tokens", "eot"):
+            if not hasattr(source, member):
+                raise UsageError(
+                    f"packing needs a source with {member}, such as a TokenDataset, but "
+                    f"{type(source).__name__} has none. Leave packing out."
+                )
         self._source = source
         self._packing = packing
         self._length = source.sequence_length
@@ -106,6 +107,8 @@ class PackedSource:
 
     def loss_mask(self, numbers: Numbers) -> Mask:
         """The source's loss mask for the targets of rows: bool, shape (len(numbers), T)."""
+        if not hasattr(self._source, "loss_mask"):
+            return np.ones((len(numbers), self._length), np.bool_)
         parts: list[memoryview] = []
         for window, first, stop in self._segments(numbers):
             if window.counted is None:
@@ -119,6 +122,8 @@ class PackedSource:
 
     def documents(self, number: int) -> list[SampleDocument]:
         """The documents in a row, in the order of the row; `begin` and `end` are columns."""
+        if not hasattr(self._source, "documents_between"):
+            raise UsageError("the packed source does not know its documents (documents_between).")
         found = []
         for window, first, stop in self._segments(np.array([number])):
             column = 0

@@ -15,6 +15,7 @@ Everything is computed with integers and stable sorts, so all machines find the 
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left, insort
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
@@ -59,9 +60,12 @@ class Packing:
             if value is not None or name != "max_documents":
                 object.__setattr__(self, name, checked_integer(f"Packing: {name}", value, 1))
 
-    def saved(self) -> dict[str, int | None]:
-        """As JSON, for saved states; the version changes when any window is packed differently."""
-        return {"version": 1, **asdict(self)}
+    def saved(self) -> str:
+        """As JSON text, for saved states; see `Ramp.saved`.
+
+        The version changes when any window is packed differently.
+        """
+        return json.dumps({"version": 1, **asdict(self)})
 
 
 def check_packing(packing: object, shuffle_shards: int | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
 from collections.abc import Mapping
 from typing import TypeAlias
@@ -63,11 +64,15 @@ class Ramp:
         """The step from which the value is constant."""
         return self._steps[-1]
 
-    def saved(self) -> int | list[list[int]]:
-        """As JSON: a number, or pairs of step and number."""
+    def saved(self) -> int | str:
+        """For a saved state: a number, or pairs of step and number as JSON text.
+
+        A distributed checkpoint saves the leaves of a state, so a list could only be loaded into a
+        list of the same length.
+        """
         if len(self._steps) == 1:
             return self.values[0]
-        return [list(pair) for pair in zip(self._steps, self.values, strict=True)]
+        return json.dumps([list(pair) for pair in zip(self._steps, self.values, strict=True)])
 
     def _change(self, step: int) -> int:
         return bisect_right(self._steps, step) - 1

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fineshards.errors import UsageError
 from fineshards.loader.arguments import checked_integer
-from fineshards.loader.ramp import Ramp
-from fineshards.loader.steps import Position
+from fineshards.loader.steps import Position, Steps
 
 STATE_VERSION = 1
+# Places of the order are computed in 64 bits.
+_MOST = 1 << 61
 # Saved states have older names for two of the arguments.
 _ARGUMENTS = {"tokens_a_sample": "sequence_length", "window": "shuffle_shards"}
 
@@ -33,18 +35,50 @@ def checked_state(state: object, order: Iterable[str]) -> Mapping[str, Any]:
     return state
 
 
-def position_in(state: Mapping[str, Any], sizes: Ramp) -> Position:
-    """The position in a state. sizes: the loader's, for a state of 0.1.0, which has no steps."""
-    consumed = checked_integer("consumed in the state", state["consumed"], 0)
-    if "step" not in state or "begin" not in state:
+def position_in(state: Mapping[str, Any], steps: Steps, epochs: int | None) -> Position:
+    """The position in a state, in a pass of a loader with these steps and epochs.
+
+    Raises UsageError for numbers that no loader saves.
+    """
+    consumed = _number(state, "consumed")
+    if "step" not in state or "begin" not in state:  # version 0.1.0, which had one pass
         size = state.get("batch_size")
-        steps = consumed // size if isinstance(size, int) else sizes.steps_within(0, consumed)
-        return Position(steps, consumed)
-    return Position(
-        checked_integer("step in the state", state["step"], 0),
-        consumed,
-        checked_integer("begin in the state", state["begin"], 0),
-    )
+        step = (
+            steps.sizes.steps_within(0, consumed)
+            if size is None
+            else consumed // checked_integer("batch_size in the state", size, 1)
+        )
+        begin = 0
+    else:
+        step, begin = _number(state, "step"), _number(state, "begin")
+    if step > consumed or begin > consumed:
+        raise UsageError(
+            f"this is not the state of a BatchLoader: step {step} and begin {begin} cannot be more "
+            f"than {consumed} samples. Pass what state_dict() returned."
+        )
+    if steps.length is None or not steps.repeats:
+        return Position(step, consumed, 0)
+    if consumed - begin > steps.length or state.get("epochs", epochs) != epochs:
+        # Saved with other epochs: the pass of this loader that the position is in.
+        begin = consumed - (consumed - begin) % steps.length
+    return Position(step, consumed, begin)
+
+
+def first_known(state: Mapping[str, Any], settings: Mapping[str, Any], here: Position) -> Position:
+    """From where the steps of a loader with these settings are those of the run.
+
+    That is where the loader that saved the state knew them from, if it had the same settings.
+    """
+    if any(state.get(name) != value for name, value in settings.items()):
+        return here
+    try:
+        return Position(*(checked_integer("since", each, 0) for each in json.loads(state["since"])))
+    except (KeyError, TypeError, ValueError):
+        return here
+
+
+def _number(state: Mapping[str, Any], name: str) -> int:
+    return checked_integer(f"{name} in the state", state[name], 0, _MOST)
 
 
 def differences(state: Mapping[str, Any], order: Mapping[str, Any]) -> list[str]:

@@ -77,7 +77,11 @@ class Steps:
                 return found
             following = self.next_pass(found)
             # A pass without a batch: the last one is always left out.
-            position = None if following and following.step == position.step else following
+            if following is None or following.step == position.step:
+                return None
+            per_pass = self._per_pass(following)
+            passes = (step - following.step) // per_pass if per_pass else 0
+            position = self._skip(following, passes, per_pass)
         return None
 
     def find(self, sample: int) -> Position | None:
@@ -88,5 +92,24 @@ class Steps:
                 steps = self.sizes.steps_within(position.step, sample - position.consumed)
                 found = self.advance(position, steps)
                 return found if sample < found.consumed + self.size(found) else None
-            position = self.next_pass(self.advance(position, sample + 1))
+            following = self.next_pass(self.advance(position, sample + 1))
+            if following is None:
+                return None
+            # Without the steps of a pass, passes are walked one by one.
+            per_pass = self._per_pass(following)
+            passes = 0 if per_pass is None else (sample - following.begin) // self.length
+            position = self._skip(following, passes, per_pass)
         return None
+
+    def _per_pass(self, begin: Position) -> int | None:
+        """Batches in each pass from this one on; None as long as the batch size changes."""
+        assert self.length is not None
+        if begin.step < self.sizes.last_change():
+            return None
+        return self.advance(begin, self.length).step - begin.step
+
+    def _skip(self, begin: Position, passes: int, per_pass: int | None) -> Position:
+        """The beginning of a pass some passes later; of none that have not begun yet."""
+        assert self.length is not None
+        at = begin.begin + max(0, passes) * self.length
+        return Position(begin.step + max(0, passes) * (per_pass or 0), at, at)
