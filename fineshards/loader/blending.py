@@ -93,7 +93,7 @@ def megatron_weights(weights: Sequence[float]) -> list[float]:
 
     Example:
         >>> megatron_weights([0.1, 0.5, 0.3, 0.1])
-        [0.10000000000000002, 0.5000000000000001, 0.30000000000000004, 0.10000000000000002]
+        [0.09999999999999999, 0.5, 0.3, 0.09999999999999999]
     """
     twice: list[float] = _divided(_divided(_checked_weights(weights))).tolist()
     return twice
