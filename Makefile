@@ -123,7 +123,7 @@ WITH_TORCH := tests/with_torch
     | .venv/installed
 	@echo "preparing .torch-venv: torch, and what trains with it; 5 GB, downloaded once; a minute or two"
 	@$(PYTHON) -m venv .torch-venv
-	@$(INSTALL) --python .torch-venv/bin/python -e '.[build,test]' -r $(WITH_TORCH)/requirements.txt \
+	@$(INSTALL) --python .torch-venv/bin/python -e '.[build,gcs,test]' -r $(WITH_TORCH)/requirements.txt \
 	    --excludes $(WITH_TORCH)/excludes.txt -c requirements.txt
 	@touch $@
 
