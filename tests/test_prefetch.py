@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import pickle
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -106,3 +107,56 @@ def test_a_pickled_loader_continues_at_its_position() -> None:
     loader = BatchLoader(Numbers(40), 4, 6, epochs=2)
     numbers(loader, 3)
     assert numbers(pickle.loads(pickle.dumps(loader))) == numbers(loader)
+
+
+class Watched(Numbers):
+    """A source that knows which threads have read its samples."""
+
+    def __init__(self, samples: int) -> None:
+        super().__init__(samples)
+        self.threads: list[str] = []
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        self.threads.append(threading.current_thread().name)
+        return super().__getitem__(index)
+
+    def read_ahead(self) -> int:
+        return self.threads.count("fineshards-prefetch")
+
+
+def waited_for(source: Watched, samples: int) -> int:
+    """The samples that the thread has read, once there are so many, and a moment later."""
+    deadline = time.monotonic() + 60
+    while source.read_ahead() < samples and time.monotonic() < deadline:
+        time.sleep(0.002)
+    time.sleep(0.02)
+    return source.read_ahead()
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 5])
+def test_the_thread_reads_ahead_while_the_caller_is_away(prefetch: int) -> None:
+    source = Watched(1000)
+    with BatchLoader(source, 10, 6, prefetch=prefetch) as loader:
+        taken = numbers(loader, 1)
+        for step in range(1, 6):
+            ahead = 10 * (prefetch + step - 1)
+            assert waited_for(source, ahead) == ahead
+            taken += numbers(loader, 1)
+    # The first batch is the caller's; the last one taken was refilled or not.
+    assert source.threads[:10] == ["MainThread"] * 10
+    assert taken == scalar_order(1000, 6, 1)[:60]
+
+
+def test_the_order_is_kept_whoever_reads() -> None:
+    """A caller who is sometimes away, sometimes back at once."""
+    rng = np.random.default_rng(0)
+    for prefetch in (1, 2, 3):
+        source = Watched(997)
+        taken: list[int] = []
+        with BatchLoader(source, 5, 6, epochs=2, prefetch=prefetch) as loader:
+            for batch in loader:
+                taken += numbers(iter([batch]))
+                if rng.random() < 0.3:
+                    time.sleep(rng.random() * 0.004)
+        assert taken == scalar_order(997, 6, 2)
+        assert {"MainThread", "fineshards-prefetch"} == set(source.threads)
