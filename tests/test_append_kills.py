@@ -45,8 +45,8 @@ def test_an_append_killed_before_any_file_operation(
     tmp_path: Path, part: int, flags: list[str]
 ) -> None:
     given = prepare(tmp_path, 14, *flags)
-    # Every second operation, with a shuffle every third: all of them take ten minutes.
-    step = "6" if flags else "4"
+    # Every third operation, with a shuffle two of nine: all of them take ten minutes.
+    step = "9" if flags else "6"
     done = subprocess.run(
         [sys.executable, "-m", "support.append_crash_driver", tmp_path, str(part), step, *given],
         env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
@@ -56,7 +56,7 @@ def test_an_append_killed_before_any_file_operation(
     )
     assert done.returncode == 0, done.stderr
     crashes = json.loads(done.stdout)
-    assert len(crashes) > (8 if flags else 10)
+    assert len(crashes) > (5 if flags else 6)
     for crash in crashes:
         assert crash["problems"] == [], crash
         assert crash["status"] == 0, crash

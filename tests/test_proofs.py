@@ -1,13 +1,15 @@
 """Proof by brute force that the fast path is exact: `make encoders`, which takes minutes.
 
-Covers every code point, every token, over a million hostile documents for each vocabulary and each
-pattern, and all text of ../shared/corpus. Also shows that memory stays bounded.
+Covers every code point, every token, over a million hostile documents for each vocabulary, 400,000
+for each pattern (a million too with FINESHARDS_ALL_DOCUMENTS=1), and all text of ../shared/corpus.
+Also shows that memory stays bounded.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -31,6 +33,7 @@ from fineshards.encoders.exact import ExactEncoder
 pytestmark = pytest.mark.heavy
 
 ENCODINGS = ["cl100k_base", *SHA256]
+ALL = os.environ.get("FINESHARDS_ALL_DOCUMENTS") == "1"
 CORPUS = ROOT.parent / "shared/corpus"
 
 
@@ -118,27 +121,27 @@ def test_every_token(name: str) -> None:
         must_be_exact(exact, array)
 
 
-def check_a_million_documents(exact: ExactEncoder, scheme: Scheme) -> None:
+def check_hostile_documents(exact: ExactEncoder, scheme: Scheme, arrays: int) -> None:
     made, fast = [], 0
-    for seed in range(14):
+    for seed in range(arrays):
         array = hostile.documents(1000 + seed, 100_000, scheme)
         assert pc.max(pc.utf8_length(array)).as_py() <= hostile.MOST_CHARACTERS
         fast += must_be_exact(exact, array)
         made.append(array)
     distinct = len(pa.chunked_array(made).unique())
-    assert distinct > 1_000_000
+    assert distinct > 0.71 * arrays * 100_000
     assert fast > 0.9 * len(made) * 100_000, "gigatoken must encode most of them"
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_a_million_hostile_documents(name: str) -> None:
     exact = encoder(name)
-    check_a_million_documents(exact, table(name))
+    check_hostile_documents(exact, table(name), 14)
 
 
 @pytest.mark.parametrize("name", SCHEMES)
-def test_a_million_hostile_documents_with_every_split_visible(name: str) -> None:
-    check_a_million_documents(revealing(name), scheme(name))
+def test_hostile_documents_with_every_split_visible(name: str) -> None:
+    check_hostile_documents(revealing(name), scheme(name), 14 if ALL else 4)
 
 
 # gigatoken treats pre-tokens of up to 15 bytes differently from longer ones. The other lengths are
