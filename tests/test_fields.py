@@ -16,21 +16,10 @@ import fineshards
 from benchmarks.made_up_dataset import make_dataset
 from fineshards import BatchLoader, Mixture, TokenDataset
 from fineshards.loader.boundaries import cumulative_lengths, positions
+from fineshards.loader.fields import NAMES as ALL
 from fineshards.storage.base import open_storage
 
 LENGTH = 96
-ALL = (
-    "inputs",
-    "targets",
-    "labels",
-    "position_ids",
-    "document_ids",
-    "loss_mask",
-    "source_ids",
-    "sample_ids",
-    "cu_seqlens",
-    "max_seqlen",
-)
 
 
 @pytest.fixture(scope="module")

@@ -142,12 +142,12 @@ def test_the_thread_reads_ahead_while_the_caller_is_away(prefetch: int) -> None:
             ahead = 10 * (prefetch + step - 1)
             assert waited_for(source, ahead) == ahead
             taken += numbers(loader, 1)
-    # The first batch is the caller's; the last one taken was refilled or not.
+    # The first batch is the caller's.
     assert source.threads[:10] == ["MainThread"] * 10
     assert taken == scalar_order(1000, 6, 1)[:60]
 
 
-def test_the_order_is_kept_whoever_reads() -> None:
+def test_both_threads_keep_the_order() -> None:
     """A caller who is sometimes away, sometimes back at once."""
     rng = np.random.default_rng(0)
     for prefetch in (1, 2, 3):

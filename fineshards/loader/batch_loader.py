@@ -169,15 +169,15 @@ class BatchLoader:
             shaped,
             packing,
         )
-        mixed = is_mixed(source)
+        self._mixture = source if is_mixed(source) else None
         # What the order depends on. A state can be loaded only where all of it is equal. These are
         # the keys of saved states, which must not change.
         self._order = {
             "algorithm": ALGORITHM_VERSION,
             # A mixture's is that of the draws so far; see `_order_of`.
-            "fingerprint": None if mixed else source.fingerprint,
+            "fingerprint": None if self._mixture else source.fingerprint,
             # A mixture's fingerprint covers its sources' lengths. Its own end may still change.
-            "samples": None if mixed else len(self.batches.sources[0]),
+            "samples": None if self._mixture else len(self.batches.sources[0]),
             "tokens_a_sample": source.sequence_length,
             "seed": seed,
             "shuffle": bool(shuffle),
@@ -185,7 +185,6 @@ class BatchLoader:
             "packing": None if packing is None else packing.saved(),
         }
         self._epochs = epochs
-        self._mixture = source if is_mixed(source) else None
         self._depth = checked_integer("prefetch", prefetch, 0)
         self._position = Position()
         self._ended = False

@@ -149,7 +149,7 @@ class _Copies(LocalStorage):
 
 
 def _fetch(copies: _Copies, waiting: deque[int]) -> None:
-    # Whoever reads the shard gets the error.
+    # The reader of the shard gets the error.
     with suppress(OutputError, IndexError):
         while True:
             copies.fetch(waiting.popleft()).close()
