@@ -2,8 +2,8 @@
 
 A file is made under the name `NAME.part`, by the process that holds a lock (flock) on it; the
 others wait. It is renamed when it is complete. A lock ends with its holder, so what a killed
-process leaves is a part that no one has locked, and the next process that needs room deletes it. A file that is
-deleted while a process still reads it lives on for that process.
+process leaves is a part that no one has locked, and the next process that needs room deletes it. A
+file that is deleted while a process still reads it lives on for that process.
 """
 
 from __future__ import annotations
