@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SAMPLE := samples/debian_text.parquet
 
 .PHONY: help api demo test quick test-cloud test-growing test-recipes test-kills test-airflow test-curation
-.PHONY: test-torch test-engines encoders lint types bench bench-loader bench-curation bench-scale template clean
+.PHONY: test-torch test-readers test-engines encoders lint types bench bench-loader bench-curation bench-scale template clean
 
 help: ## list the targets
 	@echo "targets:"
@@ -47,7 +47,7 @@ QUICK := $(addprefix tests/test_,apportionment.py checksums.py counts.py documen
 quick: .venv/installed ## run a part of the tests that takes about a minute
 	$(BIN)/pytest $(QUICK)
 
-test-cloud: .venv/installed ## test jobs on gs:// and Dataflow, on servers of the tests' own
+test-cloud: .venv/installed ## test jobs on gs://, s3:// and Dataflow, on servers of the tests' own
 	$(BIN)/pytest -m cloud
 
 test-growing: .venv/installed ## test shuffles, appends, redactions, repairs and leaks
@@ -89,7 +89,7 @@ $(PYTHONS:%=.py%-venv/installed): .py%-venv/installed: .venv/installed
 	@echo "preparing .py$*-venv: less than a minute"
 	@$(UV) venv --quiet --clear .py$*-venv \
 	    --python "$$(PYENV_VERSION=$* python$* -c 'import sys; print(sys.executable)')"
-	@$(INSTALL) --python .py$*-venv/bin/python -e '.[build,gcs,test]' -c requirements.txt
+	@$(INSTALL) --python .py$*-venv/bin/python -e '.[build,gcs,s3,test]' -c requirements.txt
 	@touch $@
 
 # Airflow has an environment of its own, for its hundreds of packages.
@@ -123,12 +123,26 @@ WITH_TORCH := tests/with_torch
     | .venv/installed
 	@echo "preparing .torch-venv: torch, and what trains with it; 5 GB, downloaded once; a minute or two"
 	@$(PYTHON) -m venv .torch-venv
-	@$(INSTALL) --python .torch-venv/bin/python -e '.[build,gcs,test]' -r $(WITH_TORCH)/requirements.txt \
+	@$(INSTALL) --python .torch-venv/bin/python -e '.[build,gcs,s3,test]' -r $(WITH_TORCH)/requirements.txt \
 	    --excludes $(WITH_TORCH)/excludes.txt -c requirements.txt
 	@touch $@
 
 test-torch: .torch-venv/installed ## test the loader and examples/ with torch and its trainers (5 GB)
 	.torch-venv/bin/pytest -c $(WITH_TORCH)/pytest.ini $(WITH_TORCH)
+
+# The libraries of trainers, which read what `fineshards export` writes.
+READERS := tests/readers
+.readers-venv/installed: $(addprefix $(READERS)/,requirements.txt readers.txt) $(WITH_TORCH)/excludes.txt \
+    requirements.txt pyproject.toml | .venv/installed
+	@echo "preparing .readers-venv: torch, and libraries of trainers; 5 GB, downloaded once; a minute or two"
+	@$(PYTHON) -m venv .readers-venv
+	@$(INSTALL) --python .readers-venv/bin/python -e '.[build,test]' -r $(READERS)/requirements.txt \
+	    --excludes $(WITH_TORCH)/excludes.txt -c requirements.txt
+	@$(INSTALL) --python .readers-venv/bin/python --no-deps -r $(READERS)/readers.txt
+	@touch $@
+
+test-readers: .readers-venv/installed ## read exports with the libraries of trainers (5 GB)
+	.readers-venv/bin/pytest -c $(READERS)/pytest.ini $(READERS)
 
 # Minutes: all of Unicode, a million documents and more, the text in ../shared/corpus.
 encoders: .venv/installed ## prove the fast tokenizers equal to the reference: minutes
@@ -226,4 +240,4 @@ else
 endif
 
 clean: ## delete what the targets have made
-	rm -rf .venv .types .airflow-venv .bench-venv .curation-venv .torch-venv .py*-venv demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .ranks
+	rm -rf .venv .types .airflow-venv .bench-venv .curation-venv .readers-venv .torch-venv .py*-venv demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .ranks

@@ -1,4 +1,4 @@
-"""The loader's benchmark: reading, starting and mixing speed, and other loaders."""
+"""The loader's benchmark: reading, starting and mixing speed, other loaders, and exports."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.contestants import ROOT
+from benchmarks.exporting import time_exports
 from benchmarks.far_reading import time_far_reading
 from benchmarks.machine import describe_commit, describe_machine, describe_versions
 from benchmarks.mixing import time_mixing
@@ -44,6 +45,7 @@ def bench_loader(results: Path, name: str, rounds: int, shrink: int, console: Co
             *time_far_reading(work, rounds, shrink),
             *time_packed(work, rounds, shrink),
             *time_mixing(work, rounds, shrink, console),
+            *time_exports(work, rounds, shrink),
         ]
         machine = describe_machine(work)
     console.print(table(timings))

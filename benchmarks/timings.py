@@ -38,12 +38,18 @@ class Timing:
 
 
 def in_turn(
-    actions: Mapping[str, Callable[[], object]], rounds: int
+    actions: Mapping[str, Callable[[], object]],
+    rounds: int,
+    prepare: Callable[[], object] = lambda: None,
 ) -> dict[str, tuple[float, ...]]:
-    """Seconds of each action in each round. Actions take turns, so drift affects all the same."""
+    """Seconds of each action in each round. Actions take turns, so drift affects all the same.
+
+    prepare: called before each action; not measured.
+    """
     runs: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(rounds):
         for name, action in actions.items():
+            prepare()
             began = time.perf_counter()
             action()
             runs[name].append(time.perf_counter() - began)

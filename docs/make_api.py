@@ -13,6 +13,7 @@ from fineshards.commands.status import Status
 from fineshards.commands.verify import Verdict
 from fineshards.config import BuildConfig
 from fineshards.errors import InputError, OutputError, UsageError
+from fineshards.exports.record import Export, FileRecord
 from fineshards.loader.batches import DrawnSample
 from fineshards.loader.sample_documents import SampleDocument
 from fineshards.shards.counts import Counts
@@ -23,6 +24,7 @@ PAGE = Path(__file__).with_name("api.md")
 SECTIONS: dict[str, list[Any]] = {
     "Building": [fineshards.build, BuildConfig, Manifest, Counts],
     "Checking": [fineshards.verify, Verdict, fineshards.status, Status],
+    "Exporting": [fineshards.export, Export, FileRecord],
     "Training": [
         fineshards.TokenDataset,
         SampleDocument,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fineshards.loader.dataset import TokenDataset
     from fineshards.loader.mixture import Mixture
     from fineshards.loader.packing import Packing
+    from fineshards.pipeline.export import export
     from fineshards.pipeline.run import append, build
 
     __version__: str
@@ -34,6 +35,7 @@ _HOME = {
     "TokenDataset": "fineshards.loader.dataset",
     "append": "fineshards.pipeline.run",
     "build": "fineshards.pipeline.run",
+    "export": "fineshards.pipeline.export",
     "status": "fineshards.commands.status",
     "verify": "fineshards.commands.verify",
 }
@@ -47,6 +49,7 @@ __all__ = [
     "__version__",
     "append",
     "build",
+    "export",
     "status",
     "verify",
 ]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import operator
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import Field, dataclass, field, fields
 from fractions import Fraction
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from urllib.parse import unquote
 
 from fineshards.errors import UsageError, with_escaped_bytes
+from fineshards.import_flags import settled_import
 
 # The seed's shard size.
 DEFAULT_SHARD_TOKENS = 100_000_000
@@ -23,11 +26,15 @@ _SPLIT_KEYS = ("text", "id", "host", "row")
 # The hash that decides a document's split has 32 bits.
 _LEAST_FRACTION = Fraction(1, 2**32)
 
+# Flags that take files, one or more.
+PATTERNS = ("input", "test_input", "verify_text")
+
 _INPUT = "input (--input or --dataset)"
 _OUTPUT = "output"
 _TOKENIZER = "tokenizer"
 _WORK = "work"
 _CURATION = "curation"
+_IMPORT = "tokens in place of text"
 
 
 def _flag(
@@ -46,9 +53,10 @@ class BuildConfig:
     """What to build, and how. Each field is the flag of `fineshards build` of that name.
 
     Args:
-        input: Files to read, one or more: data/*.parquet, or 'gs://bucket/data/*.parquet', or a
-            folder: all data files below it, except for names that begin with . or _, README,
-            LICENSE and *.md. May be repeated. Files come in the order given, each pattern's
+        input: Files to read, one or more: data/*.parquet, or a URL of gs://, s3://, https://,
+            hf://datasets/OWNER/NAME@REVISION/ or what else fsspec reads, or a folder: all data
+            files below it, except for names that begin with . or _, README, LICENSE and *.md.
+            May be repeated. Files come in the order given, each pattern's
             matches sorted. Formats: .parquet, .arrow, .feather; .jsonl, .csv, .tsv and .txt, plain
             or .gz, .zst, .xz, .bz2; .warc and .wet, plain or .gz.
         dataset: Instead of --input, a dataset on the Hugging Face hub, or a local folder laid out
@@ -71,7 +79,19 @@ class BuildConfig:
         decontaminate: Drop documents that contain questions of evaluations, after the recipe:
             files of them, such as evals/*.jsonl.
         keep_keys: Keep the keys of duplicates with the dataset, so that it can grow.
-        output: Folder for the dataset, local or gs://bucket/folder.
+        import_from: Make the dataset of tokens that exist already: the layout of the files.
+            fineshards import has it as --from.
+        eot_side: Whether each document in the files begins or ends with its EOT. Default: begin
+            for llmc and nanogpt, which must; no default for others.
+        source_dtype: Type of the tokens in files that do not say it: olmo, and raw, where uint16
+            is the default.
+        test_input: Files like those of --input whose documents are the test split; those of
+            --input are train then.
+        verify_text: Files with the texts of all documents, in their order: each is tokenized and
+            compared with its tokens before the job begins, by one core.
+        output: Folder for the dataset: local, gs://bucket/folder or s3://bucket/folder.
+        s3_endpoint: The URL of the store that s3:// means, such as https://minio.example:9000.
+            Default: AWS_ENDPOINT_URL, or Amazon S3.
         tokenizer: A tiktoken encoding, or a tokenizer.json of Hugging Face's tokenizers library:
             the file, a folder that holds one, or a repository on the hub as OWNER/NAME or
             OWNER/NAME@REVISION. Default: cl100k_base.
@@ -103,9 +123,9 @@ class BuildConfig:
         bucket_bytes: With --shuffle_seed, the tokens that a worker sorts in memory at a time, by
             default 256 MiB, and more for inputs beyond 70 billion tokens. With deduplication, the
             keys that it compares at a time, by default 64 MiB.
-        assembly: How shards are made of token blocks: compose lets Cloud Storage join them, stream
+        assembly: How shards are made of token blocks: compose lets the store join them, stream
             copies them through the workers. The bytes are the same. Default: auto, compose on
-            gs://.
+            gs:// and s3://.
         max_bad_rows: Rows that may be unreadable; they are listed in metadata/rejected/.
             Default: 0.
         fail_on_leak: Fail, before the dataset is finished, if a text is in both splits. Default: a
@@ -136,7 +156,20 @@ class BuildConfig:
     dedup: Literal["exact", "minhash"] | None = _flag(None, _CURATION, decides=True)
     decontaminate: str | None = _flag(None, _CURATION, "FILE", decides=True)
     keep_keys: bool = _flag(False, _CURATION, decides=True)
+    import_from: (
+        Literal["megatron", "datatrove", "olmo", "raw", "llmc", "nanogpt", "parquet", "hf-arrow"]
+        | None
+    ) = _flag(None, _IMPORT, decides=True)
+    eot_side: Literal["begin", "end"] | None = _flag(None, _IMPORT, decides=True)
+    source_dtype: Literal["uint16", "uint32"] | None = _flag(None, _IMPORT, decides=True)
+    test_input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = _flag(
+        (), _IMPORT, "FILE"
+    )
+    verify_text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = _flag(
+        (), _IMPORT, "FILE"
+    )
     output: str | os.PathLike[str] = _flag("", _OUTPUT, "FOLDER")
+    s3_endpoint: str | None = _flag(None, _OUTPUT, "URL")
     tokenizer: str | os.PathLike[str] = _flag("cl100k_base", _TOKENIZER, "NAME", decides=True)
     eot_token: str | None = _flag(None, _TOKENIZER, "TEXT", decides=True)
     dtype: Literal["auto", "uint16", "uint32"] = _flag("uint32", _OUTPUT, decides=True)
@@ -159,10 +192,11 @@ class BuildConfig:
     beam_args: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        given = () if self.input is None else self.input
-        if isinstance(given, str) or not isinstance(given, Iterable):
-            given = (given,)
-        self._settle("input", tuple(_place("input", pattern) for pattern in given))
+        for name in PATTERNS:
+            given = getattr(self, name) or ()
+            if isinstance(given, str) or not isinstance(given, Iterable):
+                given = (given,)
+            self._settle(name, tuple(local_path(_place(name, pattern)) for pattern in given))
         self._settle("output", _place("output", self.output or ""))
         self._settle("tokenizer", _place("tokenizer", self.tokenizer))
         for name in ("dataset", "recipe"):
@@ -176,6 +210,7 @@ class BuildConfig:
             self._check_value(flag)
         if self.test_fraction is not None and self.test_shards is not None:
             raise UsageError("--test_fraction and --test_shards exclude each other; give one.")
+        self._check_import()
         if self.append:
             self._check_append()
         elif self.bucket_bytes is not None and self.shuffle_seed is None and not self.curates:
@@ -193,6 +228,18 @@ class BuildConfig:
         """The input patterns, as a tuple however they were given."""
         assert isinstance(self.input, tuple)
         return self.input
+
+    @property
+    def test_patterns(self) -> tuple[str, ...]:
+        """The patterns of the test split of an import, as a tuple however they were given."""
+        assert isinstance(self.test_input, tuple)
+        return self.test_input
+
+    @property
+    def text_patterns(self) -> tuple[str, ...]:
+        """The patterns of the texts to verify an import with, as a tuple."""
+        assert isinstance(self.verify_text, tuple)
+        return self.verify_text
 
     @property
     def test_share(self) -> str | None:
@@ -241,13 +288,20 @@ class BuildConfig:
                     "it out."
                 )
 
+    def _check_import(self) -> None:
+        """What says how tokens are read is complete, and nothing needs text."""
+        values = {flag.name: getattr(self, flag.name) for flag in flags()}
+        given = {flag.name for flag in flags() if values[flag.name] != flag.default}
+        for name, value in settled_import(values, given).items():
+            self._settle(name, value)
+
     def _check_places(self) -> None:
         """Input and output are given, and go together."""
         if bool(self.input) == bool(self.dataset):
             raise UsageError("give either --input or --dataset, one of them: it names the input.")
         if not self.output:
             raise UsageError("give --output, the folder for the dataset.")
-        if self.dataset and self.dataset.startswith("gs://"):
+        if self.dataset and self.dataset.startswith(("gs://", "s3://")):
             raise UsageError(
                 f"--dataset {self.dataset}: a dataset is a name on the Hugging Face hub or a local "
                 "folder. For objects use --input, such as --input 'gs://bucket/folder/*.parquet'."
@@ -257,8 +311,8 @@ class BuildConfig:
                 raise UsageError(f"--{name} goes with --dataset; with --input it has no meaning.")
         if self.assembly == "compose" and "://" not in self.folder:
             raise UsageError(
-                f"--assembly compose is for gs:// only, and --output {self.output} is a local "
-                "folder. Leave the flag out."
+                f"--assembly compose is for gs:// and s3://, and --output {self.output} is a "
+                "local folder. Leave the flag out."
             )
 
     def _check_value(self, flag: Field[Any]) -> None:
@@ -321,6 +375,18 @@ def _place(name: str, value: str | os.PathLike[str]) -> str:
     if not isinstance(text, str):
         raise UsageError(f"--{name} must be text or a path, got {value!r}.")
     return os.path.expanduser(_utf8(name, text))
+
+
+def local_path(place: str) -> str:
+    """The local path or pattern that a file:// URL means; anything else as it is."""
+    if re.match(r"[a-z][a-z0-9]+:/[^/]", place):
+        raise UsageError(f"{place}: give a URL as text, with two slashes. A Path drops one.")
+    if not place.startswith("file://"):
+        return place
+    path = unquote(place.removeprefix("file://").removeprefix("localhost"))
+    if not path.startswith("/"):
+        raise UsageError(f"{place}: expected file:///path, a path from the root of a disk.")
+    return path
 
 
 def _utf8(name: str, text: str) -> str:

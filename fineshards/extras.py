@@ -10,6 +10,7 @@ from fineshards.errors import MissingLibraryError
 
 # The top-level modules that each extra of pyproject.toml installs.
 _MODULES = {
+    "azure": ("adlfs",),
     "build": (
         *("apache_beam", "awkward", "datasets", "fsspec", "gigatoken", "google_crc32c"),
         *("huggingface_hub", "orjson", "pyarrow", "regex", "rich", "tiktoken", "tiktoken_ext"),
@@ -21,6 +22,7 @@ _MODULES = {
     ),
     "datatrove": ("datatrove",),
     "gcs": ("google", "requests"),
+    "s3": ("boto3", "botocore"),
     "warc": ("fastwarc", "justext", "lxml", "lxml_html_clean", "resiliparse", "trafilatura"),
     "dataflow": ("apitools",),
     "torch": ("torch",),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fineshards.config import BuildConfig
-from fineshards.encoders.loading import load_encoder
+from fineshards.encoders.taken import encoder_of
 from fineshards.errors import OutputError, UsageError
 from fineshards.pipeline.launch import (
     Launch,
@@ -30,6 +30,7 @@ from fineshards.shards.manifest_checks import refuse_earlier_version
 from fineshards.shards.plan import Before
 from fineshards.shards.records import SourceFile
 from fineshards.shards.rejected import REJECTED_FOLDER
+from fineshards.sources.places import is_content_hash, is_url
 from fineshards.storage.base import Storage, open_storage
 
 
@@ -39,12 +40,13 @@ def prepare_append(config: BuildConfig) -> Launch:
     Everything else is as the dataset was built. Raises UsageError for files that are in the dataset
     already, and OutputError if there is no finished dataset, or if another append is under way.
     """
-    storage = open_storage(config.folder)
+    storage = open_storage(config.folder, config.s3_endpoint)
     version = storage.version(MANIFEST_NAME)
     manifest = _finished_dataset(storage)
     before = manifest.job
     _refuse_lost_keys(storage, before)
-    files, origin = find_input(config)
+    imported = before.settings.columns.imported
+    files, origin, _ = find_input(config, None if imported is None else imported.kind)
     refuse_overlap(storage, files, (config.dataset,) if config.dataset else config.patterns)
     refuse_foreign_files(storage)
     files = settle_input(files, before.settings.columns, config)
@@ -63,7 +65,7 @@ def prepare_append(config: BuildConfig) -> Launch:
         generations=(*before.generations, Generation(len(files))),
     )
     # Also the check that this tokenizer gives the tokens that it gave when the dataset was built.
-    load_encoder(job.settings.tokenizer, storage, config.tokenizer_engine)
+    encoder_of(job.settings, storage, config.tokenizer_engine)
     replaces = _claim(storage, manifest, version, job, config.overwrite)
     return Launch(job, Checkpoints.of(storage, job), None, replaces, Before.of(manifest))
 
@@ -150,8 +152,8 @@ def _refuse_other_names(before: Job, files: Sequence[SourceFile]) -> None:
 
 def _is_same(path: str, file: SourceFile) -> bool:
     """Whether a file of the dataset and one with its size and identity have the same content."""
-    if "://" in file.path:
-        return file.identity.startswith("etag:")  # a hash of the content
+    if is_url(file.path) or is_url(path):
+        return is_content_hash(file)
     try:
         if os.path.getsize(path) == file.size:
             filecmp.clear_cache()  # it trusts sizes and times

@@ -11,12 +11,15 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from fineshards.errors import UsageError
+from fineshards.pipeline.export_command import add_export_flags, run_export
 from fineshards.pipeline.options import (
     add_append_flags,
     add_build_flags,
     add_estimate_flags,
+    add_import_flags,
     append_config,
     config_of,
+    import_config,
     parse_estimate_flags,
 )
 from fineshards.pipeline.outcome import Outcome, note, show
@@ -90,7 +93,7 @@ def _add_folder_and_generation(parser: Parser) -> None:
 def _folder_group(parser: Parser) -> _ArgumentGroup:
     group = parser.add_argument_group("dataset")
     group.add_argument(
-        "folder", metavar="FOLDER", help="The dataset's folder, local or gs://bucket/folder."
+        "folder", metavar="FOLDER", help="The dataset's folder, local, or a URL of gs:// or s3://."
     )
     return group
 
@@ -99,6 +102,14 @@ def _build(parser: Parser, arguments: Sequence[str]) -> int:
     args, beam_args = parser.parse_known_args(arguments)
     config = config_of(parser, args, beam_args)
     # Imported after the flags are parsed, so that --help and mistakes need no numpy.
+    from fineshards.pipeline.main import build
+
+    return show(build(config), args.json)
+
+
+def _import(parser: Parser, arguments: Sequence[str]) -> int:
+    args, beam_args = parser.parse_known_args(arguments)
+    config = import_config(parser, args, beam_args)
     from fineshards.pipeline.main import build
 
     return show(build(config), args.json)
@@ -355,6 +366,15 @@ def _redact(parser: Parser, arguments: Sequence[str]) -> int:
     return show(Outcome(asdict(done), describe_redacted(done)), args.json)
 
 
+def _add_export_flags(parser: Parser) -> None:
+    _add_folder_and_generation(parser)
+    add_export_flags(parser)
+
+
+def _export(parser: Parser, arguments: Sequence[str]) -> int:
+    return show(*run_export(parser, arguments))
+
+
 def _estimate(parser: Parser, arguments: Sequence[str]) -> int:
     config, workers, as_json = parse_estimate_flags(parser, arguments)
     from fineshards.commands.estimate import describe_estimate
@@ -402,6 +422,21 @@ COMMANDS = (
         ),
         add_build_flags,
         _build,
+    ),
+    Command(
+        "import",
+        "build a dataset of tokens that exist already",
+        "--from FORMAT --input FILE... --tokenizer NAME --output FOLDER [flags]",
+        "Makes a dataset of the token files of other trainers, without tokenizing again.\n"
+        "Every id and every end-of-text token is checked. The same command resumes.",
+        (
+            "fineshards import --from megatron --input x.bin --tokenizer gpt2 --eot_side end "
+            "--output out",
+            "fineshards import --from llmc --input train.bin --test_input val.bin "
+            "--tokenizer gpt2 --output out",
+        ),
+        add_import_flags,
+        _import,
     ),
     Command(
         "append",
@@ -470,6 +505,21 @@ COMMANDS = (
         ("fineshards find out --id 1234", "fineshards find out --token 250000"),
         _add_find_flags,
         _find,
+    ),
+    Command(
+        "export",
+        "write a dataset as files of another trainer",
+        "FOLDER --to FORMAT --output FOLDER [flags]",
+        "Writes the tokens as files that Megatron, nanotron, OLMo-core and others read, without\n"
+        "tokenizing again. An interrupted export resumes; fineshards verify checks the files.",
+        (
+            "fineshards export out --to megatron --output out-megatron",
+            "fineshards export out --to raw --split train --output out-raw",
+            "",
+            "With an option of Apache Beam, such as --runner=DataflowRunner, it is a job there.",
+        ),
+        _add_export_flags,
+        _export,
     ),
     Command(
         "repair",

@@ -16,7 +16,7 @@ from fineshards.commands.estimate import Estimate, scaled
 from fineshards.commands.remembered import remember
 from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
-from fineshards.errors import InputError
+from fineshards.errors import InputError, UsageError
 from fineshards.pipeline.fresh import call_in_fresh_interpreter
 from fineshards.pipeline.launch import default_block_bytes, describe_job
 from fineshards.shards.checkpoints import Checkpoints
@@ -59,6 +59,8 @@ def estimate(config: BuildConfig, workers: int | None, size: int | None = None) 
     workers: on Dataflow; None for a sensible number. size: bytes of text to probe. Raises
     FineshardsError for an input or a tokenizer that `build` refuses too.
     """
+    if config.import_from is not None:
+        raise UsageError("an import tokenizes nothing, so there is nothing to estimate.")
     with temporary_room(), tempfile.TemporaryDirectory(prefix="fineshards-estimate-") as folder:
         probed = size or min(_CORE_BYTES * usable_cores(), _MOST_BYTES)
         return call_in_fresh_interpreter(_measure, config, workers, probed, folder)

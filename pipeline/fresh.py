@@ -76,6 +76,21 @@ def call_in_fresh_interpreter(
     return returned
 
 
+def call_apart(
+    function: Callable[_Arguments, _Result],
+    /,
+    *arguments: _Arguments.args,
+    **keywords: _Arguments.kwargs,
+) -> _Result:
+    """Calls a function whose libraries are large or start threads.
+
+    In a process that will fork workers it is called in a fresh interpreter.
+    """
+    if own_process.is_alone():
+        return call_in_fresh_interpreter(function, *arguments, **keywords)
+    return function(*arguments, **keywords)
+
+
 def _end_of(code: int) -> str:
     why = ""
     if code == -signal.SIGKILL:

@@ -18,8 +18,16 @@ from fineshards.commands.wording import describe_leaks, flags_against_leaks
 from fineshards.config import BuildConfig
 from fineshards.encoders.loading import describe_tokenizer
 from fineshards.errors import FineshardsError, OutputError, UsageError
+from fineshards.exports.record import EXPORT_NAME
 from fineshards.pipeline import own_process
-from fineshards.pipeline.fresh import call_in_fresh_interpreter
+from fineshards.pipeline.fresh import call_apart
+from fineshards.pipeline.imports import (
+    FoundInput,
+    continued,
+    describe_import,
+    find_tokens,
+    rule_of_test_files,
+)
 from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
@@ -45,6 +53,8 @@ from fineshards.shards.split_hash import split_column
 from fineshards.sources.extraction import with_extraction
 from fineshards.sources.finding import find_files
 from fineshards.sources.limit import first_documents
+from fineshards.sources.places import imports_libraries
+from fineshards.sources.token_lists import COLUMN
 from fineshards.storage.base import TEMPORARY, Storage, open_storage
 
 if TYPE_CHECKING:
@@ -75,10 +85,13 @@ def prepare(config: BuildConfig) -> Launch:
 
     Raises UsageError if the input is not found or the output belongs to another job.
     """
-    storage = open_storage(config.folder)
+    storage = open_storage(config.folder, config.s3_endpoint)
     job, vocabulary = describe_job(config)
-    refuse_overlap(storage, job.files, (config.dataset,) if config.dataset else config.patterns)
+    named = (config.dataset,) if config.dataset else config.patterns + config.test_patterns
+    refuse_overlap(storage, job.files, named)
     refuse_foreign_files(storage)
+    if config.verify_text:
+        _verify_texts(config, job, vocabulary)
     job, replaces = _take_folder(storage, job, vocabulary, config.overwrite)
     manifest = Manifest.load(storage)
     checkpoints = Checkpoints.of(storage, job)
@@ -88,6 +101,12 @@ def prepare(config: BuildConfig) -> Launch:
     if manifest is not None and config.fail_on_leak:
         refuse_leaks(manifest, storage.root)
     return Launch(job, checkpoints, manifest, replaces)
+
+
+def _verify_texts(config: BuildConfig, job: Job, vocabulary: bytes) -> None:
+    from fineshards.pipeline.verify_text import verify_texts
+
+    call_apart(verify_texts, job, vocabulary, config.text_patterns)
 
 
 def refuse_leaks(manifest: Manifest, root: str) -> None:
@@ -113,22 +132,24 @@ def describe_job(config: BuildConfig) -> tuple[Job, bytes]:
 
     Raises UsageError or InputError for an input or a tokenizer that cannot be used.
     """
-    files, origin = find_input(config)
-    columns, recipe = _curation(config)
-    files = settle_input(files, columns_of(config), config)
+    files, origin, test_files = find_input(config, config.import_from)
+    others, recipe = _curation(config)
     tokenizer, vocabulary = describe_tokenizer(
         _tokenizer_place(os.fspath(config.tokenizer)), config.tokenizer_engine, config.eot_token
     )
     statistics = config.statistics or recipe is not None
+    columns = replace(
+        columns_of(config),
+        others=others,
+        optional=OPTIONAL_COLUMNS if statistics else (),
+        imported=describe_import(config, tokenizer),
+    )
+    files = settle_input(files, columns, config, test_files)
     settings = Settings(
-        columns=replace(
-            columns_of(config),
-            others=columns,
-            optional=OPTIONAL_COLUMNS if statistics else (),
-        ),
+        columns=columns,
         tokenizer=tokenizer,
         shard_tokens=config.shard_tokens,
-        split=_split_rule(config),
+        split=rule_of_test_files(test_files) if test_files else _split_rule(config),
         block_bytes=config.block_bytes or default_block_bytes(files),
         dtype=_resolve_dtype(config.dtype, tokenizer),
         shuffle=None if config.shuffle_seed is None else Shuffle(config.shuffle_seed, KEY_VERSION),
@@ -176,7 +197,7 @@ def columns_of(config: BuildConfig) -> Columns:
     """Returns the columns to read."""
     key = config.key_of_split
     return Columns(
-        text=config.text_column,
+        text=config.text_column if config.import_from is None else COLUMN,
         id=config.id_column or "id",
         id_required=bool(config.id_column) or key == "id",
         split=split_column(key),
@@ -213,16 +234,22 @@ def _resolve_dtype(wanted: str, tokenizer: Tokenizer) -> str:
     return wanted
 
 
-def find_input(config: BuildConfig) -> tuple[list[SourceFile], tuple[tuple[str, str], ...]]:
-    """Returns the ordered files, and how the user named them, for the manifest.
+def find_input(config: BuildConfig, kind: str | None = None) -> FoundInput:
+    """Returns the ordered files.
 
-    Raises UsageError or InputError if there are none.
+    kind: the layout of token files, for an import. Raises UsageError or InputError if there are
+    none.
     """
+    if config.s3_endpoint and own_process.is_alone():
+        # For input too, here and in the processes that this one starts.
+        os.environ["AWS_ENDPOINT_URL_S3"] = config.s3_endpoint
+    if kind is not None:
+        return find_tokens(config, kind)
     if config.dataset is None:
-        return find_files(config.patterns), (("input", " ".join(config.patterns)),)
-    # The libraries are large and start threads: no worker may be forked from a process with them.
-    alone = own_process.is_alone()
-    resolved = call_in_fresh_interpreter(_resolve, config) if alone else _resolve(config)
+        apart = any(imports_libraries(pattern) for pattern in config.patterns)
+        files = call_apart(find_files, config.patterns) if apart else find_files(config.patterns)
+        return FoundInput(files, (("input", " ".join(config.patterns)),))
+    resolved = call_apart(_resolve, config)
     if resolved.warning:
         _log.warning("%s", resolved.warning)
     origin = {
@@ -231,20 +258,21 @@ def find_input(config: BuildConfig) -> tuple[list[SourceFile], tuple[tuple[str, 
         "split": config.dataset_split,
         "commit": resolved.commit or "",
     }
-    return resolved.files, tuple(origin.items())
+    return FoundInput(resolved.files, tuple(origin.items()))
 
 
 def settle_input(
-    files: Sequence[SourceFile], columns: Columns, config: BuildConfig
+    files: Sequence[SourceFile], columns: Columns, config: BuildConfig, test_files: int = 0
 ) -> list[SourceFile]:
-    """The files with how they are read: what extracts their text, and where a limit ends them."""
+    """The files with how they are read: what extracts their text, what token files go on in, and
+    where a limit ends them.
+    """
     found = with_extraction(files, config.extract)
+    if columns.imported is not None:
+        found = continued(files, test_files, columns.imported)
     if config.limit is None:
         return found
-    # What reads files starts threads, so it has no place in the process that is forked.
-    if own_process.is_alone():
-        return call_in_fresh_interpreter(first_documents, found, columns, config.limit)
-    return first_documents(found, columns, config.limit)
+    return call_apart(first_documents, found, columns, config.limit)
 
 
 def _curation(config: BuildConfig) -> tuple[tuple[str, ...], RecipeRecord | None]:
@@ -253,9 +281,7 @@ def _curation(config: BuildConfig) -> tuple[tuple[str, ...], RecipeRecord | None
         if config.keep_keys:
             raise UsageError("--keep_keys goes with deduplication, and there are no steps.")
         return (), None
-    # Libraries of steps do not survive a fork: no worker is forked from a process with them.
-    alone = own_process.is_alone()
-    return call_in_fresh_interpreter(_describe, config) if alone else _describe(config)
+    return call_apart(_describe, config)
 
 
 def _describe(config: BuildConfig) -> tuple[tuple[str, ...], RecipeRecord | None]:
@@ -281,6 +307,8 @@ def _resolve(config: BuildConfig) -> ResolvedDataset:
 
 def refuse_foreign_files(storage: Storage) -> None:
     """Raises UsageError if an output folder holds what no job has written."""
+    if storage.size(EXPORT_NAME) is not None:
+        raise UsageError(f"{storage.root} holds an export. Choose another --output.")
     for split in SPLITS:
         for name in storage.names(split):
             if name != f"{split}/":

@@ -70,7 +70,8 @@ def build(config: BuildConfig) -> Outcome:
     if not resumed and local:
         new = manifest.reports[len(launch.job.files) - len(launch.job.new_files) :]
         text_bytes = sum(report.counts.text_bytes for report in new)
-        speed = f" at {text_bytes / 1e6 / seconds:,.1f} MB/s of text"
+        if text_bytes:
+            speed = f" at {text_bytes / 1e6 / seconds:,.1f} MB/s of text"
     words = "finished" + (f" generation {manifest.generation}" if launch.before else "")
     words += f" in {seconds:,.1f} s{speed}"
     outcome = _finished(manifest, root, words, "finished", seconds)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
-from fineshards.config import BuildConfig, choices, deciding_flags, flags, kinds
+from fineshards.config import PATTERNS, BuildConfig, choices, deciding_flags, flags, kinds
 from fineshards.errors import UsageError
+from fineshards.import_flags import NEED_TEXT, needs_text
 from fineshards.pipeline.parser import Parser, one_of
 from fineshards.pipeline.quantities import byte_count, count
 from fineshards.pipeline.recipes import with_recipe
@@ -18,6 +20,18 @@ from fineshards.pipeline.recipes import with_recipe
 _DESCRIBED = frozenset({"flink", "portable", "spark"})
 # Of a Dataflow job, for `estimate`.
 _MOST_WORKERS = 4000
+# What `build` must be given, beside an input.
+_REQUIRED = ("output",)
+# Help texts of flags that take something else in `import` than in `build`.
+_OF_IMPORT = {
+    "input": "Files of tokens, one or more: 'data/*.bin', or a folder, or the part of a name that "
+    "a file shares with its index. May be repeated.",
+    "tokenizer": "The tokenizer that the files were made with: a tiktoken encoding, or a "
+    "tokenizer.json, as build takes it.",
+    "import_from": "The layout of the files.",
+    "split_key": "What is hashed: text, which means the document's tokens, or row. Default: text, "
+    "so exact duplicates are in the same split.",
+}
 # What `estimate` takes of the flags of `build`, beside those that name the input.
 _ESTIMATED = ("tokenizer", "eot_token", "dtype", "tokenizer_engine")
 
@@ -29,8 +43,30 @@ def add_build_flags(parser: Parser) -> None:
 
 def add_append_flags(parser: Parser) -> None:
     """Adds the flags of `append`: those of `build` that the dataset has not decided."""
-    own = ("output", "append", *deciding_flags())
+    own = ("output", "append", "test_input", "verify_text", *deciding_flags())
     _add_flags(parser, [flag.name for flag in flags() if flag.name not in own])
+
+
+def add_import_flags(parser: Parser) -> None:
+    """Adds the flags of `import`: those of `build` that take tokens as they are."""
+    own = ("append", *NEED_TEXT)
+    _add_flags(
+        parser,
+        [flag.name for flag in flags() if flag.name not in own],
+        (*_REQUIRED, "import_from", "tokenizer"),
+        _OF_IMPORT,
+    )
+
+
+def import_config(
+    parser: Parser, args: argparse.Namespace, beam_args: Sequence[str]
+) -> BuildConfig:
+    """The configuration of the parsed flags of `import`; raises UsageError for those of text."""
+    for argument in beam_args:
+        name = argument.partition("=")[0].removeprefix("--")
+        if name in NEED_TEXT:
+            raise UsageError(needs_text(name))
+    return config_of(parser, args, beam_args)
 
 
 def append_config(
@@ -69,16 +105,23 @@ def input_and_steps(args: argparse.Namespace, recipe: str | None) -> BuildConfig
     return BuildConfig(**with_recipe(given | {"recipe": recipe}) | {"output": "out"})
 
 
-def _add_flags(parser: Parser, names: Container[str]) -> None:
+def _add_flags(
+    parser: Parser,
+    names: Container[str],
+    required: Container[str] = _REQUIRED,
+    other_texts: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     groups: dict[str, argparse._ArgumentGroup] = {}
-    texts = _help_texts()
+    texts = {**_help_texts(), **other_texts}
     for flag in flags():
         if flag.name not in names:
             continue
         title, metavar = flag.metadata["group"], flag.metadata["metavar"]
+        if other_texts:
+            title = title.partition(" (")[0]  # which says what `build` may be given instead
         # Without defaults, which are those of BuildConfig: a recipe may have other ones.
         options: dict[str, Any] = {"default": argparse.SUPPRESS, "metavar": metavar}
-        if flag.name == "input":
+        if flag.name in PATTERNS:
             options |= {"action": "extend", "nargs": "+"}
         elif bool in kinds(flag):
             options |= {"type": _boolean, "nargs": "?", "const": True, "metavar": "true|false"}
@@ -88,8 +131,14 @@ def _add_flags(parser: Parser, names: Container[str]) -> None:
             options |= {"type": byte_count if flag.name.endswith("_bytes") else count}
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
+        # `from` is no name in Python.
+        spelled = "from" if "import_from" in required and flag.name == "import_from" else flag.name
         groups[title].add_argument(
-            f"--{flag.name}", required=flag.name == "output", help=texts.get(flag.name), **options
+            f"--{spelled}",
+            dest=flag.name,
+            required=flag.name in required,
+            help=texts.get(flag.name),
+            **options,
         )
 
 
@@ -139,16 +188,21 @@ def runner_name(beam_args: Sequence[str]) -> str:
     return runner.rpartition(".")[2].lower().removesuffix("runner")
 
 
-def check_beam_args(config: BuildConfig) -> None:
-    """Raises UsageError for an argument that is not Beam's, if Beam itself can tell."""
+def check_beam_args(config: BuildConfig, command: str = "fineshards build") -> None:
+    """Raises UsageError for an argument that is not Beam's, if Beam itself can tell.
+
+    command: whose help page the message names.
+    """
     # What a template is given has been checked by Dataflow, which may add flags of its own.
     described = launches_template(config) or runner_name(config.beam_args) in _DESCRIBED
     if config.beam_args and not described:
-        refuse_unknown(config.beam_args)
+        refuse_unknown(config.beam_args, command=command)
 
 
 def refuse_unknown(
-    beam_args: Sequence[str], add_described: Callable[[Any], None] = lambda parser: None
+    beam_args: Sequence[str],
+    add_described: Callable[[Any], None] = lambda parser: None,
+    command: str = "fineshards build",
 ) -> None:
     """Raises UsageError for arguments that no Beam option takes; Beam itself only warns.
 
@@ -156,9 +210,7 @@ def refuse_unknown(
     """
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    parser = Parser(
-        prog="fineshards build", hyphens=False, add_help=False, conflict_handler="resolve"
-    )
+    parser = Parser(prog=command, hyphens=False, add_help=False, conflict_handler="resolve")
     pending = PipelineOptions.__subclasses__()
     while pending:
         options = pending.pop()

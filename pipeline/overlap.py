@@ -14,7 +14,7 @@ from fineshards.errors import UsageError
 from fineshards.shards.job import JOB_NAME
 from fineshards.shards.manifest import MANIFEST_NAME
 from fineshards.shards.records import SourceFile
-from fineshards.sources.gcs import matches
+from fineshards.sources.patterns import matches
 from fineshards.storage.base import Storage
 
 # Names as a job writes them, of every kind of which an input pattern may match one.

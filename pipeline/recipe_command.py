@@ -105,7 +105,7 @@ def _check(args: argparse.Namespace) -> Outcome:
     described = describe_steps(steps, keep_keys=False)
     if described is None:
         raise UsageError(f"{args.name} has no steps to check.")
-    files, _ = find_input(config)
+    files, *_ = find_input(config)
     files = settle_input(files, columns_of(config), config)
     columns = replace(columns_of(config), others=columns_of_steps(steps))
     note("reading a probe of the input …")

@@ -29,9 +29,9 @@ from fineshards.commands.repair import (
 )
 from fineshards.cores import usable_cores
 from fineshards.encoders.loading import describe_tokenizer
-from fineshards.errors import FineshardsError, InputError, UsageError
+from fineshards.errors import FineshardsError, InputError
 from fineshards.extras import naming_the_extra
-from fineshards.pipeline.fresh import call_in_fresh_interpreter
+from fineshards.pipeline.fresh import call_apart, call_in_fresh_interpreter
 from fineshards.shards.assembly import write_shard
 from fineshards.shards.buckets import write_bucket
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
@@ -55,7 +55,8 @@ from fineshards.shards.rejected import REJECTED_FOLDER
 from fineshards.shards.reports import BlockSummary
 from fineshards.shards.shuffle import Bucket, Fragment, fragment_of
 from fineshards.shards.stretch import Stretch, nothing, offset_of, stretches
-from fineshards.sources.finding import find_files
+from fineshards.sources.finding import find_file
+from fineshards.sources.places import imports_libraries, never_changes
 from fineshards.storage.base import Storage, open_storage
 from fineshards.storage.temporary import temporary_room
 from fineshards.transforms.pool import Pool
@@ -217,7 +218,10 @@ def _encode(
     pool: Pool, manifest: Manifest, stretch: Stretch
 ) -> list[tuple[TokenBlock, BlockSummary]]:
     """The token blocks of a stretch's documents; raises InputError if a source has changed."""
-    looks = [DiscoverFile(_as_it_is(manifest.files[index])) for index in stretch.files]
+    files = [manifest.files[index] for index in stretch.files]
+    apart = any(imports_libraries(file.path) for file in files)
+    files = call_apart(_as_they_are, files) if apart else _as_they_are(files)
+    looks = [DiscoverFile(file) for file in files]
     for look in looks:
         pool.submit(look)
     found: dict[SourceFile, list[Block]] = dict(pool.result(look)[0] for look in looks)
@@ -276,22 +280,24 @@ def _buckets(
         yield TokenBlock("buckets", bucket.number, generation), summary
 
 
+def _as_they_are(files: Sequence[SourceFile]) -> list[SourceFile]:
+    """Source files with the identities that they have now: they may have been copied back."""
+    return [file if never_changes(file) else _as_it_is(file) for file in files]
+
+
 def _as_it_is(file: SourceFile) -> SourceFile:
-    """A source file with the identity that it has now: it may have been copied back."""
-    if file.path.startswith("hf://"):
-        return file  # of a commit
-    try:
-        (found,) = find_files([file.path])
-    except UsageError as error:
+    found = find_file(file.path, file.format)
+    if found is None:
         raise InputError(
             f"{file.path} is needed for the repair, and is not there. Put it back where it was."
-        ) from error
+        )
     if found.size != file.size:
         raise InputError(
             f"{file.path} has changed since the dataset was built: it has {found.size:,} bytes, "
             f"expected {file.size:,}. Nothing was repaired; put the file back as it was."
         )
-    return replace(file, identity=found.identity)
+    companions = tuple(map(_as_it_is, file.companions))
+    return replace(file, identity=found.identity, companions=companions)
 
 
 def _content(counts: Counts) -> dict[str, int]:

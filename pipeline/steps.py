@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from fineshards.config import BuildConfig
+from fineshards.config import BuildConfig, local_path
 from fineshards.curation.curator import describe
 from fineshards.curation.recipe import NamedStep, make_step
 from fineshards.curation.seen_in import SeenIn
@@ -60,7 +60,8 @@ def _indexes(steps: Iterable[NamedStep]) -> Iterator[tuple[int, SourceFile]]:
     for number, each in enumerate(steps):
         if isinstance(each.step, SeenIn):
             keys = [file for folder in each.step.datasets for file in _keys_in(folder, each.step)]
-            files = [*keys, *(find_files(each.step.files) if each.step.files else ())]
+            patterns = [local_path(pattern) for pattern in each.step.files or ()]
+            files = [*keys, *find_files(patterns)]
             for index, file in enumerate(files):
                 yield number, replace(file, index=index)
 

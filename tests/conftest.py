@@ -15,6 +15,7 @@ from support.faulty_proxy import Proxy, faulty_server
 
 if TYPE_CHECKING:
     from support.gcs_input import Stored
+    from support.s3_proxy import S3Proxy
 
 # Every run tries the same examples, so a new failure comes from a change, not from chance.
 settings.register_profile("fineshards", derandomize=True, deadline=None)
@@ -39,6 +40,34 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     with faulty_server("data") as proxy:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.address)
         yield proxy
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """The address of an S3 server for all tests of a process; it takes seconds to start."""
+    from support.s3_server import seaweed_server
+
+    with seaweed_server() as address:
+        yield address
+
+
+@pytest.fixture
+def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
+    """That server behind a new proxy, with the empty bucket `data`, used as `cloud` is."""
+    from support.s3_proxy import faulty_s3
+    from support.s3_server import client_variables
+
+    with faulty_s3(s3_server, "data") as proxy:
+        for name, value in client_variables(proxy.address).items():
+            monkeypatch.setenv(name, value)
+        yield proxy
+
+
+@pytest.fixture(params=["gs", "s3"])
+def either(request: pytest.FixtureRequest) -> Proxy:
+    """Each of the two, `cloud` and `s3`."""
+    proxy: Proxy = request.getfixturevalue({"gs": "cloud", "s3": "s3"}[request.param])
+    return proxy
 
 
 @pytest.fixture

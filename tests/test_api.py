@@ -150,7 +150,7 @@ def test_arguments_and_flags_describe_the_same_job(sample: Path, tmp_path: Path)
         ({"input": "a", "output": "out", "test_fraction": 0.1, "test_shards": 1}, "exclude"),
         ({"input": "a", "output": "out", "dtype": "int8"}, "auto or uint16 or uint32"),
         ({"input": "a", "output": "out", "overwrite": "no"}, "--overwrite must be True or False"),
-        ({"input": "a", "output": "out", "assembly": "compose"}, "gs:// only"),
+        ({"input": "a", "output": "out", "assembly": "compose"}, "is for gs:// and s3://"),
         ({"input": "a", "output": "out", "dataset_config": "x"}, "goes with --dataset"),
         ({"dataset": "gs://b/x", "output": "out"}, "--dataset gs://b/x"),
     ],

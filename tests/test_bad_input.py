@@ -194,8 +194,8 @@ def test_a_bad_file_is_named_with_the_position_and_what_was_expected(
         "--overwrite=perhaps",
         "--tokenizer=cl100k",
         "--input=nothing*.parquet",
-        "--input=s3://bucket/*.parquet",
-        "--output=s3://bucket/folder",
+        "--input=nowhere://bucket/*.parquet",
+        "--output=nowhere://bucket/folder",
         "word",
     ],
 )

@@ -26,7 +26,13 @@ def test_the_loader_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[st
     result = json.loads(written)
     assert all(result["machine"].values())
     timings = {timing["name"]: timing for timing in result["timings"]}
-    names = {"greedy, 10 sources", "nanoset", "far, at random", "draws at once, 10 sources"}
+    names = {
+        "export to megatron, link",
+        "greedy, 10 sources",
+        "nanoset",
+        "far, at random",
+        "draws at once, 10 sources",
+    }
     assert names <= set(timings)
     for timing in timings.values():
         assert len(timing["runs"]) == result["rounds"] == 2

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from support.hub_client import fineshards as with_hub
 from support.hub_server import HubServer, Repository
 from support.oracle import shards_in
+from support.token_files import with_eots, write_megatron
 from support.tokenizer_files import path_of
 
 from fineshards import BatchLoader, TokenDataset
@@ -107,6 +108,10 @@ def test_the_examples_of_the_page_run_as_written(tmp_path: Path, sample: Path) -
     shutil.copy(sample, tmp_path / "data")
     (tmp_path / "new").mkdir()
     pq.write_table(pq.read_table(sample).slice(0, 100), tmp_path / "new/more.parquet")
+    (tmp_path / "tokens").mkdir()
+    for name in ("train_0000", "train_0001", "test_0000"):
+        documents = with_eots([[len(name), 7], [], [100, 200]], 100257, "end")
+        write_megatron(tmp_path / "tokens" / name, documents)
     examples = re.findall(r"^    (fineshards .+)$", PAGE, re.MULTILINE)
     assert {example.split()[1] for example in examples} >= {*NAMES, "help", "completion"}
     for example in examples:
@@ -218,7 +223,10 @@ def test_python_takes_the_home_folder_too(monkeypatch: pytest.MonkeyPatch) -> No
             "build --input x --output y --dtype unit16",
             "--dtype: must be auto or uint16 or uint32, got 'unit16'. Did you mean uint16?",
         ),
-        ("build --input x --output y --test 1", "Did you mean --test_fraction or --test_shards?"),
+        (
+            "build --input x --output y --test 1",
+            "Did you mean --test_fraction or --test_input or --test_shards?",
+        ),
         ("build --input x --output y --shrd-tokens 1", "Did you mean --shard_tokens?"),
         ("build --input x --output y --num-wokers=3", "Did you mean --num_workers?"),
         ("build --input x --output y --verbose", "unknown flag --verbose: neither"),

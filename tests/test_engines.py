@@ -42,14 +42,20 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def direct(copies: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """All files of the dataset as the DirectRunner builds it, its shards those of the oracle."""
+def built(copies: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The dataset as the DirectRunner builds it, its shards those of the oracle."""
     output = tmp_path_factory.mktemp("direct") / "out"
     done = run(build_flags(copies, output, "--runner=DirectRunner"))
     assert done.returncode == 0, done.stderr
     texts = read_texts(*sorted(copies.iterdir()))
     assert shards_in(output) == oracle(texts, SHARD_TOKENS, test_shards=WINDOWS // 10)
-    return files_in(output)
+    return output
+
+
+@pytest.fixture(scope="session")
+def direct(built: Path) -> dict[str, bytes]:
+    """All files of that dataset."""
+    return files_in(built)
 
 
 @pytest.fixture(scope="session")
@@ -181,6 +187,18 @@ def test_flink_continues_when_no_one_waits_for_the_job(
         time.sleep(0.2)
     assert flink.jobs()[-1]["state"] == "FINISHED"
     assert files_in(tmp_path / "out") == direct
+
+
+@pytest.mark.parametrize("engine", ["with_prism", "with_flink"])
+def test_an_export_on_an_engine_gives_the_same_bytes(
+    built: Path, engine: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    flags = ["export", str(built), "--to=megatron", f"--tokens_per_file={SHARD_TOKENS}"]
+    assert run([*flags, f"--output={tmp_path}/here"]).returncode == 0
+    engine_flags = request.getfixturevalue(engine)
+    done = run([*flags, f"--output={tmp_path}/there", *engine_flags])
+    assert done.returncode == 0, done.stderr
+    assert files_in(tmp_path / "there") == files_in(tmp_path / "here")
 
 
 @pytest.fixture(scope="session")

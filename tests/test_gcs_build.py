@@ -469,7 +469,7 @@ def test_compose_is_refused_for_a_local_output(
 ) -> None:
     given = ["build", f"--input={small}", f"--output={tmp_path / 'out'}"]
     sentence = fails(capfd, 2, *given, "--assembly=compose")
-    assert "--assembly compose is for gs:// only" in sentence
+    assert "--assembly compose is for gs:// and s3://" in sentence
     assert main([*given, "--assembly=stream"]) == 0
 
 

@@ -76,6 +76,7 @@ def describe(url: str, path: Path, index: int) -> dict[str, object]:
         "compression": "none",
         "extraction": None,
         "stop_row": None,
+        "companions": [],
     }
 
 
@@ -389,7 +390,7 @@ def test_a_job_reads_the_hub_by_its_pinned_commit(
     hub.push("acme/text", newer)
     done = fineshards(hub.url, tmp_path, "verify", str(output), "--sample=100")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert "; 30 of 30 documents (100 %) tokenized again" in done.stdout
+    assert "; 30 of 30 documents (100 %) compared with their sources" in done.stdout
     done = fineshards(hub.url, tmp_path, *command)
     assert done.returncode == 2
     assert f"holds another job: input file 0: was {urls[0]}, now" in done.stderr

@@ -28,16 +28,17 @@ from fineshards.storage.checksums import checksum_to_base64
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.fixture(params=["local", "gs"])
+@pytest.fixture(params=["local", "gs", pytest.param("s3", marks=pytest.mark.cloud)])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     if request.param == "local":
         return open_storage(str(tmp_path / "out"))
-    request.getfixturevalue("cloud")
-    return open_storage("gs://data/deep/out")
+    request.getfixturevalue({"gs": "cloud", "s3": "s3"}[request.param])
+    return open_storage(f"{request.param}://data/deep/out")
 
 
-# For what needs a disk: replaced files, permissions, killed writers. gs:// has test_gcs_storage.py,
-# test_composition.py and test_gcs_build.py.
+# For what needs a disk: replaced files, permissions, killed writers. Objects have
+# test_gcs_storage.py, test_s3_storage.py, test_composition.py, test_s3_composition.py,
+# test_gcs_build.py and test_s3_build.py.
 on_a_disk = pytest.mark.parametrize("storage", ["local"], indirect=True)
 
 
@@ -499,5 +500,13 @@ def test_threads_may_delete_the_same_folder_at_once(storage: Storage) -> None:
 
 
 def test_other_url_schemes_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"s3:// is not supported"):
-        open_storage("s3://bucket/out")
+    with pytest.raises(UsageError, match=r"az:// is not supported"):
+        open_storage("az://bucket/out")
+
+
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_a_url_that_lost_a_slash_or_has_no_bucket_is_refused(scheme: str) -> None:
+    with pytest.raises(UsageError, match=f"give {scheme}://bucket/folder as text"):
+        open_storage(str(Path(f"{scheme}://bucket/folder")))
+    with pytest.raises(UsageError, match=f"has no bucket name. Give {scheme}://bucket/folder"):
+        open_storage(f"{scheme}://")

@@ -149,7 +149,9 @@ def test_the_smallest_sample_is_one_document_and_the_share_is_told(
 ) -> None:
     assert check(capsys, dataset, f"--sample={percent}") == (1, [])
     assert main(["verify", str(dataset), f"--sample={percent}"]) == 0
-    assert capsys.readouterr().out.endswith("; 1 of 400 documents (0.25 %) tokenized again\n")
+    assert capsys.readouterr().out.endswith(
+        "; 1 of 400 documents (0.25 %) compared with their sources\n"
+    )
 
 
 def test_other_valid_tokens_are_found_only_by_sampling(

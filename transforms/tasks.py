@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from fineshards.encoders.encoder import Encoder
-from fineshards.encoders.loading import load_encoder
+from fineshards.encoders.taken import encoder_of
 from fineshards.shards.assembly import write_shard
 from fineshards.shards.buckets import merge_runs, write_bucket
 from fineshards.shards.counts import Counts
@@ -43,11 +43,8 @@ class Worker:
     @cached_property
     def encoder(self) -> Encoder:
         """The encoder of the job."""
-        return load_encoder(
-            self.work.settings.tokenizer,
-            self.work.checkpoints.storage,
-            self.work.tokenizer_engine,
-        )
+        work = self.work
+        return encoder_of(work.settings, work.checkpoints.storage, work.tokenizer_engine)
 
     @cached_property
     def judging(self) -> Judging | None:

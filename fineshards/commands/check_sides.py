@@ -11,7 +11,7 @@ from fineshards.commands.wording import counted
 from fineshards.shards.documents import DocumentTable
 from fineshards.shards.layout import SplitRule, table_name
 from fineshards.shards.records import ShardRecord
-from fineshards.shards.split_hash import hash_keys
+from fineshards.shards.split_hash import hash_files, hash_keys
 
 
 def check_sides(
@@ -25,9 +25,13 @@ def check_sides(
     if wrong.any():
         other = "train" if shard.split == "test" else "test"
         yield f"{_where(shard, table, wrong)} belong to {other} by split_hash"
-    if rule.key in ("row", "id"):
-        ids = table.ids if rule.key == "id" else None
-        wrong = hashes != hash_keys(ids, table.file_numbers(file_numbers), table.row)
+    if rule.key in ("row", "id") or rule.test_files is not None:
+        files = table.file_numbers(file_numbers)
+        if rule.test_files is not None:
+            expected = hash_files(files, rule.test_files)
+        else:
+            expected = hash_keys(table.ids if rule.key == "id" else None, files, table.row)
+        wrong = hashes != expected
         if wrong.any():
             yield f"{_where(shard, table, wrong)} have a split_hash that is not that of {rule.key}"
 

@@ -9,12 +9,11 @@ from itertools import zip_longest
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow.compute as pc
 
 from fineshards.commands.judge_again import JudgingAgain
 from fineshards.commands.wording import counted
 from fineshards.encoders.encoder import Encoder
-from fineshards.encoders.loading import load_reference
+from fineshards.encoders.taken import encoder_of
 from fineshards.errors import FineshardsError
 from fineshards.shards.counts import Counts, Dropped
 from fineshards.shards.dataset import Dataset
@@ -49,7 +48,7 @@ def compare_with_sources(dataset: Dataset, percent: float) -> Compared:
     hashes differ, another decision.
     """
     settings = dataset.manifest.settings
-    encoder = load_reference(settings.tokenizer, dataset.storage)
+    encoder = encoder_of(settings, dataset.storage)
     chosen = _choose(dataset, percent)
     found, judging = Compared(), None
     if settings.recipe is not None:
@@ -70,8 +69,9 @@ def compare_with_sources(dataset: Dataset, percent: float) -> Compared:
                     counts.append(judging.count_dropped(file, documents))
                     documents = documents.filter(judging.kept(file, documents), [])
                 found.problems += sample.compare(dataset, file, documents, encoder, judging)
-                text_bytes = pc.sum(pc.binary_length(documents.texts)).as_py() or 0
-                counts.append(Counts(documents=len(documents.numbers), text_bytes=text_bytes))
+                counts.append(
+                    Counts(documents=len(documents.numbers), text_bytes=documents.text_bytes)
+                )
             rewrites = judging is not None and judging.rewrites
             found.problems += _other_counts(file, report, Counts.total(counts), rewrites)
             found.problems += sample.never_found(file)

@@ -37,7 +37,8 @@ class Summary:
     split: the rule. splits: what each split holds. leaks: None where nothing can leak, or where it
     was not counted. ids: one more than the tokenizer's largest id.
     eot: the id before each document. nulls: rows without text. rejected: rows that could not be
-    read. origin: how the input was named. shuffle_seed: None in the order of the sources.
+    read. origin: how the input was named. shuffle_seed: None in the order of the sources. imported:
+    the layout of the token files that it was made of; None if it was made of text.
     """
 
     folder: str
@@ -60,6 +61,7 @@ class Summary:
     origin: dict[str, str]
     fingerprint: str
     generations: list[GenerationSummary]
+    imported: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class ShownDocument:
 def summarize(dataset: Dataset) -> Summary:
     """A dataset in a few numbers."""
     manifest = dataset.manifest
-    shuffle = manifest.settings.shuffle
+    shuffle, imported = manifest.settings.shuffle, manifest.settings.columns.imported
     layout, totals, tokenizer = manifest.layout, manifest.totals(), manifest.settings.tokenizer
     return Summary(
         folder=dataset.storage.root,
@@ -115,6 +117,7 @@ def summarize(dataset: Dataset) -> Summary:
         origin={name: value for name, value in manifest.origin if value},
         fingerprint=manifest.fingerprint,
         generations=_generations(manifest),
+        imported=None if imported is None else imported.kind,
     )
 
 
@@ -153,7 +156,9 @@ def describe_summary(summary: Summary) -> list[str]:
         f"{summary.ids:,} ids, EOT {summary.eot} before each document",
         f"  documents  {summary.documents:,} ({counted(summary.nulls, 'row')} without text, "
         f"{summary.rejected:,} rejected)",
-        f"  text       {summary.text_bytes / 1e6:,.1f} MB from {counted(summary.files, 'file')}",
+        f"  text       {summary.text_bytes / 1e6:,.1f} MB from {counted(summary.files, 'file')}"
+        if summary.imported is None
+        else f"  imported   from {counted(summary.files, 'file')} of {summary.imported}",
         *(
             f"  {name:<10} {_shortened(value)}"
             for name, value in summary.origin.items()

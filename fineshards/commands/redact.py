@@ -33,11 +33,13 @@ from fineshards.storage.checksums import checksum_to_base64, crc32c
 # Bytes per request, where requests have a price.
 _READ_AHEAD = 16 << 20
 # What object storage keeps of an object that was replaced.
-_KEPT = (
-    "Cloud Storage may keep the earlier versions of the shards for a time, by soft delete (seven "
-    "days by default) or object versioning. See gcloud storage buckets describe, and delete them "
-    "with gcloud storage rm --all-versions where they must not stay."
-)
+_KEPT = {
+    "gs": "Cloud Storage may keep the earlier versions of the shards for a time, by soft delete "
+    "(seven days by default) or object versioning. See gcloud storage buckets describe, and delete "
+    "them with gcloud storage rm --all-versions where they must not stay.",
+    "s3": "A bucket with versioning keeps the earlier versions of the shards. See aws s3api "
+    "list-object-versions, and delete them where they must not stay.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,4 +348,5 @@ def describe_redacted(done: Redacted) -> list[str]:
         f"redacted {counted(done.documents, 'document')}, {counted(done.tokens, 'token')}, in "
         f"{counted(len(done.shards), 'shard')}: {done.folder} is now generation {done.generation}"
     ]
-    return [*lines, _KEPT] if done.folder.startswith("gs://") else lines
+    scheme, separator, _ = done.folder.partition("://")
+    return [*lines, _KEPT[scheme]] if separator else lines

@@ -87,7 +87,7 @@ def status(folder: str | os.PathLike[str]) -> Status:
     """Returns the progress of the job that writes to a folder, wherever the job runs.
 
     Args:
-        folder: The job's output folder, local or `gs://`.
+        folder: The job's output folder, local, `gs://` or `s3://`.
 
     Returns:
         The Status at this moment. Its `stage` is `discovering`, `judging`, `tokenizing`, `writing`

@@ -2,7 +2,7 @@
 
 None of the job's own bookkeeping is trusted: every file is read once and compared with its size and
 checksum in the manifest, and every total is recomputed from the shards and document tables.
-Optionally, documents are tokenized again from their sources.
+Optionally, documents are tokenized again and compared with their sources.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from fineshards.commands.check_decisions import DroppedRows, check_decisions
+from fineshards.commands.check_export import check_export
 from fineshards.commands.check_folders import Folders
 from fineshards.commands.check_leaks import check_leaks
 from fineshards.commands.check_metadata import check_manifest, check_metadata
@@ -25,6 +26,7 @@ from fineshards.commands.compare_sources import Compared, compare_with_sources
 from fineshards.commands.wording import counted
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError, UsageError
+from fineshards.exports.record import Export
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.job import Job, job_name
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest, unfinished
@@ -41,8 +43,9 @@ class Verdict:
         shards: Shards that the manifest lists.
         tokens: Tokens found in the shards.
         documents: Documents found in the shards.
-        sampled: Documents that were tokenized again.
+        sampled: Documents that were compared with their sources.
         judged: Documents that a recipe dropped or cut, and that were judged again.
+        files: Files of an export, whose tokens and documents are those that it was written with.
 
     Example:
         >>> import fineshards
@@ -58,15 +61,16 @@ class Verdict:
     documents: int
     sampled: int
     judged: int = 0
+    files: int = 0
 
 
 def verify(
     folder: str | os.PathLike[str], *, sample: float = 0.0, generation: int | None = None
 ) -> Verdict:
-    """Checks every file of a finished dataset, and returns all problems found.
+    """Checks every file of a finished dataset or export, and returns all problems found.
 
     Args:
-        folder: The dataset's folder, local or `gs://`.
+        folder: The folder of the dataset or of the export, local, `gs://` or `s3://`.
         sample: Percentage of the documents, 0 to 100, to tokenize again from their sources and
             compare; at least one document, unless it is 0. With a recipe the same share of what
             it dropped is judged again. The sources must be where the job read them. Default: 0,
@@ -91,12 +95,26 @@ def verify(
     if not 0 <= sample <= 100:
         raise UsageError(f"--sample is a percentage from 0 to 100, got {sample}.")
     storage = open_storage(os.fspath(folder))
+    export = Export.load(storage) if storage.size(MANIFEST_NAME) is None else None
+    if export is not None:
+        if sample or generation is not None:
+            raise UsageError(
+                f"{storage.root} is an export: --sample and --generation go with datasets."
+            )
+        return _verify_export(storage, export)
     while True:
         state = _state(storage)
         verdict = _verify(storage, *state, sample, generation)
         # What an append did meanwhile may look like damage.
         if verdict.ok or _state(storage) == state:
             return verdict
+
+
+def _verify_export(storage: Storage, export: Export) -> Verdict:
+    problems = list(check_export(storage, export))
+    tokens = sum(counts["tokens"] for counts in export.splits.values())
+    documents = sum(counts["documents"] or 0 for counts in export.splits.values())
+    return Verdict(not problems, problems, 0, tokens, documents, 0, files=len(export.files))
 
 
 def _state(storage: Storage) -> tuple[bytes, bytes | None]:
@@ -178,18 +196,15 @@ def _verify(
 
 def describe_verdict(verdict: Verdict) -> list[str]:
     """The outcome in a few lines: the counts, and every problem."""
-    counts = ", ".join(
-        [
-            counted(verdict.shards, "shard"),
-            counted(verdict.tokens, "token"),
-            counted(verdict.documents, "document"),
-        ]
-    )
+    of = counted(verdict.files, "file") if verdict.files else counted(verdict.shards, "shard")
+    counts = f"{of}, {counted(verdict.tokens, 'token')}"
+    if verdict.documents or not verdict.files:
+        counts += f", {counted(verdict.documents, 'document')}"
     if verdict.sampled:
         share = 100 * verdict.sampled / max(verdict.documents, 1)
         counts += (
             f"; {verdict.sampled:,} of {counted(verdict.documents, 'document')} ({share:.3g} %) "
-            "tokenized again"
+            "compared with their sources"
         )
     if verdict.judged:
         counts += f"; {counted(verdict.judged, 'dropped document')} judged again"

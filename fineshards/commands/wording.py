@@ -71,6 +71,8 @@ def describe_leaks(leaks: Leaks) -> str:
 
 def flags_against_leaks(rule: SplitRule) -> str:
     """The flags of a build whose splits share no text."""
+    if rule.test_files is not None:
+        return "--test_fraction instead of --test_input"
     if rule.by_document:
         return "--split_key text"
     return "--test_fraction instead of --test_shards"

@@ -63,7 +63,7 @@ def pin_pattern(pattern: str) -> tuple[Pinned, ...]:
     """
     if not _WILDCARDS.search(pattern):
         paths = [pattern]
-    elif pattern.startswith("gs://"):
+    elif "://" in pattern:
         paths = _listed(pattern)
     else:
         paths = glob.glob(os.path.expanduser(pattern), recursive=True)
@@ -171,5 +171,7 @@ def _place(path: str) -> tuple[Storage, str]:
 def _explained(path: str) -> Iterator[None]:
     try:
         yield
-    except (OutputError, OSError) as error:
+    except OutputError as error:  # which names the file
+        raise InputError(str(error)) from error
+    except OSError as error:
         raise InputError(f"{path} cannot be read: {error}") from error

@@ -42,7 +42,8 @@ class TokenDataset:
     read. Threads can share a dataset. A dataset can be pickled and used after a fork.
 
     Args:
-        path: The dataset's folder, local or `gs://bucket/folder`.
+        path: The dataset's folder, local, or a URL such as `gs://bucket/folder` or
+            `s3://bucket/folder`.
         split: `train` or `test`. `val` and `validation` are other names for `test`.
         sequence_length: T, tokens per sample without the last label.
         read_bytes: On far storage, bytes per request. Default: chosen by the order in which a

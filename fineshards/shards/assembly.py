@@ -128,9 +128,9 @@ def write_shard(
     """Writes a shard and its document table, unless both are finished; returns the shard's record.
 
     pieces: in any order. paths: of the source files, by index. assembly: `compose`, `stream`, or
-    `auto`, which is compose on gs:// and stream elsewhere. before: the record of a shorter shard of
-    the same name, which this one begins with and replaces. Raises FineshardsError if the pieces do
-    not cover the shard exactly, and OutputError if the shorter shard is damaged.
+    `auto`, which is compose on gs:// and s3://, and stream elsewhere. before: the record of a
+    shorter shard of the same name, which this one begins with and replaces. Raises FineshardsError
+    if the pieces do not cover the shard exactly, and OutputError if the shorter shard is damaged.
     """
     name = layout.shard_name(key)
     finished = checkpoints.read_shard_record(name)

@@ -197,6 +197,10 @@ class DocumentTable:
         """The documents' ids, shape (pieces,)."""
         return self._table["id"].combine_chunks()
 
+    def sources(self, rows: npt.NDArray[np.int64]) -> pa.Table:
+        """Where the documents of some rows come from: the columns file, row and id."""
+        return self._table.select(["file", "row", "id"]).take(pa.array(rows))
+
     def index_of_token(self, offset: int) -> int:
         """The index of the piece that holds the token at `offset` in the shard."""
         return int(np.searchsorted(self.offset, offset, side="right")) - 1

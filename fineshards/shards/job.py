@@ -22,6 +22,7 @@ from fineshards.shards.generations import (
     borders,
     generations_from_json,
 )
+from fineshards.shards.imported import Imported
 from fineshards.shards.layout import HASH_VERSION, KEY_VERSION, Shuffle, SplitRule
 from fineshards.shards.npy import DTYPES
 from fineshards.shards.recipes import RecipeRecord
@@ -57,6 +58,7 @@ class Columns:
         split: Column that is read for the split key alone; None if there is none.
         others: Columns that the steps of a recipe ask for.
         optional: Columns that are counted where a file has them.
+        imported: How tokens are read in place of text; None for text.
     """
 
     text: str
@@ -65,6 +67,7 @@ class Columns:
     split: str | None = None
     others: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
+    imported: Imported | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +253,9 @@ class Job:
                     f"--limit: {old_file.path} ended {_end(old_file)}, now {_end(new_file)}"
                 )
                 break
+            if old_file.companions != new_file.companions:
+                found.append(f"what goes with {old_file.path} changed: {_companions(old_file)}")
+                break
             if old_file != new_file:
                 found.append(
                     f"{old_file.path} changed: it had {old_file.size} bytes and "
@@ -328,7 +334,7 @@ def settings_to_json(settings: Settings, version: int) -> dict[str, Any]:
     del fields["recipe"]
     if settings.recipe is not None:
         fields["recipe"] = settings.recipe.to_json()
-    for name in ("others", "optional"):
+    for name in ("others", "optional", "imported"):
         if not fields["columns"][name]:
             del fields["columns"][name]
     if not settings.statistics:
@@ -370,7 +376,9 @@ def _columns_from_json(fields: dict[str, Any]) -> Columns:
     others, optional = (
         tuple(as_text(name) for name in fields.get(kind, ())) for kind in ("others", "optional")
     )
-    return from_fields(Columns, {"split": None} | fields, others=others, optional=optional)
+    imported = from_fields(Imported, fields["imported"]) if "imported" in fields else None
+    found = {"split": None} | fields
+    return from_fields(Columns, found, others=others, optional=optional, imported=imported)
 
 
 def _shuffle_from_json(fields: dict[str, Any] | None) -> Shuffle | None:
@@ -395,9 +403,15 @@ def _end(file: SourceFile) -> str:
     return "with its last row" if file.stop_row is None else f"before row {file.stop_row}"
 
 
+def _companions(file: SourceFile) -> str:
+    paths = [each.path for each in file.companions]
+    return f"it was {', '.join(paths)}" if paths else "there was nothing"
+
+
 def _by_flag(settings: Settings) -> list[tuple[str, object]]:
     """The settings as (flag or description, value) pairs."""
     columns, tokenizer, split = settings.columns, settings.tokenizer, settings.split
+    imported = columns.imported
     return [
         ("--text_column", columns.text),
         ("--id_column", columns.id),
@@ -420,4 +434,7 @@ def _by_flag(settings: Settings) -> list[tuple[str, object]]:
         ("--shuffle_seed", settings.shuffle and settings.shuffle.seed),
         ("--block_bytes", settings.block_bytes),
         ("--dtype", settings.dtype),
+        ("--from", imported and imported.kind),
+        ("--eot_side", imported and imported.eot_side),
+        ("--source_dtype", imported and imported.dtype),
     ]

@@ -18,6 +18,8 @@ SPLITS = ("test", "train")
 
 # The stream of a job whose documents are not divided: its first windows are the test split.
 ONE_STREAM = "all"
+# Begins the split key of an import whose first files are the test split.
+FILES = "files"
 
 # Version of the hash of documents' split keys (`split_hash.py`), which is part of the fingerprint.
 # Increment when the hash or a key changes.
@@ -48,8 +50,9 @@ class SplitRule:
     Args:
         test_fraction: Fraction from 0 to 1 as text, so that "0.1" means exactly one tenth.
         test_shards: Number of test shards.
-        key: Split key: `text`, `id`, `host`, `row` or `column:NAME`. None for a number of shards,
-            and in datasets of version 1, whose fraction is one of the shards.
+        key: Split key: `text`, `id`, `host`, `row` or `column:NAME`. `files:N` if the documents of
+            the first N files are test. None for a number of shards, and in datasets of version 1,
+            whose fraction is one of the shards.
         hash_version: Version of the hash; None without a key.
 
     Example:
@@ -75,6 +78,12 @@ class SplitRule:
         return self.key != "text"
 
     @property
+    def test_files(self) -> int | None:
+        """The number of files whose documents are test; None if something else decides."""
+        kind, _, number = (self.key or "").partition(":")
+        return int(number) if kind == FILES else None
+
+    @property
     def streams(self) -> tuple[str, ...]:
         """Names of the streams that documents go to, in global order."""
         return SPLITS if self.by_document else (ONE_STREAM,)
@@ -89,6 +98,8 @@ class SplitRule:
         """The rule as flags of `build`."""
         if self.test_fraction is None:
             return f"--test_shards {self.test_shards}"
+        if self.test_files is not None:
+            return f"--test_input, the first {self.test_files} of the files"
         fraction = f"--test_fraction {float(Fraction(self.test_fraction)):.15g}"
         return f"{fraction} --split_key {self.key}" if self.by_document else f"{fraction} of shards"
 

@@ -93,7 +93,7 @@ class RecipeRecord:
         """The recipe as plain values."""
         steps = [step.to_json() for step in self.steps]
         fields = {"steps": steps, "golden_sha256": self.golden_sha256}
-        indexes = [{"step": step, "file": to_fields(file)} for step, file in self.indexes]
+        indexes = [{"step": step, "file": _index_fields(file)} for step, file in self.indexes]
         return fields | {"keep_keys": self.keep_keys, "indexes": indexes}
 
     @classmethod
@@ -110,7 +110,7 @@ class RecipeRecord:
             for step in fields["steps"]
         )
         indexes = tuple(
-            (_number(each["step"]), from_fields(SourceFile, each["file"]))
+            (_number(each["step"]), from_fields(SourceFile, each["file"], companions=()))
             for each in fields["indexes"]
         )
         return from_fields(cls, fields, steps=steps, indexes=indexes)
@@ -145,6 +145,11 @@ class RecipeRecord:
                 f"{self.golden_sha256[:12]}, now {other.golden_sha256[:12]}"
             )
         return found
+
+
+def _index_fields(file: SourceFile) -> dict[str, Any]:
+    """A file that documents are looked up in: of text or keys, so without companions."""
+    return {name: value for name, value in to_fields(file).items() if name != "companions"}
 
 
 def _number(value: Any) -> int:

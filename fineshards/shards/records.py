@@ -65,16 +65,20 @@ class SourceFile:
 
     Args:
         index: Position in the order of the input, from 0.
-        path: Absolute local path, `gs://` URL, or `hf://` URL with its commit.
+        path: Absolute local path, or a URL, of `hf://` with its commit.
         size: Size in bytes.
-        identity: Version of the content: `mtime:<nanoseconds>`, `generation:<number>` or
-            `etag:<hash>`.
-        format: `parquet`, `jsonl`, `csv`, `tsv`, `arrow`, `warc`, `wet` or `text`.
+        identity: Version of the content: `mtime:<nanoseconds>`, of URLs `mtime:<time>` in the
+            words of the store, `generation:<number>`, `etag:<text>`, or `size:<bytes>` where a
+            store tells nothing else.
+        format: `parquet`, `jsonl`, `csv`, `tsv`, `arrow`, `warc`, `wet` or `text`; of token files
+            `megatron`, `datatrove`, `olmo`, `raw`, `llmc`, `nanogpt`, `parquet` or `arrow`.
         compression: `none`, `gzip`, `zstd`, `xz` or `bzip2`; always `none` for parquet and arrow,
             which compress inside.
         extraction: What makes text of the HTML of a WARC file: the name of the extractor, and its
             libraries with their versions. None for other formats.
         stop_row: With `--limit`, the row that the file ends before; None for all rows.
+        companions: Files without which a token file cannot be read: its index, or those that its
+            last document goes on in.
 
     Example:
         >>> from fineshards.shards.manifest import Manifest
@@ -92,15 +96,22 @@ class SourceFile:
     compression: str
     extraction: str | None = None
     stop_row: int | None = None
+    companions: tuple[SourceFile, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The record as a JSON object, without what is None."""
-        return {name: value for name, value in to_fields(self).items() if value is not None}
+        """The record as a JSON object, without what is None or empty."""
+        found = {name: value for name, value in to_fields(self).items() if value is not None}
+        del found["companions"]
+        if self.companions:
+            found["companions"] = [each.to_json() for each in self.companions]
+        return found
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> SourceFile:
         """The inverse of `to_json`; raises as `from_fields` does."""
-        return from_fields(cls, {"extraction": None, "stop_row": None, **content})
+        companions = tuple(map(cls.from_json, content.get("companions", ())))
+        found = {"extraction": None, "stop_row": None, **content}
+        return from_fields(cls, found, companions=companions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +121,8 @@ class Block:
     A block is the unit of work, and of resuming an interrupted job.
 
     file: index of the source file. index: position among the file's `blocks` blocks.
-    first_group, stop_group: half-open range of row groups; (0, 0) for a whole file.
+    first_group, stop_group: half-open range of row groups; (0, 0) for a whole file. In a token
+    file, of documents where it has an index, and of tokens where it has none.
     first_row: number of the block's first row within the file.
     bytes: estimated size of the text, for progress; it decides no byte.
     """

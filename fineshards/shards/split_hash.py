@@ -14,6 +14,7 @@ The key is the UTF-8 bytes of one of these:
     row             FILE:ROW in decimal: the file's position in the input and the row's in the file,
                     both from 0, such as 3:1017
     column:NAME     the value of that column as text
+    files:N         of an import: nothing is hashed; the documents of the first N files are test
 
 A document without a key (null id, null value, a URL without a host) takes its `row` key.
 """
@@ -76,6 +77,11 @@ def hash_keys(
         missing = keys.is_null().to_numpy(zero_copy_only=False)
         hashes[missing] = hash_keys(None, files[missing], rows[missing])
     return hashes
+
+
+def hash_files(files: npt.NDArray[np.int64], test_files: int) -> npt.NDArray[np.uint32]:
+    """What stands for the hashes of n documents if the first files are test: 0, or the largest."""
+    return np.where(files < test_files, 0, np.iinfo(np.uint32).max).astype(np.uint32)
 
 
 def host_names(urls: pa.Array) -> pa.Array:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import BinaryIO
+from urllib.parse import urlsplit
 
-from fineshards.errors import InputError, UsageError, with_escaped_bytes
+from fineshards.errors import FineshardsError, InputError, UsageError, with_escaped_bytes
 from fineshards.shards.records import SourceFile
-from fineshards.sources.gcs import check_generation, open_object
-from fineshards.sources.hub_errors import http_error, quiet_http_client
-from fineshards.storage.gcs_objects import SCHEME
+from fineshards.sources.patterns import check_same
+from fineshards.sources.places import is_url, place_of
 
 # Format and compression by file name extension. C4 and Dolma name JSON lines `.json.gz`.
 FORMATS = {
@@ -38,6 +41,7 @@ _COMPRESSIONS_OF = {
 # Bytes per request when a remote file is read sequentially. A request takes as long as receiving
 # a few megabytes.
 READ_AHEAD = 16 << 20
+_WEB = ("http://", "https://")
 READABLE = (
     ".parquet, .arrow, .feather; .warc, .wet, plain or with .gz; or .jsonl, .ndjson, .json, .csv, "
     ".tsv, .txt, plain or with .gz, .zst, .xz or .bz2"
@@ -53,7 +57,7 @@ def format_of(path: str) -> tuple[str, str]:
     """Returns (format, compression) for a file name; raises UsageError for an unknown extension."""
     found = _format(path)
     if found is None:
-        name = os.path.basename(path)
+        name = file_name(path)
         raise UsageError(
             f"{path}: cannot read a file named {name!r}; expected {READABLE}. "
             "Convert the file, or narrow the pattern to exclude it."
@@ -61,11 +65,17 @@ def format_of(path: str) -> tuple[str, str]:
     return found
 
 
+def file_name(path: str) -> str:
+    """The name of a file, without the query that a URL of a web server may end with."""
+    return os.path.basename(urlsplit(path).path if path.startswith(_WEB) else path)
+
+
 def _format(path: str) -> tuple[str, str] | None:
-    stem, compression = path, "none"
-    for ending, name in COMPRESSIONS.items():
-        if path.endswith(ending):
-            stem, compression = path.removesuffix(ending), name
+    name = file_name(path)
+    stem, compression = name, "none"
+    for ending, its_name in COMPRESSIONS.items():
+        if name.endswith(ending):
+            stem, compression = name.removesuffix(ending), its_name
     found = FORMATS.get(os.path.splitext(stem)[1])
     if found is None or compression not in _COMPRESSIONS_OF.get(found, (compression,)):
         return None
@@ -80,31 +90,34 @@ def describe_files(paths: Iterable[str]) -> list[SourceFile]:
     """
     files = []
     for index, path in enumerate(paths):
-        if (shown := with_escaped_bytes(path)) != path:
-            raise InputError(f"{shown}: the name is not valid UTF-8. Rename the file or folder.")
-        format_name, compression = format_of(path)
-        size, identity = _local_state(path)
-        files.append(SourceFile(index, path, size, identity, format_name, compression))
+        _check_name(path)
+        files.append(replace(describe_local_file(path, *format_of(path)), index=index))
     return files
+
+
+def describe_local_file(path: str, format_name: str, compression: str = "none") -> SourceFile:
+    """A local file with its size and identity; raises InputError as `describe_files` does."""
+    _check_name(path)
+    size, identity = _local_state(path)
+    return SourceFile(0, path, size, identity, format_name, compression)
+
+
+def _check_name(path: str) -> None:
+    if (shown := with_escaped_bytes(path)) != path:
+        raise InputError(f"{shown}: the name is not valid UTF-8. Rename the file or folder.")
 
 
 def check_unchanged(file: SourceFile) -> None:
     """Raises InputError if the file has changed since launch.
 
-    Files on the hub are addressed by commit and cannot change.
+    A file is as old as those that it cannot be read without.
     """
-    if file.path.startswith(SCHEME):
-        check_generation(file)
-        return
-    if "://" in file.path:
-        return
-    size, identity = _local_state(file.path)
-    if (size, identity) != (file.size, file.identity):
-        raise InputError(
-            f"{file.path} changed since the job was launched: it had {file.size} bytes and "
-            f"{file.identity}, now {size} bytes and {identity}. Restore the old file, or start "
-            "over with --overwrite."
-        )
+    for companion in file.companions:
+        check_unchanged(companion)
+    if is_url(file.path):
+        place_of(file.path).check(file)
+    else:
+        check_same(file, *_local_state(file.path))
 
 
 def open_file(file: SourceFile, read_ahead: int = READ_AHEAD) -> BinaryIO:
@@ -116,28 +129,11 @@ def open_file(file: SourceFile, read_ahead: int = READ_AHEAD) -> BinaryIO:
     """
     ahead = 0 if file.format == "parquet" else read_ahead
     try:
-        if "://" not in file.path:
-            return open(file.path, "rb")
-        if file.path.startswith(SCHEME):
-            return open_object(file, ahead)
-        return _open_on_hub(file, ahead)
+        if is_url(file.path):
+            return place_of(file.path).open_raw(file, ahead)
+        return open(file.path, "rb")
     except OSError as error:
         raise InputError(f"{file.path} cannot be opened: {error}.") from error
-
-
-def _open_on_hub(file: SourceFile, read_ahead: int) -> BinaryIO:
-    """Opens a file on the hub, which is read by range requests."""
-    quiet_http_client()
-    cache = "readahead" if read_ahead else "none"
-    try:
-        import fsspec  # slow, and only for files on the hub
-
-        opened: BinaryIO = fsspec.filesystem("hf").open(
-            file.path, "rb", size=file.size, cache_type=cache, block_size=read_ahead or READ_AHEAD
-        )
-    except http_error() as error:
-        raise InputError(f"{file.path} cannot be opened: {error}.") from error
-    return opened
 
 
 def _local_state(path: str) -> tuple[int, str]:
@@ -149,3 +145,21 @@ def _local_state(path: str) -> tuple[int, str]:
     if not stat.S_ISREG(state.st_mode):
         raise InputError(f"{path} is not a file. Exclude it.")
     return state.st_size, f"mtime:{state.st_mtime_ns}"
+
+
+@contextmanager
+def explain_failures(file: SourceFile) -> Iterator[None]:
+    """Turns errors of a disk, a connection or a library while reading `file` into InputError."""
+    try:
+        yield
+    except FineshardsError:
+        raise
+    except Exception as error:
+        if "://" not in file.path and not isinstance(error, OSError):
+            raise
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            raise  # from what is written meanwhile
+        raise InputError(
+            f"{file.path} cannot be read: {type(error).__name__}: {error}. "
+            "Check the disk or the network; run the same command again to resume the job."
+        ) from error

@@ -1,4 +1,4 @@
-"""Finds the input files that patterns and folders name, on a disk or on Cloud Storage.
+"""Finds the input files that patterns and folders name, on a disk or in any other place.
 
 No file is left out without a word. A pattern means the files that it matches. A folder means all
 data files below it, at any depth. What lies beside data is left out: see `is_beside_data`.
@@ -14,9 +14,15 @@ from dataclasses import replace
 
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.records import SourceFile
-from fineshards.sources.files import READABLE, describe_files, format_of, has_known_format
-from fineshards.sources.gcs import FoundObject, find_below, find_objects
-from fineshards.storage.gcs_objects import SCHEME
+from fineshards.sources.files import (
+    READABLE,
+    describe_files,
+    describe_local_file,
+    format_of,
+    has_known_format,
+)
+from fineshards.sources.patterns import FoundFile
+from fineshards.sources.places import is_url, place_of
 
 # Beside data files: descriptions for people, and those that the Hugging Face hub writes.
 _DESCRIPTION = re.compile(
@@ -34,7 +40,7 @@ def find_files(patterns: Sequence[str]) -> list[SourceFile]:
     seen: dict[str, str] = {}
     files: list[SourceFile] = []
     for pattern in patterns:
-        matches = _find_stored(pattern) if pattern.startswith(SCHEME) else _find_local(pattern)
+        matches = _find_stored(pattern) if is_url(pattern) else _find_local(pattern)
         if not matches:
             raise UsageError(
                 f"--input {pattern}: no file matches. Check the path, "
@@ -42,8 +48,7 @@ def find_files(patterns: Sequence[str]) -> list[SourceFile]:
             )
         for match in matches:
             # Links are resolved only to find duplicates: a link's target may have no extension.
-            remote = match.path.startswith(SCHEME)
-            target = match.path if remote else os.path.realpath(match.path)
+            target = match.path if is_url(match.path) else os.path.realpath(match.path)
             if target in seen:
                 raise UsageError(
                     f"{match.path} is matched twice, by --input {seen[target]} and --input "
@@ -52,6 +57,24 @@ def find_files(patterns: Sequence[str]) -> list[SourceFile]:
             seen[target] = pattern
             files.append(replace(match, index=len(files)))
     return files
+
+
+def find_file(path: str, format_name: str) -> SourceFile | None:
+    """The file at a path, of a format, whatever its name; None if there is none.
+
+    Raises InputError for one that cannot be inspected.
+    """
+    if not is_url(path):
+        return describe_local_file(path, format_name) if os.path.lexists(path) else None
+    try:
+        found = [each for each in place_of(path).find(path).files if each.path == path]
+    except UsageError:  # there is no such file, in the words of its place
+        return None
+    return (
+        SourceFile(0, path, found[0].size, found[0].identity, format_name, "none")
+        if found
+        else None
+    )
 
 
 def is_beside_data(name: str) -> bool:
@@ -90,11 +113,6 @@ def walk(folder: str) -> Iterator[str]:
 
 
 def _find_local(pattern: str) -> list[SourceFile]:
-    if "://" in pattern:
-        raise UsageError(
-            f"--input {pattern}: only local paths and gs:// can be read by pattern. "
-            "For a dataset on the Hugging Face Hub, use --dataset."
-        )
     found = glob.glob(pattern, recursive=True)
     # `glob` takes a folder that ** may stand for on trust.
     matching = {os.path.abspath(path) for path in found if os.path.lexists(path)}
@@ -111,12 +129,13 @@ def _find_local(pattern: str) -> list[SourceFile]:
 
 
 def _find_stored(pattern: str) -> list[SourceFile]:
-    found, below = find_objects(pattern)
-    _check_covered(pattern, {each.path for each in below if not is_beside_data(each.name)})
-    if not found and (inside := find_below(pattern)):
-        found = [each for each in inside if not is_beside_data(each.name)]
-        _check_folder(pattern, [each.path for each in found])
-    return [_describe(each) for each in found]
+    found = place_of(pattern).find(pattern)
+    _check_covered(pattern, {each.path for each in found.beside if not is_beside_data(each.name)})
+    files = found.files
+    if found.is_folder:
+        files = [each for each in files if not is_beside_data(each.name)]
+        _check_folder(pattern, [each.path for each in files])
+    return [_describe(each) for each in files]
 
 
 def _check_folder(folder: str, paths: Sequence[str]) -> None:
@@ -150,7 +169,7 @@ def some(paths: Sequence[str]) -> str:
     return ", ".join(paths[:3]) + more
 
 
-def _describe(found: FoundObject) -> SourceFile:
+def _describe(found: FoundFile) -> SourceFile:
     format_name, compression = format_of(found.path)
     if found.encoding not in ("", "identity"):
         # As `gcloud storage cp --gzip-local` uploads: the name describes the content, and the

@@ -31,12 +31,11 @@ from fineshards.sources.hub_errors import (
     hub_failures,
     quiet_hub,
 )
+from fineshards.sources.hub_files import content_hash, pin
 from fineshards.storage.temporary import temporary_room
 
 # The hub refuses to describe more than 1,000 paths in one request.
 PATHS_PER_REQUEST = 500
-# A launch should not hang on a hub that accepts connections and never responds.
-TIMEOUT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -106,30 +105,13 @@ def _resolve_repository(request: DatasetRequest) -> ResolvedDataset:
             f"but {found}."
         )
     with hub_failures(_flags_of(request)):
-        info = _pin(request)
+        info = pin(request.name, request.revision, _flags_of(request), "siblings", "cardData")
         repository, commit = info.id, info.sha
         config, urls, all_urls = _list_files(request, repository, commit)
         for url in urls:
             format_of(url)  # fails before the hub is queried about thousands of unusable files
         warning = _warning_of_left_out(request, info, all_urls)
         return ResolvedDataset(_describe_urls(urls, repository, commit), config, commit, warning)
-
-
-def _pin(request: DatasetRequest) -> Any:
-    """The repository's commit, current name (the hub redirects old ones), files and README.md."""
-    from huggingface_hub import HfApi
-
-    info = HfApi().dataset_info(
-        request.name,
-        revision=request.revision,
-        timeout=TIMEOUT_SECONDS,
-        expand=["sha", "siblings", "cardData"],
-    )
-    if info.sha is None:
-        raise InputError(
-            f"{_flags_of(request)}: the hub's answer does not contain the commit. Try again later."
-        )
-    return info
 
 
 def _list_files(
@@ -266,10 +248,8 @@ def _describe_urls(urls: list[str], repository: str, commit: str) -> list[Source
         raise InputError(
             f"{missing[0]}: the hub lists the file, but does not describe it. Try again later."
         )
-    # The content's SHA-256 where the hub has it (LFS), otherwise git's hash.
-    hashes = {url: info.lfs.sha256 if info.lfs else info.blob_id for url, info in found.items()}
     return [
-        SourceFile(index, url, found[url].size, f"etag:{hashes[url]}", *format_of(url))
+        SourceFile(index, url, found[url].size, content_hash(found[url]), *format_of(url))
         for index, url in enumerate(urls)
     ]
 

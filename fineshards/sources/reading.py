@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from types import ModuleType
 from typing import BinaryIO
 
 import pyarrow.compute as pc
 
-from fineshards.errors import FineshardsError, InputError
 from fineshards.shards.job import Columns
 from fineshards.shards.records import Block, SourceFile
-from fineshards.sources import arrow, csv, jsonl, parquet, text, warc
-from fineshards.sources.files import check_unchanged, open_file
+from fineshards.sources import arrow, csv, jsonl, parquet, text, token_index, token_streams, warc
+from fineshards.sources.files import check_unchanged, explain_failures, open_file
 from fineshards.sources.rows import Rows
+from fineshards.sources.token_lists import taken
 
 # Bytes per request while discovering: the first line of a remote file does not need READ_AHEAD, and
 # of Arrow only the metadata of each record batch is read.
@@ -34,6 +32,9 @@ _FORMATS: dict[str, ModuleType] = {
     "text": text,
     "warc": warc,
     "wet": warc,
+    "megatron": token_index,
+    "datatrove": token_index,
+    **dict.fromkeys(token_streams.STREAMS, token_streams),
 }
 
 
@@ -60,6 +61,8 @@ def read_block(file: SourceFile, columns: Columns, block: Block) -> Iterator[Row
 def _read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> Iterator[Rows]:
     """Yields the rows of a block, up to the row that the file is read to."""
     for rows in _FORMATS[file.format].read(file, opened, columns, block):
+        if columns.imported is not None and file.format in ("parquet", "arrow"):
+            rows = taken(file, columns.imported, rows)
         if file.stop_row is None:
             yield rows
             continue
@@ -89,21 +92,3 @@ class Head:
                     self.share = _FORMATS[file.format].share_read(file, opened, block, rows)
                     return
         self.share = 1.0
-
-
-@contextmanager
-def explain_failures(file: SourceFile) -> Iterator[None]:
-    """Turns errors of a disk, a connection or a library while reading `file` into InputError."""
-    try:
-        yield
-    except FineshardsError:
-        raise
-    except Exception as error:
-        if "://" not in file.path and not isinstance(error, OSError):
-            raise
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            raise  # from what is written meanwhile
-        raise InputError(
-            f"{file.path} cannot be read: {type(error).__name__}: {error}. "
-            "Check the disk or the network; run the same command again to resume the job."
-        ) from error

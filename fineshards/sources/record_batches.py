@@ -14,11 +14,13 @@ from fineshards.shards.job import Columns
 from fineshards.shards.measures import SCORE_COLUMN, URL_COLUMN
 from fineshards.shards.records import BadRow, SourceFile
 from fineshards.sources.rows import LABEL_COLUMNS, Rows
+from fineshards.sources.token_lists import check_lists, raw_lists
 
 
 def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> None:
     """Raises InputError unless a schema has all columns that are asked for, with usable types."""
-    wanted = [(columns.text, "Choose one with --text_column.")]
+    advice = "Choose one with --text_column." if columns.imported is None else "Give other files."
+    wanted = [(columns.text, advice)]
     if columns.id_required:
         wanted.append((columns.id, "Choose one with --id_column."))
     if columns.split is not None:
@@ -32,7 +34,9 @@ def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> None
                 f"{advice}"
             )
     text_type = schema.field(columns.text).type
-    if not is_text(text_type):
+    if columns.imported is not None:
+        check_lists(file, columns.text, text_type)
+    elif not is_text(text_type):
         raise InputError(
             f"{file.path}: column {columns.text!r} has type {text_type}, expected a string type. "
             "Choose the text column with --text_column."
@@ -59,6 +63,8 @@ def columns_to_read(
     schema: pa.Schema, columns: Columns, can_be_read: Callable[[str], bool] = lambda name: True
 ) -> list[str]:
     """The columns to read: those that were asked for, and others that the schema has, usable."""
+    if columns.imported is not None:
+        return [columns.text]
     named = {columns.text, *columns.others}
     if columns.split is not None:
         named.add(columns.split)
@@ -117,6 +123,8 @@ def rows_of(
     an error message, by its number.
     A row of which a value that was asked for is not valid UTF-8 is a bad row.
     """
+    if columns.imported is not None:
+        return raw_lists(batch.column(columns.text), numbers)
     texts = _as_text(batch.column(columns.text), pa.large_string())
     ids = pa.nulls(batch.num_rows, pa.string())
     # A column that may have another type, if no one asked for it, is not read.

@@ -16,7 +16,7 @@ from fineshards.shards.documents import source_schema
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.measures import Traits
 from fineshards.shards.records import BadRow
-from fineshards.shards.split_hash import hash_keys, hash_texts, host_names
+from fineshards.shards.split_hash import hash_files, hash_keys, hash_texts, host_names
 
 # Columns of FineWeb whose values are counted in the manifest, if a file has them.
 LABEL_COLUMNS = ("dump", "language")
@@ -32,14 +32,14 @@ BATCH_ROWS = 2048
 class Rows:
     """A record batch of consecutive rows.
 
-    numbers: row numbers within the file, int64, shape (n,). texts: large_string with nulls.
-    ids: string with nulls. split: values of the column that is read for the split key, string with
-    nulls; all null if there is none. labels: string arrays by column name. bad: rows that were left
-    out because they cannot be encoded. others: the columns of `Columns.others`, with the types of
-    the file. others_are_json: whether these are JSON texts instead, string with nulls. optional:
-    those of the columns of `Columns.optional` that the file has, with nulls: string, or float64 for
-    `SCORE_COLUMN`. nulls, dropped: rows that were left out because they have no text, or because a
-    recipe drops them.
+    numbers: row numbers within the file, int64, shape (n,). texts: large_string with nulls; of an
+    import the tokens as large_binary (`token_rows.py`). ids: string with nulls. split: values of
+    the column that is read for the split key, string with nulls; all null if there is none. labels:
+    string arrays by column name. bad: rows that were left out because they cannot be encoded.
+    others: the columns of `Columns.others`, with the types of the file. others_are_json: whether
+    these are JSON texts instead, string with nulls. optional: those of the columns of
+    `Columns.optional` that the file has, with nulls: string, or float64 for `SCORE_COLUMN`. nulls,
+    dropped: rows that were left out because they have no text, or because a recipe drops them.
     """
 
     numbers: npt.NDArray[np.int64]
@@ -86,7 +86,9 @@ class Rows:
         """
         files = np.full(len(self.numbers), file)
         columns: list[Any] = [files.astype(np.int32), self.numbers, self.ids]
-        if rule.key is not None:
+        if rule.test_files is not None:
+            columns.append(hash_files(files, rule.test_files))
+        elif rule.key is not None:
             columns.append(hash_keys(self._split_keys(rule.key), files, self.numbers))
         if rule.may_leak:
             columns.append(hash_texts(self.texts))
@@ -112,6 +114,13 @@ class Rows:
             dropped=self.dropped,
         )
 
+    @property
+    def text_bytes(self) -> int:
+        """The bytes of the texts in UTF-8; 0 where they are tokens."""
+        if pa.types.is_large_binary(self.texts.type):
+            return 0
+        return pc.sum(pc.binary_length(self.texts)).as_py() or 0
+
     def traits(self) -> Traits:
         """What statistics count of the rows beside their texts."""
         return Traits.of(self.numbers, self.labels, self.optional)
@@ -129,7 +138,7 @@ class Rows:
         return Counts(
             documents=len(self.numbers),
             tokens=int(lengths.sum()),
-            text_bytes=pc.sum(pc.binary_length(self.texts)).as_py() or 0,
+            text_bytes=self.text_bytes,
             labels=tuple(labels),
         )
 

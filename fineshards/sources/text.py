@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -12,6 +11,7 @@ import pyarrow as pa
 from fineshards.shards.job import Columns
 from fineshards.shards.records import Block, SourceFile
 from fineshards.sources.compression import explained, open_text
+from fineshards.sources.files import file_name
 from fineshards.sources.record_batches import check_columns, rows_of
 from fineshards.sources.rows import Rows
 
@@ -34,7 +34,7 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
     text = pa.array([content.removeprefix(_BYTE_ORDER_MARK)], pa.large_binary())
     # Without a check: what is not UTF-8 is a bad row.
     text = pa.Array.from_buffers(pa.large_string(), 1, text.buffers())
-    batch = pa.record_batch([text, pa.array([os.path.basename(file.path)])], schema=_SCHEMA)
+    batch = pa.record_batch([text, pa.array([file_name(file.path)])], schema=_SCHEMA)
     yield rows_of(batch, np.zeros(1, np.int64), columns)
 
 

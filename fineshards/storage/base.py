@@ -160,7 +160,7 @@ class Storage(ABC):
 
         check: called after the file was found and before it is deleted. What it raises ends the
         deletion. On gs:// only the version that was found is deleted, so a file that another job
-        wrote after a check that passed is kept.
+        wrote after a check that passed is kept; on s3:// a file with other bytes is kept.
         """
 
     @abstractmethod
@@ -257,16 +257,20 @@ class _NamedRanges:
         return self.storage.read_range(self.name, start, stop)
 
 
-def open_storage(root: str) -> Storage:
-    """The storage of an output folder: a local path, `~` for the home folder, or `gs://bucket/folder`.
+def open_storage(root: str, s3_endpoint: str | None = None) -> Storage:
+    """The storage of an output folder: a local path, or a URL of gs:// or s3://.
 
-    Raises UsageError for other schemes, and for gs:// without the libraries that it needs.
+    `~` is the home folder. s3_endpoint: the URL of the store that s3:// means; by default that of
+    the environment. Raises UsageError for other schemes, and for a scheme without the libraries
+    that it needs.
     """
     if (shown := with_escaped_bytes(root)) != root:
         raise UsageError(f"{shown}: the name of the folder is not valid UTF-8. Rename it.")
     scheme, separator, _ = root.partition("://")
-    if root.startswith("gs:") and not separator:
-        raise UsageError(f"{root}: give gs://bucket/folder as text. A Path drops one slash.")
+    if root.startswith(("gs:", "s3:")) and not separator:
+        raise UsageError(
+            f"{root}: give {root[:2]}://bucket/folder as text. A Path drops one slash."
+        )
     if not separator:
         from fineshards.storage.local import LocalStorage
 
@@ -276,6 +280,12 @@ def open_storage(root: str) -> Storage:
         from fineshards.storage.gcs import GcsStorage
 
         return GcsStorage(root)
+    if scheme == "s3":
+        require("boto3", "boto3", "s3")
+        from fineshards.storage.s3 import S3Storage
+
+        return S3Storage(root, s3_endpoint)
     raise UsageError(
-        f"{root}: {scheme}:// is not supported. Give a local folder or gs://bucket/folder."
+        f"{root}: {scheme}:// is not supported. Give a local folder, gs://bucket/folder or "
+        "s3://bucket/folder."
     )

@@ -1,28 +1,18 @@
 """An output folder on Google Cloud Storage.
 
-An object appears complete, when its upload or composition ends. Objects are created with
-`if_generation_match=0`: if another attempt created the object first, its bytes must be the same.
-The few that are replaced, when a dataset grows, are replaced in the generation that was found.
+Objects are created with `if_generation_match=0`, and replaced in the generation that was found.
 https://cloud.google.com/storage/docs/request-preconditions
 """
 
 from __future__ import annotations
 
 import io
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from itertools import islice
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from fineshards.errors import OutputError, UsageError
-from fineshards.storage.base import Entry, Part, Storage, always
-from fineshards.storage.checksums import (
-    checksum_from_base64,
-    checksum_to_base64,
-    file_checksum,
-)
+from fineshards.errors import OutputError
+from fineshards.storage.base import Entry, Part, always
 from fineshards.storage.gcs_folders import has_folders, make_folder, remove_folders
 from fineshards.storage.gcs_objects import (
     ObjectReader,
@@ -30,45 +20,17 @@ from fineshards.storage.gcs_objects import (
     bucket_of,
     explained,
     retry,
-    split_url,
     transfer,
 )
 from fineshards.storage.gcs_ranges import ObjectRanges
-from fineshards.storage.temporary import temporary_room
+from fineshards.storage.objects import ObjectStorage
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob
 
-# A file being written is kept in memory up to this size, then on the worker's disk, so that its
-# upload can restart from the beginning.
-_SPOOL_BYTES = 8 << 20
-# Cloud Storage has no request that deletes all objects below a prefix; threads delete them singly.
-_DELETE_THREADS = 32
-# Names that wait for these threads at most.
-_DELETE_QUEUE = 10_000
 
-
-class ExistsError(OutputError):
-    """An object exists with other content than the one to be written."""
-
-
-class GcsStorage(Storage):
+class GcsStorage(ObjectStorage["Blob"]):
     """An output folder `gs://bucket/prefix`."""
-
-    verifies_content = True
-    supports_mmap = False
-    composes = True
-
-    def __init__(self, root: str) -> None:
-        self.root = root.rstrip("/")
-        self._bucket, prefix = split_url(self.root)
-        if not self._bucket:
-            raise UsageError(f"{root} has no bucket name. Give gs://bucket/folder.")
-        self._prefix = f"{prefix}/" if prefix else ""
-
-    def path(self, name: str) -> str:
-        """See Storage."""
-        return f"{self.root}/{name}"
 
     def make_folders(self, folders: tuple[str, ...]) -> None:
         """Creates folders in a hierarchical bucket, or empty objects `folder/` in a flat one.
@@ -81,11 +43,6 @@ class GcsStorage(Storage):
                 make_folder(self.path(folder))
             else:
                 self.write(f"{folder}/", b"")
-
-    def size(self, name: str) -> int | None:
-        """See Storage."""
-        blob = self.find(name)
-        return None if blob is None else blob.size
 
     def version(self, name: str) -> str | None:
         """See Storage."""
@@ -110,26 +67,9 @@ class GcsStorage(Storage):
                     yield self.name_of(blob)
             yield from sorted(folder.removeprefix(self._prefix) for folder in listing.prefixes)
 
-    def open(self, name: str, read_ahead: int = 1 << 16) -> BinaryIO:
-        """See Storage."""
-        blob = self.find(name)
-        if blob is None:
-            raise self._missing(name)
-        return self.reader(blob, read_ahead)
-
     def open_ranges(self, name: str) -> ObjectRanges:
         """See Storage. Takes one request."""
-        blob = self.find(name)
-        if blob is None:
-            raise self._missing(name)
-        return ObjectRanges(blob)
-
-    def read(self, name: str) -> bytes:
-        """See Storage. Takes one request."""
-        content = self.read_if_there(name)
-        if content is None:
-            raise self._missing(name)
-        return content
+        return ObjectRanges(self.existing(name))
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
         """See Storage. Takes one request."""
@@ -161,49 +101,11 @@ class GcsStorage(Storage):
                     raise
                 return None
 
-    @contextmanager
-    def create(
-        self, name: str, durable: bool = True, over: str | None = None
-    ) -> Iterator[BinaryIO]:
-        """See Storage. Every object is durable."""
-        with temporary_room(), tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as content:
-            yield content  # type: ignore[misc]
-            self.upload(name, content, over)
-
-    def claim(self, name: str, content: bytes) -> bool:
-        """See Storage."""
-        try:
-            self.write(name, content)
-        except ExistsError:
-            return False
-        return True
-
-    def write(
-        self, name: str, content: bytes, durable: bool = True, over: str | None = None
-    ) -> int:
-        """See Storage. The checksum is the one that the server has confirmed."""
-        return checksum_from_base64(self.upload(name, io.BytesIO(content), over).crc32c)
-
-    def delete(self, name: str, check: Callable[[], object] = always) -> None:
-        """See Storage."""
-        found = self.find(name)
-        check()
-        if found is not None:
-            self.remove(found, retry())
-
     def delete_folder(self, name: str, check: Callable[[], object] = always) -> None:
         """See Storage."""
-        with (
-            explained("deleted", self.path(name)),
-            ThreadPoolExecutor(_DELETE_THREADS) as pool,
-        ):
-            found = self._list(f"{name}/")
-            # There may be millions of objects, and the pool would queue them all.
-            while chunk := list(islice(found, _DELETE_QUEUE)):
-                check()
-                list(pool.map(lambda blob: self.remove(blob, retry()), chunk))
-            if has_folders(self.root):
-                remove_folders(self.path(name))
+        super().delete_folder(name, check)
+        if has_folders(self.root):
+            remove_folders(self.path(name))
 
     def compose(
         self, name: str, header: bytes, parts: Sequence[Part], over: str | None = None
@@ -216,7 +118,7 @@ class GcsStorage(Storage):
     # -- used by fineshards/storage/gcs_compose.py
 
     def find(self, name: str) -> Blob | None:
-        """An object with its metadata, or None if there is none."""
+        """See ObjectStorage."""
         blob = self._look_up(name)
         return None if blob is None else self.described(blob)
 
@@ -236,59 +138,9 @@ class GcsStorage(Storage):
             blob = found
         return blob
 
-    def reader(self, blob: Blob, read_ahead: int) -> BinaryIO:
-        """Opens an object in the generation that `find` returned."""
-        return io.BufferedReader(ObjectReader(blob, blob.size), read_ahead)
-
-    def upload(self, name: str, content: Any, over: str | None = None) -> Blob:
-        """Creates an object from an open file; returns it with its metadata.
-
-        over: the generation that it replaces, if any. Raises OutputError if the object exists with
-        other bytes.
-        """
-        from google.api_core.exceptions import PreconditionFailed
-
-        content.seek(0)
-        checksum = checksum_to_base64(file_checksum(content))
-        size = content.tell()
-
-        def attempt() -> Blob:
-            blob = bucket_of(self.root).blob(self._prefix + name)
-            blob.upload_from_file(
-                content,
-                rewind=True,
-                size=size,
-                if_generation_match=int(over or 0),
-                checksum="crc32c",
-                crc32c_checksum_value=checksum,
-                retry=None,
-            )
-            return blob
-
-        with explained("written", self.path(name)):
-            try:
-                return self.described(transfer(attempt))
-            except PreconditionFailed:
-                return self.already_there(name, size, checksum)
-
-    def already_there(
-        self, name: str, size: int, checksum: str, if_missing: Callable[[], object] = always
-    ) -> Blob:
-        """The existing object because of which a request to create it failed with status 412.
-
-        Another attempt created it, or this one did and the response was lost. In both cases it has
-        the same bytes. Raises OutputError if it has other bytes, or if there is none; then it calls
-        `if_missing` first, which may know a better reason.
-        """
-        found = self._look_up(name)
-        if found is None:
-            if_missing()
-            raise OutputError(
-                f"{self.path(name)} was deleted while it was written. Run again when no one else "
-                "changes the output folder."
-            )
-        self.check_same(found, size, checksum)
-        return found
+    def reader(self, found: Blob, read_ahead: int) -> BinaryIO:
+        """See ObjectStorage."""
+        return io.BufferedReader(ObjectReader(found, found.size), read_ahead)
 
     def join_objects(
         self, name: str, sources: Sequence[Blob], over: str | None = None
@@ -314,8 +166,8 @@ class GcsStorage(Storage):
             return None
         return self.described(blob)
 
-    def remove(self, found: Blob, policy: Any) -> None:
-        """Deletes an object in the generation that was found or written.
+    def remove(self, found: Blob, seconds: float | None = None) -> None:
+        """See ObjectStorage.
 
         It is no error if that generation is gone, deleted (404) or replaced (412). The request is
         for the live object under a precondition, because one that names the generation itself
@@ -329,23 +181,31 @@ class GcsStorage(Storage):
             suppress(NotFound, PreconditionFailed),
         ):
             bucket_of(self.root).blob(found.name).delete(
-                if_generation_match=found.generation, retry=policy
+                if_generation_match=found.generation, retry=retry(seconds)
             )
 
-    def check_same(self, found: Blob, size: int, checksum: str) -> None:
-        """Raises OutputError unless an object that was created or found has this content."""
-        if (found.size, found.crc32c) != (size, checksum):
-            raise ExistsError(
-                f"{self.path(self.name_of(found))} already exists with other content: it has "
-                f"{_content(found.size, found.crc32c)}, this job has {_content(size, checksum)}. "
-                "If another job writes to this folder, choose another --output; otherwise start "
-                "again with --overwrite."
-            )
+    def _put(
+        self, name: str, content: Any, size: int, checksum: str, over: str | None
+    ) -> Blob | None:
+        from google.api_core.exceptions import PreconditionFailed
 
-    def name_of(self, blob: Blob) -> str:
-        """The name of an object, relative to the output folder."""
-        name: str = blob.name.removeprefix(self._prefix)
-        return name
+        def attempt() -> Blob:
+            blob = bucket_of(self.root).blob(self._prefix + name)
+            blob.upload_from_file(
+                content,
+                rewind=True,
+                size=size,
+                if_generation_match=int(over or 0),
+                checksum="crc32c",
+                crc32c_checksum_value=checksum,
+                retry=None,
+            )
+            return blob
+
+        try:
+            return self.described(transfer(attempt))
+        except PreconditionFailed:
+            return None
 
     def _look_up(self, name: str) -> Blob | None:
         from google.api_core.exceptions import NotFound
@@ -363,18 +223,9 @@ class GcsStorage(Storage):
     def _list(self, prefix: str) -> Iterator[Blob]:
         yield from bucket_of(self.root).list_blobs(prefix=self._prefix + prefix, retry=retry())
 
-    def _missing(self, name: str) -> OutputError:
-        return OutputError(
-            f"{self.path(name)} cannot be read: there is no such object. Check the name, or build "
-            "the dataset again."
-        )
+    def _explained(self, what: str, url: str) -> AbstractContextManager[None]:
+        return explained(what, url)
 
 
 def _is_described(blob: Blob) -> bool:
     return None not in (blob.size, blob.crc32c, blob.generation)
-
-
-def _content(size: int | None, checksum: str | None) -> str:
-    """Size and checksum in words, as far as the server has said them."""
-    length = "an unknown number of bytes" if size is None else f"{size} bytes"
-    return f"{length} with {'unknown crc32c' if checksum is None else f'crc32c {checksum}'}"

@@ -8,20 +8,18 @@ from __future__ import annotations
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from fineshards.errors import OutputError
 from fineshards.storage.base import TEMPORARY, Part
 from fineshards.storage.checksums import (
     checksum_from_base64,
     checksum_to_base64,
-    copy_with_checksum,
-    crc32c,
     crc32c_combine,
 )
-from fineshards.storage.gcs_objects import explained, reason, retry
+from fineshards.storage.found_parts import READ_BYTES, FoundPart, find_parts, write_parts
+from fineshards.storage.gcs_objects import explained, reason
 from fineshards.storage.temporary import temporary_room
 
 if TYPE_CHECKING:
@@ -31,22 +29,8 @@ if TYPE_CHECKING:
 
 # The most objects that one request can join.
 _MAX_COMPONENTS = 32
-# Bytes per request for a cut part, and the most bytes of an upload to keep in memory.
-_READ_BYTES = 16 << 20
 # How long to retry deleting a component; after that it is left for the end of the job.
 _CLEANUP_SECONDS = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A part and the object that holds it."""
-
-    part: Part
-    blob: Blob
-
-    @property
-    def whole(self) -> bool:
-        return (self.part.start, self.part.stop) == (0, self.blob.size)
 
 
 def compose(
@@ -75,11 +59,11 @@ class _Composition:
         self._made: dict[str, Blob | None] = {}
 
     def run(self, header: bytes, parts: Sequence[Part]) -> int:
-        found = [self._find(part) for part in parts]
+        found = find_parts(self._storage, self._name, parts)
         if not any(one.whole for one in found):
             # No part can be joined on the server, so the whole file is uploaded.
             with self._storage.create(self._name, over=self._over) as content:
-                return _write(self._storage, header, found, content)
+                return write_parts(self._storage, header, found, content)
         try:
             components = list(self._components(header, found))
             while len(components) > _MAX_COMPONENTS:
@@ -95,29 +79,18 @@ class _Composition:
         finally:
             self._delete_components()
 
-    def _find(self, part: Part) -> _Found:
-        blob = self._storage.find(part.name)
-        if blob is None or blob.size < part.stop:
-            state = "does not exist" if blob is None else f"has {blob.size} bytes"
-            raise OutputError(
-                f"{self._storage.path(part.name)} {state}, expected at least {part.stop} bytes for "
-                f"{self._name}. Someone changed the checkpoints folder; start again with "
-                "--overwrite."
-            )
-        return _Found(part, blob)
-
-    def _components(self, header: bytes, found: list[_Found]) -> Iterator[Blob]:
+    def _components(self, header: bytes, found: list[FoundPart[Blob]]) -> Iterator[Blob]:
         """The objects to join: whole files as they are, everything between them uploaded."""
         for whole, group in groupby(found, key=lambda one: one.whole):
             run = list(group)
             if not whole or header:
                 cut = [] if whole else run
-                with temporary_room(), tempfile.SpooledTemporaryFile(_READ_BYTES) as content:
-                    _write(self._storage, header, cut, content)  # type: ignore[arg-type]
+                with temporary_room(), tempfile.SpooledTemporaryFile(READ_BYTES) as content:
+                    write_parts(self._storage, header, cut, content)  # type: ignore[arg-type]
                     yield self._component(self._storage.upload, content)
                 header = b""
             if whole:
-                yield from (one.blob for one in run)
+                yield from (one.stored for one in run)
 
     def _component(self, make: Callable[[str, Any], Blob], content: Any) -> Blob:
         """Makes a component under a name of its own."""
@@ -183,19 +156,7 @@ class _Composition:
             try:
                 component = made or self._storage.find(name)
                 if component is not None:
-                    self._storage.remove(component, retry(_CLEANUP_SECONDS))
+                    self._storage.remove(component, _CLEANUP_SECONDS)
             except OutputError:
                 # The job's final step deletes what is left.
                 return
-
-
-def _write(storage: GcsStorage, header: bytes, found: Sequence[_Found], target: BinaryIO) -> int:
-    """Writes a header and parts; returns the checksum of all of it."""
-    target.write(header)
-    checksum = crc32c(header)
-    for one in found:
-        size = one.part.stop - one.part.start
-        source = storage.reader(one.blob, min(size, _READ_BYTES))
-        source.seek(one.part.start)
-        checksum = copy_with_checksum(source, size, target, checksum)
-    return checksum

@@ -7,7 +7,6 @@ local runs do not need it.
 from __future__ import annotations
 
 import functools
-import io
 import logging
 import os
 import threading
@@ -17,6 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fineshards.errors import FineshardsError, OutputError
+from fineshards.storage.range_reader import RangeReader
 
 if TYPE_CHECKING:
     from google.api_core.exceptions import NotFound
@@ -211,7 +211,7 @@ def reason(error: BaseException) -> str:
     return " ".join(text.split()).rstrip(".")
 
 
-class ObjectReader(io.RawIOBase):
+class ObjectReader(RangeReader):
     """One generation of an object; each read is a range request for exactly those bytes.
 
     Every request names the generation, so bytes of two versions are never mixed. Errors are raised
@@ -219,49 +219,7 @@ class ObjectReader(io.RawIOBase):
     """
 
     def __init__(self, blob: Blob, size: int, kind: type[FineshardsError] = OutputError) -> None:
-        super().__init__()
-        self._blob = blob
-        self._size = size
-        self._kind = kind
-        self._position = 0
-
-    def readable(self) -> bool:
-        """See io.IOBase."""
-        return True
-
-    def seekable(self) -> bool:
-        """See io.IOBase."""
-        return True
-
-    def tell(self) -> int:
-        """See io.IOBase."""
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """See io.IOBase."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        self._position = max(base + offset, 0)
-        return self._position
-
-    def readall(self) -> bytes:
-        """See io.RawIOBase. Takes one request."""
-        count = max(self._size - self._position, 0)
-        content = self._download(count) if count else b""
-        self._position += count
-        return content
-
-    def readinto(self, buffer: Any) -> int:
-        """See io.RawIOBase. Takes one request."""
-        count = min(len(buffer), self._size - self._position)
-        if count <= 0:
-            return 0
-        content = self._download(count)
-        buffer[:count] = content
-        self._position += count
-        return count
-
-    def _download(self, count: int) -> bytes:
-        return download_range(self._blob, self._position, self._position + count, self._kind)
+        super().__init__(size, lambda start, stop: download_range(blob, start, stop, kind))
 
 
 def download_range(

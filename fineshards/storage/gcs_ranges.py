@@ -1,15 +1,13 @@
 """Byte ranges of objects of Google Cloud Storage, thousands per second.
 
-The client library needs milliseconds of processor time per request. Here a request is one send on
-a connection of the thread's own, and the response is read straight from it. Only the response that
-is expected is understood: status 206 and the range's length. After any other, and after a broken
-connection, the library makes the request again, with its retries and error messages.
+The client library needs milliseconds of processor time per request. Here a request is one send
+(`range_requests.py`). After any response but the expected one, and after a broken connection, the
+library makes the request again, with its retries and error messages.
 """
 
 from __future__ import annotations
 
 import functools
-import http.client
 import os
 import ssl
 import threading
@@ -17,24 +15,17 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from fineshards.storage.gcs_objects import bucket_of, client, credentials, download_range
+from fineshards.storage.range_requests import exchange
 
 if TYPE_CHECKING:
-    import socket
-
     from google.cloud.storage import Blob
 
-_SECONDS = 60.0
-# More than the headers of a response; small responses arrive in one read.
-_READ_BYTES = 1 << 16
-
-_connections = threading.local()
 # Otherwise all threads would renew an expired token at the same time.
 _renewing = threading.Lock()
 
 
 def _forget_in_child() -> None:
     global _renewing
-    _connections.__dict__.clear()
     _renewing = threading.Lock()
 
 
@@ -74,55 +65,12 @@ class ObjectRanges:
         """The range, from this thread's connection; None after any other response."""
         from google.auth.exceptions import GoogleAuthError
 
-        kept: dict[str, socket.socket] = _connections.__dict__
-        connection = kept.pop(self._origin, None)
-        content, reusable = None, False
         try:
             headers = _credential_headers(self._url)
-            more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-            request = f"{self._request}{more}Range: bytes={start}-{stop - 1}\r\n\r\n"
-            connection = connection or _connect(self._origin)
-            connection.sendall(request.encode("latin1"))
-            content, reusable = _receive(connection, stop - start)
-        except (OSError, http.client.HTTPException, GoogleAuthError):
-            pass
-        if connection is not None and reusable:
-            kept[self._origin] = connection
-        elif connection is not None:
-            connection.close()
-        return content
-
-
-def _receive(connection: socket.socket, count: int) -> tuple[bytearray | None, bool]:
-    """The body of a response, and whether the connection can be used again.
-
-    The body is None unless the response is 206 with `count` bytes.
-    """
-    received = b""
-    while (end := received.find(b"\r\n\r\n")) < 0:
-        more = connection.recv(_READ_BYTES)
-        if not more or len(received) > _READ_BYTES:
-            return None, False
-        received += more
-    status, _, lines = received[:end].lower().partition(b"\r\n")
-    fields = dict(line.split(b":", 1) for line in lines.split(b"\r\n") if b":" in line)
-    filled = len(received) - end - 4
-    if (
-        not status.startswith(b"http/1.1 206")
-        or fields.get(b"content-length", b"").strip() != b"%d" % count
-        or b"transfer-encoding" in fields
-        or filled > count
-    ):
-        return None, False
-    content = bytearray(count)
-    content[:filled] = received[end + 4 :]
-    room = memoryview(content)
-    while filled < count:
-        got = connection.recv_into(room[filled:])
-        if not got:
-            return None, False
-        filled += got
-    return content, fields.get(b"connection", b"").strip() != b"close"
+        except GoogleAuthError:
+            return None
+        more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        return exchange(self._origin, self._request + more, start, stop, _trusted)
 
 
 def _credential_headers(url: str) -> dict[str, str]:
@@ -138,18 +86,6 @@ def _renewal_request(*arguments: Any, **options: Any) -> Any:
     from google.auth.transport.requests import Request
 
     return Request()(*arguments, **options)
-
-
-def _connect(origin: str) -> socket.socket:
-    scheme, _, host = origin.partition("://")
-    opened: http.client.HTTPConnection
-    if scheme == "https":
-        opened = http.client.HTTPSConnection(host, timeout=_SECONDS, context=_trusted())
-    else:
-        opened = http.client.HTTPConnection(host, timeout=_SECONDS)
-    opened.connect()
-    connection: socket.socket = opened.sock
-    return connection
 
 
 @functools.cache

@@ -175,6 +175,15 @@ class LocalStorage(Storage):
             if temporary:
                 Path(temporary).unlink(missing_ok=True)
 
+    def link(self, name: str, target: str) -> None:
+        """Makes a link to a file elsewhere, relative to where the link is; replaces another one."""
+        path = self.path(name)
+        with self._temporary(name) as temporary:
+            # To the real places, because links on the way would change what `..` means.
+            folder = os.path.realpath(os.path.dirname(path))
+            os.symlink(os.path.relpath(os.path.realpath(target), folder), temporary)
+            os.replace(temporary, path)
+
     def _check_same(self, name: str, temporary: str) -> None:
         """Raises OutputError unless another attempt has written the same file by now."""
         try:

@@ -32,6 +32,7 @@ def refuse_impossible(config: BuildConfig) -> None:
     from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions, WorkerOptions
 
     local = [("--output", config.folder), *(("--input", path) for path in config.patterns)]
+    local += [("--test_input", path) for path in config.test_patterns]
     if config.dataset and os.path.isdir(config.dataset):
         local.append(("--dataset", config.dataset))
     for flag, path in local:

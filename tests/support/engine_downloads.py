@@ -1,4 +1,4 @@
-"""Prism and Flink for tests: downloaded and built once, into a cache outside the repository.
+"""Prism, Flink and MinIO for tests: built once, into a cache outside the repository.
 
 The cache is $FINESHARDS_ENGINES, or fineshards/engines in the user's cache folder. An entry gets
 its final name when it is complete.
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import apache_beam
 
+_MINIO = "v0.0.0-20260212201848-7aac2a2c5b7c"
 _POM = Path(__file__).with_name("flink-pom.xml")
 
 # Packages of Java that Flink and Beam access by reflection (as in Flink's bin/config.sh).
@@ -58,6 +59,17 @@ def flink_jar() -> Path:
             settings = [f"-Doutput={unfinished}", f"-Dopened={opened}"]
             _run(["mvn", "-B", "-q", "-f", str(_POM), "package", *settings], os.environ)
     return folder / "flink.jar"
+
+
+def minio() -> Path:
+    """The program `minio`, of the last release; takes minutes to build. Raises MissingError."""
+    folder = _cache() / f"minio-{_MINIO}"
+    if not folder.exists():
+        _need("go", "it builds MinIO")
+        with _appears(folder) as unfinished:
+            package = f"github.com/minio/minio@{_MINIO}"
+            _run(["go", "install", package], os.environ | {"GOBIN": str(unfinished)})
+    return folder / "minio"
 
 
 def _cache() -> Path:

@@ -2,6 +2,7 @@
 
 It adds what the real service has and fake-gcs-server lacks: preconditions of compose and delete,
 the limit of 32 components, one storage class per composition, and folders. It records all requests.
+The one for S3 is in `s3_proxy.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from support.gcs_server import gcs_server
@@ -67,6 +68,13 @@ class Request:
 @dataclass
 class Proxy:
     """A running proxy. address: its URL for clients. upstream: host and port of the server."""
+
+    # Of the storage that it stands for, what the tests of all kinds need: requests as patterns, and
+    # the module that retries them.
+    scheme: ClassVar[str] = "gs"
+    upload: ClassVar[str] = "^POST /upload"
+    download: ClassVar[str] = "alt=media"
+    client: ClassVar[str] = "fineshards.storage.gcs_objects"
 
     address: str
     upstream: str
@@ -121,6 +129,11 @@ class Proxy:
         answer = self.ask("GET", f"/storage/v1/b/{bucket}/o?maxResults=100000")
         return sorted(item["name"] for item in json.loads(answer.body).get("items", []))
 
+    def remove(self, bucket: str, name: str) -> None:
+        """Deletes an object, if it is there."""
+        path = f"/storage/v1/b/{bucket}/o/{quote(name, safe='')}"
+        assert self.ask("DELETE", path).status in (200, 204, 404)
+
     def content(self, bucket: str, name: str) -> bytes:
         """The bytes of an object."""
         path = f"/storage/v1/b/{bucket}/o/{quote(name, safe='')}?alt=media"
@@ -143,8 +156,11 @@ def _json(content: dict[str, Any]) -> Answer:
     return Answer(200, [("Content-Type", "application/json")], json.dumps(content).encode())
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
+    """Serves one connection, on behalf of Cloud Storage."""
+
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     proxy: Proxy
 
     def setup(self) -> None:
@@ -163,13 +179,11 @@ class _Handler(BaseHTTPRequestHandler):
             return
         body = self.rfile.read(length)
         if isinstance(fault, int):
-            self._answer(_problem(fault, f"injected status {fault}"))
+            self._answer(self._problem(fault, f"injected status {fault}"))
             return
         if callable(fault):
             fault()
         answer = self._serve(line, body)
-        if answer.status == 404 and self._missing_bucket(self.path):
-            answer = _problem(404, "The specified bucket does not exist.")
         if isinstance(fault, LeaveOut):
             content = json.loads(answer.body)
             kept = {key: value for key, value in content.items() if key not in fault.fields}
@@ -180,9 +194,18 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._answer(answer, cut=fault == CUT_DOWNLOAD)
 
-    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _handle  # noqa: N815
+    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = _handle  # noqa: N815
+
+    def _problem(self, status: int, message: str) -> Answer:
+        return _problem(status, message)
 
     def _serve(self, line: str, body: bytes) -> Answer:
+        answer = self._serve_object(body)
+        if answer.status == 404 and self._missing_bucket(self.path):
+            answer = _problem(404, "The specified bucket does not exist.")
+        return answer
+
+    def _serve_object(self, body: bytes) -> Answer:
         proxy = self.proxy
         split = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(split.query).items()}
@@ -287,16 +310,19 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, answer: Answer, cut: bool = False) -> None:
         self.send_response(answer.status)
+        head = self.command == "HEAD"
         for name, value in answer.headers:
-            if name.lower() not in ("content-length", "transfer-encoding", "connection", "date"):
+            if name.lower() not in ("transfer-encoding", "connection", "date") and (
+                head or name.lower() != "content-length"
+            ):
                 self.send_header(name, value)
-        if answer.status != 204:
+        if answer.status != 204 and not head:
             self.send_header("Content-Length", str(len(answer.body)))
         self.end_headers()
         if cut:
             self.wfile.write(answer.body[: len(answer.body) // 2])
             self._hang_up()
-        else:
+        elif not head:
             self.wfile.write(answer.body)
 
     def _hang_up(self) -> None:
@@ -318,18 +344,25 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
+def proxy_server(kind: type[Handler]) -> Iterator[tuple[type[Handler], str]]:
+    """Serves at an address; the caller sets `proxy` of the handler that is yielded with it."""
+    handler = type("Handler", (kind,), {})
+    with _Server(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        try:
+            yield handler, f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
 def faulty_server(*buckets: str, hierarchical: bool = False) -> Iterator[Proxy]:
     """Runs a storage server with these buckets behind a proxy."""
-    handler = type("Handler", (_Handler,), {})
-    with _Server(("127.0.0.1", 0), handler) as server:
-        address = f"http://127.0.0.1:{server.server_address[1]}"
-        with gcs_server(*buckets, seen_as=address) as behind:
-            proxy = Proxy(address, behind.removeprefix("http://"), hierarchical)
-            handler.proxy = proxy
-            thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-            thread.start()
-            try:
-                yield proxy
-            finally:
-                server.shutdown()
-                thread.join()
+    with (
+        proxy_server(Handler) as (handler, address),
+        gcs_server(*buckets, seen_as=address) as behind,
+    ):
+        handler.proxy = Proxy(address, behind.removeprefix("http://"), hierarchical)
+        yield handler.proxy

@@ -73,6 +73,10 @@ def resolve(
     return {"name": name, "config": config, "split": split, "revision": revision}
 
 
+def find(*patterns: str) -> dict[str, Any]:
+    return {"patterns": patterns}
+
+
 def read_column(file: dict[str, Any], row_group: int, column: str) -> dict[str, Any]:
     return {"file": file, "row_group": row_group, "column": column}
 
@@ -82,19 +86,23 @@ def read_digest(file: dict[str, Any]) -> dict[str, Any]:
 
 
 def _answer(step: dict[str, Any]) -> Any:
-    import pyarrow.parquet as pq
-
     from fineshards.errors import FineshardsError
     from fineshards.sources.files import SourceFile, open_file
+    from fineshards.sources.finding import find_files
     from fineshards.sources.hub import DatasetRequest, resolve_dataset
+    from fineshards.storage.parquet import open_parquet
 
     try:
         if "name" in step:
             return asdict(resolve_dataset(DatasetRequest(**step)))
+        if "patterns" in step:
+            return [asdict(file) for file in find_files(step["patterns"])]
         with open_file(SourceFile(**step["file"])) as opened:
             if "column" in step:
-                parquet = pq.ParquetFile(opened)
-                table = parquet.read_row_group(step["row_group"], columns=[step["column"]])
+                # As the job does it: Arrow's own threads may abort a process that ends.
+                table = open_parquet(opened).read_row_group(
+                    step["row_group"], columns=[step["column"]], use_threads=False
+                )
                 return table.column(0).to_pylist()
             digest = hashlib.sha256()
             while chunk := opened.read(1 << 16):

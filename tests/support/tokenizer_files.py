@@ -23,7 +23,7 @@ from tokenizers import (
 
 from support.oracle import read_texts
 
-SAMPLE = Path(__file__).parent.parent.parent / "samples/debian_text.parquet"
+SAMPLE = Path(__file__).resolve().parent.parent.parent / "samples/debian_text.parquet"
 EOT = "<|endoftext|>"
 SPECIALS = [EOT, "<|im_start|>", "<|im_end|>"]
 ADDED = ["<tool_call>", "</tool_call>"]

@@ -1,0 +1,1 @@
+"""Datasets as files of other trainers. Nothing is tokenized again. No Beam."""

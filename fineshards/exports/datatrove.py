@@ -1,0 +1,57 @@
+"""datatrove's tokenized documents (datatrove/pipeline/tokens/tokenizer.py), which nanotron reads.
+
+`NAME.ds` holds the tokens. `NAME.ds.index` has the end of each document in tokens, u64.
+`NAME.ds.metadata` has three lines: `tokenizer|bytes per token`, the number of tokens, and that
+number for people.
+"""
+
+from __future__ import annotations
+
+from fineshards.exports.format import Format, Settings, Target, Written, write_tokens
+from fineshards.exports.parts import PartReader
+
+
+class Datatrove(Format):
+    """Read by datatrove's DatatroveFolderDataset."""
+
+    name = "datatrove"
+
+    def write(self, reader: PartReader, settings: Settings, target: Target) -> Written:
+        """See Format."""
+        part = reader.part
+        name = f"{part.split}/{part.index:05d}_unshuffled.ds"
+        ends = reader.ends()
+        with target.create(name) as file:
+            write_tokens(reader, file)
+        target.write(f"{name}.index", ends.astype("<u8"))
+        lines = (
+            f"{settings.tokenizer}|{settings.token_dtype.itemsize}",
+            str(part.tokens),
+            _for_people(part.tokens),
+        )
+        target.write(f"{name}.metadata", "\n".join(lines).encode())
+        return Written(len(ends))
+
+
+class Nanoset(Datatrove):
+    """The same files, for nanotron's Nanosets."""
+
+    name = "nanoset"
+
+    def advice(self, settings: Settings) -> list[str]:
+        """See Format."""
+        return [
+            "data_stages:",
+            "- data:",
+            "    dataset:",
+            "      dataset_folder: [FOLDER/train]",
+            f"      token_size_in_bytes: {settings.token_dtype.itemsize}",
+            f"      vocab_size: {settings.vocabulary}",
+            f"      return_positions: {'true' if settings.side == 'end' else 'false'}",
+        ]
+
+
+def _for_people(tokens: int) -> str:
+    """A count with three digits and a unit, as humanize.metric(tokens, unit="T") writes it."""
+    unit, digits = divmod(len(str(tokens)) - 1, 3)
+    return f"{tokens / 1000**unit:.{2 - digits}f} {('', 'k', 'M', 'G', 'T', 'P')[unit]}T"

@@ -1,0 +1,169 @@
+"""What a format is: how it cuts a stream into files, and what it writes of each part."""
+
+from __future__ import annotations
+
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from fineshards.exports.options import Side
+from fineshards.exports.parts import Part, PartReader, plan_by_documents, plan_by_tokens
+from fineshards.exports.record import FileRecord, PartRecord
+from fineshards.exports.stream import Stream
+from fineshards.shards.npy import DTYPES
+from fineshards.storage.base import Storage
+from fineshards.storage.checksums import checksum_to_base64
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options of an export in effect, and what formats need to know of the dataset.
+
+    side: whether the EOT is before each document or after it. tokens_per_file: None for one file
+    per split. eot: its token id. vocabulary: one more than the largest token id. tokenizer: name.
+    """
+
+    to: str
+    side: Side
+    dtype: str
+    tokens_per_file: int | None
+    sequence_length: int | None
+    link: bool
+    eot: int
+    vocabulary: int
+    tokenizer: str
+
+    @property
+    def token_dtype(self) -> np.dtype[np.unsignedinteger]:
+        """NumPy dtype of the tokens in the files, where the format has no other."""
+        return DTYPES[self.dtype]
+
+
+class Writer(io.RawIOBase):
+    """A file that counts its bytes and computes their checksum while they are written."""
+
+    def __init__(self, opened: Any) -> None:
+        super().__init__()
+        self._opened = opened
+        self.bytes = self.crc32c = 0
+
+    def writable(self) -> bool:
+        """See io.IOBase."""
+        return True
+
+    def tell(self) -> int:
+        """See io.IOBase."""
+        return self.bytes
+
+    def write(self, content: Any) -> int:
+        """Writes bytes or an array."""
+        count = memoryview(content).nbytes
+        if count:
+            self._opened.write(content)
+            self.bytes += count
+            self.crc32c = google_crc32c.extend(self.crc32c, np.frombuffer(content, np.uint8))
+        return count
+
+
+class Target:
+    """The files that a part of an export writes."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.files: list[FileRecord] = []
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[Writer]:
+        """A file to write. It appears when the body ends without an exception."""
+        with self.storage.create(name) as opened:
+            writer = Writer(opened)
+            yield writer
+        self.files.append(FileRecord(name, writer.bytes, checksum_to_base64(writer.crc32c)))
+
+    def write(self, name: str, *contents: bytes | npt.NDArray[Any]) -> None:
+        """Writes a small file."""
+        with self.create(name) as file:
+            for content in contents:
+                file.write(content)
+
+    def link(self, name: str, reader: PartReader) -> None:
+        """Makes a link to the shard that a part is."""
+        from fineshards.storage.local import LocalStorage
+
+        shard, source = reader.stream.shard(reader.part.index), reader.stream.dataset.storage
+        assert isinstance(self.storage, LocalStorage)
+        self.storage.link(name, source.path(shard.name))
+        self.files.append(FileRecord(name, shard.bytes, shard.crc32c, shard.name))
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a format has written of a part.
+
+    documents: None where it knows none. left_out: tokens that it has no room for. facts: JSON for
+    `Format.finish`.
+    """
+
+    documents: int | None = None
+    left_out: int = 0
+    facts: dict[str, Any] | None = None
+
+
+class Format(ABC):
+    """A format that datasets are exported to.
+
+    name: as in `--to`. sides: where the EOT may be; the first one is the default. cuts: whether
+    files end where documents end, or after a number of tokens. tokens_per_file: default, None for
+    one file per split, or `shard` for that of a shard. rows: whether `--sequence_length` is needed,
+    may be given, or has no meaning. links: whether `--link` works. dtypes: types of tokens that it
+    holds. most_ids: how many different ids it holds. libraries: packages whose versions
+    decide its bytes.
+    """
+
+    name: ClassVar[str]
+    sides: ClassVar[tuple[Side, ...]] = ("end", "begin")
+    cuts: ClassVar[Literal["documents", "tokens"]] = "documents"
+    tokens_per_file: ClassVar[int | Literal["shard"] | None] = 2_500_000_000
+    rows: ClassVar[Literal["needed", "allowed", "no"]] = "no"
+    links: ClassVar[bool] = False
+    dtypes: ClassVar[tuple[str, ...]] = ("uint32", "uint16")
+    most_ids: ClassVar[int] = 1 << 32
+    libraries: ClassVar[tuple[str, ...]] = ()
+
+    def plan(self, stream: Stream, settings: Settings) -> list[Part]:
+        """The parts of a stream."""
+        plan = plan_by_documents if self.cuts == "documents" else plan_by_tokens
+        return plan(stream, settings.tokens_per_file, settings.side)
+
+    def check(self, settings: Settings, parts: Sequence[Part]) -> None:
+        """Raises UsageError for parts that the format cannot hold."""
+        del settings, parts
+
+    @abstractmethod
+    def write(self, reader: PartReader, settings: Settings, target: Target) -> Written:
+        """Writes the files of a part."""
+
+    def finish(
+        self, split: str, records: Sequence[PartRecord], settings: Settings
+    ) -> Iterator[tuple[str, bytes]]:
+        """The files that index all parts of a split, as (name, content)."""
+        del split, records, settings
+        yield from ()
+
+    def advice(self, settings: Settings) -> list[str]:
+        """What the user of the files should know, one sentence per line."""
+        del settings
+        return []
+
+
+def write_tokens(reader: PartReader, file: Writer) -> None:
+    """Writes all tokens of a part."""
+    for chunk in reader.chunks():
+        file.write(chunk)

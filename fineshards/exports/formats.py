@@ -1,0 +1,89 @@
+"""The formats by name. A format's module is imported when it is used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from fineshards.errors import UsageError
+from fineshards.exports.format import Format, Settings
+from fineshards.exports.options import ExportOptions
+from fineshards.shards.job import Settings as DatasetSettings
+from fineshards.suggestions import did_you_mean
+
+_CLASSES = {
+    "megatron": ("megatron", "Megatron"),
+    "datatrove": ("datatrove", "Datatrove"),
+    "nanoset": ("datatrove", "Nanoset"),
+    "olmo": ("olmo", "Olmo"),
+    "llmc": ("token_bins", "Llmc"),
+    "nanogpt": ("token_bins", "NemoNanogpt"),
+    "modded-nanogpt": ("token_bins", "ModdedNanogpt"),
+    "raw": ("raw", "Raw"),
+    "mds": ("mds", "Mds"),
+    "litdata": ("litdata", "Litdata"),
+    "parquet": ("parquet", "Parquet"),
+    "hf-arrow": ("hf_arrow", "HfArrow"),
+}
+NAMES = tuple(_CLASSES)
+
+
+def format_of(name: str) -> Format:
+    """The format of a name; raises UsageError if there is none."""
+    if name not in _CLASSES:
+        raise UsageError(
+            f"--to {name}: there is no such format.{did_you_mean(name, NAMES)} There are "
+            f"{', '.join(NAMES)}."
+        )
+    module, kind = _CLASSES[name]
+    found: Format = getattr(import_module(f"fineshards.exports.{module}"), kind)()
+    return found
+
+
+def settle(options: ExportOptions, dataset: DatasetSettings) -> Settings:
+    """The options in effect; raises UsageError for those that the format cannot have."""
+    kind, tokenizer = format_of(options.to), dataset.tokenizer
+    wanted = options.dtype or (dataset.dtype if dataset.dtype in kind.dtypes else kind.dtypes[0])
+    _check_flags(options, kind)
+    if wanted not in kind.dtypes:
+        raise UsageError(f"--dtype {wanted}: --to {options.to} holds {kind.dtypes[0]} only.")
+    most = min(kind.most_ids, 1 << 16 if wanted == "uint16" else 1 << 32)
+    if tokenizer.size > most:
+        other = " Use --dtype uint32." if options.dtype and "uint32" in kind.dtypes else ""
+        raise UsageError(
+            f"--to {options.to} holds ids up to {most - 1:,} ({wanted}), and those of "
+            f"{tokenizer.name} go up to {tokenizer.size - 1:,}.{other}"
+        )
+    if options.link and wanted != dataset.dtype:
+        raise UsageError(
+            f"--link: the shards hold {dataset.dtype}, and --to {options.to} needs {wanted}. "
+            "Leave --link out, so that the tokens are copied."
+        )
+    per_file = options.tokens_per_file or (
+        dataset.shard_tokens if kind.tokens_per_file == "shard" else kind.tokens_per_file
+    )
+    return Settings(
+        options.to,
+        options.eot or kind.sides[0],
+        wanted,
+        per_file,
+        options.sequence_length,
+        options.link,
+        tokenizer.eot,
+        tokenizer.size,
+        tokenizer.name,
+    )
+
+
+def _check_flags(options: ExportOptions, kind: Format) -> None:
+    """Raises UsageError for flags that have no meaning for a format."""
+    to = f"--to {options.to}"
+    if options.eot is not None and options.eot not in kind.sides:
+        raise UsageError(f"--eot {options.eot}: {to} has the EOT at the {kind.sides[0]} only.")
+    if options.link and not kind.links:
+        raise UsageError(f"--link: {to} cannot point into other files. Leave --link out.")
+    if options.link and options.tokens_per_file:
+        raise UsageError("--link has one file per shard; leave --tokens_per_file out.")
+    if kind.rows == "needed" and options.sequence_length is None:
+        raise UsageError(f"{to} needs --sequence_length, the tokens per row.")
+    if kind.rows == "no" and options.sequence_length is not None:
+        raise UsageError(f"--sequence_length: {to} has no rows. Leave it out.")

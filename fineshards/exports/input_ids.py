@@ -1,0 +1,95 @@
+"""The column `input_ids`: rows of tokens as Arrow lists, for the formats that are Arrow's.
+
+A row is a document, or with `--sequence_length` so many tokens of the stream; the last one may be
+shorter. Tokens are int32, which trainers take as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from fineshards.errors import UsageError
+from fineshards.exports.format import Format, Settings
+from fineshards.exports.parts import Part, PartReader, plan_by_rows
+from fineshards.exports.stream import Stream
+
+# What is held in memory at a time, but for a document that is larger.
+_BATCH_TOKENS = 1 << 22
+# Offsets in a list array are int32.
+_LONGEST = (1 << 31) - 1 - _BATCH_TOKENS
+SCHEMA = pa.schema([pa.field("input_ids", pa.list_(pa.int32()))])
+
+
+class InputIds(Format):
+    """What the formats of this column have in common."""
+
+    sides = ("begin", "end")
+    tokens_per_file = "shard"
+    rows = "allowed"
+    most_ids = 1 << 31
+    libraries = ("pyarrow",)
+
+    def plan(self, stream: Stream, settings: Settings) -> list[Part]:
+        """See Format."""
+        length, size = settings.sequence_length, settings.tokens_per_file
+        if length is None:
+            return super().plan(stream, settings)
+        assert size is not None
+        return plan_by_rows(stream, length, -(-size // length), settings.side)
+
+
+def row_ends(reader: PartReader, sequence_length: int | None) -> npt.NDArray[np.int64]:
+    """Where each row ends, in tokens of the part: int64, shape (rows,).
+
+    Raises UsageError for a row that a list cannot hold.
+    """
+    tokens = reader.part.tokens
+    if sequence_length is None:
+        ends = reader.ends()
+    else:
+        ends = np.append(np.arange(sequence_length, tokens, sequence_length), tokens)
+    if (longest := int(np.diff(ends, prepend=0).max(initial=0))) > _LONGEST:
+        raise UsageError(
+            f"a row of {reader.part.split} would have {longest:,} tokens, and a list of Arrow "
+            f"holds at most {_LONGEST:,}. Give --sequence_length, or a smaller one."
+        )
+    return ends
+
+
+def batches(reader: PartReader, ends: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+    """The rows of a part, some millions of tokens at a time. Depends on the rows alone."""
+    # A row is in the batch of its last token.
+    number = (ends - 1) // _BATCH_TOKENS
+    firsts = np.flatnonzero(np.diff(number, prepend=-1)).tolist()
+    chunks, left = reader.chunks(), np.zeros(0, reader.dtype)
+    begin = 0
+    for first, last in pairwise([*firsts, len(ends)]):
+        offsets = np.append(begin, ends[first:last]) - begin
+        begin = int(ends[last - 1])
+        tokens, left = _take(int(offsets[-1]), chunks, left)
+        lists = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(tokens))
+        yield pa.RecordBatch.from_arrays([lists], schema=SCHEMA)
+    # The reader records what it has read when it is asked for more.
+    assert next(chunks, None) is None
+
+
+def _take(
+    tokens: int,
+    chunks: Iterator[npt.NDArray[np.unsignedinteger]],
+    left: npt.NDArray[np.unsignedinteger],
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.unsignedinteger]]:
+    """The next tokens, from what is left of a chunk and from chunks; and what is left then."""
+    taken, filled = np.empty(tokens, np.int32), 0
+    while filled < tokens:
+        if not len(left):
+            left = next(chunks)
+        some = left[: tokens - filled]
+        taken[filled : filled + len(some)] = some
+        filled += len(some)
+        left = left[len(some) :]
+    return taken, left

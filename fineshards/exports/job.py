@@ -1,0 +1,294 @@
+"""An export as a job: its parts, each done once, and `export.json` at the end.
+
+Parts are independent, so any number of workers may do them, and a part that was finished by an
+earlier run is found finished. What was read is proven before the end: the checksums of all ranges
+of a shard, joined, must be the one in the dataset's manifest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from functools import cached_property
+from importlib.metadata import version
+
+from fineshards.errors import OutputError, UsageError
+from fineshards.exports.format import Format, Settings, Target
+from fineshards.exports.formats import format_of, settle
+from fineshards.exports.options import ExportOptions
+from fineshards.exports.parts import Part, PartReader
+from fineshards.exports.record import EXPORT_NAME, Export, FileRecord, PartRecord
+from fineshards.exports.stream import Read, Stream, splits_of
+from fineshards.shards import npy
+from fineshards.shards.dataset import Dataset
+from fineshards.shards.manifest import MANIFEST_NAME
+from fineshards.shards.records import ShardRecord
+from fineshards.storage.base import Storage, open_storage
+from fineshards.storage.checksums import checksum_to_base64, crc32c, crc32c_combine
+
+_CHECKPOINTS = "checkpoints"
+# Says which export an unfinished folder is.
+_CLAIM = f"{_CHECKPOINTS}/export.json"
+
+
+@dataclass(frozen=True)
+class ExportJob:
+    """An export that is ready to run. Small, because it is sent to each worker.
+
+    source: the dataset's folder. generation: of the dataset. storage: the folder of the export.
+    fingerprint: SHA-256, as hex, of what decides the bytes.
+    """
+
+    source: Storage
+    generation: int
+    storage: Storage
+    settings: Settings
+    parts: tuple[Part, ...]
+    fingerprint: str
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The dataset."""
+        return Dataset.open(self.source, self.generation)
+
+    @cached_property
+    def format(self) -> Format:
+        """The format."""
+        return format_of(self.settings.to)
+
+    @cached_property
+    def streams(self) -> dict[str, Stream]:
+        """The streams, by the names of their splits."""
+        return {name: Stream(self.dataset, name) for name in {part.split for part in self.parts}}
+
+    def __getstate__(self) -> dict[str, object]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def prepare(
+    source: str,
+    output: str,
+    options: ExportOptions,
+    generation: int | None = None,
+    s3_endpoint: str | None = None,
+) -> tuple[ExportJob, Export | None]:
+    """Plans an export and claims its folder; returns it, and its record if it is finished.
+
+    s3_endpoint: the URL of the store that s3:// means, for both folders; None for the default.
+    Raises UsageError for options that the format or the dataset cannot have, and for a folder that
+    holds anything else.
+    """
+    dataset = Dataset.open(open_storage(source, s3_endpoint), generation)
+    manifest, storage = dataset.manifest, open_storage(output, s3_endpoint)
+    settings = settle(options, manifest.settings)
+    _check_places(dataset.storage, storage, options)
+    streams = [Stream(dataset, split) for split in splits_of(dataset, options.split)]
+    for stream in streams:
+        if not stream.tokens:
+            raise UsageError(f"--split {stream.split}: the dataset has no tokens there.")
+    _check_links(streams, options)
+    kind = format_of(settings.to)
+    parts = tuple(part for stream in streams for part in kind.plan(stream, settings))
+    kind.check(settings, parts)
+    decides = {
+        "settings": {each.name: getattr(settings, each.name) for each in fields(settings)},
+        "splits": [stream.split for stream in streams],
+        "dataset": manifest.fingerprint,
+        # A redaction changes tokens, and not the fingerprint's job.
+        "shards": [(shard.name, shard.crc32c, shard.table_crc32c) for shard in manifest.shards],
+        "libraries": {name: version(name) for name in kind.libraries},
+    }
+    fingerprint = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+    job = ExportJob(dataset.storage, manifest.generation, storage, settings, parts, fingerprint)
+    return job, _claim(job)
+
+
+def _check_places(source: Storage, storage: Storage, options: ExportOptions) -> None:
+    """Raises UsageError for an output that is in the dataset, or where links cannot be."""
+    real, dataset = (
+        os.path.realpath(place.root) if place.supports_mmap else place.root
+        for place in (storage, source)
+    )
+    if f"{real}/".startswith(f"{dataset}/"):
+        raise UsageError(
+            f"--output {storage.root} is in the dataset's folder. Choose another folder."
+        )
+    if storage.size(MANIFEST_NAME) is not None:
+        raise UsageError(f"--output {storage.root} holds a dataset. Choose another folder.")
+    if options.link and not (source.supports_mmap and storage.supports_mmap):
+        raise UsageError(
+            f"--link: {source.root} and {storage.root} must both be on a local disk. Leave --link "
+            "out, so that the tokens are copied."
+        )
+
+
+def _check_links(streams: list[Stream], options: ExportOptions) -> None:
+    """Raises UsageError for links to shards that are longer by now than in their generation."""
+    for stream in streams if options.link else ():
+        for number in range(len(stream.positions)):
+            shard, storage = stream.shard(number), stream.dataset.storage
+            found = storage.size(shard.name)
+            if found != shard.bytes:
+                raise UsageError(
+                    f"--link: {storage.path(shard.name)} has {found or 0:,} bytes, and had "
+                    f"{shard.bytes:,} in this generation. Leave --link out, so that the tokens are "
+                    "copied, or export the latest generation."
+                )
+
+
+def _claim(job: ExportJob) -> Export | None:
+    """Makes the output folder this export's; returns its record if it is finished."""
+    storage = job.storage
+    finished = Export.load(storage)
+    if finished is not None and finished.fingerprint != job.fingerprint:
+        raise UsageError(
+            f"{storage.root} holds another export ({finished.to}). Choose another --output, or "
+            "delete the folder."
+        )
+    if finished is not None:
+        wrong = [file for file in finished.files if storage.size(file.name) != file.bytes]
+        if not wrong:
+            # An export that was killed just after its record leaves them behind.
+            storage.delete_folder(_CHECKPOINTS)
+            return finished
+        for file in wrong:
+            storage.delete(file.name)
+    elif storage.size(_CLAIM) is None:
+        for entry in storage.entries(""):
+            if not entry.name.startswith(f"{_CHECKPOINTS}/"):
+                raise UsageError(
+                    f"{storage.path(entry.name)} is in the way: readers of exports take every file "
+                    "of a folder. Choose an empty folder for --output."
+                )
+    if not storage.claim(_CLAIM, job.fingerprint.encode()):
+        raise UsageError(
+            f"{storage.root} holds another export that is not finished. Finish it with its own "
+            "command, choose another --output, or delete the folder."
+        )
+    return None
+
+
+def write_part(job: ExportJob, part: Part) -> PartRecord:
+    """Writes the files of a part, unless they are finished; returns the part's record."""
+    storage, name = job.storage, _record_name(job, part.split, part.index)
+    stored = storage.read_if_there(name)
+    found = None if stored is None else PartRecord.parse(stored)
+    if found and all(storage.size(file.name) == file.bytes for file in found.files):
+        return found
+    target = Target(storage)
+    settings = job.settings
+    reader = PartReader(job.streams[part.split], part, settings.side, settings.token_dtype)
+    written = job.format.write(reader, settings, target)
+    record = PartRecord(
+        part.split,
+        part.index,
+        written.documents,
+        part.tokens - written.left_out,
+        written.left_out,
+        tuple(target.files),
+        tuple(reader.reads),
+        written.facts or {},
+    )
+    storage.delete(name)
+    # A power cut may damage it; then the part is done again.
+    storage.write(name, record.to_bytes(), durable=False)
+    return record
+
+
+def finish(job: ExportJob, found: Iterable[PartRecord]) -> Export:
+    """Writes the indexes and `export.json`, once all tokens are proven to be the dataset's.
+
+    Raises OutputError if a shard is damaged; what was made of it is deleted.
+    """
+    storage = job.storage
+    records = sorted(found, key=lambda record: (record.split, record.index))
+    _refuse_damage(job, records)
+    target = Target(storage)
+    splits = {}
+    for split in sorted(job.streams):
+        of_split = [record for record in records if record.split == split]
+        for name, content in job.format.finish(split, of_split, job.settings):
+            target.write(name, content)
+        documents = [record.documents for record in of_split]
+        splits[split] = {
+            "parts": len(of_split),
+            "documents": None if None in documents else sum(filter(None, documents)),
+            "tokens": sum(record.tokens for record in of_split),
+            "left_out": sum(record.left_out for record in of_split),
+        }
+    manifest = job.dataset.manifest
+    files: list[FileRecord] = [file for record in records for file in record.files]
+    options = {each.name: getattr(job.settings, each.name) for each in fields(job.settings)}
+    export = Export(
+        job.settings.to,
+        job.fingerprint,
+        options,
+        {"fingerprint": manifest.fingerprint, "generation": manifest.generation},
+        splits,
+        tuple(sorted([*files, *target.files], key=lambda file: file.name)),
+    )
+    _refuse_others(storage, export)
+    export.save(storage)
+    storage.delete_folder(_CHECKPOINTS)
+    return export
+
+
+def _refuse_others(storage: Storage, export: Export) -> None:
+    """Raises OutputError if someone has put other files into the folder meanwhile."""
+    known = {file.name for file in export.files} | {EXPORT_NAME}
+    for entry in storage.entries(""):
+        if entry.name not in known and not entry.name.startswith(f"{_CHECKPOINTS}/"):
+            raise OutputError(
+                f"{storage.path(entry.name)} is not of this export, and readers take every file of "
+                "a folder. Move it away, and run again."
+            )
+
+
+def _refuse_damage(job: ExportJob, records: list[PartRecord]) -> None:
+    if job.settings.link:
+        return  # Nothing of them was read.
+    reads = defaultdict(list)
+    for record in records:
+        for read in record.reads:
+            reads[read.shard].append(read)
+    storage = job.dataset.storage
+    for stream in job.streams.values():
+        for number in range(len(stream.positions)):
+            shard = stream.shard(number)
+            found = _checksum(shard, stream, reads[shard.name])
+            if found != shard.crc32c:
+                for record in records:
+                    if any(read.shard == shard.name for read in record.reads):
+                        job.storage.delete(_record_name(job, record.split, record.index))
+                        for file in record.files:
+                            job.storage.delete(file.name)
+                raise OutputError(
+                    f"{storage.path(shard.name)} is damaged: its crc32c is {found}, expected "
+                    f"{shard.crc32c}. Run fineshards repair, then export again."
+                )
+
+
+def _checksum(shard: ShardRecord, stream: Stream, reads: list[Read]) -> str:
+    """The checksum of a shard, from those of the ranges that were read of it.
+
+    A token that was left out is an EOT.
+    """
+    size = stream.dtype.itemsize
+    eot = crc32c(stream.dtype.type(stream.eot).tobytes())
+    checksum, position = crc32c(npy.header(shard.tokens, stream.dtype)), 0
+    for read in [*sorted(reads, key=lambda read: read.start), None]:
+        start = shard.tokens if read is None else read.start
+        for _ in range(min(start - position, 2)):
+            checksum = crc32c_combine(checksum, eot, size)
+        if read is not None:
+            checksum = crc32c_combine(checksum, read.crc32c, (read.stop - read.start) * size)
+            position = read.stop
+    return checksum_to_base64(checksum)
+
+
+def _record_name(job: ExportJob, split: str, index: int) -> str:
+    return f"{_CHECKPOINTS}/{job.fingerprint}/{split}_{index:06d}.json"

@@ -1,0 +1,78 @@
+"""Megatron's `.bin` and `.idx` (megatron/core/datasets/indexed_dataset.py).
+
+`NAME.bin` holds the tokens. `NAME.idx` is little-endian: `MMIDIDX\\0\\0`, u64 1 (version), u8 code
+of the dtype, u64 sequences, u64 documents + 1, i32 lengths, i64 pointers into `.bin` in bytes, i64
+document indices. Here a sequence is a document. There is no code for uint32; ids below 2^31 have
+the same bytes in int32.
+
+With `--link`, `.bin` is a link to a shard, and the pointers step over its header.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from fineshards.errors import UsageError
+from fineshards.exports.format import Format, Settings, Target, Written, write_tokens
+from fineshards.exports.parts import Part, PartReader, plan_by_shards
+from fineshards.exports.stream import Stream
+from fineshards.shards import npy
+
+_MAGIC = b"MMIDIDX\x00\x00"
+# Lengths are int32.
+_LONGEST = (1 << 31) - 1
+_CODES = {"uint32": 4, "uint16": 8}
+
+
+class Megatron(Format):
+    """Also read by NeMo, Megatron-Bridge, MaxText and Energon."""
+
+    name = "megatron"
+    links = True
+    most_ids = 1 << 31
+
+    def plan(self, stream: Stream, settings: Settings) -> list[Part]:
+        """See Format."""
+        if settings.link:
+            return plan_by_shards(stream, settings.side)
+        return super().plan(stream, settings)
+
+    def write(self, reader: PartReader, settings: Settings, target: Target) -> Written:
+        """See Format."""
+        part, dtype = reader.part, settings.token_dtype
+        stem = f"{part.split}_{part.index:04d}"
+        ends = reader.ends()
+        lengths = np.diff(ends, prepend=0)
+        first = 0
+        if (longest := int(lengths.max(initial=0))) > _LONGEST:
+            raise UsageError(
+                f"a document of {stem} has {longest:,} tokens; Megatron's index holds at most "
+                f"{_LONGEST:,}. Export to raw instead."
+            )
+        if settings.link:
+            target.link(f"{stem}.bin", reader)
+            first = npy.HEADER_BYTES + part.skip * dtype.itemsize
+        else:
+            with target.create(f"{stem}.bin") as file:
+                write_tokens(reader, file)
+        target.write(
+            f"{stem}.idx",
+            _MAGIC + struct.pack("<QBQQ", 1, _CODES[settings.dtype], len(ends), len(ends) + 1),
+            lengths.astype("<i4"),
+            (first + (ends - lengths) * dtype.itemsize).astype("<i8"),
+            np.arange(len(ends) + 1, dtype="<i8"),
+        )
+        # Of links, pieces of documents are counted, which no one asks for.
+        return Written(None if settings.link else len(ends))
+
+    def advice(self, settings: Settings) -> list[str]:
+        """See Format."""
+        if not settings.link:
+            return []
+        return [
+            "The .bin files are links to shards: tools/merge_datasets.py of Megatron ignores the "
+            "pointers of .idx files and would shift every token. Export without --link for it.",
+            "The last document of each file is cut where the shard ends, and has no EOT.",
+        ]

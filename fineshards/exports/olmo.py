@@ -1,0 +1,62 @@
+"""Dolma's and OLMo-core's arrays (olmo_core/data/utils.py).
+
+`part-0-00000.npy` holds the tokens and nothing else: it has no header, though it is named `.npy`.
+`part-0-00000.csv.gz` has a line per document: start and end in tokens, id, source file, row.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+
+from fineshards.exports.format import Format, Settings, Target, Written, write_tokens
+from fineshards.exports.parts import PartReader
+
+# Lines that are made into text at a time.
+_LINES = 1 << 16
+
+
+class Olmo(Format):
+    """Read by OLMo-core's NumpyFSLDataset and its kin."""
+
+    name = "olmo"
+
+    def write(self, reader: PartReader, settings: Settings, target: Target) -> Written:
+        """See Format."""
+        part = reader.part
+        stem = f"{part.split}/part-0-{part.index:05d}"
+        ends, sources = reader.documents()
+        with target.create(f"{stem}.npy") as file:
+            write_tokens(reader, file)
+        starts = pa.array([0, *ends[:-1].tolist()], pa.int64())
+        names = [_in_one_line(sources[column]) for column in ("id", "file")]
+        table = pa.table(
+            [starts, pa.array(ends), *names, sources["row"]], ["start", "end", "id", "src", "loc"]
+        )
+        # Without a clock in it, so that the bytes are the same every time.
+        with (
+            target.create(f"{stem}.csv.gz") as file,
+            gzip.GzipFile("", "wb", 6, io.BufferedWriter(file), mtime=0) as packed,
+        ):
+            options = pa_csv.WriteOptions(include_header=False, quoting_style="needed")
+            for lines in table.to_batches(_LINES):
+                pa_csv.write_csv(lines, packed, options)
+        return Written(len(ends))
+
+    def advice(self, settings: Settings) -> list[str]:
+        """See Format."""
+        return ["The .npy files have no header: OLMo-core reads them, numpy.load does not."]
+
+
+def _in_one_line(names: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Names with their ends of lines as visible escapes.
+
+    OLMo-core reads line by line, also inside quotes.
+    """
+    for character, escape in (("\n", "\\n"), ("\r", "\\r")):
+        names = pc.replace_substring(names, character, escape)
+    return names

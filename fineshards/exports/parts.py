@@ -1,0 +1,206 @@
+"""The parts of an export: which tokens each output file holds. Pure functions of the dataset.
+
+A part is the unit of work and of resuming: one file of tokens, with the indexes beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from fineshards.exports.options import Side
+from fineshards.exports.stream import Read, Stream
+from fineshards.shards.documents import DocumentTable
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Tokens `[start, stop)` of a stream, exported as one file of tokens.
+
+    split: name of the stream. index: position among its `count` parts. skip: 1 if the token at
+    `start` is left out, because it is an EOT and each document ends with one. append: 1 if an EOT
+    is added after the last token, which ends the last document.
+    """
+
+    split: str
+    index: int
+    count: int
+    start: int
+    stop: int
+    skip: int = 0
+    append: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens in the file."""
+        return self.stop - self.start - self.skip + self.append
+
+
+def plan_by_documents(stream: Stream, tokens_per_file: int | None, side: Side) -> list[Part]:
+    """Parts that end where a document ends; a document of any length is in one part.
+
+    Each has `tokens_per_file` tokens or more; the last one takes the rest, so that no file is much
+    shorter than the others.
+    """
+    cuts = [0]
+    while tokens_per_file is not None:
+        cut = stream.document_at_or_after(cuts[-1] + tokens_per_file)
+        if stream.tokens - cut < tokens_per_file:
+            break
+        cuts.append(cut)
+    return _shifted(stream, [*cuts, stream.tokens], side)
+
+
+def plan_by_tokens(stream: Stream, tokens_per_file: int | None, side: Side) -> list[Part]:
+    """Parts of exactly `tokens_per_file` tokens; the last one takes the rest."""
+    length = _length(stream, side)
+    size = tokens_per_file or max(length, 1)
+    return _cut(stream, size, max(length // size, 1), side)
+
+
+def plan_by_rows(
+    stream: Stream, sequence_length: int, rows_per_file: int, side: Side
+) -> list[Part]:
+    """Parts of `rows_per_file` rows of `sequence_length` tokens; the last one may be shorter.
+
+    The last part also has the tokens that are too few for a row.
+    """
+    rows = _length(stream, side) // sequence_length
+    return _cut(stream, rows_per_file * sequence_length, max(-(-rows // rows_per_file), 1), side)
+
+
+def _length(stream: Stream, side: Side) -> int:
+    """The number of tokens that an export of a stream has."""
+    skip, append = _ends(stream, side)
+    return stream.tokens - skip + append
+
+
+def _cut(stream: Stream, size: int, count: int, side: Side) -> list[Part]:
+    """A number of parts of `size` tokens; the last one takes the rest."""
+    skip, _ = _ends(stream, side)
+    length = _length(stream, side)
+    parts = []
+    for index in range(count):
+        first = index * size + skip
+        last = (index + 1) * size + skip if index < count - 1 else length + skip
+        stop = min(last, stream.tokens)
+        parts.append(Part(stream.split, index, count, first, stop, 0, last - stop))
+    # The EOT that is left out is that of the first document.
+    parts[0] = replace(parts[0], start=parts[0].start - skip, skip=skip)
+    return [part for part in parts if part.tokens]
+
+
+def plan_by_shards(stream: Stream, side: Side) -> list[Part]:
+    """One part per shard, with nothing added.
+
+    Where documents end with an EOT, one at the beginning of a shard ends a document of the shard
+    before, and is left out.
+    """
+    parts = []
+    for index, start in enumerate(stream.starts[:-1]):
+        shard = stream.shard(index)
+        begins_whole = shard.pieces == shard.documents
+        skip = int(side == "end" and begins_whole)
+        count = len(stream.positions)
+        parts.append(Part(stream.split, index, count, start, start + shard.tokens, skip))
+    return [part for part in parts if part.tokens]
+
+
+def _shifted(stream: Stream, cuts: list[int], side: Side) -> list[Part]:
+    skip, append = _ends(stream, side)
+    parts = []
+    for index, (start, stop) in enumerate(pairwise(cuts)):
+        parts.append(
+            Part(
+                stream.split,
+                index,
+                len(cuts) - 1,
+                start,
+                stop,
+                skip if index == 0 else int(side == "end"),
+                append if stop == stream.tokens else int(side == "end"),
+            )
+        )
+    return [part for part in parts if part.tokens]
+
+
+def _ends(stream: Stream, side: Side) -> tuple[int, int]:
+    """What to leave out at the beginning of a stream, and what to add at its end."""
+    if side == "begin":
+        return 0, 0
+    return int(stream.begins_whole), int(stream.ends_whole)
+
+
+class PartReader:
+    """The tokens and documents of a part, as its format asks for them.
+
+    dtype: of the tokens that are given out. reads: what has been read of each shard.
+    """
+
+    def __init__(
+        self, stream: Stream, part: Part, side: Side, dtype: np.dtype[np.unsignedinteger]
+    ) -> None:
+        self.stream, self.part, self.side, self.dtype = stream, part, side, dtype
+        self.reads: list[Read] = []
+
+    def chunks(self) -> Iterator[npt.NDArray[np.unsignedinteger]]:
+        """The tokens of the part, a megabyte at a time, in `dtype`."""
+        part = self.part
+        for chunk in self.stream.read(part.start + part.skip, part.stop, self.reads):
+            yield chunk.astype(self.dtype, copy=False)
+        if part.append:
+            yield np.array([self.stream.eot], self.dtype)
+
+    def rows(self, length: int) -> Iterator[npt.NDArray[np.unsignedinteger]]:
+        """The tokens in arrays of shape (rows, length); the last one is (n,), shorter than length.
+
+        It may be empty.
+        """
+        left = np.zeros(0, self.dtype)
+        for chunk in self.chunks():
+            joined = np.concatenate([left, chunk])
+            whole = len(joined) // length * length
+            if whole:
+                yield joined[:whole].reshape(-1, length)
+            left = joined[whole:]
+        yield left
+
+    def ends(self) -> npt.NDArray[np.int64]:
+        """Where each document ends, in tokens of the part: int64, shape (documents,).
+
+        Each document has at least one token.
+        """
+        return self._ends(np.concatenate([begins for begins, _, _ in self._documents()]))
+
+    def documents(self) -> tuple[npt.NDArray[np.int64], pa.Table]:
+        """Where each document ends, as `ends`, and its source: the columns file, row and id."""
+        begins, sources = [], []
+        for each, table, rows in self._documents():
+            begins.append(each)
+            sources.append(table.sources(rows).cast(_SOURCE))
+        ends = self._ends(np.concatenate(begins))
+        return ends, pa.concat_tables(sources).slice(0, len(ends))
+
+    def _documents(
+        self,
+    ) -> Iterator[tuple[npt.NDArray[np.int64], DocumentTable, npt.NDArray[np.int64]]]:
+        return self.stream.documents(self.part.start, self.part.stop)
+
+    def _ends(self, begins: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        part, later = self.part, int(self.side == "end")
+        ends: npt.NDArray[np.int64] = (
+            np.append(begins[1:], part.stop) + later - part.start - part.skip
+        )
+        ends = np.minimum(ends, part.tokens)
+        # Where a split cuts a document just behind its EOT, that EOT ends the document before.
+        if len(ends) > 1 and ends[-1] == ends[-2]:
+            ends = ends[:-1]
+        return ends
+
+
+_SOURCE = pa.schema([("file", pa.string()), ("row", pa.int64()), ("id", pa.string())])

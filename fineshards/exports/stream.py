@@ -1,0 +1,173 @@
+"""The tokens of a split as they are exported, and where its documents begin.
+
+The stream of a dataset is `EOT document EOT document …`. Trainers that want the token after each
+document (`document EOT document EOT …`) get the same stream without its first token, and with one
+more EOT at its end. So nothing is tokenized again, and a document of the one is where that of the
+other is, one token later.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from fineshards.errors import OutputError
+from fineshards.shards import npy
+from fineshards.shards.dataset import Dataset
+from fineshards.shards.documents import DocumentTable
+from fineshards.shards.layout import SPLITS, table_name
+from fineshards.shards.records import ShardRecord
+from fineshards.storage.checksums import checksum_to_base64, crc32c
+
+# Small enough to stay in a core's cache between the read, the checksum and the write.
+_READ_BYTES = 1 << 20
+# Bytes per request, where requests have a price.
+_READ_AHEAD = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Tokens `[start, stop)` of a shard that were read, and their CRC-32C."""
+
+    shard: str
+    start: int
+    stop: int
+    crc32c: int
+
+
+class Stream:
+    """The tokens of one split, or of both, in the order of the dataset.
+
+    split: `test`, `train`, or `all` for the one stream of a dataset that was built with a number of
+    test shards. starts: where each shard begins, and where the last one ends.
+    """
+
+    def __init__(self, dataset: Dataset, split: str) -> None:
+        manifest = dataset.manifest
+        self.dataset, self.split = dataset, split
+        self.dtype = manifest.settings.token_dtype
+        self.eot = manifest.settings.tokenizer.eot
+        self.positions = [
+            position
+            for position, shard in enumerate(manifest.shards)
+            if split in (shard.split, "all")
+        ]
+        lengths = [manifest.shards[position].tokens for position in self.positions]
+        self.starts: list[int] = [0, *np.cumsum(lengths, dtype=np.int64).tolist()]
+        self.table = lru_cache(maxsize=2)(self._read_table)
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens in the shards."""
+        return self.starts[-1]
+
+    @cached_property
+    def begins_whole(self) -> bool:
+        """Whether the first token is a document's first, its EOT."""
+        return bool(self.positions) and int(self.table(0).start[0]) == 0
+
+    @cached_property
+    def ends_whole(self) -> bool:
+        """Whether the last document does not go on in the next split."""
+        following = self.positions[-1] + 1 if self.positions else 0
+        shards = self.dataset.manifest.shards
+        if self.dataset.manifest.settings.split.by_document or following == len(shards):
+            return True
+        return int(self._parse(shards[following]).start[0]) == 0
+
+    def shard(self, number: int) -> ShardRecord:
+        """Shard `number` of the stream."""
+        return self.dataset.manifest.shards[self.positions[number]]
+
+    def document_at_or_after(self, token: int) -> int:
+        """The first place from a token on where a document begins; the end if there is none."""
+        first = bisect_right(self.starts, token) - 1
+        for number in range(first, len(self.positions)):
+            table = self.table(number)
+            begins = self.starts[number] + table.offset[table.start == 0]
+            found = int(np.searchsorted(begins, token))
+            if found < len(begins):
+                return int(begins[found])
+        return self.tokens
+
+    def documents(
+        self, start: int, stop: int
+    ) -> Iterator[tuple[npt.NDArray[np.int64], DocumentTable, npt.NDArray[np.int64]]]:
+        """The documents with tokens in `[start, stop)`, shard by shard.
+
+        Yields where they begin in the stream (`start` for one that begins before it), and the
+        shard's table with their rows: int64, shape (documents,).
+        """
+        for number, shard_start in self._overlap(start, stop):
+            table = self.table(number)
+            begins = table.offset + shard_start
+            meant = (begins + table.length > start) & (begins < stop)
+            # One that goes on from the shard before was a row of that shard's table.
+            rows = np.flatnonzero(meant & ((table.start == 0) | (begins <= start)))
+            yield np.maximum(begins[rows], start), table, rows
+
+    def read(
+        self, start: int, stop: int, reads: list[Read]
+    ) -> Iterator[npt.NDArray[np.unsignedinteger]]:
+        """Tokens `[start, stop)` in chunks, in the dtype of the shards.
+
+        reads: gets a record of what was read of each shard. Raises OutputError if a shard is too
+        short.
+        """
+        storage, size = self.dataset.storage, self.dtype.itemsize
+        for number, shard_start in self._overlap(start, stop):
+            shard = self.shard(number)
+            first = max(start - shard_start, 0)
+            end = min(stop - shard_start, shard.tokens)
+            checksum, left = 0, (end - first) * size
+            with storage.open(shard.name, min(left, _READ_AHEAD)) as opened:
+                opened.seek(npy.HEADER_BYTES + first * size)
+                while left:
+                    content = opened.read(min(left, _READ_BYTES))
+                    if len(content) % size or not content:
+                        raise OutputError(
+                            f"{storage.path(shard.name)} ends {left:,} bytes early. "
+                            "Run fineshards repair, then export again."
+                        )
+                    checksum = crc32c(content, checksum)
+                    left -= len(content)
+                    yield np.frombuffer(content, self.dtype)
+            reads.append(Read(shard.name, first, end, checksum))
+
+    def _overlap(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """The shards with tokens in `[start, stop)`: number and first token."""
+        if start < stop:
+            for number in range(bisect_right(self.starts, start) - 1, len(self.positions)):
+                if self.starts[number] >= stop:
+                    break
+                yield number, self.starts[number]
+
+    def _read_table(self, number: int) -> DocumentTable:
+        return self._parse(self.shard(number))
+
+    def _parse(self, shard: ShardRecord) -> DocumentTable:
+        """A shard's document table; raises OutputError if it is damaged."""
+        storage, name = self.dataset.storage, table_name(shard.name)
+        content = storage.read(name)
+        # The table of a shard that has grown since begins with that of this generation.
+        if len(content) == shard.table_bytes:
+            found = checksum_to_base64(crc32c(content))
+            if found != shard.table_crc32c:
+                raise OutputError(
+                    f"{storage.path(name)} is damaged: its crc32c is {found}, expected "
+                    f"{shard.table_crc32c}. Run fineshards repair, then export again."
+                )
+        return self.dataset.parse_table(shard, content)
+
+
+def splits_of(dataset: Dataset, split: str | None) -> list[str]:
+    """The streams that an export has: the splits that are not empty, or the one that is named."""
+    counts = dataset.manifest.splits()
+    if split is not None:
+        return [split]
+    return [name for name in SPLITS if counts[name]["tokens"]]

@@ -1,0 +1,108 @@
+"""`.bin` files of llm.c and its relatives: 256 numbers of int32, then the tokens.
+
+The numbers are a magic one, a version, the number of tokens, and for NeMo the bytes per token; the
+rest are 0. The EOT leads, as in our shards.
+
+- llm.c: llmc/dataloader.h and dev/data/data_common.py for uint16; train_llama3.py for uint32.
+- NeMo Automodel: nemo_automodel/components/datasets/llm/nanogpt_dataset.py.
+- modded-nanogpt: train_gpt.py.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+
+from fineshards.errors import UsageError
+from fineshards.exports.format import Format, Settings, Target, Written, write_tokens
+from fineshards.exports.parts import Part, PartReader
+
+_HEADER_NUMBERS = 256
+# Counts and positions of these readers are 32-bit integers.
+_LIMIT = 1 << 31
+# The EOT of GPT-2, which modded-nanogpt looks for.
+_GPT2_EOT = 50_256
+
+
+class _TokenBins(Format):
+    """What the formats have in common."""
+
+    sides = ("begin",)
+    cuts = "tokens"
+    tokens_per_file = "shard"
+
+    @abstractmethod
+    def numbers(self, settings: Settings, tokens: int) -> tuple[int, ...]:
+        """The first numbers of the header."""
+
+    def check(self, settings: Settings, parts: Sequence[Part]) -> None:
+        """See Format."""
+        size = settings.token_dtype.itemsize
+        for part in parts:
+            if part.tokens * size + 4 * _HEADER_NUMBERS >= _LIMIT:
+                raise UsageError(
+                    f"--to {self.name}: a file would have {part.tokens:,} tokens, and its readers "
+                    "count bytes in 31 bits. Give smaller --tokens_per_file."
+                )
+
+    def write(self, reader: PartReader, settings: Settings, target: Target) -> Written:
+        """See Format."""
+        part = reader.part
+        # Readers find the validation set by this word.
+        split = "val" if part.split == "test" else part.split
+        header = np.zeros(_HEADER_NUMBERS, "<i4")
+        numbers = self.numbers(settings, part.tokens)
+        header[: len(numbers)] = numbers
+        with target.create(f"tokens_{split}_{part.index:06d}.bin") as file:
+            file.write(header)
+            write_tokens(reader, file)
+        return Written()
+
+
+class Llmc(_TokenBins):
+    """llm.c: GPT-2's uint16 tokens, or Llama 3's uint32."""
+
+    name = "llmc"
+
+    def numbers(self, settings: Settings, tokens: int) -> tuple[int, ...]:
+        """See _TokenBins."""
+        kind = (20240520, 1) if settings.dtype == "uint16" else (20240801, 7)
+        return (*kind, tokens)
+
+    def advice(self, settings: Settings) -> list[str]:
+        """See Format."""
+        if settings.dtype == "uint16":
+            return []
+        return ["Files of uint32 are read by train_llama3.py only, not by the loader in C."]
+
+
+class NemoNanogpt(_TokenBins):
+    """NeMo Automodel's nanoGPT datasets."""
+
+    name = "nanogpt"
+
+    def numbers(self, settings: Settings, tokens: int) -> tuple[int, ...]:
+        """See _TokenBins."""
+        return (278895051, 1, tokens, settings.token_dtype.itemsize)
+
+
+class ModdedNanogpt(_TokenBins):
+    """modded-nanogpt: uint16."""
+
+    name = "modded-nanogpt"
+    dtypes = ("uint16",)
+
+    def numbers(self, settings: Settings, tokens: int) -> tuple[int, ...]:
+        """See _TokenBins."""
+        return (20240520, 1, tokens)
+
+    def advice(self, settings: Settings) -> list[str]:
+        """See Format."""
+        if settings.eot == _GPT2_EOT:
+            return []
+        return [
+            f"modded-nanogpt looks for the token {_GPT2_EOT} (GPT-2's EOT), and this tokenizer's "
+            f"is {settings.eot}: change BOS_ID in train_gpt.py."
+        ]

@@ -1,0 +1,205 @@
+"""Input files that fsspec reads, on whatever its packages know: Azure, SFTP, HDFS, SMB and others.
+
+A file is pinned by the best that its store tells of it: an ETag, a version, the time of its last
+change, or its size. That is looked at before and after each block, because few stores read a
+version that is asked for.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, BinaryIO, cast
+
+from fineshards.errors import FineshardsError, InputError, MissingLibraryError, UsageError
+from fineshards.extras import missing_extra
+from fineshards.shards.records import SourceFile
+from fineshards.sources.patterns import (
+    WILDCARDS,
+    FoundFile,
+    Matches,
+    check_same,
+    find_matches,
+)
+from fineshards.storage.range_reader import RangeReader
+
+# What stores call the version of a file's content, the best first. They are compared as text.
+_ETAGS = ("etag", "ETag", "sha")
+_TIMES = (
+    *("mtime", "last_modified", "LastModified", "modificationTime", "modify", "last_write_time"),
+    "created",
+)
+# What is read without this module.
+_SUPPORTED = "local paths, file://, gs://, s3://, https://, http://, hf://datasets/"
+
+
+def find(pattern: str) -> Matches:
+    """Returns the files that a URL, a folder or a pattern means.
+
+    Raises UsageError for a protocol that fsspec does not know, MissingLibraryError if its package
+    is not installed, and InputError if the store cannot be listed.
+    """
+    store = _store(pattern)
+    with _explained("listed", pattern):
+        if not WILDCARDS.search(pattern):
+            info = _info(store, pattern)
+            if info is not None and info["type"] == "file":
+                return Matches([_found(pattern, pattern, info)])
+        root, wanted = _split(pattern)
+        return find_matches(wanted, partial(_list, store, root))
+
+
+def check(file: SourceFile) -> None:
+    """Raises InputError if the file has changed since launch."""
+    store = _store(file.path)
+    with _explained("read", file.path):
+        store.invalidate_cache()
+        info = _info(store, file.path)
+        if info is None:
+            raise InputError(
+                f"{file.path} was deleted since the job was launched. Put it back, or start over "
+                "with --overwrite."
+            )
+        now = _found(file.path, file.path, info)
+    check_same(file, now.size, now.identity)
+
+
+def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:
+    """Opens the file; read_ahead: minimum bytes per request, 0 for exactly the bytes read."""
+    store = _store(file.path)
+    with _explained("opened", file.path):
+        opened = store.open(store._strip_protocol(file.path), "rb", cache_type="none")
+    return whole_reads(file, opened, read_ahead)
+
+
+def whole_reads(file: SourceFile, opened: BinaryIO, read_ahead: int) -> BinaryIO:
+    """A file that fsspec has opened, whose reads fail where they would be short.
+
+    Not every file system of fsspec notices that a connection ended, and formats would take that for
+    the end of the file.
+    """
+    reader = _WholeReads(file, opened)
+    return cast(BinaryIO, io.BufferedReader(reader, read_ahead) if read_ahead else reader)
+
+
+class _WholeReads(RangeReader):
+    """See whole_reads."""
+
+    def __init__(self, file: SourceFile, opened: BinaryIO) -> None:
+        super().__init__(file.size, self._read_range)
+        self._file = file
+        self._opened = opened
+
+    def _read_range(self, start: int, stop: int) -> bytes:
+        self._opened.seek(start)
+        content = self._opened.read(stop - start)
+        if len(content) != stop - start:
+            raise InputError(
+                f"{self._file.path} cannot be read: received {len(content)} bytes from byte "
+                f"{start} on, expected {stop - start}. Run the same command again."
+            )
+        return content
+
+    def close(self) -> None:
+        """See io.IOBase."""
+        self._opened.close()
+        super().close()
+
+
+def _store(url: str) -> Any:
+    """The file system of a URL, with what fsspec's own settings say of its protocol."""
+    import fsspec  # slow
+
+    protocol = url.partition("://")[0]
+    if "::" in url or protocol not in fsspec.available_protocols():
+        raise UsageError(
+            f"--input {url}: {protocol}:// cannot be read. Give {_SUPPORTED}, or a protocol of "
+            "fsspec, such as az:// or sftp://. For a dataset by its name use --dataset."
+        )
+    with _explained("read", url):
+        return fsspec.core.url_to_fs(url)[0]
+
+
+def _split(url: str) -> tuple[str, str]:
+    """The root of a URL, such as `az://container`, and the name or pattern below it.
+
+    A URL such as hdfs:///folder names no host.
+    """
+    scheme, _, rest = url.partition("://")
+    root, _, name = rest.partition("/")
+    if not rest or WILDCARDS.search(root):
+        raise UsageError(
+            f"--input {url}: expected {scheme}://container-or-host/folder/*.parquet, without "
+            "wildcards in the first part."
+        )
+    return f"{scheme}://{root}", name
+
+
+def _info(store: Any, url: str) -> Mapping[str, Any] | None:
+    try:
+        found: Mapping[str, Any] = store.info(store._strip_protocol(url))
+    except FileNotFoundError:
+        return None
+    return found
+
+
+def _list(store: Any, root: str, prefix: str, deep: bool) -> tuple[list[FoundFile], set[str]]:
+    top = store._strip_protocol(f"{root}/").strip("/")
+    folder = store._strip_protocol(f"{root}/{prefix.rpartition('/')[0]}")
+    try:
+        infos = store.find(folder, detail=True).values() if deep else store.ls(folder, detail=True)
+    except (FileNotFoundError, NotADirectoryError):
+        return [], set()
+    files, folders = [], set[str]()
+    for info in infos:
+        name = info["name"].strip("/").removeprefix(top).strip("/")
+        if name.startswith(prefix) and info["type"] == "directory":
+            folders.add(f"{name}/")
+        elif name.startswith(prefix):
+            files.append(_found(f"{root}/{name}", name, info))
+    return files, folders
+
+
+def _found(url: str, name: str, info: Mapping[str, Any]) -> FoundFile:
+    size = info.get("size")
+    if size is None:
+        raise InputError(f"{url} cannot be read: its store does not tell its size. Download it.")
+    encoding = info.get("content_settings", {}).get("content_encoding") or ""
+    return FoundFile(url, name, int(size), identity_of(info), encoding)
+
+
+def identity_of(info: Mapping[str, Any]) -> str:
+    """The version of a file: the best that its store tells of it."""
+    for kind, names in (("etag", _ETAGS), ("mtime", _TIMES)):
+        for name in names:
+            if value := info.get(name):
+                # A listing may tell a time as a number, and a description as a date.
+                if isinstance(value, datetime):
+                    value = (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+                return f"{kind}:{value}".replace('"', "")
+    return f"size:{info['size']}"
+
+
+@contextmanager
+def _explained(what: str, url: str) -> Iterator[None]:
+    """Raises InputError where a store fails, and MissingLibraryError where its package is missing.
+
+    Each package of fsspec has errors of its own.
+    """
+    try:
+        yield
+    except FineshardsError:
+        raise
+    except ImportError as error:
+        cause = error.__cause__ or error
+        named = missing_extra(cause) if isinstance(cause, ModuleNotFoundError) else None
+        raise named or MissingLibraryError(f"{url} cannot be {what}: {error}.") from error
+    except Exception as error:
+        reason = " ".join(str(error).split()).rstrip(".") or "no reason given"
+        raise InputError(
+            f"{url} cannot be {what}: {type(error).__name__}: {reason}. Check the URL and the "
+            "credentials, or try again later."
+        ) from error

@@ -1,0 +1,223 @@
+"""Input files on web servers: single URLs, read by range requests and pinned by what answers say.
+
+Every answer names the size of the whole file, and most servers also its ETag or the time of its
+last change. All three are compared with those at launch for every range, so bytes of two versions
+never mix. https://www.rfc-editor.org/rfc/rfc9110#name-range-requests
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
+from urllib.parse import urlsplit
+
+from fineshards.errors import InputError, UsageError
+from fineshards.shards.records import SourceFile
+from fineshards.sources.patterns import FoundFile, Matches, check_same
+from fineshards.storage.range_reader import RangeReader
+
+if TYPE_CHECKING:
+    from requests import Response, Session
+
+# Seconds before each further attempt; longer ones are logged.
+_WAITS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 60.0, 60.0)
+_SILENT_SECONDS = 8.0
+# Seconds to connect, and between two bytes.
+_TIMEOUT = (20.0, 60.0)
+# RFC 9110 and 6585: try again later.
+_TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
+_log = logging.getLogger("fineshards")
+_CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
+
+
+class _Range(NamedTuple):
+    """A range of a file as a server answers it. size, identity, encoding: of the whole file."""
+
+    content: bytes
+    size: int
+    identity: str
+    encoding: str
+
+
+def find(url: str) -> Matches:
+    """Returns the one file that a URL names.
+
+    Raises UsageError for a URL that looks like a pattern or a folder, or holds a password, and
+    InputError for a file that cannot be read by ranges.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise UsageError(f"--input {url}: is not a URL: {error}. Correct it.") from error
+    if not parts.hostname or "*" in parts.path or not parts.path or parts.path.endswith("/"):
+        raise UsageError(
+            f"--input {url}: a web server does not list its files, so patterns and folders cannot "
+            "be read from it. Give the URL of each file."
+        )
+    if parts.username is not None:
+        raise UsageError(
+            f"--input {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}: a user or "
+            "password in a URL would be written into the dataset. Put it into ~/.netrc instead."
+        )
+    with _session() as session:
+        found = _fetch(session, url, 0, 1, _WAITS[:2])  # a misspelt name should not take long
+    return Matches([FoundFile(url, parts.path, found.size, found.identity, found.encoding)])
+
+
+def check(file: SourceFile) -> None:
+    """Raises InputError if the file has changed since launch. Makes one request."""
+    with _session() as session:
+        found = _fetch(session, file.path, 0, 1, _WAITS)
+    check_same(file, found.size, found.identity)
+
+
+def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:
+    """Opens the version of the file that the job was launched with. Makes no request yet.
+
+    read_ahead: minimum bytes per request; 0 for exactly the bytes read.
+    """
+    reader = _PinnedReader(file)
+    return cast(BinaryIO, io.BufferedReader(reader, read_ahead) if read_ahead else reader)
+
+
+class _PinnedReader(RangeReader):
+    """Reads a file by ranges, all of the version that a job was launched with."""
+
+    def __init__(self, file: SourceFile) -> None:
+        super().__init__(file.size, self._fetch)
+        self._file = file
+        self._session = _session()
+
+    def _fetch(self, start: int, stop: int) -> bytes:
+        found = _fetch(self._session, self._file.path, start, stop, _WAITS)
+        check_same(self._file, found.size, found.identity)
+        return found.content
+
+    def close(self) -> None:
+        """See io.IOBase."""
+        self._session.close()
+        super().close()
+
+
+def _session() -> Session:
+    """A connection of one file's own, so it is shared by no two threads or processes."""
+    import requests
+
+    session = requests.Session()
+    # As stored: a compressed answer has no ranges of the file.
+    session.headers["Accept-Encoding"] = "identity"
+    return session
+
+
+def _fetch(session: Session, url: str, start: int, stop: int, waits: tuple[float, ...]) -> _Range:
+    """Bytes `[start, stop)` of a file; fewer if it has fewer.
+
+    waits: seconds before each further attempt where a failure may pass.
+    """
+    failed = 0
+    while True:
+        try:
+            return _attempt(session, url, start, stop)
+        except _TransientError as error:
+            if failed == len(waits):
+                raise InputError(
+                    f"{url} cannot be read: {error}, in {failed + 1} attempts. Run the same "
+                    "command again when the server is reachable."
+                ) from error
+            if waits[failed] > _SILENT_SECONDS:
+                _log.warning("%s: %s; retrying", url, error)
+        time.sleep(waits[failed])
+        failed += 1
+
+
+class _TransientError(Exception):
+    """A failure that may pass."""
+
+
+def _attempt(session: Session, url: str, start: int, stop: int) -> _Range:
+    with _failures(url):
+        headers = {"Range": f"bytes={start}-{stop - 1}"}
+        with session.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as response:
+            return _range_of(url, response, start, stop)
+
+
+def _range_of(url: str, response: Response, start: int, stop: int) -> _Range:
+    """What a server has answered; raises InputError unless it is exactly what was asked for."""
+    status, headers = response.status_code, response.headers
+    if status in _TRANSIENT:
+        raise _TransientError(f"the server answered {status}")
+    found = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
+    # Beyond the end of a file that is empty, or has become shorter.
+    if status == 416 and found is not None and int(found[3]) <= start:
+        return _whole(headers, int(found[3]), b"")
+    if status == 200 and headers.get("Content-Length") == "0":
+        return _whole(headers, 0, b"")
+    if status == 200:
+        raise InputError(
+            f"{url} cannot be read in parts: its server ignores range requests. Download the file, "
+            "and give its path."
+        )
+    if status in (401, 403, 404, 410):
+        why = "the server refuses access" if status < 404 else "there is no such file"
+        raise InputError(
+            f"{url} cannot be read: {why} ({status}). Check the URL; a signed one may have expired."
+        )
+    if status != 206 or found is None or found[1] is None:
+        raise InputError(
+            f"{url} cannot be read: to a range request the server answered {status} with "
+            f"Content-Range {headers.get('Content-Range')!r}. Download the file, and give its path."
+        )
+    first, last, size = map(int, found.groups())
+    expected = min(stop, size) - start
+    if (first, last + 1 - first) != (start, expected):
+        raise InputError(
+            f"{url} cannot be read: the server answered bytes {first} to {last}, expected {start} "
+            f"to {start + expected - 1}. Download the file, and give its path."
+        )
+    content = response.raw.read(expected + 1, decode_content=False)
+    if len(content) != expected:
+        raise _TransientError(f"received {len(content)} bytes, expected {expected}")
+    return _whole(headers, size, content)
+
+
+def _whole(headers: Any, size: int, content: bytes) -> _Range:
+    """What an answer says of the whole file. Its identity is the best that the server tells."""
+    identity = f"size:{size}"
+    if etag := headers.get("ETag"):
+        identity = "etag:" + etag.replace('"', "")
+    elif changed := headers.get("Last-Modified"):
+        identity = f"mtime:{changed}"
+    # Apache says x-gzip of a file that is named .gz.
+    encoding = headers.get("Content-Encoding", "").removeprefix("x-")
+    return _Range(content, size, identity, encoding)
+
+
+@contextmanager
+def _failures(url: str) -> Iterator[None]:
+    """Sorts the failures of requests: those that may pass, and those that stay."""
+    import requests
+    from urllib3.exceptions import HTTPError
+
+    stay = (
+        requests.exceptions.InvalidURL,
+        requests.exceptions.InvalidSchema,
+        requests.exceptions.TooManyRedirects,
+    )
+    try:
+        yield
+    except stay as error:
+        raise InputError(f"{url} cannot be read: {_brief(error)}. Check the URL.") from error
+    except (requests.RequestException, HTTPError, ConnectionError) as error:
+        raise _TransientError(_brief(error)) from error
+
+
+def _brief(error: BaseException) -> str:
+    """The innermost reason, which does not repeat the URL."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return f"{type(error).__name__}: {error}".rstrip(".")

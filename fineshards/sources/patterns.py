@@ -1,0 +1,140 @@
+"""Which files in a store a pattern or a folder means, found by listings of names.
+
+Patterns work as for local files, whatever the store.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from fineshards.errors import InputError, UsageError
+from fineshards.shards.records import SourceFile
+
+WILDCARDS = re.compile(r"[*?[]")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file as its store lists or describes it.
+
+    path: its URL. name: its path below the listed folder. identity: see `SourceFile`. encoding: its
+    Content-Encoding, empty for none.
+    """
+
+    path: str
+    name: str
+    size: int
+    identity: str
+    encoding: str = ""
+
+
+# (prefix of names, whether deeper folders too) -> the files with that prefix, and the names of
+# folders that were not listed, which end with a slash.
+List = Callable[[str, bool], tuple[list[FoundFile], set[str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """What a pattern or a folder means.
+
+    files: sorted by name. beside: those that do not match, but lie in a folder that does.
+    is_folder: whether it names a folder, all of whose files these are.
+    """
+
+    files: list[FoundFile]
+    beside: list[FoundFile] = field(default_factory=list)
+    is_folder: bool = False
+
+
+def find_matches(wanted: str, list_files: List) -> Matches:
+    """Returns what a pattern means in a store, from one listing if it matches.
+
+    wanted: the pattern below the root of the store, such as a bucket.
+    """
+    prefix = WILDCARDS.split(wanted, maxsplit=1)[0]
+    rest = wanted.removeprefix(prefix)
+    parts = wanted.split("/")
+    # Deeper folders are not listed if nothing in them can match.
+    listed, folders = list_files(prefix, "/" in rest or "**" in rest)
+    listed.sort(key=lambda file: file.name)
+    matching = [file for file in listed if matches(file.name.split("/"), parts)]
+    # A name may contain brackets, which are special in a pattern.
+    matching = matching or [file for file in listed if file.name == wanted]
+    names = {file.name for file in matching}
+    beside = []
+    for file in listed:
+        folder = None if file.name in names else _matching_folder(file.name, parts)
+        if folder is not None:
+            beside.append(_below(folder, file))
+    for folder in sorted(folders) if rest else ():
+        if matches(folder.rstrip("/").split("/"), parts):
+            beside += _find_below(folder, list_files)
+    if not matching and (inside := _find_below(wanted, list_files)):
+        return Matches(inside, beside, is_folder=True)
+    return Matches(matching, beside)
+
+
+def check_same(file: SourceFile, size: int, identity: str) -> None:
+    """Raises InputError if a file has not the size and identity that it had at launch."""
+    if (size, identity) != (file.size, file.identity):
+        raise InputError(
+            f"{file.path} changed since the job was launched: it had {file.size} bytes and "
+            f"{file.identity}, now {size} bytes and {identity}. Restore the old file, or start "
+            "over with --overwrite."
+        )
+
+
+def split_root(url: str, what: str) -> tuple[str, str]:
+    """Splits a URL into its root, such as `gs://bucket`, and the name or pattern below it.
+
+    what: what the root names. Raises UsageError for a URL without it, or with wildcards in it.
+    """
+    scheme, _, rest = url.partition("://")
+    root, _, name = rest.partition("/")
+    if not root or WILDCARDS.search(root):
+        raise UsageError(
+            f"--input {url}: does not name a {what}; expected {scheme}://{what}/folder/*.parquet, "
+            f"without wildcards in the {what} name."
+        )
+    return f"{scheme}://{root}", name
+
+
+def _find_below(folder: str, list_files: List) -> list[FoundFile]:
+    """All files below a folder, sorted by name."""
+    prefix = f"{folder.rstrip('/')}/" if folder else ""
+    found = sorted(list_files(prefix, True)[0], key=lambda file: file.name)
+    return [_below(prefix, file) for file in found]
+
+
+def _below(folder: str, file: FoundFile) -> FoundFile:
+    return replace(file, name=file.name.removeprefix(folder))
+
+
+def _matching_folder(name: str, pattern: list[str]) -> str | None:
+    """The first of the folders that hold a file which matches a pattern, with a slash."""
+    parts = name.split("/")[:-1]
+    for depth in range(1, len(parts) + 1):
+        if matches(parts[:depth], pattern):
+            return "/".join(parts[:depth]) + "/"
+    return None
+
+
+def matches(name: list[str], pattern: list[str]) -> bool:
+    """Whether a name matches, as a path does in `glob.glob(pattern, recursive=True)`.
+
+    Both are split at slashes. A part that begins with a dot only matches a pattern with that dot.
+    """
+    if pattern == ["**"]:
+        return bool(name) and not any(part.startswith(".") for part in name)
+    if not name or not pattern:
+        return not name and not pattern
+    if pattern[0] == "**" and matches(name, pattern[1:]):
+        return True
+    if name[0].startswith(".") and not pattern[0].startswith("."):
+        return False
+    if pattern[0] == "**":
+        return matches(name[1:], pattern)
+    return fnmatch.fnmatchcase(name[0], pattern[0]) and matches(name[1:], pattern[1:])

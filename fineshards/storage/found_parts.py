@@ -1,0 +1,63 @@
+"""The parts of a file that is to be joined, with the objects that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, Generic
+
+from fineshards.errors import OutputError
+from fineshards.storage.base import Part
+from fineshards.storage.checksums import copy_with_checksum, crc32c
+from fineshards.storage.objects import Found, ObjectStorage
+
+# Bytes per request for a part, and the most bytes of an upload to keep in memory.
+READ_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPart(Generic[Found]):
+    """A part and the object that holds it."""
+
+    part: Part
+    stored: Found
+
+    @property
+    def whole(self) -> bool:
+        """Whether the part is the whole object."""
+        return (self.part.start, self.part.stop) == (0, self.stored.size)
+
+
+def find_parts(
+    storage: ObjectStorage[Found], name: str, parts: Sequence[Part]
+) -> list[FoundPart[Found]]:
+    """The objects of a file's parts; raises OutputError if one is missing or too short."""
+    return [FoundPart(part, _find(storage, name, part)) for part in parts]
+
+
+def _find(storage: ObjectStorage[Found], name: str, part: Part) -> Found:
+    stored = storage.find(part.name)
+    if stored is None or stored.size < part.stop:
+        state = "does not exist" if stored is None else f"has {stored.size} bytes"
+        raise OutputError(
+            f"{storage.path(part.name)} {state}, expected at least {part.stop} bytes for {name}. "
+            "Someone changed the checkpoints folder; start again with --overwrite."
+        )
+    return stored
+
+
+def write_parts(
+    storage: ObjectStorage[Found],
+    header: bytes,
+    found: Sequence[FoundPart[Found]],
+    target: BinaryIO,
+) -> int:
+    """Writes a header and parts; returns the checksum of all of it."""
+    target.write(header)
+    checksum = crc32c(header)
+    for one in found:
+        size = one.part.stop - one.part.start
+        source = storage.reader(one.stored, min(size, READ_BYTES))
+        source.seek(one.part.start)
+        checksum = copy_with_checksum(source, size, target, checksum)
+    return checksum

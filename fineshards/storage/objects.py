@@ -1,0 +1,239 @@
+"""An output folder of objects, as on gs:// and s3://: what its kinds have in common.
+
+An object appears complete, when its upload or composition ends. Objects are created under the
+condition that there is none of that name: if another attempt created the object first, its bytes
+must be the same. The few that are replaced, when a dataset grows, are replaced in the version that
+was found.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from itertools import islice
+from typing import Any, BinaryIO, Generic, Protocol, TypeVar
+
+from fineshards.errors import OutputError, UsageError
+from fineshards.storage.base import Storage, always
+from fineshards.storage.checksums import (
+    checksum_from_base64,
+    checksum_to_base64,
+    file_checksum,
+)
+from fineshards.storage.temporary import temporary_room
+
+# A file being written is kept in memory up to this size, then on the worker's disk, so that its
+# upload can restart from the beginning.
+_SPOOL_BYTES = 8 << 20
+# Objects are deleted one by one, each under its condition.
+_DELETE_THREADS = 32
+# Names that wait for these threads at most.
+_DELETE_QUEUE = 10_000
+
+
+class ExistsError(OutputError):
+    """An object exists with other content than the one to be written."""
+
+
+class Stored(Protocol):
+    """One version of an object. name: in its bucket. size: in bytes. crc32c: in base64."""
+
+    @property
+    def name(self) -> str:
+        """See Stored."""
+
+    @property
+    def size(self) -> int:
+        """See Stored."""
+
+    @property
+    def crc32c(self) -> str | None:
+        """See Stored."""
+
+
+Found = TypeVar("Found", bound=Stored)
+
+
+class ObjectStorage(Storage, Generic[Found]):
+    """An output folder `scheme://bucket/prefix`."""
+
+    verifies_content = True
+    supports_mmap = False
+    composes = True
+
+    def __init__(self, root: str) -> None:
+        self.root = root.rstrip("/")
+        scheme, _, place = root.partition("://")
+        self._bucket, _, prefix = place.rstrip("/").partition("/")
+        if not self._bucket:
+            raise UsageError(f"{root} has no bucket name. Give {scheme}://bucket/folder.")
+        self._prefix = f"{prefix}/" if prefix else ""
+
+    def path(self, name: str) -> str:
+        """See Storage."""
+        return f"{self.root}/{name}"
+
+    def size(self, name: str) -> int | None:
+        """See Storage."""
+        found = self.find(name)
+        return None if found is None else found.size
+
+    def open(self, name: str, read_ahead: int = 1 << 16) -> BinaryIO:
+        """See Storage."""
+        return self.reader(self.existing(name), read_ahead)
+
+    def read(self, name: str) -> bytes:
+        """See Storage. Takes one request."""
+        content = self.read_if_there(name)
+        if content is None:
+            raise self._missing(name)
+        return content
+
+    @contextmanager
+    def create(
+        self, name: str, durable: bool = True, over: str | None = None
+    ) -> Iterator[BinaryIO]:
+        """See Storage. Every object is durable."""
+        with temporary_room(), tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as content:
+            yield content  # type: ignore[misc]
+            self.upload(name, content, over)
+
+    def claim(self, name: str, content: bytes) -> bool:
+        """See Storage."""
+        try:
+            self.write(name, content)
+        except ExistsError:
+            return False
+        return True
+
+    def write(
+        self, name: str, content: bytes, durable: bool = True, over: str | None = None
+    ) -> int:
+        """See Storage. The checksum is the one that the server has confirmed."""
+        return checksum_from_base64(self.upload(name, io.BytesIO(content), over).crc32c or "")
+
+    def delete(self, name: str, check: Callable[[], object] = always) -> None:
+        """See Storage."""
+        found = self.find(name)
+        check()
+        if found is not None:
+            self.remove(found)
+
+    def delete_folder(self, name: str, check: Callable[[], object] = always) -> None:
+        """See Storage."""
+        with (
+            self._explained("deleted", self.path(name)),
+            ThreadPoolExecutor(_DELETE_THREADS) as pool,
+        ):
+            found = self._list(f"{name}/")
+            # There may be millions of objects, and the pool would queue them all.
+            while chunk := list(islice(found, _DELETE_QUEUE)):
+                check()
+                list(pool.map(self.remove, chunk))
+
+    # -- used by the compositions too
+
+    def existing(self, name: str) -> Found:
+        """An object with its metadata; raises OutputError if there is none."""
+        found = self.find(name)
+        if found is None:
+            raise self._missing(name)
+        return found
+
+    def upload(self, name: str, content: Any, over: str | None = None) -> Found:
+        """Creates an object from an open file; returns it with its metadata.
+
+        over: the version that it replaces, if any. Raises OutputError if the object exists with
+        other bytes.
+        """
+        content.seek(0)
+        checksum = checksum_to_base64(file_checksum(content))
+        size = content.tell()
+        with self._explained("written", self.path(name)):
+            made = self._put(name, content, size, checksum, over)
+            return self.already_there(name, size, checksum) if made is None else made
+
+    def already_there(
+        self, name: str, size: int, checksum: str, if_missing: Callable[[], object] = always
+    ) -> Found:
+        """The existing object because of which a request to create it was refused.
+
+        Another attempt created it, or this one did and the response was lost. In both cases it has
+        the same bytes. Raises OutputError if it has other bytes, or if there is none; then it calls
+        `if_missing` first, which may know a better reason.
+        """
+        found = self._look_up(name)
+        if found is None:
+            if_missing()
+            raise OutputError(
+                f"{self.path(name)} was deleted while it was written. Run again when no one else "
+                "changes the output folder."
+            )
+        self.check_same(found, size, checksum)
+        return found
+
+    def check_same(self, found: Found, size: int, checksum: str) -> None:
+        """Raises OutputError unless an object that was created or found has this content."""
+        if (found.size, found.crc32c) != (size, checksum):
+            raise ExistsError(
+                f"{self.path(self.name_of(found))} already exists with other content: it has "
+                f"{_content(found.size, found.crc32c)}, this job has {_content(size, checksum)}. "
+                "If another job writes to this folder, choose another --output; otherwise delete "
+                "the folder, or start again with --overwrite."
+            )
+
+    def name_of(self, found: Found) -> str:
+        """The name of an object, relative to the output folder."""
+        return found.name.removeprefix(self._prefix)
+
+    # -- what differs
+
+    @abstractmethod
+    def find(self, name: str) -> Found | None:
+        """An object with its metadata, or None if there is none."""
+
+    @abstractmethod
+    def reader(self, found: Found, read_ahead: int) -> BinaryIO:
+        """Opens an object in the version that was found."""
+
+    @abstractmethod
+    def remove(self, found: Found, seconds: float | None = None) -> None:
+        """Deletes an object in the version that was found or written.
+
+        It is no error if that version is gone. seconds: for how long to retry; None for the
+        default.
+        """
+
+    @abstractmethod
+    def _put(
+        self, name: str, content: Any, size: int, checksum: str, over: str | None
+    ) -> Found | None:
+        """Creates an object from an open file; None if there is one, or not the one to replace."""
+
+    @abstractmethod
+    def _look_up(self, name: str) -> Found | None:
+        """As `find`, but the server may have left out metadata."""
+
+    @abstractmethod
+    def _list(self, prefix: str) -> Iterator[Found]:
+        """All objects whose names, relative to the output folder, start with a prefix."""
+
+    @abstractmethod
+    def _explained(self, what: str, url: str) -> AbstractContextManager[None]:
+        """Raises the client's errors in the body as OutputError."""
+
+    def _missing(self, name: str) -> OutputError:
+        return OutputError(
+            f"{self.path(name)} cannot be read: there is no such object. Check the name, or build "
+            "the dataset again."
+        )
+
+
+def _content(size: int | None, checksum: str | None) -> str:
+    """Size and checksum in words, as far as the server has said them."""
+    length = "an unknown number of bytes" if size is None else f"{size} bytes"
+    return f"{length} with {'unknown crc32c' if checksum is None else f'crc32c {checksum}'}"

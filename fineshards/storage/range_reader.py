@@ -1,0 +1,54 @@
+"""A file whose bytes are fetched by range."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+
+class RangeReader(io.RawIOBase):
+    """A seekable file; each read is one request for exactly those bytes.
+
+    size: of the whole file, in bytes. download: returns bytes `[start, stop)`, all of one version.
+    """
+
+    def __init__(self, size: int, download: Callable[[int, int], bytes]) -> None:
+        super().__init__()
+        self._size = size
+        self._download = download
+        self._position = 0
+
+    def readable(self) -> bool:
+        """See io.IOBase."""
+        return True
+
+    def seekable(self) -> bool:
+        """See io.IOBase."""
+        return True
+
+    def tell(self) -> int:
+        """See io.IOBase."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """See io.IOBase."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = max(base + offset, 0)
+        return self._position
+
+    def readall(self) -> bytes:
+        """See io.RawIOBase. Takes one request."""
+        return self._next(max(self._size - self._position, 0))
+
+    def readinto(self, buffer: Any) -> int:
+        """See io.RawIOBase. Takes one request."""
+        content = self._next(max(min(len(buffer), self._size - self._position), 0))
+        buffer[: len(content)] = content
+        return len(content)
+
+    def _next(self, count: int) -> bytes:
+        start = self._position
+        content = self._download(start, start + count) if count else b""
+        self._position += count
+        return content

@@ -1,0 +1,179 @@
+"""An output folder on S3, or a store like it.
+
+Objects are created with `If-None-Match: *`, and replaced with `If-Match` and the ETag that was
+found; every upload carries its CRC-32C. A store without these is refused before the first write.
+https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-requests.html
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, BinaryIO
+
+from fineshards.storage.base import Entry, Part
+from fineshards.storage.objects import ObjectStorage
+from fineshards.storage.s3_client import (
+    client,
+    code_of,
+    condition,
+    condition_failed,
+    endpoint_of_environment,
+    explained,
+    retried,
+    status_of,
+)
+from fineshards.storage.s3_multipart import send_in_parts
+from fineshards.storage.s3_objects import (
+    S3Object,
+    S3Reader,
+    etag_of,
+    find_object,
+    list_objects,
+    own_metadata,
+    read_object,
+    read_range,
+)
+from fineshards.storage.s3_probe import check_writes
+from fineshards.storage.s3_ranges import S3Ranges
+
+# Larger files are sent in parts. The ETag of one that is not is its MD5, so that a store without
+# checksums can prove that it was copied.
+_PUT_BYTES = 256 << 20
+
+
+class S3Storage(ObjectStorage[S3Object]):
+    """An output folder `s3://bucket/prefix`.
+
+    endpoint: the URL of the store; by default the one that the environment names here, also where
+    the storage is unpickled.
+    """
+
+    def __init__(self, root: str, endpoint: str | None = None) -> None:
+        super().__init__(root)
+        self.endpoint = endpoint or endpoint_of_environment()
+
+    def make_folders(self, folders: tuple[str, ...]) -> None:
+        """Does nothing: S3 has no folders."""
+
+    def version(self, name: str) -> str | None:
+        """See Storage. Two writes of the same bytes have one ETag, so it is more than that."""
+        found = self.find(name)
+        return None if found is None else f"{found.etag} {found.attempt}"
+
+    def entries(self, folder: str) -> Iterator[Entry]:
+        """See Storage."""
+        with explained("listed", self.path(folder)):
+            for found in self._list(f"{folder}/" if folder else ""):
+                if not found.name.endswith("/"):
+                    yield Entry(self.name_of(found), found.size, found.modified)
+
+    def names(self, prefix: str) -> Iterator[str]:
+        """See Storage."""
+        with explained("listed", self.path(prefix)):
+            key = self._prefix + prefix
+            for found in list_objects(self.bucket, key, "/", self.endpoint):
+                if isinstance(found, str):
+                    yield found.removeprefix(self._prefix)
+                elif not found.name.endswith("/"):
+                    yield self.name_of(found)
+
+    def open_ranges(self, name: str) -> S3Ranges:
+        """See Storage. Takes one request."""
+        return S3Ranges(self.existing(name))
+
+    def read_range(self, name: str, start: int, stop: int) -> bytes:
+        """See Storage. Takes one request."""
+        content = b""
+        if start < stop:
+            with explained("read", self.path(name)):
+                content = read_range(self.bucket, self.key(name), start, stop, "", self.endpoint)
+        return self._whole_range(name, content, start, stop)
+
+    def read_if_there(self, name: str) -> bytes | None:
+        """See Storage. Takes one request."""
+        with explained("read", self.path(name)):
+            return read_object(self.bucket, self.key(name), self.endpoint)
+
+    def compose(
+        self, name: str, header: bytes, parts: Sequence[Part], over: str | None = None
+    ) -> int:
+        """See Storage. The store copies what is large enough, and its copies are checked."""
+        from fineshards.storage.s3_compose import compose
+
+        return compose(self, name, header, parts, over)
+
+    # -- used by the uploads in parts
+
+    def find(self, name: str) -> S3Object | None:
+        """See ObjectStorage."""
+        with explained("read", self.path(name)):
+            return find_object(self.bucket, self.key(name), self.endpoint)
+
+    _look_up = find
+
+    def reader(self, found: S3Object, read_ahead: int) -> BinaryIO:
+        """See ObjectStorage."""
+        return io.BufferedReader(S3Reader(found), read_ahead)
+
+    def remove(self, found: S3Object, seconds: float | None = None) -> None:
+        """See ObjectStorage. A store that does not know the condition may ignore it."""
+        place = {"Bucket": found.bucket, "Key": found.name}
+        with explained("deleted", found.url):
+            try:
+                retried(
+                    lambda: client(self.endpoint).delete_object(**place, IfMatch=f'"{found.etag}"'),
+                    seconds,
+                )
+            except Exception as error:
+                if status_of(error) == 501:
+                    retried(lambda: client(self.endpoint).delete_object(**place), seconds)
+                elif status_of(error) != 412 and code_of(error) != "NoSuchKey":
+                    raise
+
+    def key(self, name: str) -> str:
+        """The key of a file."""
+        return self._prefix + name
+
+    @property
+    def bucket(self) -> str:
+        """The name of the bucket."""
+        return self._bucket
+
+    def _put(
+        self, name: str, content: Any, size: int, checksum: str, over: str | None
+    ) -> S3Object | None:
+        check_writes(self)
+        if size > _PUT_BYTES:
+            return send_in_parts(self, name, content, size, checksum, over)
+
+        def attempt() -> dict[str, Any]:
+            content.seek(0)
+            made: dict[str, Any] = client(self.endpoint).put_object(
+                Bucket=self.bucket,
+                Key=self.key(name),
+                Body=content,
+                ContentLength=size,
+                ChecksumCRC32C=checksum,
+                Metadata=metadata,
+                **condition(over),
+            )
+            return made
+
+        metadata = own_metadata(checksum)
+        try:
+            etag = etag_of(retried(attempt))
+        except Exception as error:
+            if condition_failed(error):
+                return None
+            raise
+        return S3Object(self.bucket, self.key(name), size, etag, 0.0, "", checksum)
+
+    def _list(self, prefix: str) -> Iterator[S3Object]:
+        for found in list_objects(self.bucket, self._prefix + prefix, "", self.endpoint):
+            assert isinstance(found, S3Object)
+            yield found
+
+    def _explained(self, what: str, url: str) -> AbstractContextManager[None]:
+        return explained(what, url)

@@ -1,0 +1,230 @@
+"""Requests to S3 and stores like it: the client, retries, and plain error messages.
+
+`boto3` is imported inside functions because that takes a quarter of a second, and only `s3://`
+needs it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from fineshards.errors import FineshardsError, OutputError, UsageError
+
+SCHEME = "s3://"
+
+# How long a request is retried, with waits that grow from about one second to a minute.
+_RETRY_SECONDS = 300.0
+# Retries that last longer than this are logged.
+_SILENT_SECONDS = 10.0
+# Of one process; further threads wait for one.
+_CONNECTIONS = 64
+_TRANSIENT_STATUS = {408, 429, 500, 502, 503, 504}
+# Transient errors with other status codes. BadDigest: the content was damaged on its way.
+# https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
+_TRANSIENT_CODES = {
+    *("BadDigest", "ConditionalRequestConflict", "OperationAborted", "RequestTimeout", "SlowDown"),
+}
+REFUSED_CREDENTIALS = {
+    *("ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"),
+}
+
+_log = logging.getLogger("fineshards")
+_Result = TypeVar("_Result")
+
+
+class _Clients:
+    """The clients of this process, by endpoint. A client is shared by all threads."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.session: Any = None
+        self.by_endpoint: dict[str | None, Any] = {}
+        self.known_buckets: set[tuple[str | None, str]] = set()
+
+    def make(self, endpoint: str | None) -> Any:
+        """A new client; the caller holds the lock."""
+        import boto3
+        from botocore.config import Config
+
+        config = Config(
+            signature_version="s3v4",
+            max_pool_connections=_CONNECTIONS,
+            # `retried` does this, for transfers too.
+            retries={"total_max_attempts": 1, "mode": "standard"},
+            # Our uploads carry a CRC-32C. Boto's own checksum would be a second one, in a form that
+            # not every store understands.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        )
+        # It holds the credentials, and the descriptions of requests, which take time to read.
+        self.session = self.session or boto3.session.Session()
+        try:
+            return self.session.client("s3", endpoint_url=endpoint, config=config)
+        except ValueError as error:
+            raise UsageError(
+                f"{endpoint}: is not the URL of a store. Give one such as https://host:9000, by "
+                "--s3_endpoint or AWS_ENDPOINT_URL."
+            ) from error
+
+
+_clients = _Clients()
+
+
+def _forget_in_child() -> None:
+    global _clients
+    _clients = _Clients()
+
+
+# A fork that used its parent's connections would read the responses to its parent's requests.
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def endpoint_of_environment() -> str | None:
+    """The URL of the store that the environment names; None for AWS's own."""
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
+
+
+def client(endpoint: str | None = None) -> Any:
+    """This process's boto3 client for a store, made when it is first used.
+
+    endpoint: the store's URL; by default that of the environment. Raises UsageError if it is not a
+    URL.
+    """
+    endpoint = endpoint or endpoint_of_environment()
+    with _clients.lock:
+        if endpoint not in _clients.by_endpoint:
+            _clients.by_endpoint[endpoint] = _clients.make(endpoint)
+        return _clients.by_endpoint[endpoint]
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """Bucket and key of `s3://bucket/key`."""
+    bucket, _, key = url.removeprefix(SCHEME).partition("/")
+    return bucket, key
+
+
+def retried(action: Callable[[], _Result], seconds: float | None = None) -> _Result:
+    """Runs requests that can be repeated, again after a transient error or a broken connection.
+
+    seconds: for how long; None for the default.
+    """
+    most = _RETRY_SECONDS if seconds is None else seconds
+    began, wait, warned = time.monotonic(), 1.0, False
+    while True:
+        try:
+            return action()
+        except Exception as error:
+            passed = time.monotonic() - began
+            if not _is_transient(error) or passed > most:
+                raise
+            if not warned and passed > _SILENT_SECONDS:
+                warned = True
+                _log.warning("S3: %s; retrying", reason(error))
+        # Not of the generator that a user may have seeded.
+        time.sleep(random.SystemRandom().uniform(0, wait))
+        wait = min(2 * wait, 60.0)
+
+
+def _is_transient(error: BaseException) -> bool:
+    import urllib3.exceptions
+    from botocore import exceptions as boto
+
+    if isinstance(error, boto.ClientError):
+        return status_of(error) in _TRANSIENT_STATUS or code_of(error) in _TRANSIENT_CODES
+    broken = (boto.ConnectionError, boto.HTTPClientError, boto.IncompleteReadError)
+    return isinstance(error, (*broken, urllib3.exceptions.HTTPError, ConnectionError))
+
+
+def status_of(error: BaseException) -> int | None:
+    """The status code of a refused request; None for other errors."""
+    response: dict[str, Any] = getattr(error, "response", None) or {}
+    status: int | None = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return status
+
+
+def code_of(error: BaseException) -> str:
+    """S3's name of an error, such as NoSuchKey; the status code if the response had no body."""
+    response: dict[str, Any] = getattr(error, "response", None) or {}
+    return str(response.get("Error", {}).get("Code", ""))
+
+
+def condition(over: str | None) -> dict[str, str]:
+    """The condition of a write: that there is no object, or the version that it replaces."""
+    return {"IfMatch": f'"{over.split()[0]}"'} if over else {"IfNoneMatch": "*"}
+
+
+def condition_failed(error: BaseException) -> bool:
+    """Whether a write was refused because of its condition; 404 is the answer of some stores."""
+    return status_of(error) == 412 or code_of(error) == "NoSuchKey"
+
+
+def check_bucket(bucket: str, endpoint: str | None) -> None:
+    """Raises boto's error if there is no such bucket; the answer to HEAD does not say that."""
+    known = (endpoint or endpoint_of_environment(), bucket)
+    if known not in _clients.known_buckets:
+        retried(lambda: client(endpoint).list_objects_v2(Bucket=bucket, MaxKeys=1))
+        _clients.known_buckets.add(known)
+
+
+@contextmanager
+def explained(what: str, url: str, kind: type[FineshardsError] = OutputError) -> Iterator[None]:
+    """Raises boto's errors in the body as `kind`: `url` cannot be `what`, why, what to do."""
+    try:
+        yield
+    except FineshardsError:
+        raise
+    except Exception as error:
+        why = _explanation(error, url)
+        if why is None:
+            raise
+        raise kind(f"{url} cannot be {what}: {why}") from error
+
+
+def _explanation(error: Exception, url: str) -> str | None:
+    """Why a request failed and what to do; None for an error that is not the store's."""
+    from botocore import exceptions as boto
+
+    bucket = split_url(url)[0]
+    missing = (
+        *(boto.NoCredentialsError, boto.PartialCredentialsError, boto.CredentialRetrievalError),
+        *(boto.NoAuthTokenError, boto.TokenRetrievalError, boto.SSOError),
+    )
+    if isinstance(error, missing):
+        return (
+            f"no valid AWS credentials were found ({reason(error)}). Set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or AWS_PROFILE after aws configure or aws sso login."
+        )
+    if _is_transient(error):
+        return f"{reason(error)}. Run again when the store is reachable."
+    if isinstance(error, boto.ClientError):
+        code = code_of(error)
+        if code in REFUSED_CREDENTIALS:
+            return f"the store refuses the credentials: {reason(error)}. Check or renew them."
+        if code == "NoSuchBucket":
+            return f"there is no bucket {bucket}. Check the name, or create it."
+        if status_of(error) == 404:
+            return "there is no such object. Check the name."
+        if status_of(error) in (401, 403):
+            return (
+                f"no permission ({status_of(error)}). Ask for the permissions of docs/s3.md on "
+                f"{SCHEME}{bucket}. aws sts get-caller-identity shows which account is in use."
+            )
+        return f"{reason(error)}."
+    return f"{reason(error)}." if isinstance(error, boto.BotoCoreError) else None
+
+
+def reason(error: BaseException) -> str:
+    """An error's message on one line, without the final period."""
+    text = str(error) or type(error).__name__
+    if status_of(error) is not None:
+        response: dict[str, Any] = error.response  # type: ignore[attr-defined]
+        said = response.get("Error", {}).get("Message", "")
+        text = f"{said} ({status_of(error)} {code_of(error)})"
+    return " ".join(text.split()).rstrip(".")

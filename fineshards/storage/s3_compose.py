@@ -1,0 +1,181 @@
+"""Composition on S3: the store copies whole objects into a new one, and the rest is sent to it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
+
+from fineshards.errors import OutputError
+from fineshards.storage.base import Part
+from fineshards.storage.checksums import (
+    checksum_from_base64,
+    checksum_to_base64,
+    copy_with_checksum,
+    crc32c,
+    crc32c_combine,
+)
+from fineshards.storage.found_parts import READ_BYTES, FoundPart, find_parts, write_parts
+from fineshards.storage.s3_client import condition_failed, explained
+from fineshards.storage.s3_multipart import NotCheckedError, Upload, in_a_proven_way
+from fineshards.storage.s3_objects import S3Object
+from fineshards.storage.s3_plan import MOST_COPIED, PlannedPart, Segment, plan_parts
+from fineshards.storage.temporary import temporary_room
+
+if TYPE_CHECKING:
+    from fineshards.storage.s3 import S3Storage
+
+# Copies of one file at a time. The store copies some hundred megabytes per second.
+_THREADS = 4
+
+
+def compose(
+    storage: S3Storage, name: str, header: bytes, parts: Sequence[Part], over: str | None = None
+) -> int:
+    """Creates a file from a header and parts of other files; returns its CRC-32C.
+
+    A part that is a whole file of 5 MiB or more is not downloaded, except for what its neighbours
+    lack for 5 MiB. Its checksum was stored with it, so the file's is known beforehand, and the
+    store must show it for each copy. Where it does not, all bytes go through this process. over:
+    the version that the file replaces, if any. Raises OutputError if a part is missing.
+    """
+    found = find_parts(storage, name, parts)
+    composition = _Composition(storage, name, header, found, over)
+    try:
+        with explained("composed", storage.path(name)):
+            made = in_a_proven_way(storage, "copy", composition.run)
+    except NotCheckedError:
+        made = None
+    if made is not None:
+        return checksum_from_base64(made.crc32c or "")
+    with storage.create(name, over=over) as content:
+        return write_parts(storage, header, found, content)
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """The bytes of an object from `start` on, and what their checksum must be, in base64."""
+
+    source: S3Object
+    start: int
+    checksum: str
+
+
+class _Composition:
+    """A file to be made of a header and parts that were found."""
+
+    def __init__(
+        self,
+        storage: S3Storage,
+        name: str,
+        header: bytes,
+        found: Sequence[FoundPart[S3Object]],
+        over: str | None,
+    ) -> None:
+        self._storage = storage
+        self._name = name
+        self._header = header
+        self._found = found
+        self._over = over
+
+    def run(self, checked: bool) -> S3Object | None:
+        """The file, made by copies that are proven; None if there is nothing to copy.
+
+        checked: whether the store is asked for checksums. Without them only a whole object is
+        proven, by its MD5. Raises NotCheckedError if a copy is not proven.
+        """
+        plan = plan_parts(self._segments(), cut=checked)
+        if all(part.copied is None for part in plan):
+            return None
+        with temporary_room(), tempfile.SpooledTemporaryFile(READ_BYTES) as sent:
+            checksum = self._read(plan, sent)  # type: ignore[arg-type]
+            size = plan[-1].stop
+            try:
+                made = self._upload(plan, sent, size, checksum, checked)  # type: ignore[arg-type]
+            except Exception as error:
+                # A copy's source has changed; it may also be deleted because the job has ended.
+                if not condition_failed(error):
+                    raise
+                made = None
+        if made is None:
+            return self._storage.already_there(
+                self._name, size, checksum, if_missing=self._check_unchanged
+            )
+        self._storage.check_same(made, size, checksum)
+        return made
+
+    def _segments(self) -> list[Segment]:
+        return [Segment(len(self._header), False), *(_segment(one) for one in self._found)]
+
+    def _read(self, plan: list[PlannedPart], sent: BinaryIO) -> str:
+        """Writes what is to be sent to a file; returns the checksum of the file that is made.
+
+        Also finds what the checksum of each copied part must be.
+        """
+        copies = {part.copied: part for part in plan if part.copied is not None}
+        sent.write(self._header)
+        checksum, position = crc32c(self._header), len(self._header)
+        self._copied: dict[int, _Copy] = {}
+        for number, one in enumerate(self._found, 1):
+            size = one.part.stop - one.part.start
+            copy = copies.get(number)
+            front = size if copy is None else copy.start - position
+            read = self._write(one, front, sent) if front else 0
+            if copy is not None:
+                whole = checksum_from_base64(one.stored.crc32c or "")
+                rest = crc32c_combine(read, 0, size - front) ^ whole
+                self._copied[number] = _Copy(one.stored, front, checksum_to_base64(rest))
+                read = whole
+            checksum = crc32c_combine(checksum, read, size)
+            position += size
+        return checksum_to_base64(checksum)
+
+    def _write(self, one: FoundPart[S3Object], size: int, target: BinaryIO) -> int:
+        """Writes the first bytes of a part; returns their checksum."""
+        source = self._storage.reader(one.stored, min(size, READ_BYTES))
+        source.seek(one.part.start)
+        return copy_with_checksum(source, size, target, 0)
+
+    def _upload(
+        self, plan: list[PlannedPart], sent: BinaryIO, size: int, checksum: str, checked: bool
+    ) -> S3Object | None:
+        sent.seek(0)
+        with (
+            Upload(self._storage, self._name, size, checksum, self._over, checked) as upload,
+            ThreadPoolExecutor(_THREADS) as pool,
+        ):
+            pending = []
+            for number, part in enumerate(plan, 1):
+                if part.copied is None:
+                    upload.send(number, sent.read(part.stop - part.start))
+                else:
+                    copy = self._copied[part.copied]
+                    source = copy.source
+                    pending.append(
+                        pool.submit(
+                            upload.copy, number, source, copy.start, source.size, copy.checksum
+                        )
+                    )
+            for copying in pending:
+                copying.result()
+            return upload.complete()
+
+    def _check_unchanged(self) -> None:
+        for one in self._found:
+            name = self._storage.name_of(one.stored)
+            now = self._storage.find(name)
+            if now is None or now.etag != one.stored.etag:
+                state = "it is deleted" if now is None else f"its ETag is {now.etag}"
+                raise OutputError(
+                    f"{self._storage.path(name)} changed while {self._name} was composed from it: "
+                    f"its ETag was {one.stored.etag}, now {state}. Run again when no one else "
+                    "writes there."
+                )
+
+
+def _segment(one: FoundPart[S3Object]) -> Segment:
+    size = one.part.stop - one.part.start
+    known = one.stored.crc32c is not None
+    return Segment(size, one.whole and known and size <= MOST_COPIED)

@@ -1,0 +1,167 @@
+"""An export from start to end, on this machine's threads or on a runner of Beam."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from fineshards.config import BuildConfig
+from fineshards.cores import usable_cores
+from fineshards.errors import FineshardsError
+from fineshards.exports.formats import format_of
+from fineshards.exports.job import ExportJob, finish, prepare, write_part
+from fineshards.exports.options import ExportOptions, Side
+from fineshards.exports.record import EXPORT_NAME, Export
+from fineshards.extras import naming_the_extra
+
+if TYPE_CHECKING:
+    from apache_beam import Pipeline
+
+
+@naming_the_extra()
+def export(
+    folder: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    to: str,
+    *,
+    split: str | None = None,
+    eot: Side | None = None,
+    tokens_per_file: int | None = None,
+    sequence_length: int | None = None,
+    dtype: str | None = None,
+    link: bool = False,
+    generation: int | None = None,
+    s3_endpoint: str | None = None,
+    workers: int | None = None,
+) -> Export:
+    """Writes a dataset as files of another trainer; nothing is tokenized again.
+
+    The bytes depend on the dataset and the options alone. An interrupted export resumes when it is
+    called again, and a finished one is found finished.
+
+    Args:
+        folder: The dataset's folder: local, `gs://` or `s3://`.
+        output: The folder for the files: local, `gs://` or `s3://`.
+        to: The format: `megatron`, `datatrove`, `olmo` and others; docs/formats.md has them all.
+        split: `test`, `train`, or `all` for both as one. Default: both, each on its own.
+        eot: `begin` or `end`: whether the end-of-text token is before each document or after it.
+            Default: what the format's trainers expect.
+        tokens_per_file: Tokens per file, at least. Default: that of the format.
+        sequence_length: Tokens per row, for formats of rows.
+        dtype: `uint16` or `uint32`. Default: that of the dataset, if the format holds it.
+        link: Point into the dataset's shards instead of copying the tokens.
+        generation: The generation of a dataset that has grown, from 1. Default: the latest.
+        s3_endpoint: The URL of the store that `s3://` means. Default: `AWS_ENDPOINT_URL`, or
+            Amazon S3.
+        workers: Threads. Default: one per usable core.
+
+    Returns:
+        The Export, as `export.json` in the folder has it.
+
+    Raises:
+        UsageError: For options that the format cannot have, and for a folder that holds other
+            files.
+        OutputError: If the dataset is damaged, or a file cannot be written.
+
+    Example:
+        >>> import fineshards
+        >>> export = fineshards.export(dataset_folder, f"{folder}-megatron", to="megatron")
+        >>> [file.name for file in export.files]
+        ['test_0000.bin', 'test_0000.idx', 'train_0000.bin', 'train_0000.idx']
+        >>> export.splits["train"]["tokens"], export.splits["train"]["documents"]
+        (565972, 888)
+    """
+    options = ExportOptions(to, split, eot, tokens_per_file, sequence_length, dtype, link)
+    job, finished = prepare(os.fspath(folder), os.fspath(output), options, generation, s3_endpoint)
+    return finished or run_here(job, workers)
+
+
+def run_here(
+    job: ExportJob, workers: int | None = None, done: Callable[[int], object] = lambda count: None
+) -> Export:
+    """Does all parts of an export in threads, which wait for disks and checksums most of the time.
+
+    done: called with the number of finished parts, after each.
+    """
+    records = []
+    with ThreadPoolExecutor(workers or usable_cores()) as pool:
+        pending = [pool.submit(write_part, job, part) for part in job.parts]
+        try:
+            for each in as_completed(pending):
+                records.append(each.result())
+                done(len(records))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return finish(job, records)
+
+
+def new_pipeline_for(
+    folder: str, output: str, beam_args: Sequence[str], s3_endpoint: str | None = None
+) -> Pipeline:
+    """An empty pipeline on the runner that Beam's arguments name; raises UsageError for others."""
+    from fineshards.pipeline.options import check_beam_args
+    from fineshards.pipeline.runners import dataflow, portable
+    from fineshards.pipeline.runners.choice import local_args, new_pipeline, runs_here
+
+    # Where a job runs is chosen in the same way as for a build.
+    config = BuildConfig(input=folder, output=output, beam_args=beam_args, s3_endpoint=s3_endpoint)
+    check_beam_args(config, "fineshards export")
+    if dataflow.runs_on_dataflow(config):
+        dataflow.refuse_impossible(config)
+        return dataflow.new_pipeline(config)
+    args = local_args(config) if runs_here(config) else list(beam_args)
+    return new_pipeline(portable.DescribedOptions(args))
+
+
+def run_on(job: ExportJob, pipeline: Pipeline, beam_args: Sequence[str]) -> Export | str:
+    """Does an export as a pipeline.
+
+    Returns its record, or a sentence that says what became of a job that is not waited for.
+    """
+    from fineshards.pipeline import own_process
+    from fineshards.pipeline.options import runner_name
+    from fineshards.pipeline.runners import dataflow, portable
+    from fineshards.transforms.export import WriteExport
+
+    own_process.raise_instead()
+    _ = pipeline | "Export" >> WriteExport(job)
+    if runner_name(beam_args) == "dataflow":
+        outcome = dataflow.submit(pipeline, job.storage.root)
+        if outcome is not None:
+            return outcome
+    else:
+        portable.submit(pipeline, job.storage.root)
+    found = Export.load(job.storage)
+    if found is None:
+        raise FineshardsError(
+            f"the runner says that the job is done, but {job.storage.path(EXPORT_NAME)} is not "
+            "there, so the export is not finished. See the runner's log, and run again."
+        )
+    return found
+
+
+def describe_export(job: ExportJob, export: Export) -> Iterator[str]:
+    """An export in a few lines, with what its user should know."""
+    size = sum(file.bytes for file in export.files if file.link is None)
+    linked = sum(file.link is not None for file in export.files)
+    links = f", {linked:,} of them links" if linked else ""
+    yield f"exported to {job.storage.root}: {len(export.files):,} files{links}, {size:,} bytes"
+    for split, counts in export.splits.items():
+        documents = counts["documents"]
+        with_documents = "" if documents is None else f", {documents:,} documents"
+        yield f"  {split}: {counts['tokens']:,} tokens{with_documents}"
+        if counts["left_out"]:
+            yield (
+                f"  {split}: {counts['left_out']:,} tokens at the end are LEFT OUT, because the "
+                "format has no room for less than a row"
+            )
+    yield from format_of(export.to).advice(job.settings)
+
+
+def export_record(job: ExportJob, export: Export) -> dict[str, object]:
+    """An export for `--json`."""
+    return {"output": job.storage.root, **asdict(export)}

@@ -1,0 +1,107 @@
+"""The command `export`: its flags, and what it does with them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from fineshards.pipeline.outcome import Outcome, note
+from fineshards.pipeline.parser import Parser
+from fineshards.pipeline.quantities import count
+
+
+def add_export_flags(parser: Parser) -> None:
+    """Adds the flags of `export`."""
+    what = parser.add_argument_group("what to write")
+    what.add_argument(
+        "--to", required=True, metavar="FORMAT", help="The format: see docs/formats.md."
+    )
+    what.add_argument(
+        "--output", required=True, metavar="FOLDER", help="An empty folder for the files."
+    )
+    what.add_argument(
+        "--split",
+        choices=("test", "train", "all"),
+        help="One split, or all for both as one. Default: both, each on its own.",
+    )
+    what.add_argument(
+        "--eot",
+        choices=("begin", "end"),
+        help="Whether the end-of-text token is before each document or after it. Default: what "
+        "the format's trainers expect.",
+    )
+    what.add_argument(
+        "--tokens_per_file",
+        type=count,
+        metavar="N",
+        help="Tokens per file, at least; the last one takes the rest.",
+    )
+    what.add_argument(
+        "--sequence_length", type=count, metavar="T", help="Tokens per row, in formats of rows."
+    )
+    what.add_argument(
+        "--dtype",
+        choices=("uint16", "uint32"),
+        help="Type of the tokens. Default: that of the dataset, if the format holds it.",
+    )
+    what.add_argument(
+        "--link",
+        action="store_true",
+        help="Point into the dataset's shards instead of copying the tokens, for megatron and "
+        "litdata on a local disk.",
+    )
+    what.add_argument(
+        "--s3_endpoint",
+        metavar="URL",
+        help="The URL of the store that s3:// means. Default: AWS_ENDPOINT_URL, or Amazon S3.",
+    )
+    parser.add_argument_group("how to work").add_argument(
+        "--workers", type=count, metavar="N", help="Threads. Default: one per usable core."
+    )
+
+
+def _progress(parts: int) -> Callable[[int], None]:
+    """Says how far an export is, every ten seconds at most."""
+    said = time.monotonic()
+
+    def report(done: int) -> None:
+        nonlocal said
+        if time.monotonic() - said > 10:
+            said = time.monotonic()
+            note(f"exported {done:,} of {parts:,} parts")
+
+    return report
+
+
+def run_export(parser: Parser, arguments: Sequence[str]) -> tuple[Outcome, bool]:
+    """Exports a dataset; returns the outcome, and whether to print JSON."""
+    args, beam_args = parser.parse_known_args(arguments)
+    if beam_args and not beam_args[0].startswith("-"):
+        parser.refuse(beam_args[0])
+    from fineshards.exports.job import prepare
+    from fineshards.exports.options import ExportOptions
+    from fineshards.pipeline.export import (
+        describe_export,
+        export_record,
+        new_pipeline_for,
+        run_here,
+        run_on,
+    )
+
+    options = ExportOptions(**{name: getattr(args, name) for name in ExportOptions.__slots__})
+    place = args.folder, args.output
+    # Before the folder is claimed, so that a misspelt flag claims nothing.
+    pipeline = new_pipeline_for(*place, beam_args, args.s3_endpoint) if beam_args else None
+    job, finished = prepare(*place, options, args.generation, args.s3_endpoint)
+    done = finished
+    if done is None and pipeline is not None:
+        submitted = run_on(job, pipeline, beam_args)
+        if isinstance(submitted, str):
+            return Outcome({"submitted": submitted}, [submitted]), args.json
+        done = submitted
+    if done is None:
+        done = run_here(job, args.workers, _progress(len(job.parts)))
+    lines = [*describe_export(job, done)]
+    if finished is not None:
+        lines.insert(0, "nothing to do: the export is finished")
+    return Outcome(export_record(job, done), lines), args.json

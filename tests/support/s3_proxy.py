@@ -1,0 +1,177 @@
+"""A proxy in front of an S3 server that lets the network fail where a test wants it to.
+
+Clients sign for the proxy's address, which is passed on. It records all requests.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+from urllib.parse import parse_qs, unquote_plus, urlsplit
+
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from support.damage import checksum
+from support.faulty_proxy import Answer, Handler, Proxy, proxy_server
+from support.s3_server import KEY_ID, SECRET, boto
+
+_FOLDER = re.compile(rb"<CommonPrefixes><Prefix>(.*?)</Prefix></CommonPrefixes>")
+
+
+@dataclass
+class S3Proxy(Proxy):
+    """A running proxy.
+
+    ignored: headers that are removed from requests, as if the server did not know them.
+    refuses_checked_copies: whether parts are refused that are copied into an upload with checksums,
+    as MinIO does. hides_checksums: whether checksums are left out of answers. damaged: an object
+    in whose place a copy takes another one's bytes. codes: S3's names of injected status codes.
+    """
+
+    scheme: ClassVar[str] = "s3"
+    upload: ClassVar[str] = "^PUT (?!.*/unfinished/probe)"
+    download: ClassVar[str] = "^GET /data/."
+    client: ClassVar[str] = "fineshards.storage.s3_client"
+
+    ignored: set[str] = field(default_factory=set)
+    refuses_checked_copies: bool = False
+    hides_checksums: bool = False
+    damaged: str = ""
+    codes: dict[int, str] = field(
+        default_factory=lambda: {
+            403: "AccessDenied",
+            409: "ConditionalRequestConflict",
+            501: "NotImplemented",
+            503: "SlowDown",
+        }
+    )
+    checked_uploads: set[str] = field(default_factory=set)
+
+    @cached_property
+    def boto(self) -> Any:
+        """A client of the server itself."""
+        return boto(f"http://{self.upstream}")
+
+    def metadata(self, bucket: str, name: str) -> dict[str, Any] | None:
+        """An object's state, or None if there is no such object."""
+        listed = self.boto.list_objects_v2(Bucket=bucket, Prefix=name).get("Contents", ())
+        return next((found for found in listed if found["Key"] == name), None)
+
+    def names(self, bucket: str) -> list[str]:
+        """The names of all objects in a bucket."""
+        pages = self.boto.get_paginator("list_objects_v2").paginate(Bucket=bucket)
+        return sorted(found["Key"] for page in pages for found in page.get("Contents", ()))
+
+    def content(self, bucket: str, name: str) -> bytes:
+        """The bytes of an object."""
+        content: bytes = self.boto.get_object(Bucket=bucket, Key=name)["Body"].read()
+        return content
+
+    def remove(self, bucket: str, name: str) -> None:
+        """Deletes an object, if it is there."""
+        self.boto.delete_object(Bucket=bucket, Key=name)
+
+    def uploads(self, bucket: str) -> list[str]:
+        """The names of objects with an upload in parts that has not ended."""
+        found = self.boto.list_multipart_uploads(Bucket=bucket).get("Uploads", ())
+        return [upload["Key"] for upload in found]
+
+    def clear(self, bucket: str) -> None:
+        """Makes a bucket anew. Seaweed deletes one with its content, in a fifth of a second."""
+        with suppress(self.boto.exceptions.NoSuchBucket):
+            self.boto.delete_bucket(Bucket=bucket)
+        self.boto.create_bucket(Bucket=bucket)
+
+
+class _S3Handler(Handler):
+    proxy: S3Proxy
+
+    def _problem(self, status: int, message: str) -> Answer:
+        code = self.proxy.codes.get(status, "InternalError")
+        body = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
+        return Answer(status, [("Content-Type", "application/xml")], body)
+
+    def _serve(self, line: str, body: bytes) -> Answer:
+        proxy = self.proxy
+        query = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
+        upload = query.get("uploadId", [""])[0]
+        copied = "x-amz-copy-source" in self.headers
+        if proxy.refuses_checked_copies and copied and upload in proxy.checked_uploads:
+            return self._problem(400, "checksum missing")
+        if copied and proxy.damaged and self.headers["x-amz-copy-source"].endswith(proxy.damaged):
+            return self._copy_of_other_bytes(query)
+        answer = proxy.ask(self.command, self.path, body, self._forwarded_headers())
+        if "uploads" in query and "x-amz-checksum-algorithm" in self.headers:
+            found = re.search(rb"<UploadId>(.*)</UploadId>", answer.body)
+            proxy.checked_uploads.add(found[1].decode() if found else "")
+        if "delimiter" in query:
+            self._hide_empty_folders(answer, urlsplit(self.path).path.strip("/"))
+        if proxy.hides_checksums:
+            answer.headers = [h for h in answer.headers if "x-amz-checksum" not in h[0].lower()]
+            answer.body = re.sub(rb"<ChecksumCRC32C>.*?</ChecksumCRC32C>", b"", answer.body)
+        return answer
+
+    def _copy_of_other_bytes(self, query: dict[str, list[str]]) -> Answer:
+        """Makes a part of the size that was asked for, whose bytes are others."""
+        bucket, _, key = urlsplit(self.path).path.strip("/").partition("/")
+        damaged = self.proxy.damaged
+        size = self.proxy.boto.head_object(Bucket=bucket, Key=damaged)["ContentLength"]
+        made = self.proxy.boto.upload_part(
+            Bucket=bucket,
+            Key=key,
+            UploadId=query["uploadId"][0],
+            PartNumber=int(query["partNumber"][0]),
+            Body=bytes(size),
+            ChecksumAlgorithm="CRC32C",
+            ChecksumCRC32C=checksum(bytes(size)),
+        )
+        shown = "" if self.proxy.hides_checksums else made["ChecksumCRC32C"]
+        said = f"<ETag>{made['ETag']}</ETag><ChecksumCRC32C>{shown}</ChecksumCRC32C>"
+        if not shown:
+            said = f"<ETag>{made['ETag']}</ETag>"
+        body = f"<CopyPartResult>{said}</CopyPartResult>".encode()
+        return Answer(200, [("Content-Type", "application/xml")], body)
+
+    def _hide_empty_folders(self, answer: Answer, bucket: str) -> None:
+        """Seaweed lists the folders of deleted objects for a while; AWS has no folders."""
+
+        def kept(found: re.Match[bytes]) -> bytes:
+            folder = unquote_plus(found[1].decode())  # as boto asks for
+            listed = self.proxy.boto.list_objects_v2(Bucket=bucket, Prefix=folder)
+            return found[0] if listed.get("Contents") else b""
+
+        answer.body = _FOLDER.sub(kept, answer.body)
+
+    def _forwarded_headers(self) -> dict[str, str]:
+        # The proxy has asked for the body already.
+        headers = {name: value for name, value in self.headers.items() if name != "Expect"}
+        if not self.proxy.ignored & {name.lower() for name in headers}:
+            return headers
+        # Signatures cover all headers, so the request is signed again.
+        signed = {
+            name: value
+            for name, value in headers.items()
+            if name.lower() not in {*self.proxy.ignored, "authorization", "x-amz-date"}
+        }
+        url = f"http://{self.headers['Host']}{self.path}"
+        request = AWSRequest(self.command, url, headers=signed)
+        request.context["payload_signing_enabled"] = False
+        S3SigV4Auth(Credentials(KEY_ID, SECRET), "s3", "us-east-1").add_auth(request)
+        return dict(request.headers.items())
+
+
+@contextmanager
+def faulty_s3(server: str, *buckets: str) -> Iterator[S3Proxy]:
+    """Runs a proxy in front of a server; these buckets are made, or emptied."""
+    with proxy_server(_S3Handler) as (handler, address):
+        proxy = S3Proxy(address, server.removeprefix("http://"))
+        handler.proxy = proxy
+        for bucket in buckets:
+            proxy.clear(bucket)
+        yield proxy

@@ -1,0 +1,118 @@
+"""A web server on 127.0.0.1 with files that are read by ranges, and what such servers get wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+
+@dataclass(frozen=True)
+class Request:
+    path: str
+    range: str | None
+    status: int
+    sent: int
+
+
+@dataclass
+class Web:
+    """The server, as a context manager. Its switches may be changed while it runs.
+
+    ranges: whether it reads parts of files. says: which headers tell a file's version. faults: one
+    for each coming request, in order: a status, the number of bytes after which the body is cut, or
+    a function that is called before the answer; None for none.
+    """
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+    ranges: bool = True
+    says: tuple[str, ...] = ("ETag", "Last-Modified")
+    faults: list[int | Callable[[], object] | None] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
+    redirects: dict[str, str] = field(default_factory=dict)
+    times: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        handler = type("Bound", (_Handler,), {"web": self})
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._http.server_port}"
+
+    def __enter__(self) -> Web:
+        threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+    def put(self, name: str, content: bytes, changed: str = "01:00:00") -> str:
+        """Puts a file, last changed at this time of a day, and returns its URL."""
+        self.files[f"/{name}"] = content
+        self.times[f"/{name}"] = f"Sun, 22 Nov 2026 {changed} GMT"
+        return f"{self.url}/{name}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    web: Web
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        web, path = self.web, urlsplit(self.path).path
+        fault = web.faults.pop(0) if web.faults else None
+        if callable(fault):
+            fault()
+        if path in web.redirects:
+            self._send(302, b"", {"Location": web.redirects[path]})
+            return
+        content = web.files.get(path)
+        if isinstance(fault, int) and fault >= 400:
+            self._send(fault, b"")
+        elif content is None:
+            self._send(404, b"")
+        else:
+            self._send_file(path, content, fault if isinstance(fault, int) else None)
+
+    def _send_file(self, path: str, content: bytes, cut: int | None) -> None:
+        tells = {
+            "ETag": f'"{hashlib.md5(content).hexdigest()}"',
+            "Last-Modified": self.web.times[path],
+        }
+        headers = {name: tells[name] for name in self.web.says} | self.web.headers
+        match = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        if match is None or not self.web.ranges:
+            self._send(200, content, headers, cut)
+            return
+        start, stop = int(match[1]), min(int(match[2]) + 1, len(content))
+        if start >= len(content):
+            self._send(416, b"", headers | {"Content-Range": f"bytes */{len(content)}"})
+            return
+        content_range = {"Content-Range": f"bytes {start}-{stop - 1}/{len(content)}"}
+        self._send(206, content[start:stop], content_range | headers, cut)
+
+    def _send(
+        self,
+        status: int,
+        body: bytes,
+        headers: dict[str, str] | None = None,
+        cut: int | None = None,
+    ) -> None:
+        self.web.requests.append(
+            Request(self.path, self.headers.get("Range"), status, len(body[:cut]))
+        )
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[:cut])
+        if cut is not None:
+            self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        """Requests are recorded, not printed."""

@@ -1,0 +1,44 @@
+"""The commands of docs/formats.md and docs/import.md run as written."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+import fineshards
+from fineshards.exports.formats import NAMES
+from fineshards.pipeline.cli import main
+
+PAGE = (ROOT / "docs/formats.md").read_text()
+
+
+def commands(page: str, name: str) -> list[list[str]]:
+    joined = page.replace("\\\n", " ")
+    lines = re.findall(rf"^    fineshards ({name} .+)$", joined, re.MULTILINE)
+    return [shlex.split(line) for line in lines]
+
+
+def test_the_page_has_every_format() -> None:
+    table = PAGE.partition("| `--to` |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`([\w-]+)`", table)) >= set(NAMES)
+
+
+def test_the_commands_of_the_pages_run_as_written(
+    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fineshards.build(input=sample, output="out", shard_tokens=100_000)
+    exports = commands(PAGE, "export")
+    assert len(exports) > 8
+    for arguments in exports:
+        assert main(arguments) == 0, arguments
+    fineshards.export("out", "export", "megatron")
+    ((name, *flags),) = commands((ROOT / "docs/import.md").read_text(), "import")
+    flags[flags.index("--output") + 1] = "again"
+    assert main([name, *flags, "--shard_tokens=100k"]) == 0
+    for shard in sorted(Path("out").glob("t*/*.npy")):
+        assert (Path("again") / shard.relative_to("out")).read_bytes() == shard.read_bytes()

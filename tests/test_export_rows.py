@@ -1,0 +1,217 @@
+"""Exports to formats of rows and chunks: MosaicML's, litdata's, and those of Arrow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.dataset_contents import Contents
+from support.foreign_readers import (
+    Documents,
+    read_hf_arrow,
+    read_litdata,
+    read_mds,
+    read_parquet,
+)
+from support.growing import build, made_up_rows, write_rows
+from support.tokenizer_files import save, train
+
+import fineshards
+from fineshards.errors import OutputError, UsageError
+from fineshards.exports import input_ids
+
+SHARD, LENGTH = 300, 64
+FORMATS: dict[str, dict[str, Any]] = {
+    "mds": {"sequence_length": LENGTH, "tokens_per_file": 200},
+    "litdata": {},
+    "parquet": {},
+    "hf-arrow": {},
+}
+EVERY_FORMAT = pytest.mark.parametrize("to", FORMATS)
+SIDES = pytest.mark.parametrize("side", ["begin", "end"])
+
+
+@pytest.fixture(scope="module", params=["uint32", "uint16"])
+def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Contents:
+    """Documents of one token up to several shards, in both splits."""
+    folder = tmp_path_factory.mktemp("exports")
+    rows = made_up_rows(1, 120)
+    flags = [f"--shard_tokens={SHARD}", "--test_fraction=0.2", f"--dtype={request.param}"]
+    if request.param == "uint16":
+        tokenizer = train("gpt2", [row["text"] for row in rows if row["text"]], 300)
+        flags.append(f"--tokenizer={save(tokenizer, folder / 'tokenizer.json')}")
+    build(folder / "out", write_rows(folder / "rows.parquet", rows), *flags)
+    return Contents.read(folder / "out")
+
+
+def stream(dataset: Contents, split: str, side: str) -> list[int]:
+    documents = dataset.ended(split) if side == "end" else dataset.documents[split]
+    tokens: list[int] = np.concatenate(documents).tolist()
+    return tokens
+
+
+def cut(tokens: list[int], length: int) -> Documents:
+    return [tokens[at : at + length] for at in range(0, len(tokens), length)]
+
+
+@SIDES
+@pytest.mark.parametrize("size", [None, 1, 200])
+def test_mds_holds_whole_rows_and_the_rest_is_reported(
+    dataset: Contents, side: str, size: int | None, tmp_path: Path
+) -> None:
+    flags = {"eot": side, "sequence_length": LENGTH, "tokens_per_file": size}
+    export = fineshards.export(dataset.folder, tmp_path / "m", "mds", **flags)
+    for split in ("test", "train"):
+        *rows, rest = cut(stream(dataset, split, side), LENGTH)
+        assert len(rest) < LENGTH
+        assert read_mds(tmp_path / "m" / split) == rows
+        assert export.splits[split]["left_out"] == len(rest)
+        assert export.splits[split]["tokens"] == len(rows) * LENGTH
+        index = json.loads((tmp_path / "m" / split / "index.json").read_text())
+        in_files = [shard["samples"] for shard in index["shards"]]
+        per_file = {None: len(rows), 1: 1, 200: 4}[size]
+        assert in_files[:-1] == [per_file] * (len(in_files) - 1)
+        assert 1 <= in_files[-1] <= per_file
+
+
+def test_a_row_that_fits_exactly_leaves_nothing_out(dataset: Contents, tmp_path: Path) -> None:
+    tokens = len(dataset.tokens["train"])
+    flags = {"split": "train", "sequence_length": tokens}
+    export = fineshards.export(dataset.folder, tmp_path / "m", "mds", **flags)
+    assert export.splits["train"]["left_out"] == 0
+    assert read_mds(tmp_path / "m/train") == [dataset.tokens["train"].tolist()]
+
+
+@SIDES
+@pytest.mark.parametrize("flags", [{}, {"tokens_per_file": 100}, {"sequence_length": LENGTH}])
+def test_litdata_holds_the_stream(
+    dataset: Contents, side: str, flags: dict[str, int], tmp_path: Path
+) -> None:
+    fineshards.export(dataset.folder, tmp_path / "l", "litdata", eot=side, **flags)
+    for split in ("test", "train"):
+        chunks = read_litdata(tmp_path / "l" / split)
+        size = flags.get("tokens_per_file", SHARD)
+        if "sequence_length" in flags:
+            size = -(-size // LENGTH) * LENGTH
+        expected = cut(stream(dataset, split, side), size)
+        # Fewer tokens than a block have no chunk of their own.
+        if "sequence_length" in flags and len(expected[-1]) < LENGTH:
+            rest = expected.pop()
+            expected[-1] += rest
+        assert chunks == expected
+
+
+def test_litdatas_links_lead_to_the_shards(dataset: Contents, tmp_path: Path) -> None:
+    export = fineshards.export(dataset.folder, tmp_path / "l", "litdata", link=True)
+    for split in ("test", "train"):
+        shards = sorted((dataset.folder / split).glob("*.npy"))
+        assert read_litdata(tmp_path / "l" / split) == [np.load(path).tolist() for path in shards]
+        for number, shard in enumerate(shards):
+            assert (tmp_path / f"l/{split}/chunk-0-{number}.bin").resolve() == shard.resolve()
+    assert sum(file.bytes for file in export.files if file.link is None) < 10_000
+    assert fineshards.verify(tmp_path / "l").ok
+
+
+@SIDES
+@pytest.mark.parametrize("size", [None, 500])
+@pytest.mark.parametrize("length", [None, 1, LENGTH, 1_000_000])
+def test_arrows_formats_hold_every_row(
+    dataset: Contents, side: str, size: int | None, length: int | None, tmp_path: Path
+) -> None:
+    flags = {"eot": side, "sequence_length": length, "tokens_per_file": size}
+    for to in ("parquet", "hf-arrow"):
+        export = fineshards.export(dataset.folder, tmp_path / to, to, **flags)
+        assert all(counts["left_out"] == 0 for counts in export.splits.values())
+    for split in ("test", "train"):
+        documents = dataset.ended(split) if side == "end" else dataset.documents[split]
+        expected = [document.tolist() for document in documents]
+        if length is not None:
+            expected = cut(stream(dataset, split, side), length)
+        assert read_parquet(sorted((tmp_path / "parquet").glob(f"{split}-*"))) == expected
+        assert read_hf_arrow(tmp_path / "hf-arrow" / split) == expected
+
+
+@pytest.mark.parametrize("length", [None, LENGTH])
+def test_rows_are_the_same_in_batches_of_any_size(
+    dataset: Contents, length: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = []
+    for size in (1, 100, 1 << 22):
+        monkeypatch.setattr(input_ids, "_BATCH_TOKENS", size)
+        output = tmp_path / f"{size}"
+        fineshards.export(
+            dataset.folder, output, "parquet", sequence_length=length, tokens_per_file=1 << 30
+        )
+        paths.append(output / "train-00000-of-00001.parquet")
+    one, some, all_rows = (pq.ParquetFile(path) for path in paths)
+    rows = all_rows.metadata.num_rows
+    assert (one.num_row_groups, all_rows.num_row_groups) == (rows, 1)
+    assert 1 < some.num_row_groups < rows
+    assert one.read().equals(some.read())
+    assert some.read().equals(all_rows.read())
+
+
+def test_columns_are_what_trainers_take(dataset: Contents, tmp_path: Path) -> None:
+    fineshards.export(dataset.folder, tmp_path / "p", "parquet")
+    schema = pq.read_schema(next((tmp_path / "p").glob("train-*.parquet")))
+    assert schema.names == ["input_ids"]
+    assert schema.field("input_ids").type.value_type == pa.int32()
+
+
+@EVERY_FORMAT
+def test_bytes_do_not_depend_on_the_number_of_workers(
+    dataset: Contents, to: str, tmp_path: Path
+) -> None:
+    for workers in (1, 3):
+        flags = {"workers": workers, **FORMATS[to]}
+        fineshards.export(dataset.folder, tmp_path / f"{workers}", to, **flags)
+        assert fineshards.verify(tmp_path / f"{workers}").ok
+    assert files_in(tmp_path / "1") == files_in(tmp_path / "3")
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@EVERY_FORMAT
+def test_a_damaged_shard_is_found(dataset: Contents, to: str, tmp_path: Path) -> None:
+    shard = sorted((dataset.folder / "train").glob("*.npy"))[1]
+    content = shard.read_bytes()
+    try:
+        shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(OutputError, match="damaged"):
+            fineshards.export(dataset.folder, tmp_path / "x", to, **FORMATS[to])
+    finally:
+        shard.write_bytes(content)
+    fineshards.export(dataset.folder, tmp_path / "x", to, **FORMATS[to])
+    assert fineshards.verify(tmp_path / "x").ok
+
+
+@pytest.mark.parametrize(
+    ("to", "flags", "message"),
+    [
+        ("mds", {}, "mds needs --sequence_length"),
+        ("mds", {"sequence_length": 1 << 20}, "fewer than one row"),
+        ("mds", {"sequence_length": 1 << 31}, "its offsets hold at most"),
+        ("mds", {"sequence_length": 9, "tokens_per_file": 1 << 32}, "its offsets hold at most"),
+        ("mds", {"sequence_length": 9, "link": True}, "cannot point into other files"),
+        ("litdata", {"link": True, "eot": "end"}, "leave --sequence_length and --eot end out"),
+        ("litdata", {"link": True, "sequence_length": 9}, "leave --sequence_length and --eot end"),
+        ("parquet", {"link": True}, "cannot point into other files"),
+    ],
+)
+def test_what_a_format_cannot_have_is_refused(
+    dataset: Contents, to: str, flags: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        fineshards.export(dataset.folder, tmp_path / "x", to, **flags)
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,193 @@
+"""Input through fsspec, on its file system in memory: patterns, versions, what is missing."""
+
+from __future__ import annotations
+
+import glob
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.fresh_interpreter import run_program
+from support.oracle import shards_in
+from support.source_files import COLUMNS, Read, add
+from test_gcs_finding import ENDS, NAMES, PARTS
+
+from fineshards.errors import InputError, UsageError
+from fineshards.shards.records import SourceFile
+from fineshards.sources.files import open_file
+from fineshards.sources.finding import find_files
+from fineshards.sources.fsspec_files import identity_of
+from fineshards.sources.reading import discover_blocks, read_block
+
+LINES = b'{"text": "a"}\n{"text": "b"}\n'
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Any]:
+    memory = fsspec.filesystem("memory")
+    yield memory
+    memory.rm("/", recursive=True)
+
+
+def find(*patterns: str) -> list[str]:
+    return [file.path for file in find_files(patterns)]
+
+
+def texts_of(file: SourceFile) -> list[str | None]:
+    found = Read([], [], {})
+    for block in discover_blocks(file, COLUMNS, 1):
+        add(found, read_block(file, COLUMNS, block))
+    return [text for _, text, _ in found.rows]
+
+
+@pytest.fixture(scope="module")
+def same(store: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same file names in a local folder and in memory."""
+    folder = tmp_path_factory.mktemp("same")
+    for name in NAMES:
+        (folder / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "in" / name).touch()
+        store.pipe(f"/same/in/{name}", b"")
+    return folder
+
+
+@settings(max_examples=60)
+@given(parts=st.lists(st.sampled_from(PARTS), max_size=3), end=st.sampled_from(ENDS))
+def test_a_pattern_matches_as_for_local_files(same: Path, parts: list[str], end: str) -> None:
+    pattern = "/".join(["in", *parts, end])
+
+    def names(root: str) -> list[str] | str:
+        try:
+            return [path.partition("/in/")[2] for path in find(f"{root}/{pattern}")]
+        except UsageError as error:
+            return str(error).replace(root, "")
+
+    assert names("memory://same") == names(glob.escape(str(same)))
+
+
+def test_a_file_has_one_identity_however_it_is_found(store: Any) -> None:
+    store.pipe("/one/in/a.jsonl", LINES)
+    patterns = ("in/a.jsonl", "in/*.jsonl", "in", "**/*.jsonl", "in/[a].jsonl")
+    found = [find_files([f"memory://one/{pattern}"]) for pattern in patterns]
+    assert all(files == found[0] for files in found)
+    (file,) = found[0]
+    assert (file.path, file.size) == ("memory://one/in/a.jsonl", len(LINES))
+    assert file.identity.startswith("mtime:")
+    assert texts_of(file) == ["a", "b"]
+
+
+def test_a_changed_or_deleted_file_is_noticed(store: Any) -> None:
+    store.pipe("/two/a.jsonl", LINES)
+    (file,) = find_files(["memory://two/a.jsonl"])
+    store.pipe("/two/a.jsonl", LINES.replace(b"b", b"c"))
+    with pytest.raises(InputError, match=r"memory://two/a\.jsonl changed since the job was launch"):
+        texts_of(file)
+    store.rm("/two/a.jsonl")
+    with pytest.raises(InputError, match=r"memory://two/a\.jsonl was deleted since the job"):
+        texts_of(file)
+
+
+def test_a_change_while_a_block_is_read_is_noticed(store: Any) -> None:
+    store.pipe("/three/a.jsonl", LINES)
+    (file,) = find_files(["memory://three/a.jsonl"])
+    (block,) = discover_blocks(file, COLUMNS, 1)
+    rows = read_block(file, COLUMNS, block)
+    next(rows)
+    store.pipe("/three/a.jsonl", LINES)
+    with pytest.raises(InputError, match="changed since the job was launched"):
+        list(rows)
+
+
+def test_a_short_read_is_not_the_end_of_the_file(store: Any) -> None:
+    for read_ahead in (1, 1 << 20):
+        store.pipe("/four/a.jsonl", LINES)
+        (file,) = find_files(["memory://four/a.jsonl"])
+        with open_file(file, read_ahead) as opened:
+            store.store["/four/a.jsonl"].truncate(len(LINES) - 14)
+            with pytest.raises(InputError, match=r"received \d+ bytes from byte \d+ on, expected"):
+                opened.read()
+
+
+@pytest.mark.parametrize(
+    ("info", "identity"),
+    [
+        ({"etag": '"x1"', "last_modified": 5.0, "size": 3}, "etag:x1"),
+        ({"ETag": "x2", "size": 3}, "etag:x2"),
+        ({"mtime": 1.5, "size": 3}, "mtime:1.5"),
+        ({"etag": None, "modify": "20261122010000", "size": 3}, "mtime:20261122010000"),
+        ({"size": 3}, "size:3"),
+    ],
+)
+def test_the_identity_is_the_best_that_a_store_tells(
+    info: dict[str, object], identity: str
+) -> None:
+    assert identity_of(info) == identity
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("foo://a/b.csv", r"--input foo://a/b\.csv: foo:// cannot be read\. Give local paths, fil"),
+        ("zip://a.csv::memory://a.zip", r"zip:// cannot be read"),
+        ("memory://*/a.csv", r"memory://\*/a\.csv: expected memory://container-or-host/f"),
+        ("memory://", r"--input memory://: expected memory://container-or-host/folder"),
+        ("memory://nowhere/*.csv", r"--input memory://nowhere/\*\.csv: no file matches"),
+        ("memory://nowhere/a.csv", r"--input memory://nowhere/a\.csv: no file matches"),
+    ],
+)
+def test_what_cannot_be_found_is_one_sentence(url: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        find_files([url])
+
+
+@pytest.mark.cloud
+def test_a_build_through_fsspec_has_the_bytes_of_one_without(
+    tmp_path: Path, sample: Path, fineshards: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    """local:// is fsspec's own name for the disk, so it goes the way of all other protocols."""
+    shutil.copy(sample, tmp_path / "a.parquet")
+    inputs = {"far": f"local://{tmp_path}/*.parquet", "near": str(tmp_path / "a.parquet")}
+    for output, pattern in inputs.items():
+        flags = [f"--input={pattern}", f"--output={tmp_path}/{output}", "--shard_tokens=200000"]
+        done = fineshards("build", *flags)
+        assert done.returncode == 0, done.stderr
+    assert shards_in(tmp_path / "far") == shards_in(tmp_path / "near")
+    (tmp_path / "far/train/train_0001.npy").unlink()
+    done = fineshards("repair", tmp_path / "far")
+    assert done.returncode == 0, done.stderr
+    assert shards_in(tmp_path / "far") == shards_in(tmp_path / "near")
+    (tmp_path / "a.parquet").touch()
+    done = fineshards("verify", tmp_path / "far", "--sample=5")
+    assert f"local://{tmp_path}/a.parquet changed since the job was launched" in done.stdout
+
+
+def find_without_packages(url: str) -> subprocess.CompletedProcess[str]:
+    """Finds a file where some packages are not installed."""
+    done = run_program(
+        "import sys\n"
+        "for name in ('adlfs', 'paramiko', 'boto3'): sys.modules[name] = None\n"
+        "from fineshards.sources.finding import find_files\n"
+        "from fineshards.errors import FineshardsError\n"
+        f"try: find_files([{url!r}])\n"
+        "except FineshardsError as error: print(type(error).__name__, error)\n"
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("az://data/a.csv", "adlfs is not installed. Install it with: pip install 'fineshards[az"),
+        ("abfs://data/a.csv", "pip install 'fineshards[azure]'"),
+        ("sftp://host/a.csv", '"paramiko" to be installed'),
+    ],
+)
+def test_a_missing_package_is_named(url: str, said: str) -> None:
+    assert said in find_without_packages(url).stdout

@@ -1,0 +1,123 @@
+"""Files in datasets on the hub, named by hf:// URLs: pinned to a commit, found as elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from support.hub_client import ROOT, find, fineshards, read_column, resolve, run
+from support.hub_server import HubServer, Repository
+from support.oracle import shards_in
+
+NAMES = ["a.parquet", "b.parquet", "in/c.parquet", "in/deep/d.parquet", "in/odd[1].parquet"]
+
+
+@pytest.fixture
+def hub() -> Iterator[HubServer]:
+    with HubServer(page_size=2) as server:
+        yield server
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    documents = pq.read_table(ROOT / "samples/debian_text.parquet")
+    folder = tmp_path / "repository"
+    for index, name in enumerate(NAMES):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(documents.slice(index * 10, 10), folder / name)
+    (folder / "README.md").write_text("# Text\n")
+    return folder
+
+
+def names(answer: Any) -> list[str] | str:
+    if isinstance(answer, dict):
+        return str(answer["message"])
+    return [file["path"].partition("@")[2].partition("/")[2] for file in answer]
+
+
+def test_patterns_folders_and_files_are_found(hub: HubServer, folder: Path, tmp_path: Path) -> None:
+    commit = hub.push("acme/text", folder)
+    url = f"hf://datasets/acme/text@{commit}"
+    patterns = ("*.parquet", "in/**/*.parquet", "in/c.parquet", "in", "", "in/odd[1].parquet", "*")
+    several, deep, one, below, whole, odd, missing = run(
+        hub.url, tmp_path, *(find(f"{url}/{pattern}") for pattern in patterns)
+    )
+    assert names(several) == ["a.parquet", "b.parquet"]
+    assert names(deep) == names(below) == NAMES[2:]
+    assert names(one) == ["in/c.parquet"]
+    assert names(whole) == NAMES
+    assert names(odd) == ["in/odd[1].parquet"]
+    assert "matches a folder, but not the files in it" in names(missing)
+    assert [file["path"] for file in one] == [f"{url}/in/c.parquet"]
+    assert not any("/lfs/" in request.path for request in hub.requests)
+
+
+def test_a_revision_is_pinned_to_its_commit(hub: HubServer, folder: Path, tmp_path: Path) -> None:
+    first = hub.push("acme/text", folder)
+    second = hub.push("acme/text", folder / "in", branch="refs/convert/parquet")
+    main, short, branch, quoted = run(
+        hub.url,
+        tmp_path,
+        find("hf://datasets/acme/text@main/a.parquet"),
+        find("hf://datasets/acme/text/a.parquet"),
+        find("hf://datasets/acme/text@refs/convert/parquet/c.parquet"),
+        find("hf://datasets/acme/text@refs%2Fconvert%2Fparquet/c.parquet"),
+    )
+    assert main == short
+    assert main[0]["path"] == f"hf://datasets/acme/text@{first}/a.parquet"
+    assert branch == quoted
+    assert branch[0]["path"] == f"hf://datasets/acme/text@{second}/c.parquet"
+
+
+def test_a_file_is_the_same_as_that_of_the_dataset(
+    hub: HubServer, folder: Path, tmp_path: Path
+) -> None:
+    """Its identity is a hash of its content, and it is read by ranges."""
+    hub.push("acme/text", folder / "in/deep")
+    (dataset, files) = run(
+        hub.url, tmp_path, resolve("acme/text"), find("hf://datasets/acme/text/*.parquet")
+    )
+    assert files == dataset["files"]
+    (texts,) = run(hub.url, tmp_path, read_column(files[0], 0, "text"))
+    assert texts == pq.read_table(folder / "in/deep/d.parquet")["text"].to_pylist()
+
+
+def test_what_cannot_be_found_is_one_sentence(hub: HubServer, folder: Path, tmp_path: Path) -> None:
+    hub.push("acme/text", folder)
+    hub.push("acme/gated", folder)
+    hub.repositories["acme/gated"] = Repository(
+        hub.repositories["acme/gated"].commits, {}, token="secret"
+    )
+    said = {
+        "hf://datasets/acme/text/nothing/*.parquet": ": no file matches",
+        "hf://datasets/acme/text@v9/a.parquet": "no such revision",
+        "hf://datasets/acme/nothing/a.parquet": "no such dataset, or it is private",
+        "hf://datasets/acme/gated/a.parquet": "no such dataset, or it is private",
+        "hf://datasets/acme/*/a.parquet": "not a valid name",
+        "hf://datasets/acme": "expected hf://datasets/OWNER/NAME@REVISION/folder/*.parquet",
+        "hf://acme/model/a.parquet": "expected hf://datasets/OWNER/NAME@REVISION/folder/*.parquet",
+    }
+    answers = run(hub.url, tmp_path, *map(find, said))
+    for (url, sentence), answer in zip(said.items(), answers, strict=True):
+        assert answer["message"].startswith(f"--input {url}"), answer
+        assert sentence in answer["message"], answer
+
+
+@pytest.mark.cloud
+def test_a_build_from_the_hub_has_the_bytes_of_one_from_a_folder(
+    hub: HubServer, folder: Path, tmp_path: Path
+) -> None:
+    hub.push("acme/text", folder)
+    inputs = {"far": "hf://datasets/acme/text@main/in", "near": str(folder / "in")}
+    for output, pattern in inputs.items():
+        flags = [f"--input={pattern}", f"--output={tmp_path}/{output}", "--shard_tokens=5000"]
+        done = fineshards(hub.url, tmp_path, "build", *flags)
+        assert done.returncode == 0, done.stderr
+    assert shards_in(tmp_path / "far") == shards_in(tmp_path / "near")
+    (tmp_path / "far/train/train_0000.npy").unlink()
+    done = fineshards(hub.url, tmp_path, "repair", str(tmp_path / "far"))
+    assert done.returncode == 0, done.stderr
+    assert shards_in(tmp_path / "far") == shards_in(tmp_path / "near")
