@@ -228,7 +228,7 @@ def test_there_are_no_files_and_no_settings() -> None:
     from fineshards.curation.sql_expression import connection
 
     for statement in ("SELECT * FROM read_text('/etc/hostname')", "SET threads = 4",
-                      "INSTALL httpfs", "COPY (SELECT 1) TO '/tmp/x.csv'"):  # fmt: skip
+                      "INSTALL httpfs", "COPY (SELECT 1) TO 'x.csv'"):  # fmt: skip
         with pytest.raises(Exception, match=r"(?i)permission|locked|disabled"):
             connection().execute(statement)
 

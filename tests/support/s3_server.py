@@ -103,14 +103,17 @@ def _answers(address: str) -> bool:
 
 
 def boto(address: str) -> Any:
-    """A client of the server itself, which is not the one that is tested."""
+    """A client of the server itself, which is not the one that is tested.
+
+    It tries again, because on a busy machine SeaweedFS answers a write with InternalError now and then.
+    """
     return _SESSION.client(
         "s3",
         endpoint_url=address,
         aws_access_key_id=KEY_ID,
         aws_secret_access_key=SECRET,
         region_name="us-east-1",
-        config=Config(proxies={}, retries={"total_max_attempts": 1}),
+        config=Config(proxies={}, retries={"mode": "standard", "total_max_attempts": 6}),
     )
 
 
