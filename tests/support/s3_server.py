@@ -105,7 +105,7 @@ def _answers(address: str) -> bool:
 def boto(address: str) -> Any:
     """A client of the server itself, which is not the one that is tested.
 
-    It tries again, because on a busy machine SeaweedFS answers a write with InternalError now and then.
+    It tries again: on a busy machine SeaweedFS answers a write with InternalError now and then.
     """
     return _SESSION.client(
         "s3",
