@@ -92,8 +92,8 @@ def deleted(
 ) -> InputError:
     """What to raise for a file that is no longer there."""
     return InputError(
-        f"{file.path} was deleted since the job was launched: it had {file.size} bytes and "
-        f"{file.identity}. {advice}"
+        f"{file.path} was deleted since the job was launched: it was {file.identity} of "
+        f"{file.size} bytes. {advice}"
     )
 
 
