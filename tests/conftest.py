@@ -34,6 +34,16 @@ def sample() -> Path:
     return SAMPLE
 
 
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 documents of the sample in eight row groups."""
+    import pyarrow.parquet as pq
+
+    path = tmp_path_factory.mktemp("input") / "a.parquet"
+    pq.write_table(pq.read_table(SAMPLE).slice(0, 40), path, row_group_size=5)
+    return path
+
+
 @pytest.fixture
 def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """A storage server with the bucket `data`, used by this process and its children."""

@@ -25,6 +25,7 @@ from support.foreign_readers import (
     read_token_bin,
 )
 from support.growing import build, made_up_rows, write_rows
+from support.oracle import files_in
 from support.tokenizer_files import save, train
 
 import fineshards
@@ -226,14 +227,6 @@ def test_wide_tokens_are_narrowed_where_all_ids_fit(folder: Path, tmp_path: Path
     fineshards.export(tmp_path / "wide", tmp_path / "m", "modded-nanogpt")
     _, tokens = read_token_bin(tmp_path / "m/tokens_train_000000.bin")
     assert tokens == tokens_of(tmp_path / "wide", "train")
-
-
-def files_in(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 @pytest.mark.parametrize("to", ["megatron", "datatrove", "olmo", "llmc", "raw"])

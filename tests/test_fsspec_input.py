@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -12,11 +11,10 @@ from typing import Any
 import fsspec
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.fresh_interpreter import run_program
 from support.oracle import shards_in
+from support.patterns import NAMES, matches_as_for_local_files, patterns, write_names
 from support.source_files import COLUMNS, Read, add
-from test_gcs_finding import ENDS, NAMES, PARTS
 
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.records import SourceFile
@@ -49,26 +47,15 @@ def texts_of(file: SourceFile) -> list[str | None]:
 @pytest.fixture(scope="module")
 def same(store: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same file names in a local folder and in memory."""
-    folder = tmp_path_factory.mktemp("same")
     for name in NAMES:
-        (folder / "in" / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "in" / name).touch()
         store.pipe(f"/same/in/{name}", b"")
-    return folder
+    return write_names(tmp_path_factory.mktemp("same"))
 
 
 @settings(max_examples=60)
-@given(parts=st.lists(st.sampled_from(PARTS), max_size=3), end=st.sampled_from(ENDS))
-def test_a_pattern_matches_as_for_local_files(same: Path, parts: list[str], end: str) -> None:
-    pattern = "/".join(["in", *parts, end])
-
-    def names(root: str) -> list[str] | str:
-        try:
-            return [path.partition("/in/")[2] for path in find(f"{root}/{pattern}")]
-        except UsageError as error:
-            return str(error).replace(root, "")
-
-    assert names("memory://same") == names(glob.escape(str(same)))
+@given(patterns)
+def test_a_pattern_matches_as_for_local_files(same: Path, pattern: str) -> None:
+    matches_as_for_local_files("memory://same", same, pattern)
 
 
 def test_a_file_has_one_identity_however_it_is_found(store: Any) -> None:

@@ -16,6 +16,7 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage as google_storage
 from support.faulty_proxy import Proxy
+from support.oracle import files_in
 from support.process_tree import start, wait_until
 from support.tokenizer_files import train
 
@@ -26,14 +27,6 @@ from fineshards.shards.manifest import MANIFEST_NAME
 pytestmark = pytest.mark.growing
 
 FIXTURES = Path(__file__).parent / "fixtures"
-
-
-def files_in(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 def write_sources(folder: Path, sample: Path) -> list[Path]:
