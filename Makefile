@@ -8,7 +8,7 @@ INSTALL := $(UV) pip install --quiet --compile-bytecode
 unexport PYTHONDONTWRITEBYTECODE
 SAMPLE := samples/debian_text.parquet
 
-.PHONY: help api demo test quick test-cloud test-growing test-recipes test-kills test-airflow test-curation
+.PHONY: help api site demo test quick test-cloud test-growing test-recipes test-kills test-airflow test-curation
 .PHONY: test-torch test-readers test-engines encoders lint types bench bench-loader bench-curation bench-scale template clean
 
 help: ## list the targets
@@ -152,10 +152,24 @@ encoders: .venv/installed ## prove the fast tokenizers equal to the reference: m
 test-engines: .venv/installed ## test on real Prism and Flink: minutes
 	$(BIN)/pytest -m engines -n0 -rs --durations=0 --durations-min=1
 
-# The API reference, docs/api.md, from the docstrings, and docs/recipe.schema.json from the steps.
-api: .venv/installed ## write docs/api.md and the schema of recipes from the docstrings
+# docs/api.md from the docstrings, docs/recipe.schema.json from the steps, the tables in docs/commands.md from the flags.
+api: .venv/installed ## write docs/api.md, the schema of recipes and the tables of flags from the code
 	$(BIN)/python docs/make_api.py
 	$(BIN)/python docs/make_schema.py
+	$(BIN)/python docs/make_commands.py
+
+.site-venv/installed: docs/requirements.txt | .venv/installed
+	@echo "preparing .site-venv: some seconds"
+	@$(PYTHON) -m venv .site-venv
+	@$(INSTALL) --python .site-venv/bin/python -r docs/requirements.txt
+	@touch $@
+
+# A warning is an error, and so is a link that leads nowhere. NO_MKDOCS_2_WARNING: mkdocs-material prints an advertisement.
+site: .site-venv/installed ## build the documentation site, and check its links
+	@.site-venv/bin/python docs/gather_pages.py .site
+	@NO_MKDOCS_2_WARNING=1 .site-venv/bin/mkdocs build --strict --quiet
+	@.site-venv/bin/python docs/check_site.py site
+	@echo "the site is in site/; python3 -m http.server -d site shows it with its search"
 
 lint: .venv/installed ## check the code with ruff
 	$(BIN)/ruff check .
@@ -240,4 +254,4 @@ else
 endif
 
 clean: ## delete what the targets have made
-	rm -rf .venv .types .airflow-venv .bench-venv .curation-venv .readers-venv .torch-venv .py*-venv demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .ranks
+	rm -rf .venv .types .airflow-venv .bench-venv .curation-venv .readers-venv .site-venv .torch-venv .py*-venv .site site demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .ranks
