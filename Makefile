@@ -8,7 +8,7 @@ INSTALL := $(UV) pip install --quiet --compile-bytecode
 unexport PYTHONDONTWRITEBYTECODE
 SAMPLE := samples/debian_text.parquet
 
-.PHONY: help api site demo test quick test-cloud test-growing test-recipes test-kills test-airflow test-curation
+.PHONY: help api pictures site demo test quick test-cloud test-growing test-recipes test-kills test-airflow test-curation
 .PHONY: test-torch test-readers test-engines encoders lint types bench bench-loader bench-curation bench-scale template clean
 
 help: ## list the targets
@@ -170,6 +170,10 @@ site: .site-venv/installed ## build the documentation site, and check its links
 	@NO_MKDOCS_2_WARNING=1 .site-venv/bin/mkdocs build --strict --quiet
 	@.site-venv/bin/python docs/check_site.py site
 	@echo "the site is in site/; python3 -m http.server -d site shows it with its search"
+
+# The charts, from the JSON of the results.
+pictures: .venv/installed ## draw the charts
+	$(BIN)/python -m benchmarks.chart
 
 lint: .venv/installed ## check the code with ruff
 	$(BIN)/ruff check .

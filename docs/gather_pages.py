@@ -59,7 +59,8 @@ def with_links_of_the_site(path: str, markdown: str) -> str:
     """A page of the repository with its links changed to those of the folder."""
     folder = posixpath.dirname(place(path))
     links = {
-        link: posixpath.relpath(place(file), folder) for link, file in _links(path, markdown).items()
+        link: posixpath.relpath(place(file), folder)
+        for link, file in _links(path, markdown).items()
     }
     return _LINK.sub(lambda found: links.get(found[0], found[0]), markdown)
 

@@ -34,7 +34,9 @@ def page(text: str) -> str:
 def tables(command: Command) -> str:
     """A command's flags: one table, or of many flags one per group with its name above it."""
     groups = {
-        str(group.title): [_row(action) for action in group._group_actions if _belongs(action, command)]
+        str(group.title): [
+            _row(action) for action in group._group_actions if _belongs(action, command)
+        ]
         for group in command.parser()._action_groups
     }
     rows = [row for group in groups.values() for row in group]

@@ -95,7 +95,9 @@ def test_the_start_runs_and_prints_what_it_shows(
     page = (ROOT / "docs/start.md").read_text()
     names: dict[str, object] = {}
     expected: list[str] = []
-    for line, code in re.findall(r"^    (.*)$|^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+    for line, code in re.findall(
+        r"^    ([^\n]*)$|^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL
+    ):
         if code:
             exec(compile(code, "start.md", "exec"), names)
             expected += re.findall(r"print\(.*\)  # (.*)$", code, re.MULTILINE)
@@ -119,7 +121,10 @@ def test_a_page_of_the_site_has_the_links_of_the_site(tmp_path: Path) -> None:
     assert rewrite("docs/loader.md", "[a](../README.md) [b](api.md)") == "[a](index.md) [b](api.md)"
     script = "examples/train_ddp.py"
     assert rewrite("docs/loader.md", f"[a](../{script})") == f"[a]({script}.md)"
-    assert rewrite("docs/loader.md", "[a](https://a.example) x[1](2)") == "[a](https://a.example) x[1](2)"
+    assert (
+        rewrite("docs/loader.md", "[a](https://a.example) x[1](2)")
+        == "[a](https://a.example) x[1](2)"
+    )
     gather_pages.gather(tmp_path / "pages")
     assert (ROOT / script).read_text() in (tmp_path / f"pages/{script}.md").read_text()
 
