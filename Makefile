@@ -28,8 +28,10 @@ demo: .venv/installed ## build a dataset from the sample, verify it, and show a 
 	$(BIN)/fineshards verify demo --sample 100
 	$(BIN)/fineshards inspect demo
 	$(BIN)/fineshards inspect demo --shard train/1 --document 164
+	$(BIN)/fineshards report demo --verify
 	@echo
 	@echo "The dataset is in demo/, the command line in $(BIN)/. What to do next:"
+	@echo "    open demo-report.html in a browser                             # the dataset, to look at"
 	@echo "    $(BIN)/fineshards build --input 'data/*.parquet' --output out   # your own files"
 	@echo "    $(BIN)/fineshards help build                                    # all flags"
 	@echo "    make quick                                                     # the quick tests"
@@ -244,4 +246,4 @@ else
 endif
 
 clean: ## delete what the targets have made
-	rm -rf .venv .types .airflow-venv .bench-venv .curation-venv .readers-venv .torch-venv .py*-venv demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .ranks
+	rm -rf .venv .types .airflow-venv .bench-venv .curation-venv .readers-venv .torch-venv .py*-venv demo demo-report.html build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .ranks

@@ -82,12 +82,10 @@ def report(
         verified = Verified(verdict, at, version("fineshards"))
     page = report_page(contents, verified).encode()
     _write(target, page)
-    return Report(
-        output=target,
-        bytes=len(page),
-        verified=verified and verified.verdict.ok,
-        problems=() if verified is None else tuple(verified.verdict.problems),
-    )
+    if verified is None:
+        return Report(target, len(page), None)
+    verdict = verified.verdict
+    return Report(target, len(page), verdict.ok, tuple(verdict.problems))
 
 
 def describe_report(written: Report) -> list[str]:
