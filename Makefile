@@ -9,9 +9,8 @@ unexport PYTHONDONTWRITEBYTECODE
 SAMPLE := samples/debian_text.parquet
 CHECK := $(BIN)/check-jsonschema --quiet --builtin-schema vendor
 
-.PHONY: help api demo test quick test-cloud test-growing test-recipes test-kills test-airflow test-curation
-.PHONY: test-torch test-readers test-engines encoders lint types bench bench-loader bench-curation bench-scale dist
-.PHONY: release-check template clean
+# Every target with a description.
+.PHONY: $(shell sed -n 's/^\([a-z-]*\):.*## .*/\1/p' Makefile)
 
 ##@ First steps
 
@@ -73,7 +72,7 @@ test-kills: .venv/installed ## kill builds again and again (20 min)
 
 # Supported beside the Python of .venv.
 PYTHONS := 3.12 3.13
-.PHONY: test-package test-pythons $(PYTHONS:%=test-python-%)
+.PHONY: $(PYTHONS:%=test-python-%)
 
 # Builds the sdist and the wheel, and installs them into new environments. Needs a package index.
 test-package: .venv/installed ## test the sdist and the wheel, installed (PyPI; 1 min)
@@ -170,6 +169,10 @@ test-engines: .venv/installed ## test on real Prism and Flink (Go, Maven, Java 1
 api: .venv/installed ## write docs/api.md and the schema of recipes from the docstrings
 	$(BIN)/python docs/make_api.py
 	$(BIN)/python docs/make_schema.py
+
+# The charts, from the JSON of the results.
+pictures: .venv/installed ## draw the charts
+	$(BIN)/python -m benchmarks.chart
 
 ##@ Checks
 
