@@ -30,9 +30,9 @@ demo: .venv/installed ## build a dataset from the sample, verify it, and show a 
 	$(BIN)/fineshards inspect demo --shard train/1 --document 164
 	@echo
 	@echo "The dataset is in demo/, the command line in $(BIN)/. What to do next:"
-	@echo "    $(BIN)/fineshards build --input 'data/*.parquet' --output out   # your own files"
-	@echo "    $(BIN)/fineshards help build                                    # all flags"
-	@echo "    make quick                                                     # the quick tests"
+	@echo "    $(BIN)/fineshards build --input 'data/*.parquet' --output out"
+	@echo "    $(BIN)/fineshards help build        # all flags"
+	@echo "    make quick                         # the quick tests"
 
 test: .venv/installed ## run all tests but those of the targets below
 	@echo "all tests but those of the targets below, in three processes: about ten minutes on two cores"
@@ -157,9 +157,10 @@ api: .venv/installed ## write docs/api.md and the schema of recipes from the doc
 	$(BIN)/python docs/make_api.py
 	$(BIN)/python docs/make_schema.py
 
-# The charts, from the JSON of the results.
-pictures: .venv/installed ## draw the charts
+# uv installs what the recording needs; the script names it.
+pictures: .venv/installed ## draw the charts, from the JSON of the results, and record the demo
 	$(BIN)/python -m benchmarks.chart
+	$(UV) run --quiet docs/record_demo.py
 
 lint: .venv/installed ## check the code with ruff
 	$(BIN)/ruff check .
