@@ -33,8 +33,8 @@ ROOT = Path(__file__).parent.parent
 PATH = Path(__file__).parent / "images/demo.svg"
 COMMAND = "make demo"
 COLUMNS, ROWS = 77, 30
-# Seconds. Screens that follow each other faster than FRAME become one. A viewer needs time where the
-# demo takes none: before each command of the demo, and at the end.
+# Seconds. Screens that follow each other faster than FRAME become one. A viewer needs time where
+# the demo takes none: before each of its commands, and at the end.
 FRAME, BEFORE_COMMAND, AT_THE_END = 0.1, 1.5, 8.0
 
 _CELL, _LINE, _MARGIN, _BAR = 8.4, 18, 14, 34
@@ -171,8 +171,9 @@ def draw(shown: Sequence[Frame]) -> str:
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height + _BAR}" \
 width="{width}" height="{height + _BAR}" role="img" aria-labelledby="title desc">
 <title id="title">A recording of {COMMAND}</title>
-<desc id="desc">The demo builds a dataset from the sample, verifies it, and shows what it holds and \
-one document. Recorded from a real run; the pauses before its commands are longer.</desc>
+<desc id="desc">The demo builds a dataset from the sample, verifies it, and shows what it holds, \
+one document, and how to open its report. Recorded from a real run; the pauses before its commands \
+are longer.</desc>
 <style>
 text {{ font: 14px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: #1f2328; \
 white-space: pre }}
