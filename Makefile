@@ -37,10 +37,10 @@ demo: .venv/installed ## build a dataset from the sample, verify it, show a docu
 	$(BIN)/fineshards report demo --verify
 	@echo
 	@echo "The dataset is in demo/, the command line in $(BIN)/. What to do next:"
-	@echo "    open demo-report.html in a browser                             # the dataset, to look at"
-	@echo "    $(BIN)/fineshards build --input 'data/*.parquet' --output out   # your own files"
-	@echo "    $(BIN)/fineshards help build                                    # all flags"
-	@echo "    make quick                                                     # the quick tests"
+	@echo "    open demo-report.html in a browser      # the dataset, to look at"
+	@echo "    $(BIN)/fineshards build --input 'data/*.parquet' --output out"
+	@echo "    $(BIN)/fineshards help build        # all flags"
+	@echo "    make quick                         # the quick tests"
 
 # What each room does, on files and records, and builds of some documents.
 QUICK := $(addprefix tests/test_,apportionment.py checksums.py counts.py documents.py find.py \
@@ -186,9 +186,10 @@ site: .site-venv/installed ## build the documentation site, and check its links 
 	@.site-venv/bin/python docs/check_site.py site
 	@echo "the site is in site/; python3 -m http.server -d site shows it with its search"
 
-# The charts, from the JSON of the results.
-pictures: .venv/installed ## draw the charts
+# uv installs what the recording needs; the script names it.
+pictures: .venv/installed ## draw the charts, from the JSON of the results, and record the demo
 	$(BIN)/python -m benchmarks.chart
+	$(UV) run --quiet docs/record_demo.py
 
 ##@ Checks
 
