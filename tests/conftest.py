@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -100,6 +102,20 @@ def fineshards() -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, check=False, **options
         )
+
+    return run
+
+
+@pytest.fixture
+def in_process() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """As `fineshards`, but in this process, where nothing needs to be imported again."""
+    from fineshards.pipeline.cli import main
+
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            code = main([str(argument) for argument in arguments])
+        return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
     return run
 

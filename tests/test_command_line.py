@@ -121,28 +121,28 @@ def test_the_examples_of_the_page_run_as_written(
             with BatchLoader(dataset, batch_size=4) as loader:
                 next(loader)
                 (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
-        line, _, file = example.partition(" > ")
-        words = shlex.split(line.removeprefix("fineshards "))
+        to_file = re.search(r" > ([\w.]+)$", example)
+        words = shlex.split(example[: to_file and to_file.start()].removeprefix("fineshards "))
         capsys.readouterr()
         assert main([name for word in words for name in sorted(glob(word)) or [word]]) == 0, example
         printed = capsys.readouterr().out
-        if file:
-            Path(file).write_text(printed)
+        if to_file:
+            Path(to_file[1]).write_text(printed)
         if "--json" in example:
             assert isinstance(json.loads(printed), dict), example
             assert len(printed.splitlines()) == 1
 
 
-def test_build_as_json_says_what_became_of_it(data: Path, fineshards: Run) -> None:
+def test_build_as_json_says_what_became_of_it(data: Path, in_process: Run) -> None:
     flags = ["--input", *sorted(data.iterdir()), "--output", data / "out", "--json"]
-    first, again = (json.loads(fineshards("build", *flags).stdout) for _ in range(2))
+    first, again = (json.loads(in_process("build", *flags).stdout) for _ in range(2))
     assert (first["result"], again["result"]) == ("finished", "nothing to do")
     assert first["seconds"] > 0
     assert first["totals"] == again["totals"]
     manifest = json.loads((data / "out/metadata/manifest.json").read_text())
     assert first["fingerprint"] == manifest["fingerprint"]
     assert first["totals"]["documents"] == 30
-    failed = fineshards("build", "--input=nothing", f"--output={data}/no", "--json")
+    failed = in_process("build", "--input=nothing", f"--output={data}/no", "--json")
     assert (failed.returncode, failed.stdout) == (2, "")
 
 

@@ -135,22 +135,22 @@ def test_what_cannot_be_found_is_one_sentence(url: str, said: str) -> None:
 
 @pytest.mark.cloud
 def test_a_build_through_fsspec_has_the_bytes_of_one_without(
-    tmp_path: Path, sample: Path, fineshards: Callable[..., subprocess.CompletedProcess[str]]
+    tmp_path: Path, sample: Path, in_process: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     """local:// is fsspec's own name for the disk, so it goes the way of all other protocols."""
     shutil.copy(sample, tmp_path / "a.parquet")
     inputs = {"far": f"local://{tmp_path}/*.parquet", "near": str(tmp_path / "a.parquet")}
     for output, pattern in inputs.items():
         flags = [f"--input={pattern}", f"--output={tmp_path}/{output}", "--shard_tokens=200000"]
-        done = fineshards("build", *flags)
+        done = in_process("build", *flags)
         assert done.returncode == 0, done.stderr
     assert shards_in(tmp_path / "far") == shards_in(tmp_path / "near")
     (tmp_path / "far/train/train_0001.npy").unlink()
-    done = fineshards("repair", tmp_path / "far")
+    done = in_process("repair", tmp_path / "far")
     assert done.returncode == 0, done.stderr
     assert shards_in(tmp_path / "far") == shards_in(tmp_path / "near")
     (tmp_path / "a.parquet").touch()
-    done = fineshards("verify", tmp_path / "far", "--sample=5")
+    done = in_process("verify", tmp_path / "far", "--sample=5")
     assert f"local://{tmp_path}/a.parquet changed since the job was launched" in done.stdout
 
 

@@ -49,26 +49,30 @@ def run_on_terminal(*arguments: object) -> str:
     return output.decode()
 
 
-@pytest.fixture
-def slow_input(tmp_path: Path, sample: Path) -> Path:
-    """Enough blocks and text that the bar is drawn between polls."""
+def write_copies(path: Path, sample: Path, copies: int) -> Path:
     table = pq.read_table(sample, columns=["text"])
-    path = tmp_path / "in.parquet"
-    pq.write_table(pa.concat_tables([table] * 24), path, row_group_size=1000)
+    pq.write_table(pa.concat_tables([table] * copies), path, row_group_size=1000)
     return path
 
 
+@pytest.fixture
+def slow_input(tmp_path: Path, sample: Path) -> Path:
+    """Enough blocks and text that something can happen between them."""
+    return write_copies(tmp_path / "in.parquet", sample, 24)
+
+
 def test_a_terminal_shows_a_bar_with_blocks_rate_and_time_left(
-    slow_input: Path, tmp_path: Path
+    sample: Path, tmp_path: Path
 ) -> None:
+    source = write_copies(tmp_path / "in.parquet", sample, 12)
     output = run_on_terminal(
-        *("build", "--input", slow_input, "--output", tmp_path / "out"),
+        *("build", "--input", source, "--output", tmp_path / "out"),
         # The slow engine, so that the bar is drawn while some blocks are finished and others not.
         *("--shard_tokens=500000", "--block_bytes=1", "--tokenizer_engine=tiktoken"),
     )
     assert re.search(r"\d+/\d+ blocks, \d+\.\d\dM tokens/s, \d+ s left", output)
     assert "━" in output
-    assert re.search(r"finished in [\d.]+ s at [\d.]+ MB/s of text: 25,512 doc", output)
+    assert re.search(r"finished in [\d.]+ s at [\d.]+ MB/s of text: 12,756 doc", output)
 
 
 SPEAKING = """
@@ -160,9 +164,9 @@ def test_without_a_terminal_lines_say_how_far_the_build_is(
 @pytest.mark.parametrize(
     "entry", [["-m", "fineshards", "build"], ["-m", "fineshards.pipeline.main"], [MAIN]]
 )
-def test_every_entry_takes_the_same_flags(entry: list[str], sample: Path, tmp_path: Path) -> None:
+def test_every_entry_takes_the_same_flags(entry: list[str], small: Path, tmp_path: Path) -> None:
     """The last is what a Flex Template launcher runs: the file itself, from any folder."""
-    command = [sys.executable, *entry, f"--input={sample}", f"--output={tmp_path}/out"]
+    command = [sys.executable, *entry, f"--input={small}", f"--output={tmp_path}/out"]
     command.append("--overwrite=false")
     environ = os.environ | {"PYTHONPATH": str(ROOT / "tests")}
     done = subprocess.run(
@@ -181,7 +185,7 @@ def test_output_that_is_no_longer_read_is_not_an_error(
     assert done.stderr == ""
 
 
-def test_a_local_run_needs_no_network(fineshards: Run, sample: Path, tmp_path: Path) -> None:
+def test_a_local_run_needs_no_network(fineshards: Run, small: Path, tmp_path: Path) -> None:
     """Beam's DirectRunner would download the Prism binary if it could."""
     with socket.socket() as proxy:
         proxy.bind(("127.0.0.1", 0))
@@ -192,7 +196,7 @@ def test_a_local_run_needs_no_network(fineshards: Run, sample: Path, tmp_path: P
         for flags in ([], ["--runner=DirectRunner"]):
             output = tmp_path / f"out{len(flags)}"
             done = fineshards(
-                "build", f"--input={sample}", f"--output={output}", *flags, env=environ
+                "build", f"--input={small}", f"--output={output}", *flags, env=environ
             )
             assert done.returncode == 0, done.stderr
         proxy.setblocking(False)
