@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 from support.faulty_proxy import Proxy, faulty_server
+from support.remembered_specs import remember_specs
 
 if TYPE_CHECKING:
     from support.gcs_input import Stored
@@ -28,6 +29,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parent.parent
 SAMPLE = ROOT / "samples/debian_text.parquet"
+
+
+def pytest_runtest_setup() -> None:
+    """Makes builds in this process cheaper, once a test has imported Beam."""
+    if "apache_beam" in sys.modules:
+        remember_specs()
 
 
 @pytest.fixture(scope="session")

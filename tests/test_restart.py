@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from conftest import ROOT
+from support.build_here import build_here
 from support.oracle import oracle, oracle_by_text, read_texts, shards_in
 from support.watched_encoder import watched_encode
 
-import fineshards
 from fineshards.config import BuildConfig
 from fineshards.encoders.exact import ExactEncoder
 from fineshards.encoders.loading import load_encoder
@@ -134,7 +134,7 @@ def finished_build(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> tu
     """The input and the output of a finished build with `--shard_tokens=10000`. Read-only."""
     folder = tmp_path_factory.mktemp("restart")
     source = write_small(folder / "input", sample)
-    fineshards.build(input=source / "*.parquet", output=folder / "out", shard_tokens=10_000)
+    build_here(input=source / "*.parquet", output=folder / "out", shard_tokens=10_000)
     return source, folder / "out"
 
 
