@@ -157,6 +157,18 @@ READERS := tests/readers
 test-readers: .readers-venv/installed ## read exports with the libraries of trainers (PyPI, 5 GB; 3 min)
 	.readers-venv/bin/pytest -c $(READERS)/pytest.ini $(READERS)
 
+# Debian's chromium is not on PyPI; the driver is.
+BROWSER := tests/browser
+.browser-venv/installed: $(BROWSER)/requirements.txt requirements.txt pyproject.toml | .venv/installed
+	@echo "preparing .browser-venv: half a minute"
+	@$(PYTHON) -m venv .browser-venv
+	@$(INSTALL) --python .browser-venv/bin/python -e '.[build,gcs,test]' -r $(BROWSER)/requirements.txt \
+	    -c requirements.txt
+	@touch $@
+
+test-browser: .browser-venv/installed ## test the pages in a browser (PyPI, Debian's chromium; 1 min)
+	.browser-venv/bin/pytest -c $(BROWSER)/pytest.ini $(BROWSER)
+
 # Minutes: all of Unicode, a million documents and more, the text in ../shared/corpus.
 encoders: .venv/installed ## prove the fast tokenizers equal to the reference (PyPI; some min)
 	$(BIN)/pytest -m heavy -rs --durations=0 --durations-min=1
