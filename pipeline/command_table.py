@@ -26,6 +26,7 @@ from fineshards.pipeline.outcome import Outcome, note, show
 from fineshards.pipeline.parser import Parser
 from fineshards.pipeline.quantities import count
 from fineshards.pipeline.recipe_command import add_recipe_flags, run_recipe
+from fineshards.pipeline.status_command import add_status_flags, run_status
 
 if TYPE_CHECKING:
     from fineshards.shards.dataset import Dataset
@@ -128,12 +129,9 @@ def _append(parser: Parser, arguments: Sequence[str]) -> int:
     return show(build(config), args.json)
 
 
-def _status(parser: Parser, arguments: Sequence[str]) -> int:
-    args = parser.parse_args(arguments)
-    from fineshards.commands.status import describe_status, status
-
-    found = status(args.folder)
-    return show(Outcome(asdict(found), describe_status(found)), args.json)
+def _add_status_flags(parser: Parser) -> None:
+    _add_folder(parser)
+    add_status_flags(parser)
 
 
 def _add_verify_flags(parser: Parser) -> None:
@@ -454,11 +452,15 @@ COMMANDS = (
     Command(
         "status",
         "show the progress of a build, wherever it runs",
-        "FOLDER [--json]",
+        "FOLDER [--watch | --serve [PORT]] [--json]",
         "Shows how far a build is, from the files in its output folder.",
-        ("fineshards status out",),
-        _add_folder,
-        _status,
+        (
+            "fineshards status out",
+            "fineshards status out --watch",
+            "fineshards status gs://bucket/out --serve",
+        ),
+        _add_status_flags,
+        run_status,
     ),
     Command(
         "verify",
