@@ -8,7 +8,7 @@ INSTALL := $(UV) pip install --quiet --compile-bytecode
 unexport PYTHONDONTWRITEBYTECODE
 SAMPLE := samples/debian_text.parquet
 
-.PHONY: help api demo test quick test-cloud test-growing test-recipes test-kills test-airflow test-curation
+.PHONY: help api pictures demo test quick test-cloud test-growing test-recipes test-kills test-airflow test-curation
 .PHONY: test-torch test-readers test-engines encoders lint types bench bench-loader bench-curation bench-scale template clean
 
 help: ## list the targets
@@ -156,6 +156,10 @@ test-engines: .venv/installed ## test on real Prism and Flink: minutes
 api: .venv/installed ## write docs/api.md and the schema of recipes from the docstrings
 	$(BIN)/python docs/make_api.py
 	$(BIN)/python docs/make_schema.py
+
+# The charts, from the JSON of the results.
+pictures: .venv/installed ## draw the charts
+	$(BIN)/python -m benchmarks.chart
 
 lint: .venv/installed ## check the code with ruff
 	$(BIN)/ruff check .

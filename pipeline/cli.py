@@ -6,7 +6,8 @@ import sys
 from collections.abc import Sequence
 
 from fineshards.errors import UsageError
-from fineshards.pipeline.command_table import COMMANDS, Command
+from fineshards.pipeline.command import Command
+from fineshards.pipeline.command_table import COMMANDS
 from fineshards.pipeline.outcome import Outcome, show
 from fineshards.suggestions import did_you_mean
 

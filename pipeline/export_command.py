@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from fineshards.pipeline.outcome import Outcome, note
+from fineshards.pipeline.command import Command, add_folder_and_generation
+from fineshards.pipeline.outcome import Outcome, note, show
 from fineshards.pipeline.parser import Parser
 from fineshards.pipeline.quantities import count
 
 
-def add_export_flags(parser: Parser) -> None:
-    """Adds the flags of `export`."""
+def _add_flags(parser: Parser) -> None:
+    add_folder_and_generation(parser)
     what = parser.add_argument_group("what to write")
     what.add_argument(
         "--to", required=True, metavar="FORMAT", help="The format: see docs/formats.md."
@@ -73,8 +74,7 @@ def _progress(parts: int) -> Callable[[int], None]:
     return report
 
 
-def run_export(parser: Parser, arguments: Sequence[str]) -> tuple[Outcome, bool]:
-    """Exports a dataset; returns the outcome, and whether to print JSON."""
+def _export(parser: Parser, arguments: Sequence[str]) -> int:
     args, beam_args = parser.parse_known_args(arguments)
     if beam_args and not beam_args[0].startswith("-"):
         parser.refuse(beam_args[0])
@@ -97,11 +97,28 @@ def run_export(parser: Parser, arguments: Sequence[str]) -> tuple[Outcome, bool]
     if done is None and pipeline is not None:
         submitted = run_on(job, pipeline, beam_args)
         if isinstance(submitted, str):
-            return Outcome({"submitted": submitted}, [submitted]), args.json
+            return show(Outcome({"submitted": submitted}, [submitted]), args.json)
         done = submitted
     if done is None:
         done = run_here(job, args.workers, _progress(len(job.parts)))
     lines = [*describe_export(job, done)]
     if finished is not None:
         lines.insert(0, "nothing to do: the export is finished")
-    return Outcome(export_record(job, done), lines), args.json
+    return show(Outcome(export_record(job, done), lines), args.json)
+
+
+EXPORT = Command(
+    "export",
+    "write a dataset as files of another trainer",
+    "FOLDER --to FORMAT --output FOLDER [flags]",
+    "Writes the tokens as files that Megatron, nanotron, OLMo-core and others read, without\n"
+    "tokenizing again. An interrupted export resumes; fineshards verify checks the files.",
+    (
+        "fineshards export out --to megatron --output out-megatron",
+        "fineshards export out --to raw --split train --output out-raw",
+        "",
+        "With an option of Apache Beam, such as --runner=DataflowRunner, it is a job there.",
+    ),
+    _add_flags,
+    _export,
+)

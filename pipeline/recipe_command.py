@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 
 from fineshards.errors import UsageError
+from fineshards.pipeline.command import Command
 from fineshards.pipeline.options import add_input_and_step_flags, input_and_steps
-from fineshards.pipeline.outcome import Outcome, note
+from fineshards.pipeline.outcome import Outcome, note, show
 from fineshards.pipeline.parser import Parser, one_of
 from fineshards.pipeline.quantities import byte_count, count
 from fineshards.pipeline.recipes import recipe_shown
@@ -17,8 +18,7 @@ from fineshards.pipeline.recipes import recipe_shown
 _PROBE_BYTES, _EXAMPLES = 32 << 20, 2
 
 
-def add_recipe_flags(parser: Parser) -> None:
-    """Adds what `fineshards recipe` takes."""
+def _add_flags(parser: Parser) -> None:
     what = parser.add_argument_group("what to do")
     actions = list(_ACTIONS)
     what.add_argument(
@@ -59,15 +59,14 @@ def add_recipe_flags(parser: Parser) -> None:
     add_input_and_step_flags(parser)
 
 
-def run_recipe(parser: Parser, arguments: Sequence[str]) -> tuple[Outcome, bool]:
-    """What the command has found, and whether to print it as JSON."""
+def _recipe(parser: Parser, arguments: Sequence[str]) -> int:
     args = parser.parse_args(list(arguments))
     given = set(vars(args)) - {"action", "name", "json"}
     for name in sorted(given):
         # All flags but one are those of check.
         if args.action != ("show" if name == "all" else "check"):
             raise UsageError(f"fineshards recipe {args.action} does not take --{name}.")
-    return _ACTIONS[args.action](args), args.json
+    return show(_ACTIONS[args.action](args), args.json)
 
 
 def _show(args: argparse.Namespace) -> Outcome:
@@ -120,3 +119,22 @@ _ACTIONS: dict[str, Callable[[argparse.Namespace], Outcome]] = {
     "steps": _steps,
     "check": _check,
 }
+
+RECIPE = Command(
+    "recipe",
+    "show recipes and their steps, and try them on a probe of the input",
+    "show NAME | steps [NAME] | check NAME --input FILE... [flags]",
+    "show prints a recipe as TOML: one that fineshards has, a file, or that of a dataset.\n"
+    "steps lists what recipes are made of, and shows the parameters of a step.\n"
+    "check runs a recipe over a probe of the input, and shows what each step keeps and drops.\n"
+    "It writes nothing.",
+    (
+        "fineshards recipe show fineweb > recipe.toml",
+        "fineshards recipe steps minhash",
+        "fineshards recipe check recipe.toml --input data/*.parquet",
+        "fineshards recipe check --where 'language_score > 0.9' --dedup exact "
+        "--input data/*.parquet",
+    ),
+    _add_flags,
+    _recipe,
+)

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 # From the top down; a room imports from the rooms below it only. `fineshards` is the package's own
 # three lines: its public names and its command.
 ROOMS = [
-    *("benchmarks", "fineshards", "pipeline", "transforms", "commands"),
+    *("benchmarks", "fineshards", "pipeline", "transforms", "pages", "commands"),
     *("exports", "loader", "curation", "encoders", "sources", "shards", "storage", "config"),
     *("import_flags", "extras", "cores", "parent", "errors", "printable", "suggestions"),
 ]

@@ -1,0 +1,1 @@
+"""HTML pages about datasets: each one file, with its styles and scripts in it."""

@@ -1,0 +1,125 @@
+"""The commands that build: `build`, `import`, `append`, and `estimate` beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from fineshards.pipeline.command import Command, add_folder
+from fineshards.pipeline.options import (
+    add_append_flags,
+    add_build_flags,
+    add_estimate_flags,
+    add_import_flags,
+    append_config,
+    config_of,
+    import_config,
+    parse_estimate_flags,
+)
+from fineshards.pipeline.outcome import Outcome, note, show
+from fineshards.pipeline.parser import Parser
+
+
+def _build(parser: Parser, arguments: Sequence[str]) -> int:
+    args, beam_args = parser.parse_known_args(arguments)
+    config = config_of(parser, args, beam_args)
+    # Imported after the flags are parsed, so that --help and mistakes need no numpy.
+    from fineshards.pipeline.main import build
+
+    return show(build(config), args.json)
+
+
+def _import(parser: Parser, arguments: Sequence[str]) -> int:
+    args, beam_args = parser.parse_known_args(arguments)
+    config = import_config(parser, args, beam_args)
+    from fineshards.pipeline.main import build
+
+    return show(build(config), args.json)
+
+
+def _add_append_flags(parser: Parser) -> None:
+    add_folder(parser)
+    add_append_flags(parser)
+
+
+def _append(parser: Parser, arguments: Sequence[str]) -> int:
+    args, beam_args = parser.parse_known_args(arguments)
+    config = append_config(parser, args, beam_args)
+    from fineshards.pipeline.main import build
+
+    return show(build(config), args.json)
+
+
+def _estimate(parser: Parser, arguments: Sequence[str]) -> int:
+    config, workers, as_json = parse_estimate_flags(parser, arguments)
+    from fineshards.commands.estimate import describe_estimate
+    from fineshards.pipeline.estimate import estimate
+
+    note("reading a probe of the input …")
+    found = estimate(config, workers)
+    return show(Outcome(asdict(found), describe_estimate(found)), as_json)
+
+
+BUILD = Command(
+    "build",
+    "build a dataset, or resume a build",
+    "--input FILE... --output FOLDER [flags]",
+    "Turns text into token shards. After an interruption the same command resumes.\n"
+    "Flags may be written with hyphens too, and numbers as 100M, 1e8 or 64MiB.",
+    (
+        "fineshards build --input data/*.parquet --output out",
+        "fineshards build --dataset HuggingFaceFW/fineweb-edu --dataset_config sample-10BT "
+        "--output edu",
+        "fineshards build --input data/*.jsonl.gz --output out --tokenizer OWNER/NAME "
+        "--shard_tokens 10M",
+        "",
+        "Every option of Apache Beam is taken too, such as --runner=DataflowRunner --region=….",
+        "Without --runner the job runs on this machine.",
+    ),
+    add_build_flags,
+    _build,
+)
+
+
+IMPORT = Command(
+    "import",
+    "build a dataset of tokens that exist already",
+    "--from FORMAT --input FILE... --tokenizer NAME --output FOLDER [flags]",
+    "Makes a dataset of the token files of other trainers, without tokenizing again.\n"
+    "Every id and every end-of-text token is checked. The same command resumes.",
+    (
+        "fineshards import --from megatron --input x.bin --tokenizer gpt2 --eot_side end "
+        "--output out",
+        "fineshards import --from llmc --input train.bin --test_input val.bin "
+        "--tokenizer gpt2 --output out",
+    ),
+    add_import_flags,
+    _import,
+)
+
+
+APPEND = Command(
+    "append",
+    "add files to a dataset, as a new generation of it",
+    "FOLDER --input FILE... [flags]",
+    "Adds new files at the end of a finished dataset, with the settings it was built with.\n"
+    "Full shards stay as they are. After an interruption the same command resumes.",
+    (
+        "fineshards append out --input new/*.parquet",
+        "fineshards append out --dataset OWNER/NAME --dataset_config CC-MAIN-2026-45",
+    ),
+    _add_append_flags,
+    _append,
+)
+
+
+ESTIMATE = Command(
+    "estimate",
+    "say what a build will give, take and cost",
+    "--input FILE... [flags]",
+    "Tokenizes a probe of the input, and says how many tokens the whole will give, how long\n"
+    "it takes and what it needs on this machine, and what it would cost on Dataflow.",
+    ("fineshards estimate --input data/*.parquet",),
+    add_estimate_flags,
+    _estimate,
+)

@@ -1,0 +1,91 @@
+"""A command of `fineshards`: how it is called, what its help page says, and what it does."""
+
+from __future__ import annotations
+
+from argparse import Action, _ArgumentGroup
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fineshards.pipeline.parser import Parser
+from fineshards.pipeline.quantities import count
+
+if TYPE_CHECKING:
+    from fineshards.shards.dataset import Dataset
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command.
+
+    summary: its line in the list of commands. usage: its arguments in short. about: the first lines
+    of its help page. examples: shell commands, and what else ends the page.
+    run: takes the parser and the arguments, and returns the exit code.
+    """
+
+    name: str
+    summary: str
+    usage: str
+    about: str
+    examples: tuple[str, ...]
+    add_flags: Callable[[Parser], None]
+    run: Callable[[Parser, Sequence[str]], int]
+
+    def parser(self) -> Parser:
+        """The command's parser, with its help page."""
+        parser = Parser(
+            prog=f"fineshards {self.name}",
+            usage=f"fineshards {self.name} {self.usage}",
+            description=self.about,
+            epilog="\n".join(["examples:", *(f"  {example}" for example in self.examples)]),
+            add_help=False,
+        )
+        self.add_flags(parser)
+        general = parser.add_argument_group("general")
+        general.add_argument("--json", action="store_true", help="Print one JSON object.")
+        general.add_argument("-h", "--help", action="help", help="Show this page.")
+        return parser
+
+    def words(self) -> list[str]:
+        """The words that may follow the command."""
+        return [
+            str(word)
+            for action in self.parser()._actions
+            if not action.option_strings
+            for word in action.choices or ()
+        ]
+
+    def flags(self) -> list[Action]:
+        """The command's flags, as argparse describes them."""
+        return [action for action in self.parser()._actions if action.option_strings]
+
+
+def add_folder(parser: Parser) -> None:
+    """Adds the argument FOLDER."""
+    _folder_group(parser)
+
+
+def add_folder_and_generation(parser: Parser) -> None:
+    """Adds the argument FOLDER, and the flag that names a generation of it."""
+    _folder_group(parser).add_argument(
+        "--generation",
+        type=count,
+        metavar="N",
+        help="Generation N, from 1, of a dataset that has grown. Default: the latest.",
+    )
+
+
+def _folder_group(parser: Parser) -> _ArgumentGroup:
+    group = parser.add_argument_group("dataset")
+    group.add_argument(
+        "folder", metavar="FOLDER", help="The dataset's folder, local, or a URL of gs:// or s3://."
+    )
+    return group
+
+
+def opened(folder: str, generation: int | None = None) -> Dataset:
+    """The dataset in a folder, or a generation of it."""
+    from fineshards.shards.dataset import Dataset
+    from fineshards.storage.base import open_storage
+
+    return Dataset.open(open_storage(folder), generation)

@@ -1,0 +1,49 @@
+"""The command `find`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from fineshards.pipeline.command import Command, add_folder_and_generation, opened
+from fineshards.pipeline.outcome import Outcome, show
+from fineshards.pipeline.parser import Parser
+from fineshards.pipeline.quantities import count
+
+
+def _add_flags(parser: Parser) -> None:
+    add_folder_and_generation(parser)
+    place = parser.add_argument_group("what to find")
+    which = place.add_mutually_exclusive_group(required=True)
+    which.add_argument("--id", metavar="ID", help="All documents with this id.")
+    which.add_argument(
+        "--token",
+        type=count,
+        metavar="N",
+        help="Token N of the dataset, from 0: test shards first, then train shards.",
+    )
+
+
+def _find(parser: Parser, arguments: Sequence[str]) -> int:
+    args = parser.parse_args(arguments)
+    from fineshards.commands import find
+
+    dataset = opened(args.folder, args.generation)
+    if args.id is not None:
+        found = find.find_id(dataset, args.id)
+        lines = find.describe_found(found)
+        return show(Outcome(asdict(found), lines, 0 if found.matches else 1), args.json)
+    place = find.find_token(dataset, args.token)
+    return show(Outcome(asdict(place), find.describe_place(place)), args.json)
+
+
+FIND = Command(
+    "find",
+    "find a document by its id, or a token by its number",
+    "FOLDER (--id ID | --token N) [--json]",
+    "Finds the shards that hold a document, and the document that holds a token.\n"
+    "Exits with 1 if no document has the id.",
+    ("fineshards find out --id 1234", "fineshards find out --token 250000"),
+    _add_flags,
+    _find,
+)

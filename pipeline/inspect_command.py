@@ -1,0 +1,95 @@
+"""The command `inspect`: a dataset, one of its documents, or what its recipe dropped."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from fineshards.errors import UsageError
+from fineshards.pipeline.command import Command, add_folder_and_generation, opened
+from fineshards.pipeline.outcome import Outcome, show
+from fineshards.pipeline.parser import Parser
+from fineshards.pipeline.quantities import count
+
+
+def _add_flags(parser: Parser) -> None:
+    add_folder_and_generation(parser)
+    place = parser.add_argument_group("a document; without these, the dataset is described")
+    place.add_argument("--shard", metavar="SPLIT/N", help="A shard, such as train/0.")
+    which = place.add_mutually_exclusive_group()
+    which.add_argument(
+        "--document",
+        type=_number_or_place,
+        metavar="N",
+        help="The shard's document N, from 0. Default: 0.",
+    )
+    which.add_argument(
+        "--token", type=count, metavar="N", help="The document that has the shard's token N."
+    )
+    dropped = parser.add_argument_group("what the recipe dropped or cut")
+    dropped.add_argument(
+        "--dropped",
+        action="store_true",
+        help="Show documents that were dropped or cut, the same ones every time. With --document "
+        "FILE:ROW, a row of a source file, by path or number.",
+    )
+    dropped.add_argument("--reason", metavar="R", help="Only those dropped for this reason.")
+    dropped.add_argument("--step", type=count, metavar="N", help="Only those of step N, from 1.")
+    dropped.add_argument("--count", type=count, metavar="N", help="How many to show. Default: 3.")
+
+
+def _number_or_place(text: str) -> int | str:
+    """The number of a document, or the FILE:ROW of one."""
+    return text if ":" in text else count(text)
+
+
+def _inspect(parser: Parser, arguments: Sequence[str]) -> int:
+    args = parser.parse_args(arguments)
+    from fineshards.commands import inspect
+
+    if args.dropped:
+        return _inspect_dropped(args)
+    for name in ("reason", "step", "count"):
+        if getattr(args, name) is not None:
+            raise UsageError(f"--{name} goes with --dropped.")
+    if isinstance(args.document, str):
+        raise UsageError(f"--document {args.document}: FILE:ROW goes with --dropped.")
+    if args.shard is None and (args.document, args.token) != (None, None):
+        raise UsageError("--document and --token need --shard, such as --shard train/0.")
+    dataset = opened(args.folder, args.generation)
+    if args.shard is None:
+        summary = inspect.summarize(dataset)
+        return show(Outcome(asdict(summary), inspect.describe_summary(summary)), args.json)
+    document = inspect.show_document(dataset, args.shard, args.document, args.token)
+    return show(Outcome(asdict(document), inspect.describe_document(document)), args.json)
+
+
+def _inspect_dropped(args: Namespace) -> int:
+    from fineshards.commands.dropped import describe_dropped, show_dropped
+
+    if args.shard is not None or args.token is not None:
+        raise UsageError("--dropped shows no shard: leave out --shard and --token.")
+    document = None if args.document is None else str(args.document)
+    wanted = 3 if args.count is None else args.count
+    dataset = opened(args.folder, args.generation)
+    found = show_dropped(dataset, args.reason, args.step, document, wanted)
+    return show(Outcome(asdict(found), describe_dropped(found)), args.json)
+
+
+INSPECT = Command(
+    "inspect",
+    "show a dataset, or the text of one of its documents",
+    "FOLDER [--shard SPLIT/N [--document N | --token N] | --dropped] [--json]",
+    "Describes a dataset, or shows a document: its source, its tokens and its text. Or\n"
+    "documents that its recipe dropped, beside the earlier ones that they repeat.",
+    (
+        "fineshards inspect out",
+        "fineshards inspect out --shard train/0 --document 12",
+        "fineshards inspect out --shard train/0 --token 50000",
+        "fineshards inspect out --dropped --step 2 --count 5",
+        "fineshards inspect out --dropped --document part-0.parquet:17",
+    ),
+    _add_flags,
+    _inspect,
+)

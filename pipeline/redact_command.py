@@ -1,0 +1,53 @@
+"""The command `redact`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from fineshards.errors import UsageError
+from fineshards.pipeline.command import Command, add_folder
+from fineshards.pipeline.outcome import Outcome, show
+from fineshards.pipeline.parser import Parser
+from fineshards.pipeline.quantities import count
+
+
+def _add_flags(parser: Parser) -> None:
+    add_folder(parser)
+    which = parser.add_argument_group("which documents")
+    which.add_argument("--ids", metavar="FILE", help="All with the ids in a file, one per line.")
+    which.add_argument(
+        "--documents",
+        type=count,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="N",
+        help="Documents by their numbers in the dataset, which inspect and find show.",
+    )
+
+
+def _redact(parser: Parser, arguments: Sequence[str]) -> int:
+    args = parser.parse_args(arguments)
+    from fineshards.commands.redact import describe_redacted, read_ids, redact
+
+    if args.ids is None and not args.documents:
+        raise UsageError("give --ids, a file of ids, or --documents, their numbers.")
+    ids = [] if args.ids is None else read_ids(args.ids)
+    done = redact(args.folder, ids, args.documents)
+    return show(Outcome(asdict(done), describe_redacted(done)), args.json)
+
+
+REDACT = Command(
+    "redact",
+    "overwrite documents in place, as a new generation",
+    "FOLDER (--ids FILE | --documents N...) [--json]",
+    "Overwrites the tokens of documents with the end-of-text token. Nothing moves: shards\n"
+    "keep their length, and the state of a training stays valid. It cannot be undone.",
+    (
+        "fineshards redact out --ids ids.txt",
+        "fineshards redact out --documents 17 2305",
+    ),
+    _add_flags,
+    _redact,
+)

@@ -1,0 +1,40 @@
+"""The command `repair`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from fineshards.pipeline.command import Command, add_folder
+from fineshards.pipeline.outcome import Outcome, show
+from fineshards.pipeline.parser import Parser
+
+
+def _add_flags(parser: Parser) -> None:
+    add_folder(parser)
+    parser.add_argument_group("what is needed").add_argument(
+        "--tokenizer",
+        metavar="PLACE",
+        help="Where the tokenizer is, if its file in the dataset is damaged. Default: its name.",
+    )
+
+
+def _repair(parser: Parser, arguments: Sequence[str]) -> int:
+    args = parser.parse_args(arguments)
+    from fineshards.commands.repair import describe_repaired
+    from fineshards.pipeline.repair import repair
+
+    done = repair(args.folder, args.tokenizer)
+    return show(Outcome(asdict(done), describe_repaired(done)), args.json)
+
+
+REPAIR = Command(
+    "repair",
+    "make lost and damaged files of a dataset again, from its sources",
+    "FOLDER [--tokenizer PLACE] [--json]",
+    "Reads every file of a dataset, and makes those again that are not what the manifest\n"
+    "says. Changes nothing unless all of them can be made as they were.",
+    ("fineshards repair out",),
+    _add_flags,
+    _repair,
+)

@@ -1,0 +1,41 @@
+"""The command `stats`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from fineshards.pipeline.command import Command, add_folder_and_generation
+from fineshards.pipeline.outcome import Outcome, show
+from fineshards.pipeline.parser import Parser
+from fineshards.pipeline.quantities import count
+
+
+def _add_flags(parser: Parser) -> None:
+    add_folder_and_generation(parser)
+    parser.add_argument_group("what is shown; by default, all").add_argument(
+        "--step",
+        type=count,
+        metavar="N",
+        help="What step N of the recipe, from 1, finds and drops.",
+    )
+
+
+def _stats(parser: Parser, arguments: Sequence[str]) -> int:
+    args = parser.parse_args(arguments)
+    from fineshards.commands.stats import describe_stats, stats
+
+    found = stats(args.folder, args.step, args.generation)
+    return show(Outcome(asdict(found), describe_stats(found)), args.json)
+
+
+STATS = Command(
+    "stats",
+    "show the statistics of a dataset and of the steps of its recipe",
+    "FOLDER [--step N] [--json]",
+    "Shows what each step found and dropped, and the dataset's documents by length, language,\n"
+    "score and host. They are counted where documents pass steps, and with --statistics.",
+    ("fineshards stats out", "fineshards stats out --step 2"),
+    _add_flags,
+    _stats,
+)

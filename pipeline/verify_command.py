@@ -1,0 +1,51 @@
+"""The command `verify`."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from fineshards.pipeline.command import Command, add_folder_and_generation
+from fineshards.pipeline.outcome import Outcome, show
+from fineshards.pipeline.parser import Parser
+
+
+def _add_flags(parser: Parser) -> None:
+    add_folder_and_generation(parser)
+    parser.add_argument_group("what is checked").add_argument(
+        "--sample",
+        type=_percentage,
+        default=0.0,
+        metavar="P",
+        help="Also tokenize P percent of the documents again from their sources, and compare. "
+        "Default: 0.",
+    )
+
+
+def _percentage(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ArgumentTypeError(f"must be a number of percent, got {text!r}") from None
+
+
+def _verify(parser: Parser, arguments: Sequence[str]) -> int:
+    args = parser.parse_args(arguments)
+    from fineshards.commands.verify import describe_verdict, verify
+
+    verdict = verify(args.folder, sample=args.sample, generation=args.generation)
+    outcome = Outcome(asdict(verdict), describe_verdict(verdict), 0 if verdict.ok else 1)
+    return show(outcome, args.json)
+
+
+VERIFY = Command(
+    "verify",
+    "check that a dataset is complete and undamaged",
+    "FOLDER [--sample P] [--json]",
+    "Reads every file of a dataset and checks it against the manifest.\n"
+    "Exits with 1 if there is a problem.",
+    ("fineshards verify out", "fineshards verify out --sample 1"),
+    _add_flags,
+    _verify,
+)
