@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fineshards.loader.dataset import TokenDataset
     from fineshards.loader.mixture import Mixture
     from fineshards.loader.packing import Packing
+    from fineshards.pages.report import report
     from fineshards.pipeline.export import export
     from fineshards.pipeline.run import append, build
 
@@ -36,6 +37,7 @@ _HOME = {
     "append": "fineshards.pipeline.run",
     "build": "fineshards.pipeline.run",
     "export": "fineshards.pipeline.export",
+    "report": "fineshards.pages.report",
     "status": "fineshards.commands.status",
     "verify": "fineshards.commands.verify",
 }
@@ -50,6 +52,7 @@ __all__ = [
     "append",
     "build",
     "export",
+    "report",
     "status",
     "verify",
 ]

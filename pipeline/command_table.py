@@ -14,6 +14,7 @@ from fineshards.pipeline.inspect_command import INSPECT
 from fineshards.pipeline.recipe_command import RECIPE
 from fineshards.pipeline.redact_command import REDACT
 from fineshards.pipeline.repair_command import REPAIR
+from fineshards.pipeline.report_command import REPORT
 from fineshards.pipeline.stats_command import STATS
 from fineshards.pipeline.status_command import STATUS
 from fineshards.pipeline.verify_command import VERIFY
@@ -26,6 +27,7 @@ COMMANDS = (
     VERIFY,
     INSPECT,
     STATS,
+    REPORT,
     FIND,
     EXPORT,
     REPAIR,
