@@ -37,10 +37,10 @@ demo: .venv/installed ## build a dataset from the sample, verify it, show a docu
 	$(BIN)/fineshards report demo --verify
 	@echo
 	@echo "The dataset is in demo/, the command line in $(BIN)/. What to do next:"
-	@echo "    open demo-report.html in a browser      # the dataset, to look at"
+	@echo "    open demo-report.html in a browser       # the dataset, to look at"
 	@echo "    $(BIN)/fineshards build --input 'data/*.parquet' --output out"
-	@echo "    $(BIN)/fineshards help build        # all flags"
-	@echo "    make quick                         # the quick tests"
+	@echo "    $(BIN)/fineshards help build          # all flags"
+	@echo "    make quick                               # the quick tests"
 
 # What each room does, on files and records, and builds of some documents.
 QUICK := $(addprefix tests/test_,apportionment.py checksums.py counts.py documents.py find.py \
@@ -156,6 +156,18 @@ READERS := tests/readers
 
 test-readers: .readers-venv/installed ## read exports with the libraries of trainers (PyPI, 5 GB; 3 min)
 	.readers-venv/bin/pytest -c $(READERS)/pytest.ini $(READERS)
+
+# Debian's chromium is not on PyPI; the driver is.
+BROWSER := tests/browser
+.browser-venv/installed: $(BROWSER)/requirements.txt requirements.txt pyproject.toml | .venv/installed
+	@echo "preparing .browser-venv: half a minute"
+	@$(PYTHON) -m venv .browser-venv
+	@$(INSTALL) --python .browser-venv/bin/python -e '.[build,gcs,test]' -r $(BROWSER)/requirements.txt \
+	    -c requirements.txt
+	@touch $@
+
+test-browser: .browser-venv/installed ## test the pages in a browser (PyPI, Debian's chromium; 1 min)
+	.browser-venv/bin/pytest -c $(BROWSER)/pytest.ini $(BROWSER)
 
 # Minutes: all of Unicode, a million documents and more, the text in ../shared/corpus.
 encoders: .venv/installed ## prove the fast tokenizers equal to the reference (PyPI; some min)
