@@ -166,7 +166,7 @@ BROWSER := tests/browser
 	    -c requirements.txt
 	@touch $@
 
-test-browser: .browser-venv/installed ## test the pages in a browser (PyPI, Debian's chromium; 1 min)
+test-browser: .browser-venv/installed site ## test the pages in a browser (PyPI, Debian's chromium; 1 min)
 	.browser-venv/bin/pytest -c $(BROWSER)/pytest.ini $(BROWSER)
 
 # Minutes: all of Unicode, a million documents and more, the text in ../shared/corpus.
