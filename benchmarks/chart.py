@@ -27,9 +27,9 @@ _TITLES = {
 }
 
 _WIDTH, _MARGIN = 560, 24
-_BAR, _ROW, _HEADING, _LINE = 22, 58, 36, 22
+_BAR, _ROW, _HEADING, _LINE = 20, 54, 34, 22
 # What remains of the width is for the figures beside the bars.
-_LONGEST_BAR = 300
+_LONGEST_BAR = 290
 
 _STYLE = """\
 text { font: 15px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #1f2328 }
