@@ -37,10 +37,10 @@ demo: .venv/installed ## build a dataset from the sample, verify it, show a docu
 	$(BIN)/fineshards report demo --verify
 	@echo
 	@echo "The dataset is in demo/, the command line in $(BIN)/. What to do next:"
-	@echo "    open demo-report.html in a browser                             # the dataset, to look at"
-	@echo "    $(BIN)/fineshards build --input 'data/*.parquet' --output out   # your own files"
-	@echo "    $(BIN)/fineshards help build                                    # all flags"
-	@echo "    make quick                                                     # the quick tests"
+	@echo "    open demo-report.html in a browser       # the dataset, to look at"
+	@echo "    $(BIN)/fineshards build --input 'data/*.parquet' --output out"
+	@echo "    $(BIN)/fineshards help build          # all flags"
+	@echo "    make quick                               # the quick tests"
 
 # What each room does, on files and records, and builds of some documents.
 QUICK := $(addprefix tests/test_,apportionment.py checksums.py counts.py documents.py find.py \
@@ -51,7 +51,7 @@ quick: .venv/installed ## run a part of the tests (1 min)
 	$(BIN)/pytest $(QUICK)
 
 clean: ## delete all that the targets have made
-	rm -rf .venv .types .airflow-venv .bench-venv .browser-venv .curation-venv .readers-venv .torch-venv .py*-venv demo demo-report.html build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .ranks
+	rm -rf .venv .types .airflow-venv .bench-venv .browser-venv .curation-venv .readers-venv .site-venv .torch-venv .py*-venv .site site demo demo-report.html build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .ranks
 
 ##@ Tests
 
@@ -157,6 +157,18 @@ READERS := tests/readers
 test-readers: .readers-venv/installed ## read exports with the libraries of trainers (PyPI, 5 GB; 3 min)
 	.readers-venv/bin/pytest -c $(READERS)/pytest.ini $(READERS)
 
+# Debian's chromium is not on PyPI; the driver is.
+BROWSER := tests/browser
+.browser-venv/installed: $(BROWSER)/requirements.txt requirements.txt pyproject.toml | .venv/installed
+	@echo "preparing .browser-venv: half a minute"
+	@$(PYTHON) -m venv .browser-venv
+	@$(INSTALL) --python .browser-venv/bin/python -e '.[build,gcs,test]' -r $(BROWSER)/requirements.txt \
+	    -c requirements.txt
+	@touch $@
+
+test-browser: .browser-venv/installed site ## test the pages in a browser (PyPI, Debian's chromium; 1 min)
+	.browser-venv/bin/pytest -c $(BROWSER)/pytest.ini $(BROWSER)
+
 # Minutes: all of Unicode, a million documents and more, the text in ../shared/corpus.
 encoders: .venv/installed ## prove the fast tokenizers equal to the reference (PyPI; some min)
 	$(BIN)/pytest -m heavy -rs --durations=0 --durations-min=1
@@ -167,14 +179,29 @@ test-engines: .venv/installed ## test on real Prism and Flink (Go, Maven, Java 1
 
 ##@ Documentation
 
-# The API reference, docs/api.md, from the docstrings, and docs/recipe.schema.json from the steps.
-api: .venv/installed ## write docs/api.md and the schema of recipes from the docstrings
+# docs/api.md from the docstrings, docs/recipe.schema.json from the steps, the tables in docs/commands.md from the flags.
+api: .venv/installed ## write docs/api.md, the schema of recipes and the tables of flags from the code
 	$(BIN)/python docs/make_api.py
 	$(BIN)/python docs/make_schema.py
+	$(BIN)/python docs/make_commands.py
 
-# The charts, from the JSON of the results.
-pictures: .venv/installed ## draw the charts
+.site-venv/installed: docs/requirements.txt | .venv/installed
+	@echo "preparing .site-venv: some seconds"
+	@$(PYTHON) -m venv .site-venv
+	@$(INSTALL) --python .site-venv/bin/python -r docs/requirements.txt
+	@touch $@
+
+# A warning is an error, and so is a link that leads nowhere. NO_MKDOCS_2_WARNING: mkdocs-material prints an advertisement.
+site: .site-venv/installed ## build the documentation site, and check its links (PyPI, 160 MB)
+	@.site-venv/bin/python docs/gather_pages.py .site
+	@NO_MKDOCS_2_WARNING=1 .site-venv/bin/mkdocs build --strict --quiet
+	@.site-venv/bin/python docs/check_site.py site
+	@echo "the site is in site/; python3 -m http.server -d site shows it with its search"
+
+# uv installs what the recording needs; the script names it.
+pictures: .venv/installed ## draw the charts, from the JSON of the results, and record the demo
 	$(BIN)/python -m benchmarks.chart
+	$(UV) run --quiet docs/record_demo.py
 
 ##@ Checks
 

@@ -95,16 +95,6 @@ def test_a_help_page_fits_and_has_every_flag_and_an_example(command, capsys) -> 
         assert flag.help.endswith(".")
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=NAMES)
-def test_the_page_of_commands_has_every_flag(command) -> None:
-    section = PAGE.partition(f"\n## {command.name}\n")[2].partition("\n## ")[0]
-    named = set(re.findall(r"`(--\w+)`", section)) | set(re.findall(r" (--\w+)", section))
-    flags = {flag.option_strings[-1] for flag in command.flags()} - {"--help"}
-    if command.name == "estimate":
-        flags -= {flag.option_strings[-1] for flag in COMMANDS[0].flags()} - {"--json"}
-    assert flags <= named
-
-
 def test_the_examples_of_the_page_run_as_written(tmp_path: Path, sample: Path) -> None:
     (tmp_path / "data").mkdir()
     shutil.copy(sample, tmp_path / "data")

@@ -28,7 +28,8 @@ for (const table of document.querySelectorAll("table.sortable")) {
   });
 }
 
-// Groups with data-walk: one stop of the Tab key, arrow keys within, and a bubble.
+// Groups with data-walk: one stop of the Tab key, arrow keys within, and a bubble. A group is HTML,
+// because Chromium lets the Tab key stop at a part of an SVG that listens for focus.
 const bubble = document.createElement("div");
 bubble.id = "bubble";
 bubble.setAttribute("role", "tooltip");
@@ -65,7 +66,7 @@ for (const group of document.querySelectorAll("[data-walk]")) {
       Home: 0, End: stops.length - 1,
     }[event.key];
     if (event.key === "Escape") hide();
-    if (to === undefined || stops[to] === undefined) return;
+    if (here < 0 || to === undefined || stops[to] === undefined) return;
     event.preventDefault();
     stops[here].setAttribute("tabindex", "-1");
     stops[to].setAttribute("tabindex", "0");

@@ -228,7 +228,8 @@ def _lengths(lengths: Lengths) -> list[Html]:
         title = f"{of} by length of the document"
         parts.append(tag("h3", title))
         chart = histogram(title, bars, end, SEQUENCE_LENGTHS, "tokens per document, logarithmic")
-        parts.append(tag("div", chart, class_="chart", role="region", aria_label=title, tabindex=0))
+        frame = {"role": "region", "aria_label": title, "tabindex": 0, "data_walk": True}
+        parts.append(tag("div", chart, class_="chart", **frame))
     rows = [
         (
             f"{fit.sequence_length:,}",
