@@ -16,6 +16,7 @@ from fineshards.errors import InputError, OutputError, UsageError
 from fineshards.exports.record import Export, FileRecord
 from fineshards.loader.batches import DrawnSample
 from fineshards.loader.sample_documents import SampleDocument
+from fineshards.publishing.publish import Published
 from fineshards.shards.counts import Counts
 from fineshards.shards.manifest import Manifest
 
@@ -25,6 +26,7 @@ SECTIONS: dict[str, list[Any]] = {
     "Building": [fineshards.build, BuildConfig, Manifest, Counts],
     "Checking": [fineshards.verify, Verdict, fineshards.status, Status],
     "Exporting": [fineshards.export, Export, FileRecord],
+    "Publishing": [fineshards.publish, Published],
     "Training": [
         fineshards.TokenDataset,
         SampleDocument,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fineshards.loader.packing import Packing
     from fineshards.pipeline.export import export
     from fineshards.pipeline.run import append, build
+    from fineshards.publishing.publish import publish
 
     __version__: str
 
@@ -36,6 +37,7 @@ _HOME = {
     "append": "fineshards.pipeline.run",
     "build": "fineshards.pipeline.run",
     "export": "fineshards.pipeline.export",
+    "publish": "fineshards.publishing.publish",
     "status": "fineshards.commands.status",
     "verify": "fineshards.commands.verify",
 }
@@ -50,6 +52,7 @@ __all__ = [
     "append",
     "build",
     "export",
+    "publish",
     "status",
     "verify",
 ]
