@@ -1,4 +1,5 @@
-# One image for a Flex Template's launcher and for the workers, so that both have the same libraries.
+# Two images. One is for the command line. The other is for a Flex Template's launcher and for the
+# workers, so that both have the same libraries.
 #
 # The launcher's program comes from Google's image. The tag is that of Google's own sample of this
 # setup (GoogleCloudPlatform/python-docs-samples, dataflow/flex-templates/
@@ -7,6 +8,29 @@
 ARG LAUNCHER_TAG=20230622_RC00
 FROM gcr.io/dataflow-templates-base/python311-template-launcher-base:${LAUNCHER_TAG} AS launcher
 
+# The command line for any machine: docker build --target cli --tag fineshards .
+FROM python:3.11-slim AS cli
+WORKDIR /fineshards
+COPY requirements.txt ./
+RUN pip install --no-cache-dir --requirement requirements.txt
+
+COPY pyproject.toml setup.py MANIFEST.in README.md LICENSE ./
+COPY fineshards fineshards
+COPY pipeline pipeline
+COPY transforms transforms
+RUN pip install --no-cache-dir --constraint requirements.txt '.[azure,build,curation,gcs,s3,warc]' \
+    && pip check
+
+# With `docker run --user` it may be any user, whose home for caches this is too.
+RUN useradd --create-home --uid 1000 fineshards && chmod 1777 /home/fineshards \
+    && install -d -o fineshards /data
+ENV HOME=/home/fineshards
+USER 1000
+WORKDIR /data
+ENTRYPOINT ["fineshards"]
+CMD ["--help"]
+
+# The template's image is the last stage, so it is what `docker build` makes without --target.
 # The version in requirements.txt: Dataflow requires the same Beam on launcher and workers.
 FROM apache/beam_python3.11_sdk:2.77.0
 COPY --from=launcher /opt/google/dataflow/python_template_launcher /opt/google/dataflow/python_template_launcher

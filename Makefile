@@ -7,13 +7,19 @@ UV := $(BIN)/uv
 INSTALL := $(UV) pip install --quiet --compile-bytecode
 unexport PYTHONDONTWRITEBYTECODE
 SAMPLE := samples/debian_text.parquet
+CHECK := $(BIN)/check-jsonschema --quiet --builtin-schema vendor
 
-.PHONY: help api demo test quick test-cloud test-growing test-recipes test-kills test-airflow test-curation
-.PHONY: test-torch test-readers test-engines encoders lint types bench bench-loader bench-curation bench-scale template clean
+# Every target with a description.
+.PHONY: $(shell sed -n 's/^\([a-z-]*\):.*## .*/\1/p' Makefile)
 
-help: ## list the targets
-	@echo "targets:"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s%s\n", $$1, $$2}' Makefile
+##@ First steps
+
+# "##@ " begins a group of targets, "## " says what one does, needs and takes.
+help: ## list the targets, with what they need and take
+	@echo "make TARGET, with Python 3.11. The first one prepares .venv: 1.7 GB from PyPI, a minute."
+	@echo "In brackets: what else a target downloads or needs; minutes on two cores, once prepared."
+	@awk -F ':.*## ' '/^##@ / {printf "\n%s:\n", substr($$0, 5)} \
+	    /^[a-z-]+:.*## / {printf "  %-16s%s\n", $$1, $$2}' Makefile
 
 .venv/installed: requirements.txt setup.py pyproject.toml
 	@echo "preparing .venv: Apache Beam, the tokenizers and what the tests need; 180 packages, 1.7 GB,"
@@ -23,54 +29,61 @@ help: ## list the targets
 	@$(INSTALL) --python $(BIN)/python -e '.[dev]' -c requirements.txt
 	@touch $@
 
-demo: .venv/installed ## build a dataset from the sample, verify it, and show a document
+demo: .venv/installed ## build a dataset from the sample, verify it, show a document and a report (1 min)
 	$(BIN)/fineshards build --input $(SAMPLE) --output demo --shard_tokens 100k --overwrite
 	$(BIN)/fineshards verify demo --sample 100
 	$(BIN)/fineshards inspect demo
 	$(BIN)/fineshards inspect demo --shard train/1 --document 164
+	$(BIN)/fineshards report demo --verify
 	@echo
 	@echo "The dataset is in demo/, the command line in $(BIN)/. What to do next:"
-	@echo "    $(BIN)/fineshards build --input 'data/*.parquet' --output out   # your own files"
-	@echo "    $(BIN)/fineshards help build                                    # all flags"
-	@echo "    make quick                                                     # the quick tests"
-
-test: .venv/installed ## run all tests but those of the targets below
-	@echo "all tests but those of the targets below, in three processes: about ten minutes on two cores"
-	@echo "(make quick runs a part of them in a minute)"
-	$(BIN)/pytest
+	@echo "    open demo-report.html in a browser      # the dataset, to look at"
+	@echo "    $(BIN)/fineshards build --input 'data/*.parquet' --output out"
+	@echo "    $(BIN)/fineshards help build        # all flags"
+	@echo "    make quick                         # the quick tests"
 
 # What each room does, on files and records, and builds of some documents.
 QUICK := $(addprefix tests/test_,apportionment.py checksums.py counts.py documents.py find.py \
     inspect.py jsonl.py layout.py manifest.py npy.py parquet.py permutation.py plan.py rejected.py \
     rooms.py status.py token_dataset.py)
 
-quick: .venv/installed ## run a part of the tests that takes about a minute
+quick: .venv/installed ## run a part of the tests (1 min)
 	$(BIN)/pytest $(QUICK)
 
-test-cloud: .venv/installed ## test jobs on gs://, s3:// and Dataflow, on servers of the tests' own
+clean: ## delete all that the targets have made
+	rm -rf .venv .types .airflow-venv .bench-venv .browser-venv .curation-venv .readers-venv .site-venv .torch-venv .py*-venv .site site demo demo-report.html build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .ranks
+
+##@ Tests
+
+test: .venv/installed ## run all tests but those below (10 min)
+	@echo "all tests but those of the targets below, in three processes: about ten minutes on two cores"
+	@echo "(make quick runs a part of them in a minute)"
+	$(BIN)/pytest
+
+test-cloud: .venv/installed ## test gs://, s3:// and Dataflow on servers of the tests' own (10 min)
 	$(BIN)/pytest -m cloud
 
-test-growing: .venv/installed ## test shuffles, appends, redactions, repairs and leaks
+test-growing: .venv/installed ## test shuffles, appends, redactions, repairs and leaks (3 min)
 	$(BIN)/pytest -m "growing and not kills and not cloud"
 
-test-recipes: .venv/installed ## test builds, appends and repairs with recipes
+test-recipes: .venv/installed ## test builds, appends and repairs with recipes (3 min)
 	$(BIN)/pytest -m "curation and not kills and not cloud and not engines"
 
-test-kills: .venv/installed ## kill builds again and again
+test-kills: .venv/installed ## kill builds again and again (20 min)
 	$(BIN)/pytest -m kills -rs --durations=0 --durations-min=10
 
 # Supported beside the Python of .venv.
 PYTHONS := 3.12 3.13
-.PHONY: test-package test-pythons $(PYTHONS:%=test-python-%)
+.PHONY: $(PYTHONS:%=test-python-%)
 
 # Builds the sdist and the wheel, and installs them into new environments. Needs a package index.
-test-package: .venv/installed ## test the sdist and the wheel in new environments
+test-package: .venv/installed ## test the sdist and the wheel, installed (PyPI; 1 min)
 	$(BIN)/pytest -m package -n0 tests/test_package.py
 
 # Each other Python runs the tests of builds, restarts and readers, and builds the sample. Only the manifest, which
 # names the Python, may differ from what .venv builds. PYENV_VERSION lets pyenv's python3.12 run a 3.12 that is
 # installed but not activated.
-test-pythons: .venv/installed ## test on Python 3.12 and 3.13, where they are installed
+test-pythons: .venv/installed ## test on Python 3.12 and 3.13, where they are installed (PyPI; some min)
 	@for version in $(PYTHONS); do \
 	    if PYENV_VERSION=$$version python$$version -c '' 2>/dev/null; \
 	    then $(MAKE) --no-print-directory test-python-$$version || exit 1; \
@@ -100,7 +113,7 @@ $(PYTHONS:%=.py%-venv/installed): .py%-venv/installed: .venv/installed
 	    -r tests/airflow/requirements.txt -c tests/airflow/constraints.txt
 	@touch $@
 
-test-airflow: .venv/installed .airflow-venv/installed ## test the Composer DAG in a real Airflow (1.6 GB)
+test-airflow: .venv/installed .airflow-venv/installed ## test the Composer DAG in a real Airflow (PyPI, 1.6 GB; some min)
 	.airflow-venv/bin/pytest -c tests/airflow/pytest.ini tests/airflow
 
 # datatrove, the oracle, has an environment of its own: its libraries are old ones.
@@ -113,7 +126,7 @@ test-airflow: .venv/installed .airflow-venv/installed ## test the Composer DAG i
 	@touch $@
 
 # FINESHARDS_ALL_DOCUMENTS=1 compares all documents of ../shared instead of a part: hours.
-test-curation: .curation-venv/installed ## compare the steps of recipes with datatrove's
+test-curation: .curation-venv/installed ## compare the steps of recipes with datatrove's (PyPI; 10 min)
 	.curation-venv/bin/pytest -c tests/curation/pytest.ini tests/curation
 
 # torch has an environment of its own, for its gigabytes of libraries. Its tests are not in tests/torch, which Python
@@ -127,7 +140,7 @@ WITH_TORCH := tests/with_torch
 	    --excludes $(WITH_TORCH)/excludes.txt -c requirements.txt
 	@touch $@
 
-test-torch: .torch-venv/installed ## test the loader and examples/ with torch and its trainers (5 GB)
+test-torch: .torch-venv/installed ## test the loader and examples/ with torch (PyPI, 5 GB; some min)
 	.torch-venv/bin/pytest -c $(WITH_TORCH)/pytest.ini $(WITH_TORCH)
 
 # The libraries of trainers, which read what `fineshards export` writes.
@@ -141,25 +154,66 @@ READERS := tests/readers
 	@$(INSTALL) --python .readers-venv/bin/python --no-deps -r $(READERS)/readers.txt
 	@touch $@
 
-test-readers: .readers-venv/installed ## read exports with the libraries of trainers (5 GB)
+test-readers: .readers-venv/installed ## read exports with the libraries of trainers (PyPI, 5 GB; 3 min)
 	.readers-venv/bin/pytest -c $(READERS)/pytest.ini $(READERS)
 
+# Debian's chromium is not on PyPI; the driver is.
+BROWSER := tests/browser
+.browser-venv/installed: $(BROWSER)/requirements.txt requirements.txt pyproject.toml | .venv/installed
+	@echo "preparing .browser-venv: half a minute"
+	@$(PYTHON) -m venv .browser-venv
+	@$(INSTALL) --python .browser-venv/bin/python -e '.[build,gcs,test]' -r $(BROWSER)/requirements.txt \
+	    -c requirements.txt
+	@touch $@
+
+test-browser: .browser-venv/installed ## test the pages in a browser (PyPI, Debian's chromium; 1 min)
+	.browser-venv/bin/pytest -c $(BROWSER)/pytest.ini $(BROWSER)
+
 # Minutes: all of Unicode, a million documents and more, the text in ../shared/corpus.
-encoders: .venv/installed ## prove the fast tokenizers equal to the reference: minutes
+encoders: .venv/installed ## prove the fast tokenizers equal to the reference (PyPI; some min)
 	$(BIN)/pytest -m heavy -rs --durations=0 --durations-min=1
 
 # Prism and Flink, fetched once into ~/.cache/fineshards/engines; skipped where they cannot be fetched.
-test-engines: .venv/installed ## test on real Prism and Flink: minutes
+test-engines: .venv/installed ## test on real Prism and Flink (Go, Maven, Java 11 or 17; 5 min)
 	$(BIN)/pytest -m engines -n0 -rs --durations=0 --durations-min=1
 
-# The API reference, docs/api.md, from the docstrings, and docs/recipe.schema.json from the steps.
-api: .venv/installed ## write docs/api.md and the schema of recipes from the docstrings
+##@ Documentation
+
+# docs/api.md from the docstrings, docs/recipe.schema.json from the steps, the tables in docs/commands.md from the flags.
+api: .venv/installed ## write docs/api.md, the schema of recipes and the tables of flags from the code
 	$(BIN)/python docs/make_api.py
 	$(BIN)/python docs/make_schema.py
+	$(BIN)/python docs/make_commands.py
 
-lint: .venv/installed ## check the code with ruff
+.site-venv/installed: docs/requirements.txt | .venv/installed
+	@echo "preparing .site-venv: some seconds"
+	@$(PYTHON) -m venv .site-venv
+	@$(INSTALL) --python .site-venv/bin/python -r docs/requirements.txt
+	@touch $@
+
+# A warning is an error, and so is a link that leads nowhere. NO_MKDOCS_2_WARNING: mkdocs-material prints an advertisement.
+site: .site-venv/installed ## build the documentation site, and check its links (PyPI, 160 MB)
+	@.site-venv/bin/python docs/gather_pages.py .site
+	@NO_MKDOCS_2_WARNING=1 .site-venv/bin/mkdocs build --strict --quiet
+	@.site-venv/bin/python docs/check_site.py site
+	@echo "the site is in site/; python3 -m http.server -d site shows it with its search"
+
+# uv installs what the recording needs; the script names it.
+pictures: .venv/installed ## draw the charts, from the JSON of the results, and record the demo
+	$(BIN)/python -m benchmarks.chart
+	$(UV) run --quiet docs/record_demo.py
+
+##@ Checks
+
+lint: .venv/installed ## check code, workflows, forms and the Dockerfile by their rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(CHECK).github-workflows .github/workflows/*
+	$(CHECK).github-issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*))
+	$(CHECK).github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(CHECK).dependabot .github/dependabot.yml
+	$(CHECK).citation-file-format CITATION.cff
+	$(BIN)/hadolint Dockerfile
 
 # mypy does not find folders that are installed under another name; the links have those names.
 types: .venv/installed ## check the types with mypy
@@ -167,6 +221,8 @@ types: .venv/installed ## check the types with mypy
 	@ln -s $(CURDIR)/benchmarks .types/
 	@ln -s $(CURDIR)/fineshards/* $(CURDIR)/pipeline $(CURDIR)/transforms .types/fineshards/
 	$(BIN)/mypy
+
+##@ Benchmarks
 
 # What users install for local builds, and the peers. In .venv, Beam also imports Google's libraries.
 .bench-venv/installed: requirements.txt benchmarks/requirements.txt pyproject.toml | .venv/installed
@@ -176,17 +232,17 @@ types: .venv/installed ## check the types with mypy
 	@touch $@
 
 # INPUT='a*.parquet b.parquet' ROUNDS=5 REPEAT=10 NAME=large; python -m benchmarks.run --help has more.
-bench: .venv/installed .bench-venv/installed ## compare the job with its peers: many minutes
+bench: .venv/installed .bench-venv/installed ## compare the job with its peers, then the loader (PyPI; many min)
 	.bench-venv/bin/python -m benchmarks.run $(foreach pattern,$(INPUT),--input '$(pattern)') \
 	    $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(REPEAT),--repeat $(REPEAT)) $(if $(NAME),--name $(NAME))
 	@$(MAKE) --no-print-directory bench-loader NAME=$(if $(NAME),$(NAME)-loader)
 
 # In the environment of torch, whose loaders are peers.
-bench-loader: .torch-venv/installed ## compare the loader with plain loops and other loaders
+bench-loader: .torch-venv/installed ## compare the loader with plain loops and other loaders (PyPI, 5 GB)
 	.torch-venv/bin/python -m benchmarks.run --loader $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(NAME),--name $(NAME))
 
 # INPUT='a.parquet b.parquet'; python -m benchmarks.curation --help has more.
-bench-curation: .curation-venv/installed ## compare steps of recipes with datatrove's
+bench-curation: .curation-venv/installed ## compare steps of recipes with datatrove's (PyPI)
 	.curation-venv/bin/python -m benchmarks.curation $(if $(INPUT),$(INPUT),$(firstword \
 	    $(wildcard ../shared/corpus/crawl-*.parquet) $(SAMPLE)))
 	.curation-venv/bin/python -m benchmarks.curation_scale
@@ -195,13 +251,30 @@ bench-scale: .venv/installed ## plan 15 trillion tokens, with made-up counts
 	$(BIN)/python -m benchmarks.run --scale $(if $(NAME),--name $(NAME))
 	$(BIN)/python -m benchmarks.curation_scale --plan
 
+##@ Release
+
+# Both from the sdist, as PyPI's users get them.
+dist: .venv/installed ## build the sdist and the wheel into dist/, and check them (PyPI)
+	rm -rf dist build
+	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python -m build --installer uv
+	$(BIN)/twine check --strict dist/*
+
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+TAG ?= v$(VERSION)
+release-check: .venv/installed ## check that this commit can be released as TAG, v1.2.3 (PyPI; 1 min)
+	@test "$(TAG)" = "v$(VERSION)" || { echo "pyproject.toml has version $(VERSION), not $(TAG)"; exit 1; }
+	@grep -q '^## $(VERSION) - ' CHANGELOG.md || { echo "CHANGELOG.md has no heading $(VERSION)"; exit 1; }
+	@grep -qx 'version: $(VERSION)' CITATION.cff || { echo "CITATION.cff has another version"; exit 1; }
+	@test -z "$$(git status --porcelain)" || { echo "there are changes that are not committed"; exit 1; }
+	@$(MAKE) --no-print-directory test-package dist
+
 # For Dataflow (docs/dataflow.md): make template PROJECT=p REGION=us-central1 BUCKET=b prints the commands; RUN=build
 # runs the first two, RUN=launch the last. Also IMAGE=, TEMPLATE=, and for the launch INPUT= or DATASET= and CONFIG=,
 # OUTPUT=, JOB=, MACHINE=, WORKERS=, DISK=, SERVICE_ACCOUNT=, PARAMETERS='shard_tokens=1000000 dtype=auto', FLAGS= of gcloud.
 PROJECT ?= PROJECT
 REGION ?= us-central1
 BUCKET ?= BUCKET
-IMAGE ?= $(REGION)-docker.pkg.dev/$(PROJECT)/fineshards/fineshards:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+IMAGE ?= $(REGION)-docker.pkg.dev/$(PROJECT)/fineshards/fineshards:$(VERSION)
 TEMPLATE ?= gs://$(BUCKET)/templates/fineshards.json
 DATASET ?= $(if $(INPUT),,HuggingFaceFW/fineweb-edu)
 CONFIG ?= $(if $(INPUT),,sample-10BT)
@@ -230,7 +303,7 @@ GIVEN = sdk_container_image=$(IMAGE) $(if $(INPUT),input=$(INPUT)) $(if $(DATASE
     $(if $(CONFIG),dataset_config=$(CONFIG)) output=$(OUTPUT) disk_size_gb=$(DISK)
 export TEMPLATE_BUILD TEMPLATE_LAUNCH
 
-template: ## print the commands that build and launch a Dataflow template
+template: ## print the commands that build and launch a Dataflow template (gcloud)
 ifeq ($(RUN),build)
 	@set -ex; eval "$$TEMPLATE_BUILD"
 else ifeq ($(RUN),launch)
@@ -238,6 +311,3 @@ else ifeq ($(RUN),launch)
 else
 	@printf '%s\n\n' "$$TEMPLATE_BUILD" "$$TEMPLATE_LAUNCH" | sed -E "s/ +('?--)/ \\\\\n    \1/g"
 endif
-
-clean: ## delete what the targets have made
-	rm -rf .venv .types .airflow-venv .bench-venv .curation-venv .readers-venv .torch-venv .py*-venv demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .ranks

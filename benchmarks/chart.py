@@ -1,97 +1,207 @@
-"""The chart of a result: bars for speed and memory, as plain SVG."""
+"""The charts of results, as SVG: drawn from the JSON of a result, and from nothing else.
+
+`python -m benchmarks.chart` draws again what is committed: a chart beside each result, and
+docs/images/speed.svg from the results that the README shows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from html import escape
+from pathlib import Path
+from typing import Any
 
-from benchmarks.results import Result
+from benchmarks.contestants import ROOT
 
-_WIDTH = 860
-_PANEL = 290
-_ROW = 46
-_BAR = 22
-_TOP = 92
-_LEFT = 110
-_SECOND = _LEFT + _PANEL + 100
-_FIRST_COLOUR, _OTHER_COLOUR = "#1f6feb", "#9aa7b4"
+RESULTS = ROOT / "benchmarks/results"
+SPEED_CHART = ROOT / "docs/images/speed.svg"
+README_RESULTS = ("2026-11-22-corpus.json", "2026-11-22-2GB.json")
+
+_TITLES = {
+    "seed": "process pool with tiktoken, one document per task",
+    "datatrove": "datatrove’s DocumentTokenizer, one task per core",
+    "bound": "lower bound: gigatoken alone, without any guarantee",
+}
+
+_WIDTH, _MARGIN = 560, 24
+_BAR, _ROW, _HEADING, _LINE = 22, 58, 36, 22
+# What remains of the width is for the figures beside the bars.
+_LONGEST_BAR = 300
+
+_STYLE = """\
+text { font: 15px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #1f2328 }
+.title { font-size: 20px; font-weight: 600 }
+.heading { font-size: 17px; font-weight: 600 }
+.ours { font-weight: 600 }
+.caption { fill: #59636e }
+.page { fill: #ffffff }
+.bar { fill: #afb8c1 }
+.bar.ours { fill: #1f6feb }
+.bar.bound { fill: #ffffff; stroke: #818b98; stroke-width: 1.5; stroke-dasharray: 4 3 }
+.spread { stroke: #1f2328; stroke-width: 2; fill: none }
+@media (prefers-color-scheme: dark) {
+  text { fill: #f0f6fc }
+  .caption { fill: #9198a1 }
+  .page { fill: #0d1117 }
+  .bar { fill: #656c76 }
+  .bar.ours { fill: #4493f8 }
+  .bar.bound { fill: #0d1117; stroke: #9198a1 }
+  .spread { stroke: #f0f6fc }
+}
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Bar:
     """value: length of the bar. low, high: ends of the line that shows the spread."""
 
+    contestant: str
     value: float
     low: float
     high: float
+    figures: str
 
 
-def draw(result: Result) -> str:
-    """The SVG: MB/s and peak memory; medians as bars, minimum to maximum as lines."""
-    speed, memory = [], []
-    for entry in result.entries:
-        rates = [result.megabytes_per_second(run.wall) for run in entry.runs]
-        speed.append(_Bar(result.megabytes_per_second(entry.wall), min(rates), max(rates)))
-        peaks = sorted(run.peak_tree / 1e6 for run in entry.runs)
-        middle = (peaks[(len(peaks) - 1) // 2] + peaks[len(peaks) // 2]) / 2
-        memory.append(_Bar(middle, peaks[0], peaks[-1]))
-    height = _TOP + _ROW * len(result.entries) + 34
-    contents, machine = result.contents, result.machine
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
-        f'width="{_WIDTH}" height="{height}" font-family="sans-serif" font-size="13">',
-        f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
-        _text(16, 28, f"Tokenizing {contents.text_bytes / 1e6:,.0f} MB of text", size=17),
-        _text(
-            16,
-            48,
-            f"{machine['cores']} cores of {machine['cpu']}; medians of {len(result.loads)} runs, "
-            f"lines from minimum to maximum; {result.date[:10]}",
-            colour="#57606a",
-        ),
-        *(
-            _text(_LEFT - 10, _middle(row) + 5, entry.name, anchor="end")
-            for row, entry in enumerate(result.entries)
-        ),
-        *_panel(_LEFT, "MB/s of text (higher is better)", speed, "{:,.1f}"),
-        *_panel(_SECOND, "peak memory, MB (lower is better)", memory, "{:,.0f}"),
-        "</svg>",
-    ]
-    return "\n".join(lines) + "\n"
+@dataclass(frozen=True, slots=True)
+class _Panel:
+    heading: str
+    bars: tuple[_Bar, ...]
 
 
-def _panel(left: float, title: str, bars: Sequence[_Bar], form: str) -> list[str]:
-    scale = _PANEL / max(bar.high for bar in bars)
-    lines = [_text(left, _TOP - 14, title, weight="bold")]
-    for row, bar in enumerate(bars):
-        middle = _middle(row)
-        colour = _OTHER_COLOUR if row else _FIRST_COLOUR
-        lines += [
-            f'<rect x="{left}" y="{middle - _BAR / 2:.1f}" width="{bar.value * scale:.1f}" '
-            f'height="{_BAR}" fill="{colour}"/>',
-            f'<path d="M{left + bar.low * scale:.1f} {middle:.1f}H{left + bar.high * scale:.1f}" '
-            'stroke="#24292f" stroke-width="2"/>',
-            _text(left + bar.high * scale + 8, middle + 5, form.format(bar.value)),
-        ]
-    return lines
-
-
-def _middle(row: int) -> float:
-    return _TOP + _ROW * (row + 0.5) - 6
-
-
-def _text(
-    x: float,
-    y: float,
-    content: str,
-    *,
-    size: int = 13,
-    anchor: str = "start",
-    weight: str = "normal",
-    colour: str = "#24292f",
-) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" '
-        f'text-anchor="{anchor}" fill="{colour}">{escape(content)}</text>'
+def draw(result: Mapping[str, Any]) -> str:
+    """The chart of one result, from its JSON: speed and peak memory."""
+    return _draw(
+        f"Tokenizing {_text_of(result)} of text",
+        [
+            _Panel("MB of text per second: longer is better", _bars(result, _speed)),
+            _Panel("Peak memory of all processes: shorter is better", _bars(result, _memory)),
+        ],
+        _caption([result]),
     )
+
+
+def draw_speeds(results: Sequence[Mapping[str, Any]]) -> str:
+    """The speeds of several results, from their JSON, one below the other."""
+    panels = [_Panel(f"{_text_of(result)} of text", _bars(result, _speed)) for result in results]
+    return _draw("MB of text per second: longer is better", panels, _caption(results))
+
+
+def _bars(
+    result: Mapping[str, Any], measure: Callable[[Mapping[str, Any], Mapping[str, Any]], _Bar]
+) -> tuple[_Bar, ...]:
+    return tuple(measure(result, contestant) for contestant in result["contestants"])
+
+
+def _speed(result: Mapping[str, Any], contestant: Mapping[str, Any]) -> _Bar:
+    megabytes, wall = result["input"]["text_bytes"] / 1e6, contestant["wall"]
+    rate, ratio = megabytes / wall["median"], contestant["time_ratio"]
+    figures = f"{rate:.{0 if rate >= 10 else 1}f} MB/s"
+    if ratio != 1:
+        figures += f", {ratio:.1f} times slower" if ratio > 1 else f", {1 / ratio:.1f} times faster"
+    return _Bar(contestant["name"], rate, megabytes / wall["max"], megabytes / wall["min"], figures)
+
+
+def _memory(result: Mapping[str, Any], contestant: Mapping[str, Any]) -> _Bar:
+    ours = result["contestants"][0]
+    low, value, high = (contestant["peak_tree"][end] / 1e6 for end in ("min", "median", "max"))
+    figures = f"{value:,.0f} MB"
+    if contestant is not ours:
+        figures += f", {value * 1e6 / ours['peak_tree']['median']:.1f} times as much"
+    return _Bar(contestant["name"], value, low, high, figures)
+
+
+def _text_of(result: Mapping[str, Any]) -> str:
+    return f"{result['input']['text_bytes'] / 1e6:,.0f} MB"
+
+
+def _caption(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    machines, inputs = [], []
+    for result in results:
+        machine, contents = result["machine"], result["input"]
+        memory = f"{machine['memory_bytes'] / 2**30:.0f} GiB"
+        day = datetime.fromisoformat(result["date"])
+        machines.append(
+            f"{machine['cores']} cores of {machine['cpu']}, {memory}; {day.day} {day:%B %Y}"
+        )
+        times = f" taken {contents['repeat']} times" if contents["repeat"] > 1 else ""
+        inputs.append(
+            f"{_text_of(result)}: {contents['files'] // contents['repeat']} Parquet files{times}, "
+            f"medians of {result['rounds']} runs"
+        )
+    ends = "Lines in the bars: from the slowest to the fastest run"
+    return [*dict.fromkeys(machines), *inputs, ends]
+
+
+def _draw(title: str, panels: Sequence[_Panel], caption: Sequence[str]) -> str:
+    lines, y = [_text(_MARGIN, 40, title, "title")], 52
+    for panel in panels:
+        y += _HEADING
+        lines.append(_text(_MARGIN, y, panel.heading, "heading"))
+        scale = _LONGEST_BAR / max(bar.high for bar in panel.bars)
+        for number, bar in enumerate(panel.bars):
+            lines += _bar(bar, y + 14 + _ROW * number, scale, ours=number == 0)
+        y += 14 + _ROW * len(panel.bars)
+    y += 10
+    for line in caption:
+        y += _LINE
+        lines.append(_text(_MARGIN, y, line, "caption"))
+    height = y + 20
+    told = ". ".join(
+        f"{panel.heading}: "
+        + "; ".join(f"{title_of(bar.contestant)}, {bar.figures}" for bar in panel.bars)
+        for panel in panels
+    )
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
+            f'width="{_WIDTH}" height="{height}" role="img" aria-labelledby="title desc">',
+            f'<title id="title">{escape(title)}</title>',
+            f'<desc id="desc">{escape(told)}.</desc>',
+            f"<style>\n{_STYLE}</style>",
+            f'<rect class="page" width="{_WIDTH}" height="{height}" rx="8"/>',
+            *lines,
+            "</svg>\n",
+        ]
+    )
+
+
+def _bar(bar: _Bar, top: float, scale: float, *, ours: bool) -> list[str]:
+    kind = "ours" if ours else "bound" if bar.contestant == "bound" else ""
+    bar_top = top + 24
+    middle = bar_top + _BAR / 2
+    return [
+        _text(_MARGIN, top + 18, title_of(bar.contestant), kind),
+        f'<rect class="bar {kind}" x="{_MARGIN}" y="{bar_top}" '
+        f'width="{bar.value * scale:.1f}" height="{_BAR}" rx="3"/>',
+        f'<path class="spread" d="M{_MARGIN + bar.low * scale:.1f} {middle}'
+        f'H{_MARGIN + bar.high * scale:.1f}"/>',
+        _text(_MARGIN + bar.high * scale + 10, middle + 5, bar.figures, kind),
+    ]
+
+
+def title_of(contestant: str) -> str:
+    """What a chart calls a contestant: words for people who do not know its name."""
+    return _TITLES.get(contestant, contestant)
+
+
+def _text(x: float, y: float, content: str, kind: str) -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(content)}</text>'
+
+
+def redraw() -> dict[Path, str]:
+    """The committed charts by path, drawn from the committed results."""
+    charts = {}
+    for path in sorted(RESULTS.glob("*.json")):
+        result = json.loads(path.read_text())
+        if result["format"] == "fineshards-benchmark":
+            charts[path.with_suffix(".svg")] = draw(result)
+    shown = [json.loads((RESULTS / name).read_text()) for name in README_RESULTS]
+    return charts | {SPEED_CHART: draw_speeds(shown)}
+
+
+if __name__ == "__main__":
+    for path, chart in redraw().items():
+        path.write_text(chart)

@@ -179,7 +179,7 @@ def bench(
         )
     path = free_path(Path(args.results), result.date, result.name)
     save(result.to_json(), path)
-    path.with_name(path.name.removesuffix(".json") + ".svg").write_text(draw(result))
+    path.with_name(path.name.removesuffix(".json") + ".svg").write_text(draw(result.to_json()))
     console.print(result.table())
     console.print(f"wrote {os.path.relpath(path)} and its chart", highlight=False)
     return path

@@ -16,6 +16,7 @@ from fineshards.errors import InputError, OutputError, UsageError
 from fineshards.exports.record import Export, FileRecord
 from fineshards.loader.batches import DrawnSample
 from fineshards.loader.sample_documents import SampleDocument
+from fineshards.pages.report import Report
 from fineshards.publishing.publish import Published
 from fineshards.shards.counts import Counts
 from fineshards.shards.manifest import Manifest
@@ -25,6 +26,7 @@ PAGE = Path(__file__).with_name("api.md")
 SECTIONS: dict[str, list[Any]] = {
     "Building": [fineshards.build, BuildConfig, Manifest, Counts],
     "Checking": [fineshards.verify, Verdict, fineshards.status, Status],
+    "Reporting": [fineshards.report, Report],
     "Exporting": [fineshards.export, Export, FileRecord],
     "Publishing": [fineshards.publish, Published],
     "Training": [

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fineshards.loader.dataset import TokenDataset
     from fineshards.loader.mixture import Mixture
     from fineshards.loader.packing import Packing
+    from fineshards.pages.report import report
     from fineshards.pipeline.export import export
     from fineshards.pipeline.run import append, build
     from fineshards.publishing.publish import publish
@@ -38,6 +39,7 @@ _HOME = {
     "build": "fineshards.pipeline.run",
     "export": "fineshards.pipeline.export",
     "publish": "fineshards.publishing.publish",
+    "report": "fineshards.pages.report",
     "status": "fineshards.commands.status",
     "verify": "fineshards.commands.verify",
 }
@@ -53,6 +55,7 @@ __all__ = [
     "build",
     "export",
     "publish",
+    "report",
     "status",
     "verify",
 ]

@@ -10,13 +10,8 @@ from dataclasses import replace
 from fineshards.config import BuildConfig
 from fineshards.encoders.taken import encoder_of
 from fineshards.errors import OutputError, UsageError
-from fineshards.pipeline.launch import (
-    Launch,
-    find_input,
-    refuse_foreign_files,
-    refuse_leaks,
-    settle_input,
-)
+from fineshards.pipeline.launch import Launch, find_input, refuse_leaks, settle_input
+from fineshards.pipeline.output_folder import refuse_foreign_files
 from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.assembly import restore_shard
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS

@@ -15,6 +15,7 @@ from fineshards.pipeline.publish_command import PUBLISH
 from fineshards.pipeline.recipe_command import RECIPE
 from fineshards.pipeline.redact_command import REDACT
 from fineshards.pipeline.repair_command import REPAIR
+from fineshards.pipeline.report_command import REPORT
 from fineshards.pipeline.stats_command import STATS
 from fineshards.pipeline.status_command import STATUS
 from fineshards.pipeline.verify_command import VERIFY
@@ -27,6 +28,7 @@ COMMANDS = (
     VERIFY,
     INSPECT,
     STATS,
+    REPORT,
     FIND,
     EXPORT,
     PUBLISH,

@@ -19,6 +19,7 @@ import tiktoken
 from rich.console import Console
 
 from benchmarks import measure as measuring
+from benchmarks.chart import title_of
 from benchmarks.contestants import CONTESTANTS, PEERS_PYTHON, ROOT, Contestant
 from benchmarks.made_up import FINEWEB, Size, block_borders, file_summaries
 from benchmarks.measure import measure
@@ -102,7 +103,7 @@ def check_result(files: Path, name: str, repeat: int, names: list[str], rounds: 
     assert result["contestants"][0]["time_ratio"] == 1
     chart = ElementTree.fromstring(path.with_suffix(".svg").read_text())
     shown = {element.text for element in chart.iter("{http://www.w3.org/2000/svg}text")}
-    assert shown >= set(names)
+    assert shown >= {title_of(name) for name in names}
 
 
 def test_the_job_and_the_seed_are_measured(

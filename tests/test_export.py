@@ -28,6 +28,7 @@ from support.growing import build, made_up_rows, write_rows
 from support.tokenizer_files import save, train
 
 import fineshards
+from fineshards.commands.redact import redact
 from fineshards.errors import OutputError, UsageError
 from fineshards.exports.stream import Stream
 from fineshards.shards.dataset import Dataset
@@ -354,6 +355,14 @@ def test_generations_and_redactions_are_exported(folder: Path, tmp_path: Path) -
     assert read_megatron(tmp_path / "all/train_0000.idx") == documents_of(out, "end", "train")
     with pytest.raises(UsageError, match="holds another export"):
         fineshards.export(out, tmp_path / "first", "megatron")
+    redact(str(out), documents=[1])
+    fineshards.export(out, tmp_path / "redacted", "megatron")
+    assert read_megatron(tmp_path / "redacted/train_0000.idx") == documents_of(out, "end", "train")
+    message = "a generation before a redaction cannot be exported any more. Export the latest one"
+    for to, eot in (("megatron", "end"), ("raw", "begin")):  # by a table, and by the tokens
+        with pytest.raises(OutputError, match=message):
+            fineshards.export(out, tmp_path / f"old-{to}", to, eot=eot, generation=2)
+        assert not (tmp_path / f"old-{to}/export.json").exists()
 
 
 def test_verify_finds_what_is_wrong_with_an_export(

@@ -16,7 +16,7 @@ from fineshards.pipeline.cli import main
 from fineshards.storage.base import open_storage
 
 LOADER, MIXING = ROOT / "docs/loader.md", ROOT / "docs/mixing.md"
-PACKING = ROOT / "docs/packing.md"
+PACKING, EXACTNESS = ROOT / "docs/packing.md", ROOT / "docs/exactness.md"
 
 
 def examples(page: Path) -> list[str]:
@@ -96,7 +96,7 @@ def grow_a_dataset(folder: Path, work: Path) -> None:
     append(folder, second)
 
 
-@pytest.mark.parametrize("page", [LOADER, MIXING, PACKING], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [LOADER, MIXING, PACKING, EXACTNESS], ids=lambda page: page.name)
 def test_every_test_that_a_page_names_exists(page: Path) -> None:
     named = set(re.findall(r"`(test_\w+)`", page.read_text()))
     written = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))

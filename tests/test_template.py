@@ -26,6 +26,7 @@ from fineshards.pipeline.options import add_build_flags, refuse_unknown
 from fineshards.pipeline.parser import Parser
 
 ROOT = Path(__file__).parent.parent
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 METADATA = ROOT / "templates/metadata.json"
 # Options of Beam that users may want to set in the console, and that gcloud has no flag for.
 BEAM_PARAMETERS = {"sdk_container_image", "disk_size_gb", "number_of_worker_harness_threads"}
@@ -151,24 +152,30 @@ def test_typical_values(name: str, value: str, accepted: bool) -> None:
     assert matches(PARAMETERS[name], value) is accepted
 
 
-def instructions() -> list[tuple[str, list[str]]]:
-    """The Dockerfile's instructions in order: name and words, with the values of ARG inserted."""
-    lines = (ROOT / "Dockerfile").read_text().splitlines()
-    found, values = [], {}
-    for line in lines:
+def stages() -> list[list[tuple[str, list[str]]]]:
+    """The Dockerfile's stages in order, each as instructions: name and words, ARG inserted."""
+    found: list[list[tuple[str, list[str]]]] = []
+    values: dict[str, str] = {}
+    for line in (ROOT / "Dockerfile").read_text().replace("\\\n", " ").splitlines():
         if line and not line.startswith("#"):
             name, *words = line.split()
             if name == "ARG":
                 key, _, value = words[0].partition("=")
                 values[f"${{{key}}}"] = value
+                continue
             for key, value in values.items():
                 words = [word.replace(key, value) for word in words]
-            found.append((name, words))
+            if name == "FROM":
+                found.append([])
+            found[-1].append((name, words))
     return found
 
 
-def words_of(name: str) -> list[list[str]]:
-    return [words for found, words in instructions() if found == name]
+LAUNCHER, CLI, IMAGE = stages()
+
+
+def words_of(name: str, stage: list[tuple[str, list[str]]] = IMAGE) -> list[list[str]]:
+    return [words for found, words in stage if found == name]
 
 
 def test_the_image_has_the_launcher_and_the_required_beam() -> None:
@@ -177,7 +184,9 @@ def test_the_image_has_the_launcher_and_the_required_beam() -> None:
         for line in (ROOT / "requirements.txt").read_text().splitlines()
         if not line.startswith("#")
     )
-    launcher, base = words_of("FROM")
+    (launcher,) = words_of("FROM", LAUNCHER)
+    # The last stage, which `docker build` and `gcloud builds submit` make without being asked.
+    (base,) = words_of("FROM")
     assert base == [f"apache/beam_python3.11_sdk:{requirements['apache-beam']}"]
     repository, _, tag = launcher[0].partition(":")
     assert repository == "gcr.io/dataflow-templates-base/python311-template-launcher-base"
@@ -188,9 +197,10 @@ def test_the_image_has_the_launcher_and_the_required_beam() -> None:
     assert words_of("ENTRYPOINT") == [['["/opt/apache/beam/boot"]']]
 
 
-def test_all_files_of_the_image_exist_and_are_sent_to_the_builder() -> None:
+def test_all_files_of_the_images_exist_and_are_sent_to_the_builder() -> None:
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
-    sources = [w for words in words_of("COPY") if "--from=" not in words[0] for w in words[:-1]]
+    copies = words_of("COPY", CLI) + words_of("COPY")
+    sources = [w for words in copies if "--from=" not in words[0] for w in words[:-1]]
     for source in sources:
         assert (ROOT / source).exists(), source
         assert f"!{source.split('/')[0]}" in ignored, source
@@ -199,10 +209,10 @@ def test_all_files_of_the_image_exist_and_are_sent_to_the_builder() -> None:
 
 
 def test_the_image_has_the_whole_package_and_installs_no_more_at_launch() -> None:
-    sources = {words[0] for words in words_of("COPY")}
-    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    setuptools = PYPROJECT["tool"]["setuptools"]
     folders = {"fineshards": "fineshards"} | setuptools["package-dir"]
-    assert set(folders.values()) < sources
+    for stage in (CLI, IMAGE):
+        assert set(folders.values()) < {words[0] for words in words_of("COPY", stage)}
     found = {
         ".".join((name, *init.parent.relative_to(ROOT / folder).parts))
         for name, folder in folders.items()
@@ -218,13 +228,25 @@ def test_the_image_has_the_whole_package_and_installs_no_more_at_launch() -> Non
     assert commands[2].startswith("pip check")
 
 
+def test_the_image_of_the_command_line_is_for_any_user() -> None:
+    (base,) = words_of("FROM", CLI)
+    assert base == ["python:3.11-slim", "AS", "cli"]
+    install = " ".join(words_of("RUN", CLI)[1])
+    extras = PYPROJECT["project"]["optional-dependencies"]
+    (named,) = re.findall(r"'\.\[(.+)\]' && pip check$", install)
+    assert set(named.split(",")) < set(extras)
+    assert words_of("USER", CLI) == [["1000"]]
+    assert words_of("ENTRYPOINT", CLI) == [['["fineshards"]']]
+
+
 def test_a_change_of_the_code_leaves_the_libraries_in_the_cache() -> None:
-    steps = [" ".join((name, *words)) for name, words in instructions()]
-    libraries = next(i for i, step in enumerate(steps) if "--requirement" in step)
-    copied = [
-        step for step in steps[:libraries] if step.startswith("COPY") and "--from" not in step
-    ]
-    assert copied == ["COPY requirements.txt ./"]
+    for stage in (CLI, IMAGE):
+        steps = [" ".join((name, *words)) for name, words in stage]
+        libraries = next(i for i, step in enumerate(steps) if "--requirement" in step)
+        copied = [
+            step for step in steps[:libraries] if step.startswith("COPY") and "--from" not in step
+        ]
+        assert copied == ["COPY requirements.txt ./"]
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
@@ -19,7 +18,7 @@ from fineshards.exports.record import FileRecord, PartRecord
 from fineshards.exports.stream import Stream
 from fineshards.shards.npy import DTYPES
 from fineshards.storage.base import Storage
-from fineshards.storage.checksums import checksum_to_base64
+from fineshards.storage.checksums import checksum_to_base64, write_with_checksum
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +63,10 @@ class Writer(io.RawIOBase):
 
     def write(self, content: Any) -> int:
         """Writes bytes or an array."""
-        count = memoryview(content).nbytes
-        if count:
-            self._opened.write(content)
-            self.bytes += count
-            self.crc32c = google_crc32c.extend(self.crc32c, np.frombuffer(content, np.uint8))
-        return count
+        found = np.frombuffer(content, np.uint8)
+        self.crc32c = write_with_checksum(found, self._opened, self.crc32c)
+        self.bytes += len(found)
+        return len(found)
 
 
 class Target:
@@ -95,10 +92,7 @@ class Target:
 
     def link(self, name: str, reader: PartReader) -> None:
         """Makes a link to the shard that a part is."""
-        from fineshards.storage.local import LocalStorage
-
         shard, source = reader.stream.shard(reader.part.index), reader.stream.dataset.storage
-        assert isinstance(self.storage, LocalStorage)
         self.storage.link(name, source.path(shard.name))
         self.files.append(FileRecord(name, shard.bytes, shard.crc32c, shard.name))
 
@@ -144,7 +138,7 @@ class Format(ABC):
 
     def check(self, settings: Settings, parts: Sequence[Part]) -> None:
         """Raises UsageError for parts that the format cannot hold."""
-        del settings, parts
+        return  # By default, any parts fit.
 
     @abstractmethod
     def write(self, reader: PartReader, settings: Settings, target: Target) -> Written:
@@ -154,12 +148,10 @@ class Format(ABC):
         self, split: str, records: Sequence[PartRecord], settings: Settings
     ) -> Iterator[tuple[str, bytes]]:
         """The files that index all parts of a split, as (name, content)."""
-        del split, records, settings
         yield from ()
 
     def advice(self, settings: Settings) -> list[str]:
         """What the user of the files should know, one sentence per line."""
-        del settings
         return []
 
 

@@ -1,8 +1,7 @@
 """An export as a job: its parts, each done once, and `export.json` at the end.
 
 Parts are independent, so any number of workers may do them, and a part that was finished by an
-earlier run is found finished. What was read is proven before the end: the checksums of all ranges
-of a shard, joined, must be the one in the dataset's manifest.
+earlier run is found finished. What was read is proven before the end.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -21,14 +19,13 @@ from fineshards.exports.format import Format, Settings, Target
 from fineshards.exports.formats import format_of, settle
 from fineshards.exports.options import ExportOptions
 from fineshards.exports.parts import Part, PartReader
+from fineshards.exports.proof import damaged_shards
 from fineshards.exports.record import EXPORT_NAME, Export, FileRecord, PartRecord
-from fineshards.exports.stream import Read, Stream, splits_of
-from fineshards.shards import npy
+from fineshards.exports.stream import Stream, splits_of
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.manifest import MANIFEST_NAME
-from fineshards.shards.records import ShardRecord
+from fineshards.shards.records import to_fields
 from fineshards.storage.base import Storage, open_storage
-from fineshards.storage.checksums import checksum_to_base64, crc32c, crc32c_combine
 
 _CHECKPOINTS = "checkpoints"
 # Says which export an unfinished folder is.
@@ -95,7 +92,7 @@ def prepare(
     parts = tuple(part for stream in streams for part in kind.plan(stream, settings))
     kind.check(settings, parts)
     decides = {
-        "settings": {each.name: getattr(settings, each.name) for each in fields(settings)},
+        "settings": to_fields(settings),
         "splits": [stream.split for stream in streams],
         "dataset": manifest.fingerprint,
         # A redaction changes tokens, and not the fingerprint's job.
@@ -206,7 +203,8 @@ def finish(job: ExportJob, found: Iterable[PartRecord]) -> Export:
     """
     storage = job.storage
     records = sorted(found, key=lambda record: (record.split, record.index))
-    _refuse_damage(job, records)
+    if not job.settings.link:  # Nothing was read of shards that are linked to.
+        _refuse_damage(job, records)
     target = Target(storage)
     splits = {}
     for split in sorted(job.streams):
@@ -222,11 +220,10 @@ def finish(job: ExportJob, found: Iterable[PartRecord]) -> Export:
         }
     manifest = job.dataset.manifest
     files: list[FileRecord] = [file for record in records for file in record.files]
-    options = {each.name: getattr(job.settings, each.name) for each in fields(job.settings)}
     export = Export(
         job.settings.to,
         job.fingerprint,
-        options,
+        to_fields(job.settings),
         {"fingerprint": manifest.fingerprint, "generation": manifest.generation},
         splits,
         tuple(sorted([*files, *target.files], key=lambda file: file.name)),
@@ -249,45 +246,15 @@ def _refuse_others(storage: Storage, export: Export) -> None:
 
 
 def _refuse_damage(job: ExportJob, records: list[PartRecord]) -> None:
-    if job.settings.link:
-        return  # Nothing of them was read.
-    reads = defaultdict(list)
-    for record in records:
-        for read in record.reads:
-            reads[read.shard].append(read)
-    storage = job.dataset.storage
-    for stream in job.streams.values():
-        for number in range(len(stream.positions)):
-            shard = stream.shard(number)
-            found = _checksum(shard, stream, reads[shard.name])
-            if found != shard.crc32c:
-                for record in records:
-                    if any(read.shard == shard.name for read in record.reads):
-                        job.storage.delete(_record_name(job, record.split, record.index))
-                        for file in record.files:
-                            job.storage.delete(file.name)
-                raise OutputError(
-                    f"{storage.path(shard.name)} is damaged: its crc32c is {found}, expected "
-                    f"{shard.crc32c}. Run fineshards repair, then export again."
-                )
-
-
-def _checksum(shard: ShardRecord, stream: Stream, reads: list[Read]) -> str:
-    """The checksum of a shard, from those of the ranges that were read of it.
-
-    A token that was left out is an EOT.
-    """
-    size = stream.dtype.itemsize
-    eot = crc32c(stream.dtype.type(stream.eot).tobytes())
-    checksum, position = crc32c(npy.header(shard.tokens, stream.dtype)), 0
-    for read in [*sorted(reads, key=lambda read: read.start), None]:
-        start = shard.tokens if read is None else read.start
-        for _ in range(min(start - position, 2)):
-            checksum = crc32c_combine(checksum, eot, size)
-        if read is not None:
-            checksum = crc32c_combine(checksum, read.crc32c, (read.stop - read.start) * size)
-            position = read.stop
-    return checksum_to_base64(checksum)
+    """Raises OutputError for a damaged shard; what was made of it is deleted."""
+    reads = [read for record in records for read in record.reads]
+    for shard, error in damaged_shards(job.streams.values(), reads):
+        for record in records:
+            if any(read.shard == shard.name for read in record.reads):
+                job.storage.delete(_record_name(job, record.split, record.index))
+                for file in record.files:
+                    job.storage.delete(file.name)
+        raise error
 
 
 def _record_name(job: ExportJob, split: str, index: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from fineshards.errors import UsageError
 
@@ -50,9 +50,3 @@ class ExportOptions:
             value = getattr(self, name)
             if value is not None and (type(value) is not int or not 1 <= value < 1 << 63):
                 raise UsageError(f"--{name} must be a whole number from 1, got {value!r}.")
-
-    def to_json(self) -> dict[str, Any]:
-        """The options that were given, by name."""
-        names = (*self.__slots__,)
-        given = {name: getattr(self, name) for name in names}
-        return {name: value for name, value in given.items() if value not in (None, False)}

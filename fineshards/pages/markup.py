@@ -23,7 +23,7 @@ class Html(str):
     __slots__ = ()
 
 
-def tag(name: str, *children: str, **attributes: object) -> Html:
+def tag(name: str, /, *children: str, **attributes: object) -> Html:
     """An element. Children that are not Html are text.
 
     Attributes that are None or False are left out. An underscore in the name of one is a hyphen,

@@ -146,11 +146,15 @@ class Dataset:
 
     def ids(self, position: int) -> pa.ChunkedArray:
         """The ids in the document table of a shard; only they are read, and not cached."""
+        return self.columns(position, ["id"])["id"]
+
+    def columns(self, position: int, names: list[str]) -> pa.Table:
+        """Some columns in the document table of a shard, as they are stored; not cached."""
         shard = self.manifest.shards[position]
         name = table_name(shard.name)
         with self._explained(name), self.storage.open(name) as opened:
-            ids = DocumentTable.read_columns(opened, self._schema, ["id"])["id"]
-        return ids.slice(0, shard.pieces) if self._may_grow(shard) else ids
+            found = DocumentTable.read_columns(opened, self._schema, names)
+        return found.slice(0, shard.pieces) if self._may_grow(shard) else found
 
     def parse_table(self, shard: ShardRecord, content: bytes) -> DocumentTable:
         """A shard's document table from its file's content; raises OutputError for other content.

@@ -155,7 +155,7 @@ def explain_failures(file: SourceFile) -> Iterator[None]:
     except FineshardsError:
         raise
     except Exception as error:
-        if "://" not in file.path and not isinstance(error, OSError):
+        if not is_url(file.path) and not isinstance(error, OSError):
             raise
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             raise  # from what is written meanwhile

@@ -7,12 +7,11 @@ version that is asked for.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 from fineshards.errors import FineshardsError, InputError, MissingLibraryError, UsageError
 from fineshards.extras import missing_extra
@@ -22,6 +21,7 @@ from fineshards.sources.patterns import (
     FoundFile,
     Matches,
     check_same,
+    deleted,
     find_matches,
 )
 from fineshards.storage.range_reader import RangeReader
@@ -59,10 +59,7 @@ def check(file: SourceFile) -> None:
         store.invalidate_cache()
         info = _info(store, file.path)
         if info is None:
-            raise InputError(
-                f"{file.path} was deleted since the job was launched. Put it back, or start over "
-                "with --overwrite."
-            )
+            raise deleted(file)
         now = _found(file.path, file.path, info)
     check_same(file, now.size, now.identity)
 
@@ -81,8 +78,7 @@ def whole_reads(file: SourceFile, opened: BinaryIO, read_ahead: int) -> BinaryIO
     Not every file system of fsspec notices that a connection ended, and formats would take that for
     the end of the file.
     """
-    reader = _WholeReads(file, opened)
-    return cast(BinaryIO, io.BufferedReader(reader, read_ahead) if read_ahead else reader)
+    return _WholeReads(file, opened).buffered(read_ahead)
 
 
 class _WholeReads(RangeReader):

@@ -7,13 +7,12 @@ https://cloud.google.com/storage/docs/object-versioning
 
 from __future__ import annotations
 
-import io
 from functools import partial
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 from fineshards.errors import InputError
 from fineshards.shards.records import SourceFile
-from fineshards.sources.patterns import FoundFile, Matches, find_matches, split_root
+from fineshards.sources.patterns import FoundFile, Matches, deleted, find_matches, split_root
 from fineshards.storage.gcs_objects import ObjectReader, bucket_of, explained, retry, split_url
 
 _GENERATION = "generation:"
@@ -55,10 +54,8 @@ def check(file: SourceFile) -> None:
     with explained("read", file.path, InputError):
         blob = bucket_of(file.path).get_blob(split_url(file.path)[1], retry=retry())
     if blob is None:
-        raise InputError(
-            f"{file.path} was deleted since the job was launched: it was {file.identity} of "
-            f"{file.size} bytes. Start over with --overwrite."
-        )
+        # Writing it again would not help: that is another generation.
+        raise deleted(file, "Start over with --overwrite.")
     if blob.generation != _generation(file):
         raise InputError(
             f"{file.path} changed since the job was launched: it was {file.identity} of "
@@ -74,8 +71,7 @@ def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:
     read_ahead: minimum bytes per request; 0 for exactly the bytes read.
     """
     with explained("read", file.path, InputError):
-        reader = _PinnedReader(file)
-    return cast(BinaryIO, io.BufferedReader(reader, read_ahead) if read_ahead else reader)
+        return _PinnedReader(file).buffered(read_ahead)
 
 
 class _PinnedReader(ObjectReader):

@@ -7,13 +7,12 @@ never mix. https://www.rfc-editor.org/rfc/rfc9110#name-range-requests
 
 from __future__ import annotations
 
-import io
 import logging
 import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from urllib.parse import urlsplit
 
 from fineshards.errors import InputError, UsageError
@@ -81,8 +80,7 @@ def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:
 
     read_ahead: minimum bytes per request; 0 for exactly the bytes read.
     """
-    reader = _PinnedReader(file)
-    return cast(BinaryIO, io.BufferedReader(reader, read_ahead) if read_ahead else reader)
+    return _PinnedReader(file).buffered(read_ahead)
 
 
 class _PinnedReader(RangeReader):

@@ -87,6 +87,16 @@ def check_same(file: SourceFile, size: int, identity: str) -> None:
         )
 
 
+def deleted(
+    file: SourceFile, advice: str = "Put it back, or start over with --overwrite."
+) -> InputError:
+    """What to raise for a file that is no longer there."""
+    return InputError(
+        f"{file.path} was deleted since the job was launched: it was {file.identity} of "
+        f"{file.size} bytes. {advice}"
+    )
+
+
 def split_root(url: str, what: str) -> tuple[str, str]:
     """Splits a URL into its root, such as `gs://bucket`, and the name or pattern below it.
 

@@ -6,14 +6,20 @@ never mix.
 
 from __future__ import annotations
 
-import io
 from functools import partial
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 from fineshards.errors import InputError
 from fineshards.extras import require
 from fineshards.shards.records import SourceFile
-from fineshards.sources.patterns import FoundFile, Matches, check_same, find_matches, split_root
+from fineshards.sources.patterns import (
+    FoundFile,
+    Matches,
+    check_same,
+    deleted,
+    find_matches,
+    split_root,
+)
 from fineshards.storage.s3_client import explained, split_url
 from fineshards.storage.s3_objects import S3Object, S3Reader, find_object, list_objects
 
@@ -35,10 +41,7 @@ def check(file: SourceFile) -> None:
     with explained("read", file.path, InputError):
         found = find_object(*split_url(file.path))
     if found is None:
-        raise InputError(
-            f"{file.path} was deleted since the job was launched. Put it back, or start over with "
-            "--overwrite."
-        )
+        raise deleted(file)
     check_same(file, found.size, f"{_ETAG}{found.etag}")
 
 
@@ -48,8 +51,8 @@ def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:
     read_ahead: minimum bytes per request; 0 for exactly the bytes read.
     """
     etag = file.identity.removeprefix(_ETAG)
-    reader = S3Reader(S3Object(*split_url(file.path), file.size, etag, 0.0), InputError)
-    return cast(BinaryIO, io.BufferedReader(reader, read_ahead) if read_ahead else reader)
+    found = S3Object(*split_url(file.path), file.size, etag, 0.0)
+    return S3Reader(found, InputError).buffered(read_ahead)
 
 
 def _list(url: str, root: str, prefix: str, deep: bool) -> tuple[list[FoundFile], set[str]]:

@@ -177,6 +177,16 @@ class Storage(ABC):
             "dataset to a disk and open it there."
         )
 
+    def link(self, name: str, target: str) -> None:
+        """Makes a link to a file elsewhere; only on a local disk, and replaces another one.
+
+        target: its path.
+        """
+        raise OutputError(
+            f"{self.path(name)} cannot be a link to {target}: it is not on a local disk. Copy the "
+            "file instead."
+        )
+
     def compose(
         self, name: str, header: bytes, parts: Sequence[Part], over: str | None = None
     ) -> int:

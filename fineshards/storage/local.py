@@ -176,7 +176,7 @@ class LocalStorage(Storage):
                 Path(temporary).unlink(missing_ok=True)
 
     def link(self, name: str, target: str) -> None:
-        """Makes a link to a file elsewhere, relative to where the link is; replaces another one."""
+        """See Storage. The link is relative to where it is."""
         path = self.path(name)
         with self._temporary(name) as temporary:
             # To the real places, because links on the way would change what `..` means.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 
 class RangeReader(io.RawIOBase):
@@ -36,6 +36,10 @@ class RangeReader(io.RawIOBase):
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
         self._position = max(base + offset, 0)
         return self._position
+
+    def buffered(self, read_ahead: int) -> BinaryIO:
+        """This file with requests of `read_ahead` bytes at least; 0 for exactly the bytes read."""
+        return cast(BinaryIO, io.BufferedReader(self, read_ahead) if read_ahead else self)
 
     def readall(self) -> bytes:
         """See io.RawIOBase. Takes one request."""

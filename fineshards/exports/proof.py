@@ -1,0 +1,52 @@
+"""Proof that what an export has read is what the dataset's manifest says.
+
+The checksums of all ranges that were read of a shard, joined, must be the one in the manifest.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from fineshards.errors import OutputError
+from fineshards.exports.stream import Read, Stream
+from fineshards.shards import npy
+from fineshards.shards.records import ShardRecord
+from fineshards.storage.checksums import checksum_to_base64, crc32c, crc32c_combine
+
+
+def damaged_shards(
+    streams: Iterable[Stream], reads: Iterable[Read]
+) -> Iterator[tuple[ShardRecord, OutputError]]:
+    """The shards that are not what the manifest says, and how to say so.
+
+    reads: all that was read of all shards.
+    """
+    of_shards = defaultdict(list)
+    for read in reads:
+        of_shards[read.shard].append(read)
+    for stream in streams:
+        for number in range(len(stream.positions)):
+            shard = stream.shard(number)
+            found = _checksum(shard, stream, of_shards[shard.name])
+            if found != shard.crc32c:
+                why = f"its crc32c is {found}, expected {shard.crc32c}"
+                yield shard, stream.damaged(shard.name, why)
+
+
+def _checksum(shard: ShardRecord, stream: Stream, reads: list[Read]) -> str:
+    """The checksum of a shard, from those of the ranges that were read of it.
+
+    A token that was left out is an EOT.
+    """
+    size = stream.dtype.itemsize
+    eot = crc32c(stream.dtype.type(stream.eot).tobytes())
+    checksum, position = crc32c(npy.header(shard.tokens, stream.dtype)), 0
+    for read in [*sorted(reads, key=lambda read: read.start), None]:
+        start = shard.tokens if read is None else read.start
+        for _ in range(min(start - position, 2)):
+            checksum = crc32c_combine(checksum, eot, size)
+        if read is not None:
+            checksum = crc32c_combine(checksum, read.crc32c, (read.stop - read.start) * size)
+            position = read.stop
+    return checksum_to_base64(checksum)

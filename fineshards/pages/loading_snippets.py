@@ -1,0 +1,70 @@
+"""Code that loads a dataset, with the names and numbers of this one."""
+
+from __future__ import annotations
+
+from fineshards.shards.manifest import Manifest
+
+# T of the snippets, unless the split is shorter.
+_SEQUENCE_LENGTH = 1024
+
+
+def loading_snippets(manifest: Manifest) -> list[tuple[str, str]]:
+    """Programs by the name of what they load with; each runs in the dataset's folder."""
+    split = "train" if manifest.layout.train_tokens else "test"
+    tokens = manifest.splits()[split]["tokens"]
+    shard = next(shard for shard in manifest.shards if shard.split == split)
+    length = _SEQUENCE_LENGTH
+    while length >= tokens and length > 1:
+        length //= 2
+    batch = max(1, min(32, (tokens - 1) // length))
+    chosen = f'"{split}", ' if split == "test" else ""
+    if manifest.generation > 1:
+        chosen += f"generation={manifest.generation}, "
+    opened = f'dataset = TokenDataset(".", {chosen}sequence_length={length})'
+    batches = f"BatchLoader(dataset, batch_size={batch}, seed=1"
+    return [
+        (
+            "NumPy",
+            f"""\
+import numpy as np
+
+tokens = np.load("{shard.name}", mmap_mode="r")
+print(tokens.dtype, len(tokens))  # {manifest.settings.dtype} {shard.tokens}
+""",
+        ),
+        (
+            "Batches of NumPy",
+            f"""\
+from fineshards import BatchLoader, TokenDataset
+
+{opened}
+with {batches}) as loader:
+    batch = next(loader)  # {manifest.settings.dtype}, shape ({batch}, {length + 1})
+    inputs, targets = batch[:, :-1], batch[:, 1:]
+""",
+        ),
+        (
+            "PyTorch",
+            f"""\
+import torch
+from fineshards import BatchLoader, TokenDataset
+
+{opened}
+with {batches}, dtype="int64") as loader:
+    batch = torch.from_numpy(next(loader))  # int64, shape ({batch}, {length + 1})
+    inputs, targets = batch[:, :-1], batch[:, 1:]
+""",
+        ),
+        (
+            "JAX",
+            f"""\
+import jax
+from fineshards import BatchLoader, TokenDataset
+
+{opened}
+with {batches}, dtype="int32") as loader:
+    batch = jax.device_put(next(loader))  # int32, shape ({batch}, {length + 1})
+    inputs, targets = batch[:, :-1], batch[:, 1:]
+""",
+        ),
+    ]

@@ -1,0 +1,249 @@
+"""What a report of a dataset says: a function of the dataset, as plain values.
+
+Lists have an end, so that a report of 150,000 shards is as small as one of ten. What a recipe
+dropped is shown with texts of the sources, as far as these can be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fineshards.commands.dropped import Decision, SourceText, show_dropped
+from fineshards.commands.inspect import Summary, summarize
+from fineshards.commands.stats import Stats, stats
+from fineshards.pages.lengths import Lengths, lengths_of
+from fineshards.pages.shown_document import ShownTokens, show_tokens
+from fineshards.shards.counts import Dropped
+from fineshards.shards.curated_files import is_statistics
+from fineshards.shards.dataset import Dataset
+from fineshards.shards.manifest import Manifest
+from fineshards.shards.records import ShardRecord
+from fineshards.shards.statistics import OTHER_HOSTS
+
+MOST_SHARDS = 400
+MOST_FILES = 200
+MOST_VALUES = 60
+MOST_REASONS = 20
+MOST_GENERATIONS = 100
+# Examples of what a step dropped.
+_EXAMPLES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class FileRow:
+    """A source file and what became of its rows."""
+
+    number: int
+    path: str
+    bytes: int
+    documents: int
+    tokens: int
+    text_bytes: int
+    nulls: int
+    rejected: int
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Documents and their tokens with one value of a label, or of one host."""
+
+    value: str
+    documents: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """The values of a label or the hosts, those with the most tokens first; some may be left out.
+
+    others: the sum of those that are left out. left_out: how many they are; None if not known.
+    """
+
+    name: str
+    values: tuple[Value, ...]
+    others: Value
+    left_out: int | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """What a step of the recipe found and dropped.
+
+    number: from 1. found: documents that reach it. reasons: those with the most documents.
+    examples: some of its decisions.
+    """
+
+    number: int
+    use: str
+    found: int
+    dropped: int
+    reasons: tuple[Dropped, ...]
+    left_out: int
+    examples: tuple[Decision, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a report says.
+
+    manifest: for the numbers that it has. files, shards: all, or some of many. lengths, document,
+    steps: see there. hosts: None without statistics.
+    """
+
+    manifest: Manifest
+    summary: Summary
+    title: str
+    files: tuple[FileRow, ...]
+    labels: tuple[Values, ...]
+    hosts: Values | None
+    lengths: Lengths
+    steps: tuple[StepRow, ...]
+    document: ShownTokens | None
+    shards: tuple[ShardRecord, ...]
+
+
+def contents_of(dataset: Dataset) -> Contents:
+    """What a report of a dataset says; raises OutputError if a document table is damaged."""
+    manifest = dataset.manifest
+    return Contents(
+        manifest=manifest,
+        # Where the dataset lies is no part of it.
+        summary=replace(summarize(dataset), folder=""),
+        title=_title(manifest),
+        files=_files(manifest),
+        labels=_labels(manifest),
+        hosts=_hosts(dataset),
+        lengths=lengths_of(dataset),
+        steps=_steps(dataset),
+        document=show_tokens(dataset),
+        shards=_shards(manifest),
+    )
+
+
+def _title(manifest: Manifest) -> str:
+    """What the dataset was made of, in some words."""
+    origin = dict(manifest.origin)
+    if "dataset" in origin:
+        return " ".join(filter(None, (origin["dataset"], origin.get("config"))))
+    names = [file.path.rpartition("/")[2] for file in (manifest.files[0], manifest.files[-1])]
+    if len(manifest.files) == 1:
+        return names[0]
+    return f"{len(manifest.files):,} files, {names[0]} to {names[1]}"
+
+
+def _files(manifest: Manifest) -> tuple[FileRow, ...]:
+    """The files with the most tokens, in the order of the input."""
+    pairs = list(zip(manifest.files, manifest.reports, strict=True))
+    largest = sorted(pairs, key=lambda pair: (-pair[1].counts.tokens, pair[0].index))
+    chosen = sorted(largest[:MOST_FILES], key=lambda pair: pair[0].index)
+    return tuple(
+        FileRow(
+            number=file.index,
+            path=file.path,
+            bytes=file.size,
+            documents=report.counts.documents,
+            tokens=report.counts.tokens,
+            text_bytes=report.counts.text_bytes,
+            nulls=report.counts.nulls,
+            rejected=report.counts.rejected,
+            dropped=report.counts.documents_dropped,
+        )
+        for file, report in chosen
+    )
+
+
+def _labels(manifest: Manifest) -> tuple[Values, ...]:
+    found: dict[str, list[Value]] = {}
+    for label in manifest.counts().labels:
+        value = Value(label.value, label.documents, label.tokens)
+        found.setdefault(label.column, []).append(value)
+    return tuple(_most(column, values) for column, values in sorted(found.items()))
+
+
+def _most(name: str, values: Sequence[Value]) -> Values:
+    """The values with the most tokens."""
+    ordered = sorted(values, key=lambda each: (-each.tokens, each.value))
+    rest = ordered[MOST_VALUES:]
+    return Values(name, tuple(ordered[:MOST_VALUES]), _sum(rest), len(rest))
+
+
+def _sum(values: Sequence[Value]) -> Value:
+    documents = sum(each.documents for each in values)
+    return Value("all others", documents, sum(each.tokens for each in values))
+
+
+def _hosts(dataset: Dataset) -> Values | None:
+    """The hosts with the most tokens, if the dataset has statistics with hosts."""
+    manifest = dataset.manifest
+    if not any(is_statistics(file.name) for file in manifest.metadata):
+        return None
+    found: Stats = stats(dataset.storage.root, generation=manifest.generation)
+    values = [
+        Value(str(count.value), count.documents, count.tokens or 0)
+        for count in found.counts
+        if count.measure == "host"
+    ]
+    if not values:
+        return None
+    named = _most("host", [each for each in values if each.value != OTHER_HOSTS])
+    unnamed = [each for each in values if each.value == OTHER_HOSTS]
+    note = "" if found.hosts_of is None else f"Hosts of generation {found.hosts_of} alone."
+    return replace(
+        named,
+        others=_sum([named.others, *unnamed]),
+        left_out=None if unnamed else named.left_out,
+        note=note,
+    )
+
+
+def _steps(dataset: Dataset) -> tuple[StepRow, ...]:
+    recipe, counts = dataset.manifest.settings.recipe, dataset.manifest.counts()
+    if recipe is None:
+        return ()
+    rows = []
+    found = counts.documents + counts.documents_dropped
+    for number, step in enumerate(recipe.steps):
+        reasons = [each for each in counts.dropped if each.step == number]
+        reasons.sort(key=lambda each: (-each.documents, each.reason))
+        dropped = sum(each.documents for each in reasons)
+        rows.append(
+            StepRow(
+                number=number + 1,
+                use=step.use,
+                found=found,
+                dropped=dropped,
+                reasons=tuple(reasons[:MOST_REASONS]),
+                left_out=len(reasons[MOST_REASONS:]),
+                examples=_examples(dataset, number + 1),
+            )
+        )
+        found -= dropped
+    return tuple(rows)
+
+
+def _examples(dataset: Dataset, step: int) -> tuple[Decision, ...]:
+    shown = show_dropped(dataset, None, step, None, _EXAMPLES).shown
+    return tuple(
+        replace(
+            each,
+            document=_without_reason(each.document),
+            witness=each.witness and _without_reason(each.witness),
+        )
+        for each in shown
+    )
+
+
+def _without_reason(source: SourceText) -> SourceText:
+    """A source whose text cannot be read, without why: that depends on the machine."""
+    return source if source.problem is None else replace(source, problem="")
+
+
+def _shards(manifest: Manifest) -> tuple[ShardRecord, ...]:
+    """All shards, or the first and the last of many."""
+    if len(manifest.shards) <= MOST_SHARDS:
+        return manifest.shards
+    half = MOST_SHARDS // 2
+    return (*manifest.shards[:half], *manifest.shards[-half:])

@@ -1,0 +1,175 @@
+"""The output folder of a job: whether it is free, this job's or another's, and how it is taken.
+
+A folder is taken by writing the job record into it, after everything else that a job needs there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from fineshards.errors import OutputError, UsageError
+from fineshards.exports.record import EXPORT_NAME
+from fineshards.publishing.dataset_card import is_generated
+from fineshards.publishing.names import CARD_NAME, PUBLISHED
+from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
+from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
+from fineshards.shards.generations import GENERATIONS_FOLDER
+from fineshards.shards.job import FORMAT_VERSION, JOB_NAME, TOKENIZER_FILES, Job
+from fineshards.shards.layout import SPLITS
+from fineshards.shards.manifest import MANIFEST_NAME
+from fineshards.shards.rejected import REJECTED_FOLDER
+from fineshards.storage.base import TEMPORARY, Storage
+
+_SHARD_NAME = re.compile(r"(test|train)/\1_\d{4,}\.npy")
+_CHECKPOINT_FOLDER = re.compile(rf"{TEMPORARY}/|{CHECKPOINTS}/[0-9a-f]{{64}}/")
+
+
+def refuse_foreign_files(storage: Storage) -> None:
+    """Raises UsageError if an output folder holds what no job has written."""
+    if storage.size(EXPORT_NAME) is not None:
+        raise UsageError(f"{storage.root} holds an export. Choose another --output.")
+    for split in SPLITS:
+        for name in storage.names(split):
+            if name != f"{split}/":
+                raise UsageError(
+                    f"{storage.path(name)} is in the way: readers that list shards by prefix "
+                    "would read it. Move it away, or choose another --output."
+                )
+        for name in storage.names(f"{split}/"):
+            if not _SHARD_NAME.fullmatch(name):
+                raise UsageError(
+                    f"{storage.path(name)} is not a shard, but readers load every file in "
+                    f"{split}/. Move it away, or choose another --output."
+                )
+    for name in storage.names(f"{CHECKPOINTS}/"):
+        if not _CHECKPOINT_FOLDER.fullmatch(name):
+            raise UsageError(
+                f"{storage.path(name)} belongs to no fineshards job, and {CHECKPOINTS}/ is "
+                "deleted at the end. Move it away, or choose another --output."
+            )
+
+
+class _TakenError(UsageError):
+    """Another launch has written or deleted the job record since this one looked."""
+
+
+def take_folder(storage: Storage, job: Job, vocabulary: bytes, overwrite: bool) -> tuple[Job, str]:
+    """Makes the output folder this job's; returns the job, and how one that it replaces differed.
+
+    The job is the one on record, whose fingerprint may be that of an earlier version.
+
+    Raises UsageError if the folder is another job's, also if that was launched at the same moment.
+    """
+    try:
+        return _take_as_found(storage, job, vocabulary, overwrite)
+    except _TakenError as error:
+        now = Job.load(storage)
+        if now is None:
+            raise
+        if now.fingerprint() == job.fingerprint():
+            return now, ""  # another launch of this very job was faster
+        raise UsageError(
+            f"{storage.root} was taken by another job while this one was launched: "
+            f"{'; '.join(now.differences(job))}. Let one job finish before you start another with "
+            "the same --output."
+        ) from error
+
+
+def _take_as_found(
+    storage: Storage, job: Job, vocabulary: bytes, overwrite: bool
+) -> tuple[Job, str]:
+    record = storage.version(JOB_NAME)
+
+    def check(expected: str | None = record) -> None:
+        if storage.version(JOB_NAME) != expected:
+            raise _TakenError(
+                f"{storage.root} is being replaced by another launch. Run again when it is done, "
+                "or choose another --output."
+            )
+
+    replaces = ""
+    existing = None if overwrite else Job.load(storage)
+    if existing is not None:
+        conflict = _conflict(storage, existing, job)
+        if not conflict:
+            return existing, ""
+        if _has_results(storage, existing):
+            raise UsageError(conflict)
+        replaces = "; ".join(existing.differences(job))
+    # A first try that failed at once, for a misspelt column say, needs no --overwrite.
+    if overwrite or existing is not None:
+        _clear(storage, check)
+        check(None)
+    _refuse_shards_without_job(storage)
+    try:
+        storage.make_folders((*SPLITS, CHECKPOINTS))
+        storage.write(job.settings.tokenizer.file, vocabulary)
+        job.save(storage)
+    except OutputError:
+        check(None)  # On gs:// a record that is there by now is the reason.
+        raise
+    return job, replaces
+
+
+def _conflict(storage: Storage, existing: Job, job: Job) -> str:
+    """Why the job in the output folder cannot be taken for this one; empty if it can."""
+    if (existing.settings, existing.files) != (job.settings, job.files):
+        differences = "; ".join(existing.differences(job))
+        return (
+            f"{storage.root} holds another job: {differences}. Choose another --output, "
+            "or delete what is there with --overwrite."
+        )
+    if existing.format_version != FORMAT_VERSION and storage.size(MANIFEST_NAME) is None:
+        return (
+            f"{storage.root} holds an unfinished job of an earlier version of fineshards "
+            f"(format version {existing.format_version}, now {FORMAT_VERSION}). Finish it with the "
+            "version that started it, or start again with --overwrite."
+        )
+    if storage.size(MANIFEST_NAME) is None and any(
+        True for _ in storage.entries(GENERATIONS_FOLDER)
+    ):
+        # As an --overwrite leaves it that was interrupted, or someone who deleted the manifest.
+        return (
+            f"{storage.root} holds what is left of a dataset that had grown: {GENERATIONS_FOLDER}/ "
+            f"is there, but {MANIFEST_NAME} is missing. Put the manifest of the latest generation "
+            "back, from that folder, or start again with --overwrite."
+        )
+    return ""
+
+
+def _has_results(storage: Storage, job: Job) -> bool:
+    """Whether a job has finished a block or a shard."""
+    shards = any(True for split in SPLITS for _ in storage.entries(split))
+    return shards or Checkpoints.of(storage, job).has_finished_blocks()
+
+
+def _refuse_shards_without_job(storage: Storage) -> None:
+    found = [name for split in SPLITS for name in storage.names(f"{split}/")]
+    if storage.size(MANIFEST_NAME) is not None:
+        found.append(MANIFEST_NAME)
+    if found:
+        raise UsageError(
+            f"{storage.root} already holds {min(found)}, but no record of the job that wrote it. "
+            "Choose another --output, or delete what is there with --overwrite."
+        )
+
+
+def _clear(storage: Storage, check: Callable[[], object]) -> None:
+    """Deletes a dataset: first the manifest, last the job record.
+
+    check: raises if the job record is no longer the one that was found. On gs:// a late launch
+    deletes nothing of a job that has taken the folder (Deletes of a late process in
+    docs/design.md).
+    """
+    storage.delete(MANIFEST_NAME, check)
+    lists = ("metadata/documents", REJECTED_FOLDER, GENERATIONS_FOLDER)
+    for folder in (*SPLITS, CHECKPOINTS, *lists, DECISIONS_FOLDER, KEYS_FOLDER):
+        storage.delete_folder(folder, check)
+    for name in (*TOKENIZER_FILES.values(), statistics_name(1), *PUBLISHED):
+        storage.delete(name, check)
+    card = storage.read_if_there(CARD_NAME)
+    if card is not None and is_generated(card):
+        storage.delete(CARD_NAME, check)  # one with its owner's own lines stays
+    storage.delete(JOB_NAME, check)

@@ -1,0 +1,49 @@
+"""The command `report`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from fineshards.pipeline.command import Command, add_folder_and_generation
+from fineshards.pipeline.outcome import Outcome, show
+from fineshards.pipeline.parser import Parser
+
+
+def _add_flags(parser: Parser) -> None:
+    add_folder_and_generation(parser)
+    what = parser.add_argument_group("the report")
+    what.add_argument(
+        "--output",
+        metavar="FILE",
+        help="The file to write, local, or a URL of gs:// or s3://. Default: NAME-report.html in "
+        "the current folder, by the name of the dataset's folder.",
+    )
+    what.add_argument(
+        "--verify",
+        action="store_true",
+        help="Verify the dataset first, and say in the report what was found and when.",
+    )
+
+
+def _report(parser: Parser, arguments: Sequence[str]) -> int:
+    args = parser.parse_args(arguments)
+    from fineshards.pages.report import describe_report, report
+
+    written = report(
+        args.folder, output=args.output, generation=args.generation, verify=args.verify
+    )
+    outcome = Outcome(asdict(written), describe_report(written), int(written.verified is False))
+    return show(outcome, args.json)
+
+
+REPORT = Command(
+    "report",
+    "write a report of a dataset as an HTML page",
+    "FOLDER [--output FILE] [--verify] [--json]",
+    "Writes one HTML file about a finished dataset: splits, lengths, sources, shards, a document\n"
+    "with its tokens, and how to load it. It needs no network.",
+    ("fineshards report out", "fineshards report out --output out.html --verify"),
+    _add_flags,
+    _report,
+)

@@ -1,0 +1,145 @@
+"""The pages: their links, what they name, and docs/start.md, which runs as printed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from conftest import ROOT, SAMPLE
+
+from fineshards.pipeline.cli import main
+from fineshards.pipeline.command_table import COMMANDS
+
+PAGES = [
+    path
+    for path in sorted(ROOT.rglob("*.md"))
+    if not {part for part in path.relative_to(ROOT).parts if part[0] == "."} - {".github"}
+    and path.relative_to(ROOT).parts[0] not in ("build", "demo", "dist", "site")
+]
+CODE = re.compile(r"^(```|~~~).*?^\1|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+
+
+def program(name: str) -> ModuleType:
+    spec = spec_from_file_location(name, ROOT / f"docs/{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as forges make them."""
+    found: list[str] = []
+    text = re.sub(r"^(```|~~~).*?^\1", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE):
+        shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        anchor = re.sub(r"[^\w\- ]", "", shown).replace(" ", "-")
+        found.append(f"{anchor}-{found.count(anchor)}" if anchor in found else anchor)
+    return set(found)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_of_a_page_leads_to_a_file_and_to_a_heading(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", CODE.sub("", page.read_text())):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path) if path else page
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target), link
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    named = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    assert {page.name for page in (ROOT / "docs").glob("*.md")} <= named
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_commands_of_a_page_have_the_flags_that_it_gives_them(page: Path) -> None:
+    flags = {
+        command.name: {name for flag in command.flags() for name in flag.option_strings}
+        for command in COMMANDS
+    }
+    text = page.read_text().replace("\\\n", " ")
+    for line in re.findall(r"^ +(?:\S*/)?fineshards (.+)$", text, re.MULTILINE):
+        name, _, arguments = line.partition(" ")
+        if name not in flags or "--runner" in arguments:  # which has flags of Beam
+            continue
+        given = {name.replace("-", "_") for name in re.findall(r" --([\w-]+)", f" {arguments}")}
+        assert given <= {flag.lstrip("-") for flag in flags[name]}, line
+
+
+def test_the_tables_of_flags_are_those_of_the_commands() -> None:
+    make_commands = program("make_commands")
+    text = make_commands.PAGE.read_text()
+    assert make_commands.page(text) == text, "run make api"
+    for command in COMMANDS:
+        section = text.partition(f"\n## {command.name}\n")[2].partition("\n## ")[0]
+        assert section, command.name
+        assert all(row in section for row in make_commands.tables(command).splitlines()[2:])
+
+
+def test_the_start_runs_and_prints_what_it_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "samples").mkdir()
+    shutil.copy(SAMPLE, tmp_path / "samples")
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs/start.md").read_text()
+    names: dict[str, object] = {}
+    expected: list[str] = []
+    for line, code in re.findall(
+        r"^    ([^\n]*)$|^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL
+    ):
+        if code:
+            exec(compile(code, "start.md", "exec"), names)
+            expected += re.findall(r"print\(.*\)  # (.*)$", code, re.MULTILINE)
+        elif line.startswith("fineshards "):
+            assert main(shlex.split(line)[1:]) == 0, line
+        elif not line.startswith(("python3 ", "pip ")):
+            expected.append(line)
+    # Times and rates are those of a machine.
+    printed, shown = (
+        re.sub(r"[\d.]+ s at [\d.]+ MB/s", "…", text).replace(f"{tmp_path}/", "")
+        for text in (capsys.readouterr().out, "\n".join(expected))
+    )
+    assert len(expected) >= 9
+    assert set(shown.splitlines()) <= set(printed.splitlines())
+
+
+def test_a_page_of_the_site_has_the_links_of_the_site(tmp_path: Path) -> None:
+    gather_pages = program("gather_pages")
+    rewrite = gather_pages.with_links_of_the_site
+    assert rewrite("README.md", "[a](docs/loader.md#resume)") == "[a](loader.md#resume)"
+    assert rewrite("docs/loader.md", "[a](../README.md) [b](api.md)") == "[a](index.md) [b](api.md)"
+    script = "examples/train_ddp.py"
+    assert rewrite("docs/loader.md", f"[a](../{script})") == f"[a]({script}.md)"
+    assert (
+        rewrite("docs/loader.md", "[a](https://a.example) x[1](2)")
+        == "[a](https://a.example) x[1](2)"
+    )
+    gather_pages.gather(tmp_path / "pages")
+    assert (ROOT / script).read_text() in (tmp_path / f"pages/{script}.md").read_text()
+
+
+def test_the_check_of_the_site_finds_lost_links_and_requests(tmp_path: Path) -> None:
+    (tmp_path / "b.html").write_text("<h1 id=here>b</h1>")
+    (tmp_path / "a.html").write_text(
+        "<a href=b.html#here></a><a href=b.html></a><a href=https://a.example></a><a href=#top></a>"
+        "<a href=c.html></a><a href=b.html#there></a><img src=https://a.example/a.png>"
+    )
+    (tmp_path / "a.css").write_text("@font-face { src: url(//a.example/a.woff2) }")
+    assert list(program("check_site").problems(tmp_path)) == [
+        "a.html loads https://a.example/a.png",
+        "a.html links to #top, but that page has no such place",
+        "a.html links to c.html, which is not there",
+        "a.html links to b.html#there, but that page has no such place",
+        "a.css loads //a.example/a.woff2",
+    ]
