@@ -185,6 +185,9 @@ api: .venv/installed ## write docs/api.md, the schema of recipes and the tables 
 	$(BIN)/python docs/make_schema.py
 	$(BIN)/python docs/make_commands.py
 
+notebook: .venv/installed ## run examples/explore.ipynb and write its outputs into it
+	$(BIN)/python docs/make_notebook.py
+
 .site-venv/installed: docs/requirements.txt | .venv/installed
 	@echo "preparing .site-venv: some seconds"
 	@$(PYTHON) -m venv .site-venv
