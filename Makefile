@@ -37,10 +37,10 @@ demo: .venv/installed ## build a dataset from the sample, verify it, show a docu
 	$(BIN)/fineshards report demo --verify
 	@echo
 	@echo "The dataset is in demo/, the command line in $(BIN)/. What to do next:"
-	@echo "    open demo-report.html in a browser      # the dataset, to look at"
+	@echo "    open demo-report.html in a browser       # the dataset, to look at"
 	@echo "    $(BIN)/fineshards build --input 'data/*.parquet' --output out"
-	@echo "    $(BIN)/fineshards help build        # all flags"
-	@echo "    make quick                         # the quick tests"
+	@echo "    $(BIN)/fineshards help build          # all flags"
+	@echo "    make quick                               # the quick tests"
 
 # What each room does, on files and records, and builds of some documents.
 QUICK := $(addprefix tests/test_,apportionment.py checksums.py counts.py documents.py find.py \
@@ -166,7 +166,7 @@ BROWSER := tests/browser
 	    -c requirements.txt
 	@touch $@
 
-test-browser: .browser-venv/installed ## test the pages in a browser (PyPI, Debian's chromium; 1 min)
+test-browser: .browser-venv/installed site ## test the pages in a browser (PyPI, Debian's chromium; 1 min)
 	.browser-venv/bin/pytest -c $(BROWSER)/pytest.ini $(BROWSER)
 
 # Minutes: all of Unicode, a million documents and more, the text in ../shared/corpus.

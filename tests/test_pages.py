@@ -15,12 +15,8 @@ from conftest import ROOT, SAMPLE
 from fineshards.pipeline.cli import main
 from fineshards.pipeline.command_table import COMMANDS
 
-PAGES = [
-    path
-    for path in sorted(ROOT.rglob("*.md"))
-    if not {part for part in path.relative_to(ROOT).parts if part[0] == "."} - {".github"}
-    and path.relative_to(ROOT).parts[0] not in ("build", "demo", "dist", "site")
-]
+FOLDERS = (".", ".github", "docs", "examples", "samples", "tests")
+PAGES = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.md"))]
 CODE = re.compile(r"^(```|~~~).*?^\1|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 

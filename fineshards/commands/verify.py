@@ -16,6 +16,7 @@ from fineshards.commands.check_export import check_export
 from fineshards.commands.check_folders import Folders
 from fineshards.commands.check_leaks import check_leaks
 from fineshards.commands.check_metadata import check_manifest, check_metadata
+from fineshards.commands.check_published import check_published
 from fineshards.commands.check_shards import (
     check_borders,
     check_redactions,
@@ -27,6 +28,7 @@ from fineshards.commands.wording import counted
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError, UsageError
 from fineshards.exports.record import Export
+from fineshards.publishing.names import SUMS_NAME
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.job import Job, job_name
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest, unfinished
@@ -65,7 +67,11 @@ class Verdict:
 
 
 def verify(
-    folder: str | os.PathLike[str], *, sample: float = 0.0, generation: int | None = None
+    folder: str | os.PathLike[str],
+    *,
+    sample: float = 0.0,
+    generation: int | None = None,
+    sha256: bool = False,
 ) -> Verdict:
     """Checks every file of a finished dataset or export, and returns all problems found.
 
@@ -77,6 +83,8 @@ def verify(
             none.
         generation: The generation to check, from 1, of a dataset that has grown. Default: the
             latest, which includes the others.
+        sha256: Whether to read every file once more and compare its SHA-256 with that in
+            `SHA256SUMS`, which `publish` writes.
 
     Returns:
         A Verdict. `ok` is True if there are no problems; `problems` has one sentence per problem.
@@ -84,7 +92,7 @@ def verify(
     Raises:
         OutputError: If the folder has no readable manifest to check the dataset against, or if
             there is no such generation.
-        UsageError: If sample is not a percentage.
+        UsageError: If sample is not a percentage, or if there are no SHA-256 sums to compare with.
 
     Example:
         >>> import fineshards
@@ -97,14 +105,21 @@ def verify(
     storage = open_storage(os.fspath(folder))
     export = Export.load(storage) if storage.size(MANIFEST_NAME) is None else None
     if export is not None:
-        if sample or generation is not None:
+        if sample or sha256 or generation is not None:
             raise UsageError(
-                f"{storage.root} is an export: --sample and --generation go with datasets."
+                f"{storage.root} is an export: --sample, --sha256 and --generation go with "
+                "datasets."
             )
         return _verify_export(storage, export)
+    if sha256 and generation is not None:
+        raise UsageError(f"--sha256: {SUMS_NAME} is of the latest generation. Leave one out.")
+    if sha256 and storage.size(SUMS_NAME) is None:
+        raise UsageError(
+            f"--sha256: {storage.path(SUMS_NAME)} is missing. Write it with fineshards publish."
+        )
     while True:
         state = _state(storage)
-        verdict = _verify(storage, *state, sample, generation)
+        verdict = _verify(storage, *state, sample, generation, sha256)
         # What an append did meanwhile may look like damage.
         if verdict.ok or _state(storage) == state:
             return verdict
@@ -127,7 +142,12 @@ def _state(storage: Storage) -> tuple[bytes, bytes | None]:
 
 
 def _verify(
-    storage: Storage, stored: bytes, record: bytes | None, sample: float, generation: int | None
+    storage: Storage,
+    stored: bytes,
+    record: bytes | None,
+    sample: float,
+    generation: int | None,
+    sha256: bool,
 ) -> Verdict:
     latest = Manifest.parse(stored, storage.path(MANIFEST_NAME))
     if generation is not None and not 1 <= generation <= latest.generation:
@@ -179,6 +199,7 @@ def _verify(
     problems += check_redactions(manifest, found)
     if not problems and following is None and manifest is latest:
         problems += check_leaks(storage, manifest)
+        problems += check_published(storage, manifest, sha256)
     compared = Compared()
     if sample > 0 and not problems:
         compared = compare_with_sources(dataset, sample)
