@@ -187,6 +187,9 @@ api: .venv/installed ## write api.md, schemas.md, the recipe schema and the tabl
 	$(BIN)/python docs/make_schemas_page.py
 	$(BIN)/python docs/make_commands.py
 
+notebook: .venv/installed ## run examples/explore.ipynb and write its outputs into it
+	$(BIN)/python docs/make_notebook.py
+
 .site-venv/installed: docs/requirements.txt | .venv/installed
 	@echo "preparing .site-venv: some seconds"
 	@$(PYTHON) -m venv .site-venv
