@@ -224,7 +224,7 @@ def test_a_package_index_takes_them(sdist: Path, wheel: Path) -> None:
 
 
 @pytest.mark.package
-def test_the_installed_wheel_builds_verifies_and_reads_a_dataset(
+def test_the_installed_wheel_builds_verifies_reports_and_reads_a_dataset(
     wheel: Path, tmp_path: Path
 ) -> None:
     python = Python.environment_in(tmp_path)
@@ -243,6 +243,8 @@ def test_the_installed_wheel_builds_verifies_and_reads_a_dataset(
     assert verified.startswith("verified: ")
     (tokens,) = re.findall(r"documents, ([0-9,]+) tokens", built)
     assert f" {tokens} tokens" in verified
+    fineshards("report", "out")
+    assert tokens in (tmp_path / "out-report.html").read_text()
     (read,) = python.prints(
         "from fineshards import TokenDataset\n"
         "splits = [TokenDataset('out', name, sequence_length=64) for name in ('test', 'train')]\n"
