@@ -179,10 +179,12 @@ test-engines: .venv/installed ## test on real Prism and Flink (Go, Maven, Java 1
 
 ##@ Documentation
 
-# docs/api.md from the docstrings, docs/recipe.schema.json from the steps, the tables in docs/commands.md from the flags.
-api: .venv/installed ## write docs/api.md, the schema of recipes and the tables of flags from the code
+# docs/api.md from the docstrings, docs/recipe.schema.json from the steps, docs/schemas.md from the schemas, and the
+# tables in docs/commands.md from the flags.
+api: .venv/installed ## write api.md, schemas.md, the recipe schema and the tables of flags from the code
 	$(BIN)/python docs/make_api.py
 	$(BIN)/python docs/make_schema.py
+	$(BIN)/python docs/make_schemas_page.py
 	$(BIN)/python docs/make_commands.py
 
 notebook: .venv/installed ## run examples/explore.ipynb and write its outputs into it

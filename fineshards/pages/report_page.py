@@ -108,7 +108,7 @@ def _contents_list(links: list[tuple[str, str]]) -> Html:
 
 def _masthead(contents: Contents) -> Html:
     summary = contents.summary
-    what = f"{counted(summary.tokens, 'token')} of {summary.tokenizer}, as {summary.dtype}"
+    what = f"Tokens of {summary.tokenizer}, as {summary.dtype}"
     figures = [
         ("Tokens", _big(summary.tokens)),
         ("Documents", _big(summary.documents)),
@@ -358,7 +358,7 @@ def _recipe(contents: Contents) -> list[Html]:
     ]
     rows = [
         (
-            f"{step.number} {step.use}",
+            f"{step.number}\u00a0{step.use}",
             f"{step.found:,}",
             f"{step.dropped:,}",
             share(step.dropped, step.found),
@@ -499,7 +499,7 @@ def _exactness(contents: Contents) -> list[Html]:
         facts(
             [
                 (f"By {library} alone", _documents(counts.by_reference, counts.documents)),
-                ("By both, with equal tokens", _documents(counts.compared, counts.documents)),
+                ("By both, and equal", _documents(counts.compared, counts.documents)),
                 ("Golden texts, SHA-256", tag("code", tokenizer.golden_sha256)),
                 ("Vocabulary, SHA-256", tag("code", tokenizer.vocabulary_sha256)),
             ]
@@ -551,7 +551,7 @@ def _shards(contents: Contents) -> list[Html]:
 def _generations(contents: Contents) -> list[Html]:
     generations = contents.summary.generations
     columns = [
-        number_column("Generation"),
+        Column("Generation"),
         number_column("Files"),
         number_column("Documents"),
         number_column("Tokens"),
@@ -580,9 +580,7 @@ def _load(contents: Contents) -> list[Html]:
             "p",
             "Run these in the folder of the dataset, or write its path or URL in place of ",
             tag("code", '"."'),
-            ". ",
-            tag("code", "pip install fineshards"),
-            " is all that the loader needs besides your framework.",
+            ". The loader needs fineshards and NumPy, and nothing else.",
         )
     ]
     for name, code in loading_snippets(contents.manifest):
