@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import re
+import shlex
 import shutil
 import subprocess
 from dataclasses import replace
@@ -15,6 +16,7 @@ import mlcroissant
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from conftest import ROOT
 from google.protobuf import json_format
 from huggingface_hub import DatasetCard
 from in_toto_attestation.predicates.provenance.v1 import provenance_pb2
@@ -31,6 +33,12 @@ from fineshards.shards.manifest import Manifest
 from fineshards.storage.base import open_storage
 from fineshards.storage.checksums import crc32c
 
+# Of the libraries that read what is published.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:ConjunctiveGraph:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The inplace keyword"),
+]
+PAGE = (ROOT / "docs/publishing.md").read_text()
 NAMES = {CARD_NAME, CROISSANT_NAME, PROVENANCE_NAME, SUMS_NAME}
 SAID = {
     "name": "Debian's help",
@@ -268,10 +276,16 @@ def test_overwrite_deletes_what_is_published_but_no_ones_own_lines(
     published: Path, built: Path
 ) -> None:
     build = ["build", f"--input={built.parent}/help.parquet", f"--output={published}"]
-    assert main([*build, "--shard_tokens=30k", "--overwrite"]) == 0
+    assert main([*build, "--test_shards=0", "--shuffle_seed=3", "--overwrite"]) == 0
     assert bytes_of(published).keys().isdisjoint(NAMES)
     fineshards.publish(published)
+    dataset = mlcroissant.Dataset(published / CROISSANT_NAME)
+    hashes = {record["documents/text_hash"] for record in dataset.records("documents")}
+    (table,) = (published / "metadata/documents").iterdir()
+    assert hashes == {*pq.read_table(table)["text_hash"].to_pylist()}
+    assert [record["splits/name"] for record in dataset.records("splits")] == ["train"]
     card = published / CARD_NAME
+    assert "- The documents are shuffled with the seed 3.\n" in card.read_text()
     card.write_text(card.read_text() + "Mine.\n")
     assert main([*build, "--shard_tokens=40k", "--overwrite"]) == 0
     assert card.exists()
@@ -377,8 +391,9 @@ def test_what_cannot_be_published_is_refused(
 
 
 def test_only_a_finished_dataset_is_published(dataset: Path, tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="holds no finished dataset"):
-        fineshards.publish(tmp_path)
+    for command in (fineshards.publish, lambda folder: fineshards.verify(folder, sha256=True)):
+        with pytest.raises(OutputError, match="holds no finished dataset"):
+            command(tmp_path)
     (dataset / "metadata/generations").mkdir()
     (dataset / "metadata/generations/0002.job.json").write_text("{}")
     with pytest.raises(OutputError, match="generation 2 is being made"):
@@ -390,6 +405,35 @@ def test_sha256_needs_sums(dataset: Path) -> None:
         fineshards.verify(dataset, sha256=True)
     with pytest.raises(UsageError, match="latest generation"):
         fineshards.verify(dataset, sha256=True, generation=1)
+
+
+def test_the_page_runs_as_written(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its commands in order, but for those of the hub; then its programs."""
+    text = re.sub(r"```python\n.*?```", "", PAGE, flags=re.DOTALL).replace("\\\n", "")
+    lines = re.findall(r"^    ((?!hf ).+)$", text, re.MULTILINE)
+    assert len(lines) == 9
+    monkeypatch.chdir(tmp_path)
+    for line in lines:
+        command, *arguments = shlex.split(line)
+        if command == "fineshards":
+            assert main(arguments) == 0, line
+        else:
+            done = subprocess.run(["bash", "-c", line], capture_output=True, check=False)
+            assert done.returncode == 0, (line, done.stderr)
+    statement = dataset / PROVENANCE_NAME
+    statement.write_bytes(statement.read_bytes() + b" ")
+    (check,) = (line for line in lines if "-Y verify" in line)
+    assert subprocess.run(["bash", "-c", check], capture_output=True, check=False).returncode != 0
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    names: dict[str, object] = {}
+    programs = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert len(programs) == 2
+    for program in programs:
+        exec(compile(program, "publishing.md", "exec"), names)
+    rows = [pq.read_table(table).num_rows for table in dataset.glob("metadata/documents/train*")]
+    assert names["documents"].num_rows == sum(rows)
 
 
 @pytest.mark.growing

@@ -166,8 +166,8 @@ def _lines(manifest: Manifest, said: Description) -> Iterator[str]:
     yield ""
     yield (
         f"{_code(PROVENANCE_NAME)} has all sources, settings and versions. fineshards "
-        f"{manifest.versions['fineshards']} made these files; the same sources and settings give "
-        "the same bytes."
+        f"{manifest.versions['fineshards']} made these files; the same sources, settings and "
+        "versions give the same bytes."
     )
     yield ""
     yield "## Limits"
