@@ -272,7 +272,7 @@ def _lengths(lengths: Lengths) -> list[Html]:
     ]
     columns = [Column("Length in tokens"), number_column("Documents"), number_column("Share")]
     columns += [number_column("Tokens"), number_column("Share")]
-    folded = table("The bars as numbers", columns, bins)
+    folded = table("Documents and tokens by length", columns, bins)
     parts.append(tag("details", tag("summary", "The bars as numbers"), folded))
     return parts
 
