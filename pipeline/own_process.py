@@ -66,12 +66,12 @@ def mention_resuming() -> None:
     _resume = " Run the same command again to resume."
 
 
-def raise_instead() -> None:
-    """Raises KeyboardInterrupt for both signals from now on.
+def raise_instead(*numbers: signal.Signals) -> None:
+    """Raises KeyboardInterrupt for these signals from now on; for both if none is given.
 
     For runners that have started something in this process, which ends with an exception only.
     """
-    for number in _SENTENCES:
+    for number in numbers or _SENTENCES:
         if signal.getsignal(number) is _end:
             signal.signal(number, signal.default_int_handler)
 

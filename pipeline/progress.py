@@ -1,7 +1,7 @@
-"""The progress of a local run: a bar on a terminal, and one log line per stage everywhere.
+"""The progress of a job: a table of its stages on a terminal, and log lines elsewhere.
 
-A thread of the launching process watches the output folder. So progress needs nothing from the
-runner, and looks the same in every running mode.
+A thread looks at the output folder. So progress needs nothing from the runner, and looks the same
+in every running mode, and from another machine (`fineshards status --watch`).
 """
 
 from __future__ import annotations
@@ -10,44 +10,40 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
 
+from fineshards.commands.recent_rate import LONG_IDLE
+from fineshards.commands.stages import Stage, describe_pace, describe_writing, stages_of
 from fineshards.commands.status import Status, StatusReader
-from fineshards.commands.wording import counted, duration
+from fineshards.commands.wording import counted
 from fineshards.errors import FineshardsError
-from fineshards.storage.base import Storage
+from fineshards.printable import printable
 
 _log = logging.getLogger("fineshards")
 _POLL_SECONDS = 0.5
-# Without a terminal, and so without a bar, a line says this often how far the job is.
+# Without a terminal, and so without a table, a line says this often how far the job is.
 _LINE_SECONDS = 60
 # How long the end of a build waits for the last look at the output folder.
 _LAST_LOOK_SECONDS = 2.0
-_STAGES = {
-    "discovering": "reading files",
-    "judging": "judging",
-    "tokenizing": "tokenizing",
-    "writing": "writing shards",
-}
+# As many lines about what workers are writing as a small screen has room for.
+_WRITING_LINES = 8
+_BAR_COLUMNS = 24
 
 
 @contextmanager
-def watch(storage: Storage, console: Console) -> Iterator[None]:
+def watch(reader: StatusReader, console: Console) -> Iterator[None]:
     """Shows progress while the body runs. Its end does not wait for a server that is stalled."""
-    progress = Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.fields[detail]}", markup=False),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    watcher = _Watcher(StatusReader(storage), progress, console)
-    with progress:
+    progress = _Progress(console)
+    watcher = _Watcher(reader, progress)
+    with progress.live():
         threading.Thread(target=watcher.run, daemon=True).start()
         try:
             yield
@@ -55,19 +51,125 @@ def watch(storage: Storage, console: Console) -> Iterator[None]:
             watcher.end()
 
 
+def follow(reader: StatusReader, console: Console) -> None:
+    """Shows progress until the job has finished. Raises OutputError if its folder is gone."""
+    progress, failed = _Progress(console), False
+    with progress.live():
+        while True:
+            began = time.monotonic()
+            try:
+                status = reader.read(added=True)
+                failed = False
+            except FineshardsError:
+                # A job that ends deletes files while they are listed.
+                if failed:
+                    raise
+                failed = True
+            else:
+                progress.show(status)
+                if status.stage == "finished":
+                    return
+            time.sleep(_pause(time.monotonic() - began))
+
+
+def _pause(took: float) -> float:
+    """Seconds until the next look: longer where listing a million blocks takes long."""
+    return max(_POLL_SECONDS, 10 * took)
+
+
+@dataclass
+class _Progress:
+    """What was seen last, as a table that a terminal draws again and again, or as log lines."""
+
+    console: Console
+    status: Status | None = None
+    next_line: float = field(default_factory=lambda: time.monotonic() + _LINE_SECONDS)
+    logged: set[str] = field(default_factory=set)
+    spinner: Spinner | None = None
+
+    def live(self) -> Live | nullcontext[None]:
+        """What draws the table; nothing without a terminal."""
+        if not self.console.is_terminal:
+            return nullcontext()
+        self.spinner = Spinner("line" if self.console.options.ascii_only else "dots")
+        return Live(self, console=self.console, refresh_per_second=8)
+
+    def show(self, status: Status) -> None:
+        """Takes a status to be drawn, or logs what is new in it."""
+        self.status = status
+        if self.console.is_terminal:
+            return
+        _log_stages(status, self.logged)
+        now = time.monotonic()
+        if status.stage != "finished" and now >= self.next_line:
+            self.next_line = now + _LINE_SECONDS
+            stage = next(stage for stage in stages_of(status) if stage.state == "now")
+            _log.info("%s: %s, %s", status.stage, stage.detail, describe_pace(status))
+
+    def __rich__(self) -> RenderableType:
+        """See rich."""
+        spinner = self.spinner or Text("")
+        if self.status is None:
+            spinner = Text("") if self.spinner is None else self.spinner
+            row = Table.grid(padding=(0, 1))
+            row.add_row(spinner, "looking at the output folder")
+            return row
+        return table_of(self.status, spinner, self.console.options.ascii_only)
+
+
+def table_of(status: Status, running: RenderableType, ascii_only: bool = False) -> Table:
+    """The stages of a job, one per row. running: what marks the present one."""
+    marks = {"done": "+" if ascii_only else "✓", "later": "." if ascii_only else "·"}
+    table = Table.grid(padding=(0, 1))
+    table.add_column(width=1)
+    table.add_column(min_width=8, no_wrap=True)
+    table.add_column()
+    for stage in stages_of(status):
+        if stage.state == "now":
+            table.add_row(running, Text(stage.name, "bold"), _present(status, stage))
+        else:
+            style = "green" if stage.state == "done" else "dim"
+            words = "" if stage.state == "done" else "dim"
+            table.add_row(
+                Text(marks[stage.state], style),
+                Text(stage.name, words),
+                Text(printable(stage.detail), words),
+            )
+    return table
+
+
+def _present(status: Status, stage: Stage) -> RenderableType:
+    """How far the present stage is, how fast, and what workers are writing."""
+    idle = status.seconds_idle > LONG_IDLE
+    pace = Text(describe_pace(status), "yellow" if idle else "")
+    lines: list[RenderableType] = [Text(printable(stage.detail))]
+    if stage.total:
+        share = min(1.0, stage.done / stage.total)
+        bar = Table.grid(padding=(0, 1))
+        bar.add_row(
+            ProgressBar(stage.total, min(stage.done, stage.total), width=_BAR_COLUMNS),
+            Text(f"{int(100 * share)} %"),
+        )
+        lines.append(bar)
+    lines.append(pace)
+    if status.writing:
+        writing = Table.grid(padding=(0, 2))
+        for each in status.writing[:_WRITING_LINES]:
+            name = Text(printable(each.name), "dim")
+            writing.add_row(name, Text(describe_writing(each), "dim"))
+        lines.append(writing)
+        more = len(status.writing) - _WRITING_LINES
+        if more > 0:
+            lines.append(Text(f"and {more:,} more", "dim"))
+    return Group(*lines)
+
+
 class _Watcher:
     """Looks at the output folder again and again, in a thread of its own."""
 
-    def __init__(self, reader: StatusReader, progress: Progress, console: Console) -> None:
+    def __init__(self, reader: StatusReader, progress: _Progress) -> None:
         self._reader = reader
         self._progress = progress
-        self._lines = not console.is_terminal
-        self._bar = progress.add_task(_STAGES["discovering"], total=None, detail="")
-        # The first look: reading the state of a large job may take long.
-        self._start: Status | None = None
-        self._began = time.monotonic()
-        self._next_line = self._began + _LINE_SECONDS
-        self._logged: set[str] = set()
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._over = False
@@ -75,8 +177,7 @@ class _Watcher:
     def run(self) -> None:
         """Looks until the end."""
         took = 0.0
-        # Listing a million blocks takes long, so it is done less often then.
-        while not self._stop.wait(max(_POLL_SECONDS, 10 * took)):
+        while not self._stop.wait(_pause(took)):
             began = time.monotonic()
             self._look()
             took = time.monotonic() - began
@@ -100,22 +201,8 @@ class _Watcher:
         except FineshardsError:
             return  # the folder is being changed; the job itself will report it
         with self._lock:
-            if self._over:
-                return
-            _log_stages(status, self._logged)
-            if status.stage == "finished":
-                return
-            now = time.monotonic()
-            if self._start is None:
-                self._start, self._began = status, now
-            detail, total, done = _measure(self._start, status, now - self._began)
-            stage = _STAGES[status.stage]
-            self._progress.update(
-                self._bar, description=stage, total=total, completed=done, detail=detail
-            )
-            if self._lines and now >= self._next_line:
-                self._next_line = now + _LINE_SECONDS
-                _log.info("%s: %s", stage, detail)
+            if not self._over:
+                self._progress.show(status)
 
 
 def _log_stages(status: Status, logged: set[str]) -> None:
@@ -139,30 +226,10 @@ def _log_stages(status: Status, logged: set[str]) -> None:
     if status.stage not in ("judging", "tokenizing"):
         tokens = counted(status.tokens, "token")
         once("tokenize", f"tokenized {counted(status.blocks, 'block')} ({tokens})")
+    if status.stage in ("writing", "finished"):
+        if status.shuffled is not None:
+            once("shuffle", f"shuffled {counted(status.shuffled, 'token')}")
         once("plan", f"planned {counted(status.shards_total or 0, 'shard')}")
     if status.stage == "finished":
         once("write", f"wrote {counted(status.shards, 'shard')}")
         once("commit", "wrote the manifest")
-
-
-def _measure(start: Status, status: Status, elapsed: float) -> tuple[str, int | None, int]:
-    """The progress of the present stage in words, and as an amount: the total, and what is done."""
-    if status.stage == "tokenizing":
-        rate = (status.tokens - start.tokens) / max(elapsed, 1e-9)
-        new_bytes = status.text_bytes - start.text_bytes
-        left = ""
-        if new_bytes > 0 and status.text_bytes_total is not None:
-            seconds = (status.text_bytes_total - status.text_bytes) * elapsed / new_bytes
-            left = f", {duration(seconds)} left"
-        blocks = f"{status.blocks:,}/{status.blocks_total:,} blocks"
-        detail = f"{blocks}, {rate / 1e6:.2f}M tokens/s{left}"
-        return detail, status.text_bytes_total, status.text_bytes
-    if status.stage == "judging":
-        detail = f"{status.judged:,}/{status.blocks_total:,} blocks, step {status.step}"
-        if status.judged == status.blocks_total:
-            detail = f"comparing documents, step {status.step}"
-        return detail, status.blocks_total, status.judged
-    if status.stage == "writing":
-        shards = f"{status.shards:,}/{status.shards_total:,} shards"
-        return shards, status.shards_total, status.shards
-    return f"{status.files:,}/{status.files_total:,} files", None, 0

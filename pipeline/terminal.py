@@ -58,9 +58,10 @@ def working(storage: Storage, local: bool) -> Iterator[None]:
     console = Console(stderr=True)
     with ExitStack() as stack:
         if local:
+            from fineshards.commands.status import StatusReader
             from fineshards.pipeline.progress import watch
 
-            stack.enter_context(watch(storage, console))
+            stack.enter_context(watch(StatusReader(storage, from_now=True), console))
         set_up_logging(console, local)
         yield
 

@@ -22,6 +22,7 @@ from support.killed_runs import run_until_done
 from support.oracle import files_in, oracle, oracle_by_text, read_texts, shards_in
 from support.process_tree import start
 
+from fineshards.commands.status import StatusReader
 from fineshards.config import BuildConfig
 from fineshards.errors import OutputError, UsageError
 from fineshards.pipeline.cli import main
@@ -234,7 +235,7 @@ def test_the_end_of_a_build_does_not_wait_for_a_stalled_server(cloud: Proxy, sma
 
     # The first one is asked before the work begins.
     rule = cloud.fail("manifest.json", stall, range(2, 1000))
-    with watch(storage, Console(file=io.StringIO())):
+    with watch(StatusReader(storage), Console(file=io.StringIO())):
         while not rule.hits:
             time.sleep(0.01)
     assert answered == []

@@ -102,7 +102,7 @@ def test_every_stage_of_a_job_is_reported(
     now, text = status(capsys, tmp_path)
     assert (now["stage"], now["files"], now["blocks_total"]) == ("tokenizing", 1, len(blocks))
     assert (now["blocks"], now["tokens"], now["shards_total"]) == (0, 0, None)
-    assert f"blocks  0 of {len(blocks)}, 0 tokens" in text
+    assert f"  tokenize  0 of {len(blocks)} blocks, 0 tokens\n" in text
 
     encoder = load_reference(job.settings.tokenizer, checkpoints.storage)
     summaries = []
@@ -131,7 +131,8 @@ def test_every_stage_of_a_job_is_reported(
         records.append(write_shard(key, mine, plan.layout, checkpoints, [file.path]))
         now, text = status(capsys, tmp_path)
         assert (now["stage"], now["shards"]) == ("writing", number)
-        assert f"shards  {number} of {plan.layout.windows}" in text
+        shards = f"{number} of " if number < plan.layout.windows else ""
+        assert f"  write     {shards}{plan.layout.windows} shards\n" in text
 
     commit(records, [report], plan, work)
     now, text = status(capsys, tmp_path)
@@ -152,11 +153,11 @@ def test_the_stages_of_a_recipe_are_reported(
     for number, block in enumerate(blocks):
         now, text = status(capsys, tmp_path)
         assert (now["stage"], now["step"], now["judged"]) == ("judging", "1 exact", number)
-        assert f"  judged  {number} of {len(blocks)} (step 1 exact)" in text
+        assert f"  judge     {number} of {len(blocks)} blocks, step 1 exact" in text
         judging.judge_block(file, block, 0)
     now, _ = status(capsys, tmp_path)
     assert (now["stage"], now["judged"], now["compared"]) == ("judging", len(blocks), [])
     judging.marking(0).write_marked(0, [])
     now, text = status(capsys, tmp_path)
     assert (now["stage"], now["step"], now["compared"]) == ("tokenizing", None, ["1 exact"])
-    assert "judged" not in text
+    assert f"  judge     {len(blocks)} blocks, step 1 exact\n  tokenize  0 of" in text

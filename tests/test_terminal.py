@@ -1,4 +1,4 @@
-"""What the user sees: a bar on a terminal, plain lines elsewhere, and one sentence at the end."""
+"""What the user sees: a table on a terminal, plain lines elsewhere, and one sentence at the end."""
 
 from __future__ import annotations
 
@@ -49,30 +49,28 @@ def run_on_terminal(*arguments: object) -> str:
     return output.decode()
 
 
-def write_copies(path: Path, sample: Path, copies: int) -> Path:
+@pytest.fixture
+def slow_input(tmp_path: Path, sample: Path) -> Path:
+    """Enough blocks and text that the table is drawn between polls."""
     table = pq.read_table(sample, columns=["text"])
-    pq.write_table(pa.concat_tables([table] * copies), path, row_group_size=1000)
+    path = tmp_path / "in.parquet"
+    pq.write_table(pa.concat_tables([table] * 8), path, row_group_size=1000)
     return path
 
 
-@pytest.fixture
-def slow_input(tmp_path: Path, sample: Path) -> Path:
-    """Enough blocks and text that something can happen between them."""
-    return write_copies(tmp_path / "in.parquet", sample, 24)
-
-
-def test_a_terminal_shows_a_bar_with_blocks_rate_and_time_left(
-    sample: Path, tmp_path: Path
+def test_a_terminal_shows_stages_rate_time_left_and_what_workers_do(
+    slow_input: Path, tmp_path: Path
 ) -> None:
-    source = write_copies(tmp_path / "in.parquet", sample, 12)
     output = run_on_terminal(
-        *("build", "--input", source, "--output", tmp_path / "out"),
-        # The slow engine, so that the bar is drawn while some blocks are finished and others not.
+        *("build", "--input", slow_input, "--output", tmp_path / "out"),
+        # The slow engine, so that the table is drawn while some blocks are finished and others not.
         *("--shard_tokens=500000", "--block_bytes=1", "--tokenizer_engine=tiktoken"),
     )
-    assert re.search(r"\d+/\d+ blocks, \d+\.\d\dM tokens/s, \d+ s left", output)
+    assert re.search(r"tokenize.* \d+ of \d+ blocks, [\d,]+ tokens", output)
+    assert re.search(r"[\d.]+[kM] tokens/s, about \d+ s left in this stage", output)
+    assert re.search(r"in\.parquet, block \d+ of \d+.*begun \d+ s ago", output)
     assert "━" in output
-    assert re.search(r"finished in [\d.]+ s at [\d.]+ MB/s of text: 12,756 doc", output)
+    assert re.search(r"finished in [\d.]+ s at [\d.]+ MB/s of text: 8,504 doc", output)
 
 
 SPEAKING = """
@@ -155,7 +153,8 @@ def test_without_a_terminal_lines_say_how_far_the_build_is(
     flags = [f"--input={slow_input}", f"--output={tmp_path}/out", "--block_bytes=1"]
     command = [sys.executable, "-c", IMPATIENT, "build", *flags]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    found = re.findall(r"^[\d:]{8} tokenizing: (\d+)/(\d+) blocks, [\d.]+M tok", done.stderr, re.M)
+    pattern = r"^[\d:]{8} tokenizing: (\d+) of (\d+) blocks, [\d,]+ tokens, [\d.]+[kM] tokens/s"
+    found = re.findall(pattern, done.stderr, re.M)
     assert len(found) > 1
     assert sorted(found, key=lambda each: int(each[0])) == found
     assert len({total for _, total in found}) == 1

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fineshards.commands.wording import counted, describe_splits, duration
+from fineshards.commands.recent_rate import FEW, recent_rate
+from fineshards.commands.unfinished import Writing, being_written
 from fineshards.errors import OutputError
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job import FORMAT_VERSION, Job
@@ -14,14 +16,7 @@ from fineshards.shards.judged import Stage
 from fineshards.shards.layout import Layout, ShardKey
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import Block
-from fineshards.storage.base import TEMPORARY, Storage, open_storage
-
-# The time left is estimated from this many recent blocks or shards. The mean since the first start
-# would be worse: that may have been days and several restarts ago.
-_RECENT = 50
-# Seconds without a written file after which a job is probably not running. A block or a shard takes
-# seconds, and a local file shows while it is written.
-_LONG_IDLE = 300
+from fineshards.storage.base import TEMPORARY, Entry, Storage, open_storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +24,8 @@ class Status:
     """The progress of a job, as `status` returns it. Totals are None until they are known.
 
     Args:
-        stage: `discovering`, `judging`, `tokenizing`, `writing` or `finished`. Judging is what the
-            steps of a recipe do before documents are compared.
+        stage: `discovering`, `judging`, `tokenizing`, `shuffling`, `writing` or `finished`. Judging
+            is what the steps of a recipe do before documents are compared.
         files: Files whose blocks are known.
         files_total: Files of the input.
         blocks: Finished token blocks.
@@ -42,7 +37,8 @@ class Status:
         shards: Finished shards.
         shards_total: Shards of the dataset.
         shards_estimated: Whether `shards_total` is estimated from the tokens so far.
-        bytes_per_second: Recent rate of tokenizing, in the measure of `text_bytes`.
+        bytes_per_second: Recent rate of judging or tokenizing, in the measure of `text_bytes`; None
+            in other stages, and until it can be measured.
         seconds_left: Estimated time to the end of this stage; None without a rate.
         seconds_idle: Time since a worker last wrote a file, or since the launch, by the times of
             the files. 0 if finished.
@@ -54,6 +50,11 @@ class Status:
         judged: While judging, blocks that are judged up to that step. If these are all, keys are
             compared.
         compared: The steps that have compared documents.
+        tokens_per_second: Recent rate of tokenizing or shuffling; None as `bytes_per_second` is.
+        shuffled: Tokens of documents that are in their random order; None if none are to be
+            shuffled.
+        writing: What workers are writing now, oldest first. Empty on object storage, where a file
+            shows when it is complete.
 
     Example:
         >>> import fineshards
@@ -81,6 +82,9 @@ class Status:
     step: str | None = None
     judged: int = 0
     compared: tuple[str, ...] = ()
+    tokens_per_second: float | None = None
+    shuffled: int | None = None
+    writing: tuple[Writing, ...] = ()
 
 
 def status(folder: str | os.PathLike[str]) -> Status:
@@ -90,8 +94,8 @@ def status(folder: str | os.PathLike[str]) -> Status:
         folder: The job's output folder, local, `gs://` or `s3://`.
 
     Returns:
-        The Status at this moment. Its `stage` is `discovering`, `judging`, `tokenizing`, `writing`
-        or `finished`.
+        The Status at this moment. Its `stage` is `discovering`, `judging`, `tokenizing`,
+        `shuffling`, `writing` or `finished`.
 
     Raises:
         OutputError: If the folder holds no job.
@@ -117,9 +121,13 @@ def latest_job(storage: Storage, manifest: Manifest | None) -> Job | None:
 
 
 class StatusReader:
-    """Reads the status of one job repeatedly and keeps what cannot change."""
+    """Reads the status of one job repeatedly and keeps what cannot change.
 
-    def __init__(self, storage: Storage) -> None:
+    from_now: measure rates by what is finished from now on. A launch that resumes a job does so,
+    because its own blocks say how fast it is.
+    """
+
+    def __init__(self, storage: Storage, from_now: bool = False) -> None:
         manifest = Manifest.load(storage)
         job = latest_job(storage, manifest)
         if job is None:
@@ -128,6 +136,7 @@ class StatusReader:
                 "fineshards build."
             )
         self._job = job
+        self._record = storage.version(job.record_name)
         self._storage = storage
         self._checkpoints = Checkpoints.of(storage, job)
         self._blocks: dict[int, list[Block]] = {}
@@ -138,9 +147,10 @@ class StatusReader:
         self._before = manifest if job.generation > 1 else None
         is_finished = manifest is not None and manifest.generation >= job.generation
         self._finished = manifest if is_finished else None
+        self._since = time.time() if from_now else 0.0
 
     def read(self, added: bool = False) -> Status:
-        """The status at this moment.
+        """The status at this moment; raises OutputError if the job is gone.
 
         added: once finished, say what the job has added, and not what the dataset holds.
         """
@@ -154,16 +164,24 @@ class StatusReader:
                 f"fineshards (format version {self._job.format_version}, now {FORMAT_VERSION}). "
                 "Read its status with the version that started it."
             )
+        if self._storage.version(self._job.record_name) != self._record:
+            raise OutputError(
+                f"{self._storage.root} does not hold this job any more: it was deleted, or another "
+                "one took its place. Ask for the status again."
+            )
         for file in self._job.new_files:
             if file.index not in self._blocks:
                 blocks = self._checkpoints.read_blocks(file.index)
                 if blocks is not None:
                     self._blocks[file.index] = blocks
         self._layout = self._layout or self._checkpoints.read_layout()
-        done = self._checkpoints.finished_blocks()
-        shard_times = self._checkpoints.finished_shards()
         judged = self._judged() if len(self._blocks) == len(self._job.new_files) else None
-        return self._status(done, shard_times, judged)
+        return self._status(
+            self._checkpoints.finished_blocks(),
+            self._checkpoints.finished_shards(),
+            judged,
+            list(self._storage.entries(TEMPORARY)),
+        )
 
     def _judged(self) -> dict[tuple[int, int], float] | None:
         """When blocks were judged in the present stage of the recipe; None after the last."""
@@ -180,14 +198,14 @@ class StatusReader:
         done: dict[tuple[int, int], tuple[int, float]],
         shard_times: list[float],
         judged: dict[tuple[int, int], float] | None,
+        unfinished: list[Entry],
     ) -> Status:
         files_total = len(self._job.new_files)
         # A list, because progress may look in two threads at its end.
         known = list(self._blocks.values())
         sizes = {(b.file, b.index): b.bytes for blocks in known for b in blocks}
         all_known = len(self._blocks) == files_total
-        finished = sorted((time_, sizes.get(key, 0)) for key, (_, time_) in done.items())
-        text_bytes = sum(size for _, size in finished)
+        text_bytes = sum(sizes.get(key, 0) for key in done)
         tokens = sum(count for count, _ in done.values())
         bytes_total = sum(sizes.values()) if all_known else None
         shards_total, estimated = None, False
@@ -197,23 +215,42 @@ class StatusReader:
             expected = tokens * bytes_total // text_bytes
             shards_total = max(1, self._expected_layout(expected).windows)
             estimated = True
-        times = [*(time_ for time_, _ in finished), *shard_times, *(judged or {}).values()]
-        rate = _rate(finished)
-        seconds_left = None
+        shuffles = self._job.settings.shuffle is not None
+        stage = "tokenizing" if all_known else "discovering"
         if self._layout is not None:
             stage = "writing"
-            shard_rate = _rate(sorted((time_, 1) for time_ in shard_times))
-            if shard_rate and shards_total is not None:
-                seconds_left = (shards_total - len(shard_times)) / shard_rate
         elif judged is not None:
             stage = "judging"
-            rate = _rate(sorted((time_, sizes.get(key, 0)) for key, time_ in judged.items()))
-            if rate and bytes_total is not None:
-                seconds_left = (bytes_total - sum(sizes.get(key, 0) for key in judged)) / rate
-        else:
-            stage = "tokenizing" if all_known else "discovering"
-            if rate and bytes_total is not None:
-                seconds_left = (bytes_total - text_bytes) / rate
+        elif shuffles and done and len(done) == len(sizes) and all_known:
+            stage = "shuffling"
+        buckets = self._checkpoints.finished_blocks("buckets") if stage == "shuffling" else {}
+        # Buckets of another size may be left from an earlier run.
+        shuffled = min(tokens, sum(count for count, _ in buckets.values()))
+        times = [time_ for _, time_ in (*done.values(), *buckets.values())]
+        times += [*shard_times, *(judged or {}).values()]
+        # What is finished by the present stage, of how much, and when it began if that is known.
+        finished = [(time_, sizes.get(key, 0)) for key, (_, time_) in done.items()]
+        total, began = bytes_total, None
+        if len(times) < FEW:
+            discovered = self._written_in(f"{self._checkpoints.folder}/files")
+            times += discovered
+            began = max(discovered, default=None) if all_known else None
+        per_token = self._rate([(time_, count) for count, time_ in done.values()], began)
+        if stage == "judging":
+            finished = [(time_, sizes.get(key, 0)) for key, time_ in (judged or {}).items()]
+        elif stage == "shuffling":
+            finished, total = [(time_, count) for count, time_ in buckets.values()], tokens
+            began = max(time_ for _, time_ in done.values())
+            per_token = self._rate(finished, began)
+        elif stage == "writing":
+            finished, total = [(time_, 1) for time_ in shard_times], shards_total
+        rate = self._rate(finished, began)
+        left = None
+        if rate and total is not None:
+            left = max(0, total - sum(amount for _, amount in finished)) / rate
+        now = time.time()
+        times += [entry.modified for entry in unfinished]
+        last = max(times or self._written_in("metadata"), default=now)
         return Status(
             stage=stage,
             files=len(self._blocks),
@@ -226,14 +263,25 @@ class StatusReader:
             shards=len(shard_times),
             shards_total=shards_total,
             shards_estimated=estimated,
-            bytes_per_second=rate,
-            seconds_left=seconds_left,
-            seconds_idle=max(0.0, time.time() - self._last_written(times)),
+            bytes_per_second=None if stage in ("shuffling", "writing") else rate,
+            seconds_left=left,
+            seconds_idle=max(0.0, now - last),
             generation=self._job.generation,
             step=None if judged is None else _compared(self._job)[self._compared],
             judged=len(judged or ()),
             compared=_compared(self._job)[: self._compared],
+            tokens_per_second=None if stage in ("judging", "writing") else per_token,
+            shuffled=(tokens if stage == "writing" else shuffled) if shuffles else None,
+            writing=being_written(
+                unfinished, self._blocks, self._job.files, now, stage == "shuffling"
+            ),
         )
+
+    def _rate(self, finished: Sequence[tuple[float, int]], began: float | None) -> float | None:
+        """The recent rate of what is finished, of (time, amount) in any order."""
+        if self._since:
+            began = max(self._since, began or 0.0)
+        return recent_rate([each for each in finished if each[0] > self._since], began)
 
     def _only_added(self, finished: Status, manifest: Manifest) -> Status:
         assert self._before is not None
@@ -247,6 +295,7 @@ class StatusReader:
             blocks=blocks,
             blocks_total=blocks,
             tokens=finished.tokens - before.tokens,
+            shuffled=finished.shuffled and finished.shuffled - before.tokens,
             shards=shards,
             shards_total=shards,
         )
@@ -268,26 +317,8 @@ class StatusReader:
             streams = [test, tokens - test]
         return Layout.plan(streams, self._job.settings.shard_tokens, rule)
 
-    def _last_written(self, finished: list[float]) -> float:
-        """When a worker last wrote, in seconds since the epoch; at first, the time of the launch.
-
-        finished: times of finished blocks and shards.
-        """
-        times = [*finished, *self._written_in(TEMPORARY)]
-        if not finished:
-            times += self._written_in(f"{self._checkpoints.folder}/files")
-        return max(times or self._written_in("metadata"), default=time.time())
-
     def _written_in(self, folder: str) -> list[float]:
         return [entry.modified for entry in self._storage.entries(folder)]
-
-
-def _rate(finished: list[tuple[float, int]]) -> float | None:
-    """Amount per second over the most recent of a sorted list of (time, amount)."""
-    recent = finished[-_RECENT:]
-    if len(recent) < 2 or recent[-1][0] <= recent[0][0]:
-        return None
-    return sum(amount for _, amount in recent[1:]) / (recent[-1][0] - recent[0][0])
 
 
 def _finished(manifest: Manifest) -> Status:
@@ -310,6 +341,7 @@ def _finished(manifest: Manifest) -> Status:
         splits=manifest.splits(),
         generation=manifest.generation,
         compared=_compared(manifest.job),
+        shuffled=totals["tokens"] if manifest.settings.shuffle else None,
     )
 
 
@@ -317,37 +349,3 @@ def _compared(job: Job) -> tuple[str, ...]:
     """The names of the steps that compare documents."""
     recipe = job.settings.recipe
     return tuple(map(recipe.step_name, recipe.keyed)) if recipe else ()
-
-
-def describe_status(status: Status) -> list[str]:
-    """The status in a few lines."""
-    if status.stage == "finished":
-        return [
-            f"finished: {counted(status.tokens, 'token')} in {counted(status.shards, 'shard')} "
-            f"from {counted(status.files, 'file')}"
-            + (f"; generation {status.generation}" if status.generation > 1 else ""),
-            *describe_splits(status.splits or {}),
-        ]
-    blocks_total = "?" if status.blocks_total is None else f"{status.blocks_total:,}"
-    about = "about " if status.shards_estimated else ""
-    shards_total = "?" if status.shards_total is None else f"{about}{status.shards_total:,}"
-    lines = [
-        status.stage + (f" generation {status.generation}" if status.generation > 1 else ""),
-        f"  files   {status.files:,} of {status.files_total:,} read",
-        f"  blocks  {status.blocks:,} of {blocks_total}, {counted(status.tokens, 'token')}",
-        f"  shards  {status.shards:,} of {shards_total}",
-    ]
-    if status.step is not None:
-        lines.insert(2, f"  judged  {status.judged:,} of {blocks_total} (step {status.step})")
-    if status.seconds_idle > _LONG_IDLE:
-        return [
-            *lines,
-            f"no worker has written for {duration(status.seconds_idle)}: it is probably not "
-            "running. The same build command resumes it.",
-            "This is judged by the times of files. A worker on gs:// shows nothing before a file "
-            "is complete.",
-        ]
-    if status.seconds_left is not None:
-        lines.append(f"  left    about {duration(status.seconds_left)} of {status.stage}")
-    lines.append(f"  last    written {duration(status.seconds_idle)} ago")
-    return lines

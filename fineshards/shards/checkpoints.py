@@ -324,11 +324,14 @@ class Checkpoints:
     def _part_name(self, name: TokenBlock, stream: str = ONE_STREAM) -> str:
         return f"{self.folder}/{name.folder}/{name.file:05d}-{name.index:05d}{_suffix(stream)}"
 
-    def finished_blocks(self) -> dict[tuple[int, int], tuple[int, float]]:
-        """The token count and completion time of each finished block, by (file, block)."""
+    def finished_blocks(self, folder: str = "blocks") -> dict[tuple[int, int], tuple[int, float]]:
+        """The token count and completion time of each finished block, by (file, block).
+
+        folder: `blocks`, or `buckets`, whose blocks are those of documents in random order.
+        """
         sizes: dict[tuple[int, int], int] = defaultdict(int)
         times = {}
-        for entry in self.storage.entries(f"{self.folder}/blocks"):
+        for entry in self.storage.entries(f"{self.folder}/{folder}"):
             stem = entry.name.rpartition("/")[2].partition(".")[0]
             file, _, index = stem.partition("-")
             if entry.name.endswith(".tokens"):

@@ -1,0 +1,142 @@
+"""The stages of a job in words: what each has done, and what the present one is doing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fineshards.commands.recent_rate import LONG_IDLE
+from fineshards.commands.status import Status
+from fineshards.commands.unfinished import Writing
+from fineshards.commands.wording import approximately, counted, describe_splits, duration
+
+_ORDER = ("discovering", "judging", "tokenizing", "shuffling", "writing", "finished")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage of a job, as a person sees it.
+
+    name: what is done: read, judge, tokenize, shuffle, write. state: `done`, `now` or `later`.
+    done, total: amounts of any unit, for a bar; total is None while it is not known. detail: how
+    much is done, in words.
+    """
+
+    name: str
+    state: str
+    done: int
+    total: int | None
+    detail: str
+
+
+def stages_of(status: Status) -> list[Stage]:
+    """The stages that a job passes, in order.
+
+    Example:
+        >>> import fineshards
+        >>> for stage in stages_of(fineshards.status(dataset_folder)):
+        ...     print(stage.state, stage.name, stage.detail)
+        done read 1 file, 1 block
+        done tokenize 1 block, 665,971 tokens
+        done write 7 shards
+    """
+    return list(_stages(status))
+
+
+def _stages(status: Status) -> Iterator[Stage]:
+    def state(stage: str) -> str:
+        difference = _ORDER.index(status.stage) - _ORDER.index(stage)
+        return "now" if difference == 0 else "done" if difference > 0 else "later"
+
+    files, blocks = status.files_total, status.blocks_total
+    detail = _of(status.files, files, "file")
+    if blocks is not None:
+        detail += f", {counted(blocks, 'block')}"
+    yield Stage("read", state("discovering"), status.files, files, detail)
+    for step in status.compared:
+        detail = f"{counted(blocks or 0, 'block')}, step {step}"
+        yield Stage("judge", "done", blocks or 0, blocks, detail)
+    if status.step is not None:
+        detail = f"{_of(status.judged, blocks, 'block')}, step {status.step}"
+        if status.judged == blocks:
+            detail = f"comparing documents, step {status.step}"
+        yield Stage("judge", state("judging"), status.judged, blocks, detail)
+    detail = f"{_of(status.blocks, blocks, 'block')}, {counted(status.tokens, 'token')}"
+    total = status.text_bytes_total
+    yield Stage("tokenize", state("tokenizing"), status.text_bytes, total, detail)
+    if status.shuffled is not None:
+        when = state("shuffling")
+        detail = "" if when == "later" else _of(status.shuffled, status.tokens, "token")
+        yield Stage("shuffle", when, status.shuffled, status.tokens, detail)
+    detail = _of(status.shards, status.shards_total, "shard")
+    if status.shards_estimated:
+        detail = f"about {counted(status.shards_total or 0, 'shard')}"
+    yield Stage("write", state("writing"), status.shards, status.shards_total, detail)
+
+
+def _of(done: int, total: int | None, noun: str) -> str:
+    """How much of a total is done; the total alone if it is all done."""
+    if total is None:
+        return counted(done, noun) if done else ""
+    return counted(total, noun) if done == total else f"{done:,} of {counted(total, noun)}"
+
+
+def describe_pace(status: Status) -> str:
+    """How fast a running job is, how long its stage takes, and when it last wrote.
+
+    If nothing was written for long, what that means instead.
+    """
+    if status.seconds_idle > LONG_IDLE:
+        return (
+            f"no worker has written for {duration(status.seconds_idle)}: it is probably not "
+            "running. The same build command resumes it."
+        )
+    words = []
+    if status.tokens_per_second and status.stage in ("tokenizing", "shuffling"):
+        words.append(f"{approximately(round(status.tokens_per_second))} tokens/s")
+    if status.bytes_per_second and status.stage == "judging":
+        words.append(f"{status.bytes_per_second / 1e6:.1f} MB/s of text")
+    if status.seconds_left is not None:
+        words.append(f"about {duration(status.seconds_left)} left in this stage")
+    words.append(f"last written {duration(status.seconds_idle)} ago")
+    return ", ".join(words)
+
+
+def describe_writing(writing: Writing) -> str:
+    """How far a block or shard is that a worker is writing.
+
+    Example:
+        >>> describe_writing(Writing("shard train/3", 0, 2.0))
+        'begun 2 s ago'
+        >>> describe_writing(Writing("shard train/3", 48_300_000, 0.1))
+        '48.3 MB, 0 s ago'
+    """
+    age = f"{duration(writing.seconds)} ago"
+    # A file that is buffered in memory has no bytes yet.
+    return f"{writing.bytes / 1e6:,.1f} MB, {age}" if writing.bytes >= 50_000 else f"begun {age}"
+
+
+def describe_finished(status: Status) -> list[str]:
+    """What a finished dataset holds, and each of its splits."""
+    generation = f"; generation {status.generation}" if status.generation > 1 else ""
+    return [
+        f"finished: {counted(status.tokens, 'token')} in {counted(status.shards, 'shard')} "
+        f"from {counted(status.files, 'file')}{generation}",
+        *describe_splits(status.splits or {}),
+    ]
+
+
+def describe_status(status: Status) -> list[str]:
+    """The status in a few lines."""
+    if status.stage == "finished":
+        return describe_finished(status)
+    lines = [status.stage + (f" generation {status.generation}" if status.generation > 1 else "")]
+    lines += [f"  {stage.name:<10}{stage.detail}".rstrip() for stage in stages_of(status)]
+    lines += [f"  {'now':<10}{each.name}: {describe_writing(each)}" for each in status.writing]
+    lines.append(describe_pace(status))
+    if status.seconds_idle > LONG_IDLE:
+        lines.append(
+            "This is judged by the times of files. A worker on gs:// or s3:// shows nothing before "
+            "a file is complete."
+        )
+    return lines
