@@ -136,7 +136,7 @@ def test_verify_detects_another_tokenizer(dataset: Path, tmp_path: Path, in_proc
 
 
 def test_a_model_of_another_type_is_encoded_by_its_library(
-    sample: Path, tmp_path: Path, in_process: Run
+    sample: Path, tmp_path: Path, in_process: Run, fineshards: Run
 ) -> None:
     words = {word for text in read_texts(sample) for word in text.split()}
     vocab = {word: id_ for id_, word in enumerate(["[UNK]", "<s>", *sorted(words)[::3]])}
@@ -151,7 +151,8 @@ def test_a_model_of_another_type_is_encoded_by_its_library(
     assert "--eot_token. Its special tokens are [SEP]." in missing.stderr
     assert "Traceback" not in missing.stderr
     flags += ["--eot_token", "[SEP]", f"--shard_tokens={SHARD_TOKENS}", SPLIT]
-    done = in_process("build", *flags)
+    # In a process of its own, with the log lines of one.
+    done = fineshards("build", *flags)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("words.json is encoded with tokenizers only, which is slow") == 1
     assert shards_in(output) == expected(sample, path, "[SEP]")
