@@ -37,10 +37,10 @@ demo: .venv/installed ## build a dataset from the sample, verify it, show a docu
 	$(BIN)/fineshards report demo --verify
 	@echo
 	@echo "The dataset is in demo/, the command line in $(BIN)/. What to do next:"
-	@echo "    open demo-report.html in a browser      # the dataset, to look at"
+	@echo "    open demo-report.html in a browser       # the dataset, to look at"
 	@echo "    $(BIN)/fineshards build --input 'data/*.parquet' --output out"
-	@echo "    $(BIN)/fineshards help build        # all flags"
-	@echo "    make quick                         # the quick tests"
+	@echo "    $(BIN)/fineshards help build          # all flags"
+	@echo "    make quick                               # the quick tests"
 
 # What each room does, on files and records, and builds of some documents.
 QUICK := $(addprefix tests/test_,apportionment.py checksums.py counts.py documents.py find.py \
@@ -166,7 +166,7 @@ BROWSER := tests/browser
 	    -c requirements.txt
 	@touch $@
 
-test-browser: .browser-venv/installed ## test the pages in a browser (PyPI, Debian's chromium; 1 min)
+test-browser: .browser-venv/installed site ## test the pages in a browser (PyPI, Debian's chromium; 1 min)
 	.browser-venv/bin/pytest -c $(BROWSER)/pytest.ini $(BROWSER)
 
 # Minutes: all of Unicode, a million documents and more, the text in ../shared/corpus.
@@ -179,11 +179,16 @@ test-engines: .venv/installed ## test on real Prism and Flink (Go, Maven, Java 1
 
 ##@ Documentation
 
-# docs/api.md from the docstrings, docs/recipe.schema.json from the steps, the tables in docs/commands.md from the flags.
-api: .venv/installed ## write docs/api.md, the schema of recipes and the tables of flags from the code
+# docs/api.md from the docstrings, docs/recipe.schema.json from the steps, docs/schemas.md from the schemas, and the
+# tables in docs/commands.md from the flags.
+api: .venv/installed ## write api.md, schemas.md, the recipe schema and the tables of flags from the code
 	$(BIN)/python docs/make_api.py
 	$(BIN)/python docs/make_schema.py
+	$(BIN)/python docs/make_schemas_page.py
 	$(BIN)/python docs/make_commands.py
+
+notebook: .venv/installed ## run examples/explore.ipynb and write its outputs into it
+	$(BIN)/python docs/make_notebook.py
 
 .site-venv/installed: docs/requirements.txt | .venv/installed
 	@echo "preparing .site-venv: some seconds"

@@ -1,5 +1,6 @@
 """Trains with JAX, and resumes exactly where the last checkpoint was written.
 
+pip install 'fineshards[jax]'
 python examples/train_jax.py DATASET
 """
 

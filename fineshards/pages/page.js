@@ -5,6 +5,7 @@
 for (const table of document.querySelectorAll("table.sortable")) {
   const headings = [...table.tHead.rows[0].cells];
   headings.forEach((heading, column) => {
+    if (heading.classList.contains("bar")) return;
     const button = document.createElement("button");
     button.type = "button";
     button.append(...heading.childNodes);
@@ -36,7 +37,10 @@ bubble.setAttribute("role", "tooltip");
 bubble.hidden = true;
 document.body.append(bubble);
 
+let shown = null;
+
 function show(element) {
+  shown = element;
   bubble.textContent = element.dataset.says;
   bubble.hidden = false;
   const box = element.getBoundingClientRect();
@@ -48,6 +52,7 @@ function show(element) {
 }
 
 function hide() {
+  shown = null;
   bubble.hidden = true;
 }
 
@@ -73,21 +78,23 @@ for (const group of document.querySelectorAll("[data-walk]")) {
     stops[to].focus();
   });
 }
-addEventListener("scroll", hide, { passive: true });
+// A bubble goes with what has the focus, which may have scrolled into view, and not with the pointer.
+addEventListener("scroll", () => (shown && shown === document.activeElement ? show(shown) : hide()), {
+  passive: true,
+});
 
 // A button on each snippet, where the browser lets a page copy.
 if (navigator.clipboard) {
-  for (const snippet of document.querySelectorAll("pre.copied")) {
+  for (const snippet of document.querySelectorAll(".snippet")) {
     const button = document.createElement("button");
     button.type = "button";
-    button.className = "copy";
     button.textContent = "Copy";
     button.addEventListener("click", async () => {
-      await navigator.clipboard.writeText(snippet.textContent);
+      await navigator.clipboard.writeText(snippet.querySelector("code").textContent);
       button.textContent = "Copied";
       setTimeout(() => (button.textContent = "Copy"), 2000);
     });
-    snippet.before(button);
+    snippet.append(button);
   }
 }
 

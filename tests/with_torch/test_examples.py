@@ -1,16 +1,18 @@
-"""The scripts in examples/ train on two ranks, and after a kill go on as if there was none."""
+"""The scripts in examples/ train, and after a kill go on as if there was none."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from benchmarks.made_up_dataset import make_dataset
 from fineshards.loader.batch_loader import BatchLoader
@@ -105,3 +107,38 @@ def test_two_ranks_share_batches_and_resume_exactly(
     np.testing.assert_array_equal(after, [batches[SAVED:] for batches in expected])
     assert len(again) >= STEPS - SAVED
     assert again.items() <= losses.items()
+
+
+def test_the_small_gpt_goes_on_bit_by_bit_after_a_kill(tmp_path: Path) -> None:
+    """Kills it after a checkpoint, goes on, and compares with a run that was not killed."""
+
+    def train(name: str, killed_at: int = 0) -> list[np.ndarray]:
+        recorded = tmp_path / name
+        recorded.mkdir()
+        command = [sys.executable, HERE / "recorded.py", EXAMPLES / "train_small_gpt.py"]
+        done = subprocess.run(
+            [*command, f"--steps={STEPS}", f"--save_steps={SAVED}", "--output=gpt"],
+            cwd=tmp_path,
+            env=os.environ | {"RECORDED": str(recorded), "RANK": "0", "KILLED_AT": str(killed_at)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == (-signal.SIGKILL if killed_at else 0), done.stderr
+        assert (f"resumed after step {SAVED}" in done.stdout) == (name == "resumed")
+        return arrays(recorded / "0.npy")
+
+    whole = train("whole")
+    expected = torch.load((tmp_path / "gpt/checkpoint.pt").rename(tmp_path / "whole.pt"))
+    dataset = TokenDataset(tmp_path / "gpt/dataset", sequence_length=128)
+    order = BatchLoader(dataset, 16, seed=1)
+    np.testing.assert_array_equal(whole[:STEPS], [next(order)[:, :-1] for _ in range(STEPS)])
+
+    before, after = train("killed", killed_at=KILLED), train("resumed")
+    np.testing.assert_array_equal(before, whole[: KILLED - 1])
+    # After the last step come the test split and the tokens that the model writes.
+    assert len(after) == len(whole) - SAVED
+    assert all(map(np.array_equal, after, whole[SAVED:]))
+    resumed = torch.load(tmp_path / "gpt/checkpoint.pt")
+    assert resumed.pop("loader") == expected.pop("loader")
+    torch.testing.assert_close(resumed, expected, rtol=0, atol=0)

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Tries a recipe, builds with it, and looks at what it dropped and why.
+#
+# pip install 'fineshards[curation]'
+# examples/curate.sh [OUTPUT]
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+input=$(dirname "$here")/samples/debian_text.parquet
+output=${1:-curated}
+# Print each command before it runs.
+PS4=$'\n$ '
+set -x
+
+# What would each step keep and drop? This reads a probe of the input and writes nothing.
+fineshards recipe check "$here/recipe.toml" --input "$input"
+
+# Build.
+fineshards build --recipe "$here/recipe.toml" --input "$input" --output "$output"
+
+# What each step did, and what is in the dataset.
+fineshards stats "$output"
+
+# Some documents that the step `lines` dropped, each beside an earlier one that has the same lines.
+fineshards inspect "$output" --dropped --step 4 --count 2

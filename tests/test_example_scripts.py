@@ -1,0 +1,107 @@
+"""The examples that need no torch run from any folder, and what they print or store is true."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from conftest import ROOT, SAMPLE
+from support.dataset_contents import Contents
+from support.foreign_readers import read_megatron
+
+from fineshards.shards.manifest import Manifest
+from fineshards.storage.base import open_storage
+
+EXAMPLES = ROOT / "examples"
+PROGRAMS = {file.name for file in EXAMPLES.iterdir() if file.suffix in (".py", ".sh", ".ipynb")}
+
+
+def run(name: str, folder: Path, *arguments: str) -> str:
+    """What an example prints; it runs in a folder."""
+    command = [sys.executable] if name.endswith(".py") else []
+    done = subprocess.run(
+        [*command, EXAMPLES / name, *arguments],
+        cwd=folder,
+        env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def manifest_of(folder: Path) -> Manifest:
+    return Manifest.load_finished(open_storage(str(folder)))
+
+
+def test_mixed_datasets_have_the_shares_of_their_weights(tmp_path: Path) -> None:
+    printed = run("mix_datasets.py", tmp_path)
+    english = pc.sum(pc.equal(pq.read_table(SAMPLE)["language"], "en")).as_py()
+    assert manifest_of(tmp_path / "mixed/english").totals()["documents"] == english
+    assert "steps 0 to 24: english 80%, other 20%" in printed
+    assert "steps 25 to 49: english 25%, other 75%" in printed
+
+
+@pytest.mark.growing
+def test_months_are_appended_while_a_run_trains(tmp_path: Path) -> None:
+    printed = run("append_by_month.py", tmp_path, "--output=out")
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}
+    web, whole = tmp_path / "out/web", tmp_path / "out/whole"
+    assert manifest_of(web).generation == 3
+    grown, built = Contents.read(web), Contents.read(whole)
+    for split in ("test", "train"):
+        np.testing.assert_array_equal(grown.tokens[split], built.tokens[split])
+    files = len([*whole.glob("t*/*.npy"), *whole.glob("metadata/documents/*")])
+    assert f"{files} files are equal, byte for byte" in printed
+
+
+def test_both_exports_for_megatron_have_the_documents_of_the_dataset(tmp_path: Path) -> None:
+    printed = run("export_for_megatron.py", tmp_path)
+    exported = tmp_path / "exported"
+    expected = Contents.read(exported / "dataset").ended("train")
+    for name in ("copied", "linked"):
+        document = read_megatron(exported / f"megatron-{name}/train_0000")[1]
+        assert document == expected[1].tolist()
+    assert (exported / "megatron-linked/train_0000.bin").is_symlink()
+    assert printed.count(f"document 1 of train_0000: {len(document)} tokens") == 2
+    (stem,) = re.findall(r"^--data-path (\S+)", printed, re.MULTILINE)
+    assert (tmp_path / stem).with_suffix(".bin").is_file()
+
+
+def test_the_notebook_has_the_outputs_of_a_run() -> None:
+    make_notebook = runpy.run_path(str(ROOT / "docs/make_notebook.py"))
+    run_again = make_notebook["executed"]()
+    assert make_notebook["NOTEBOOK"].read_text() == run_again, "run make notebook"
+
+
+@pytest.mark.curation
+def test_the_recipe_drops_what_its_check_said(tmp_path: Path) -> None:
+    printed = run("curate.sh", tmp_path, "curated")
+    left = int(re.findall(r"^left: (\d+) documents", printed, re.MULTILINE)[0])
+    counts = manifest_of(tmp_path / "curated").counts()
+    assert counts.documents == left
+    steps = tomllib.loads((EXAMPLES / "recipe.toml").read_text())["steps"]
+    assert {dropped.step for dropped in counts.dropped} == set(range(len(steps)))
+    assert "earlier " in printed
+
+
+def test_the_page_of_the_examples_names_each() -> None:
+    page = (EXAMPLES / "README.md").read_text()
+    assert set(re.findall(r"\]\((\w+\.(?:py|sh|ipynb))\)", page)) == PROGRAMS
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS - {"explore.ipynb"}))
+def test_an_example_says_how_to_run_it(name: str) -> None:
+    head = (EXAMPLES / name).read_text()[:400]
+    assert f"examples/{name}" in head
+    assert "pip install" in head
