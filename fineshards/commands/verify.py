@@ -28,6 +28,7 @@ from fineshards.commands.wording import counted
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError, UsageError
 from fineshards.exports.record import Export
+from fineshards.publishing import sums
 from fineshards.publishing.names import SUMS_NAME
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.job import Job, job_name
@@ -48,6 +49,7 @@ class Verdict:
         sampled: Documents that were compared with their sources.
         judged: Documents that a recipe dropped or cut, and that were judged again.
         files: Files of an export, whose tokens and documents are those that it was written with.
+        hashed: Files that were compared with `SHA256SUMS`.
 
     Example:
         >>> import fineshards
@@ -64,6 +66,7 @@ class Verdict:
     sampled: int
     judged: int = 0
     files: int = 0
+    hashed: int = 0
 
 
 def verify(
@@ -113,10 +116,6 @@ def verify(
         return _verify_export(storage, export)
     if sha256 and generation is not None:
         raise UsageError(f"--sha256: {SUMS_NAME} is of the latest generation. Leave one out.")
-    if sha256 and storage.size(SUMS_NAME) is None:
-        raise UsageError(
-            f"--sha256: {storage.path(SUMS_NAME)} is missing. Write it with fineshards publish."
-        )
     while True:
         state = _state(storage)
         verdict = _verify(storage, *state, sample, generation, sha256)
@@ -152,6 +151,10 @@ def _verify(
     latest = Manifest.parse(stored, storage.path(MANIFEST_NAME))
     if generation is not None and not 1 <= generation <= latest.generation:
         raise OutputError(latest.no_generation(storage, generation))
+    if sha256 and storage.size(SUMS_NAME) is None:
+        raise UsageError(
+            f"--sha256: {storage.path(SUMS_NAME)} is missing. Write it with fineshards publish."
+        )
     problems: list[str] = []
     following = None
     if record is not None:
@@ -212,6 +215,7 @@ def _verify(
         documents=sum(contents.documents for contents in found),
         sampled=compared.documents,
         judged=compared.judged,
+        hashed=len(sums.contents(manifest)) if sha256 and not problems else 0,
     )
 
 
@@ -229,6 +233,8 @@ def describe_verdict(verdict: Verdict) -> list[str]:
         )
     if verdict.judged:
         counts += f"; {counted(verdict.judged, 'dropped document')} judged again"
+    if verdict.hashed:
+        counts += f"; {counted(verdict.hashed, 'file')} compared with {SUMS_NAME}"
     if verdict.ok:
         return [f"verified: {counts}"]
     return [

@@ -75,9 +75,13 @@ def inputs(manifest: Manifest) -> list[str]:
 def steps(manifest: Manifest) -> list[str]:
     """What was done with the input, in order, one sentence each."""
     settings, recipe = manifest.settings, manifest.settings.recipe
-    done = []
-    for number, step in enumerate(recipe.steps if recipe else (), 1):
-        done.append(f"Step {number} of the recipe: {step.use}.")
+    done, dropped = [], manifest.counts().dropped
+    for number, step in enumerate(recipe.steps if recipe else ()):
+        documents = sum(each.documents for each in dropped if each.step == number)
+        done.append(
+            f"Step {number + 1} of the recipe: {step.use}. Documents that it dropped: "
+            f"{documents:,}."
+        )
     imported = settings.columns.imported
     tokenizer = settings.tokenizer
     if imported is not None:
@@ -104,8 +108,8 @@ def limits(manifest: Manifest) -> Iterator[str]:
     totals = manifest.totals()
     if totals["nulls"] or totals["rejected"]:
         yield (
-            f"Of {totals['rows']:,} rows, {totals['nulls']:,} had no text and "
-            f"{totals['rejected']:,} could not be read."
+            f"Rows of the sources: {totals['rows']:,}; without text: {totals['nulls']:,}; "
+            f"unreadable: {totals['rejected']:,}."
         )
     recipe = manifest.settings.recipe
     if recipe is None:
@@ -115,9 +119,9 @@ def limits(manifest: Manifest) -> Iterator[str]:
     leaks = manifest.leaks
     if leaks is not None:
         yield (
-            f"{leaks.test_documents:,} documents of test have the text of a document of train "
-            "(exact duplicates)."
+            "Documents of test with the text of a document of train (exact duplicates): "
+            f"{leaks.test_documents:,}."
         )
     redacted = sum(generation.redacted for generation in manifest.generations)
     if redacted:
-        yield f"The tokens of {redacted:,} documents were overwritten by the end-of-text token."
+        yield f"Documents that were overwritten by the end-of-text token: {redacted:,}."

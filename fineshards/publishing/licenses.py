@@ -36,15 +36,16 @@ def license_url(text: str) -> str:
     Raises UsageError for anything else.
 
     Example:
-        >>> license_url("cc-by-4.0")
-        'https://spdx.org/licenses/CC-BY-4.0'
+        >>> license_url("cc-by-4.0"), license_url("https://spdx.org/licenses/MIT.html")
+        ('https://spdx.org/licenses/CC-BY-4.0', 'https://spdx.org/licenses/MIT')
     """
-    if is_url(text):
+    if is_url(text) and not text.startswith(_PAGES):
         return text
     from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
     try:
-        found = str(canonicalize_license_expression(text))
+        name = text.removeprefix(_PAGES).removesuffix(".html")
+        found = str(canonicalize_license_expression(name))
     except InvalidLicenseExpression:
         found = ""
     if not found or " " in found or found.startswith("LicenseRef"):
