@@ -162,7 +162,7 @@ def test_the_numbers_are_those_of_the_files(
     )
     assert figures["Documents"] == f"{len(found):,}"
     assert figures["Tokens"] == f"{sum(found):,}"
-    assert figures["EOT tokens"] == f"{100 * len(found) / sum(found):.2f} %"
+    assert figures["EOTs of documents"] == f"{100 * len(found) / sum(found):.2f} %"
     *_, last = fits = rows_of(page, "lengths")
     for length, count, _, tokens, _ in fits:
         fitting = [each for each in found if each <= int(length)]
