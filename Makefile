@@ -179,11 +179,16 @@ test-engines: .venv/installed ## test on real Prism and Flink (Go, Maven, Java 1
 
 ##@ Documentation
 
-# docs/api.md from the docstrings, docs/recipe.schema.json from the steps, the tables in docs/commands.md from the flags.
-api: .venv/installed ## write docs/api.md, the schema of recipes and the tables of flags from the code
+# docs/api.md from the docstrings, docs/recipe.schema.json from the steps, docs/schemas.md from the schemas, and the
+# tables in docs/commands.md from the flags.
+api: .venv/installed ## write api.md, schemas.md, the recipe schema and the tables of flags from the code
 	$(BIN)/python docs/make_api.py
 	$(BIN)/python docs/make_schema.py
+	$(BIN)/python docs/make_schemas_page.py
 	$(BIN)/python docs/make_commands.py
+
+notebook: .venv/installed ## run examples/explore.ipynb and write its outputs into it
+	$(BIN)/python docs/make_notebook.py
 
 .site-venv/installed: docs/requirements.txt | .venv/installed
 	@echo "preparing .site-venv: some seconds"

@@ -18,7 +18,10 @@ ROOT = Path(__file__).parent.parent
 NAMED = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
+    "CODE_OF_CONDUCT.md": "code-of-conduct.md",
     "CONTRIBUTING.md": "contributing.md",
+    "RELEASING.md": "releasing.md",
+    "SECURITY.md": "security.md",
 }
 _LINK = re.compile(r"(?<=\]\()([^)\s:#]+)(?=(?:#[^)\s]*)?\))")
 _LANGUAGES = {".py": "python", ".sh": "bash", ".toml": "toml", ".yml": "yaml"}

@@ -17,6 +17,7 @@ from fineshards.exports.record import Export, FileRecord
 from fineshards.loader.batches import DrawnSample
 from fineshards.loader.sample_documents import SampleDocument
 from fineshards.pages.report import Report
+from fineshards.publishing.publish import Published
 from fineshards.shards.counts import Counts
 from fineshards.shards.manifest import Manifest
 
@@ -27,6 +28,7 @@ SECTIONS: dict[str, list[Any]] = {
     "Checking": [fineshards.verify, Verdict, fineshards.status, Status],
     "Reporting": [fineshards.report, Report],
     "Exporting": [fineshards.export, Export, FileRecord],
+    "Publishing": [fineshards.publish, Published],
     "Training": [
         fineshards.TokenDataset,
         SampleDocument,

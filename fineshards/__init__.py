@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fineshards.pages.report import report
     from fineshards.pipeline.export import export
     from fineshards.pipeline.run import append, build
+    from fineshards.publishing.publish import publish
 
     __version__: str
 
@@ -37,6 +38,7 @@ _HOME = {
     "append": "fineshards.pipeline.run",
     "build": "fineshards.pipeline.run",
     "export": "fineshards.pipeline.export",
+    "publish": "fineshards.publishing.publish",
     "report": "fineshards.pages.report",
     "status": "fineshards.commands.status",
     "verify": "fineshards.commands.verify",
@@ -52,6 +54,7 @@ __all__ = [
     "append",
     "build",
     "export",
+    "publish",
     "report",
     "status",
     "verify",

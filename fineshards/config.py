@@ -53,12 +53,12 @@ class BuildConfig:
     """What to build, and how. Each field is the flag of `fineshards build` of that name.
 
     Args:
-        input: Files to read, one or more: data/*.parquet, or a URL of gs://, s3://, https://,
-            hf://datasets/OWNER/NAME@REVISION/ or what else fsspec reads, or a folder: all data
-            files below it, except for names that begin with . or _, README, LICENSE and *.md.
-            May be repeated. Files come in the order given, each pattern's
-            matches sorted. Formats: .parquet, .arrow, .feather; .jsonl, .csv, .tsv and .txt, plain
-            or .gz, .zst, .xz, .bz2; .warc and .wet, plain or .gz.
+        input: Files to read, one or more: a pattern such as data/*.parquet; a URL of gs://, s3://,
+            https://, hf://datasets/OWNER/NAME@REVISION/ or another protocol that fsspec reads; or a
+            folder, which means all data files below it, except for names that begin with . or _,
+            README, LICENSE and *.md. May be repeated. Files are read in the order given, and each
+            pattern's matches are sorted. Formats: .parquet, .arrow, .feather; .jsonl, .csv, .tsv
+            and .txt, plain or .gz, .zst, .xz, .bz2; .warc and .wet, plain or .gz.
         dataset: Instead of --input, a dataset on the Hugging Face hub, or a local folder laid out
             like one.
         dataset_config: The dataset's configuration, such as sample-350BT.
@@ -67,28 +67,28 @@ class BuildConfig:
         text_column: The column that holds the text. Default: text.
         id_column: The column that names documents in the document tables. Default: id, where a
             file has it, and null where its value is an object or a list.
-        extract: What makes text of the HTML in WARC files: resiliparse, fast, or trafilatura, the
-            library of FineWeb. Default: resiliparse.
-        limit: For trials: read only so many documents, the first ones. Default: all.
+        extract: The library that extracts text from HTML in WARC files: resiliparse, which is
+            fast, or trafilatura, as for FineWeb. Default: resiliparse.
+        limit: For trials: read only the first N documents. Default: all.
         recipe: A TOML file with the steps that documents pass before they are tokenized, or the
-            name of one that fineshards has, such as fineweb. Flags given beside it win.
-        where: A condition in SQL on the columns of the input, such as language_score > 0.9; other
-            rows are dropped, before the recipe.
+            name of one that comes with fineshards, such as fineweb. Flags override it.
+        where: A condition in SQL on the columns of the input, such as language_score > 0.9. Rows
+            that do not meet it are dropped, before the recipe.
         dedup: Drop documents that repeat an earlier one, after the recipe: exact (the same text)
             or minhash (nearly the same).
-        decontaminate: Drop documents that contain questions of evaluations, after the recipe:
-            files of them, such as evals/*.jsonl.
+        decontaminate: Files of evaluations, such as evals/*.jsonl. Documents that contain their
+            questions are dropped, after the recipe.
         keep_keys: Keep the keys of duplicates with the dataset, so that it can grow.
-        import_from: Make the dataset of tokens that exist already: the layout of the files.
-            fineshards import has it as --from.
+        import_from: Take tokens that exist already, from files of this layout. It is --from of
+            fineshards import.
         eot_side: Whether each document in the files begins or ends with its EOT. Default: begin
             for llmc and nanogpt, which must; no default for others.
         source_dtype: Type of the tokens in files that do not say it: olmo, and raw, where uint16
             is the default.
         test_input: Files like those of --input whose documents are the test split; those of
             --input are train then.
-        verify_text: Files with the texts of all documents, in their order: each is tokenized and
-            compared with its tokens before the job begins, by one core.
+        verify_text: Files with the texts of all documents, in their order. Before the job begins,
+            one core tokenizes each and compares the tokens.
         output: Folder for the dataset: local, gs://bucket/folder or s3://bucket/folder.
         s3_endpoint: The URL of the store that s3:// means, such as https://minio.example:9000.
             Default: AWS_ENDPOINT_URL, or Amazon S3.
@@ -100,10 +100,10 @@ class BuildConfig:
         dtype: Type of the tokens in the shards. auto is uint16 where every id of the tokenizer
             fits. Default: uint32.
         shard_tokens: Tokens per shard. Default: 100,000,000.
-        shuffle_seed: Put the documents of each split in a random order, which this number and the
-            places of the documents in the input decide. Default: the order of the input.
-        statistics: Count documents, words, lengths, languages and hosts, which fineshards stats
-            shows. Always on where documents pass steps.
+        shuffle_seed: Shuffle the documents of each split. The order depends on this number and on
+            where in the input each document is. Default: the order of the input.
+        statistics: Count documents, words, lengths, languages and hosts for fineshards stats.
+            Always on with a recipe.
         test_fraction: Share of the documents that form the test split. A hash of the split key
             decides each document on its own. Default: 0.01.
         split_key: What is hashed: text, id, host (of the column url), row, or column:NAME.
@@ -116,18 +116,18 @@ class BuildConfig:
         overwrite: Delete what the output folder holds of another job, and start again.
         workers: Worker processes of a local run; workers to begin with on Dataflow. Default: one
             per usable core; Dataflow's own choice.
-        tokenizer_engine: The library that encodes; all give the same tokens. Default: auto, the
-            fastest that is proven to.
+        tokenizer_engine: The library that encodes. All give the same tokens. Default: auto, the
+            fastest one that is proven to do so.
         block_bytes: Bytes of text per block, the unit of work. Default: 16 to 64 MiB, by the size
             of the input.
         bucket_bytes: With --shuffle_seed, the tokens that a worker sorts in memory at a time, by
             default 256 MiB, and more for inputs beyond 70 billion tokens. With deduplication, the
             keys that it compares at a time, by default 64 MiB.
-        assembly: How shards are made of token blocks: compose lets the store join them, stream
-            copies them through the workers. The bytes are the same. Default: auto, compose on
-            gs:// and s3://.
-        max_bad_rows: Rows that may be unreadable; they are listed in metadata/rejected/.
-            Default: 0.
+        assembly: How token blocks become shards: with compose the store joins them, with stream the
+            workers copy them. The bytes are the same. Default: auto, which means compose on gs://
+            and s3://.
+        max_bad_rows: Skip up to this many unreadable rows, and list them in metadata/rejected/. One
+            more fails the job. Default: 0.
         fail_on_leak: Fail, before the dataset is finished, if a text is in both splits. Default: a
             warning with the number of such documents.
         keep_checkpoints: Keep the token blocks when the job is finished.

@@ -11,6 +11,7 @@ from fineshards.pipeline.explain_command import EXPLAIN
 from fineshards.pipeline.export_command import EXPORT
 from fineshards.pipeline.find_command import FIND
 from fineshards.pipeline.inspect_command import INSPECT
+from fineshards.pipeline.publish_command import PUBLISH
 from fineshards.pipeline.recipe_command import RECIPE
 from fineshards.pipeline.redact_command import REDACT
 from fineshards.pipeline.repair_command import REPAIR
@@ -30,6 +31,7 @@ COMMANDS = (
     REPORT,
     FIND,
     EXPORT,
+    PUBLISH,
     REPAIR,
     REDACT,
     EXPLAIN,

@@ -35,15 +35,17 @@ def _add_flags(parser: Parser) -> None:
     more.add_argument(
         "--rank", type=count, default=0, metavar="R", help="Only the rows of one rank. Default: 0."
     )
-    more.add_argument("--world_size", type=count, default=1, metavar="W", help="Ranks. Default: 1.")
     more.add_argument(
-        "--batch_size", type=count, metavar="B", help="Default: that of the run that saved it."
+        "--world_size", type=count, default=1, metavar="W", help="Number of ranks. Default: 1."
     )
     more.add_argument(
-        "--epochs", type=count, default=1, metavar="E", help="Of a document. Default: 1."
+        "--batch_size", type=count, metavar="B", help="Batch size. Default: that of the saved run."
     )
     more.add_argument(
-        "--sequence_length", type=count, metavar="T", help="Of a document without --state."
+        "--epochs", type=count, default=1, metavar="E", help="Epochs to look at. Default: 1."
+    )
+    more.add_argument(
+        "--sequence_length", type=count, metavar="T", help="For a document without --state."
     )
 
 

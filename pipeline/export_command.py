@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from fineshards.pipeline.command import Command, add_folder_and_generation
-from fineshards.pipeline.outcome import Outcome, note, show
+from fineshards.pipeline.outcome import Outcome, every_ten_seconds, show
 from fineshards.pipeline.parser import Parser
 from fineshards.pipeline.quantities import count
 
@@ -61,19 +60,6 @@ def _add_flags(parser: Parser) -> None:
     )
 
 
-def _progress(parts: int) -> Callable[[int], None]:
-    """Says how far an export is, every ten seconds at most."""
-    said = time.monotonic()
-
-    def report(done: int) -> None:
-        nonlocal said
-        if time.monotonic() - said > 10:
-            said = time.monotonic()
-            note(f"exported {done:,} of {parts:,} parts")
-
-    return report
-
-
 def _export(parser: Parser, arguments: Sequence[str]) -> int:
     args, beam_args = parser.parse_known_args(arguments)
     if beam_args and not beam_args[0].startswith("-"):
@@ -100,7 +86,9 @@ def _export(parser: Parser, arguments: Sequence[str]) -> int:
             return show(Outcome({"submitted": submitted}, [submitted]), args.json)
         done = submitted
     if done is None:
-        done = run_here(job, args.workers, _progress(len(job.parts)))
+        parts = len(job.parts)
+        report = every_ten_seconds(lambda done: f"exported {done:,} of {parts:,} parts")
+        done = run_here(job, args.workers, report)
     lines = [*describe_export(job, done)]
     if finished is not None:
         lines.insert(0, "nothing to do: the export is finished")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -46,3 +46,16 @@ def note(line: str) -> None:
     """Prints a line on stderr, as the log lines that follow it look."""
     with suppress(OSError):  # no one may read it any more
         print(time.strftime("%H:%M:%S"), printable(line), file=sys.stderr, flush=True)
+
+
+def every_ten_seconds(describe: Callable[[int], str]) -> Callable[[int], None]:
+    """What is told how much is done, and notes it every ten seconds at most."""
+    noted = time.monotonic()
+
+    def report(done: int) -> None:
+        nonlocal noted
+        if time.monotonic() - noted > 10:
+            noted = time.monotonic()
+            note(describe(done))
+
+    return report

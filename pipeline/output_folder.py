@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 from fineshards.errors import OutputError, UsageError
 from fineshards.exports.record import EXPORT_NAME
+from fineshards.publishing.dataset_card import is_generated
+from fineshards.publishing.names import CARD_NAME, PUBLISHED
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
@@ -165,6 +167,9 @@ def _clear(storage: Storage, check: Callable[[], object]) -> None:
     lists = ("metadata/documents", REJECTED_FOLDER, GENERATIONS_FOLDER)
     for folder in (*SPLITS, CHECKPOINTS, *lists, DECISIONS_FOLDER, KEYS_FOLDER):
         storage.delete_folder(folder, check)
-    for name in (*TOKENIZER_FILES.values(), statistics_name(1)):
+    for name in (*TOKENIZER_FILES.values(), statistics_name(1), *PUBLISHED):
         storage.delete(name, check)
+    card = storage.read_if_there(CARD_NAME)
+    if card is not None and is_generated(card):
+        storage.delete(CARD_NAME, check)  # one with its owner's own lines stays
     storage.delete(JOB_NAME, check)

@@ -15,7 +15,7 @@ from fineshards.pipeline.quantities import count
 def _add_flags(parser: Parser) -> None:
     add_folder(parser)
     which = parser.add_argument_group("which documents")
-    which.add_argument("--ids", metavar="FILE", help="All with the ids in a file, one per line.")
+    which.add_argument("--ids", metavar="FILE", help="A file of ids, one per line.")
     which.add_argument(
         "--documents",
         type=count,

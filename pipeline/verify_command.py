@@ -13,13 +13,19 @@ from fineshards.pipeline.parser import Parser
 
 def _add_flags(parser: Parser) -> None:
     add_folder_and_generation(parser)
-    parser.add_argument_group("what is checked").add_argument(
+    what = parser.add_argument_group("what is checked")
+    what.add_argument(
         "--sample",
         type=_percentage,
         default=0.0,
         metavar="P",
         help="Also tokenize P percent of the documents again from their sources, and compare. "
         "Default: 0.",
+    )
+    what.add_argument(
+        "--sha256",
+        action="store_true",
+        help="Also read every file once more, and compare it with SHA256SUMS, which publish wrote.",
     )
 
 
@@ -34,7 +40,9 @@ def _verify(parser: Parser, arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
     from fineshards.commands.verify import describe_verdict, verify
 
-    verdict = verify(args.folder, sample=args.sample, generation=args.generation)
+    verdict = verify(
+        args.folder, sample=args.sample, generation=args.generation, sha256=args.sha256
+    )
     outcome = Outcome(asdict(verdict), describe_verdict(verdict), 0 if verdict.ok else 1)
     return show(outcome, args.json)
 
@@ -42,7 +50,7 @@ def _verify(parser: Parser, arguments: Sequence[str]) -> int:
 VERIFY = Command(
     "verify",
     "check that a dataset is complete and undamaged",
-    "FOLDER [--sample P] [--json]",
+    "FOLDER [--sample P] [--sha256] [--json]",
     "Reads every file of a dataset and checks it against the manifest.\n"
     "Exits with 1 if there is a problem.",
     ("fineshards verify out", "fineshards verify out --sample 1"),

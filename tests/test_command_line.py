@@ -285,7 +285,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
         (["fineshards", "build", "--dtype", "u"], {"uint16", "uint32"}),
         (["fineshards", "build", "--input", "x", "--dtype", "=", "uint1"], {"uint16"}),
         (["fineshards", "build", "--dtype", "="], {"auto", "uint16", "uint32"}),
-        (["fineshards", "verify", "--s"], {"--sample"}),
+        (["fineshards", "verify", "--s"], {"--sample", "--sha256"}),
         (["fineshards", "completion", ""], {"bash", "zsh", "fish"}),
         (["fineshards", "help", "sta"], {"stats", "status"}),
         (["fineshards", "verify", "ou"], set()),

@@ -1,9 +1,10 @@
-"""The examples that need no torch run from any folder, and what they print is true."""
+"""The examples that need no torch run from any folder, and what they print or store is true."""
 
 from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -75,6 +76,12 @@ def test_both_exports_for_megatron_have_the_documents_of_the_dataset(tmp_path: P
     assert printed.count(f"document 1 of train_0000: {len(document)} tokens") == 2
     (stem,) = re.findall(r"^--data-path (\S+)", printed, re.MULTILINE)
     assert (tmp_path / stem).with_suffix(".bin").is_file()
+
+
+def test_the_notebook_has_the_outputs_of_a_run() -> None:
+    make_notebook = runpy.run_path(str(ROOT / "docs/make_notebook.py"))
+    run_again = make_notebook["executed"]()
+    assert make_notebook["NOTEBOOK"].read_text() == run_again, "run make notebook"
 
 
 @pytest.mark.curation

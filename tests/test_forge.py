@@ -19,7 +19,8 @@ ROOT = Path(__file__).parent.parent
 WORKFLOWS = sorted((ROOT / ".github/workflows").iterdir())
 MAKEFILE = (ROOT / "Makefile").read_text()
 RULES = re.findall(r"^([a-z][a-z-]*):(?!=)", MAKEFILE, re.MULTILINE)
-VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+VERSION = PROJECT["version"]
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
 # Keep a Changelog 1.1.0: what a section may be called, in the order used here.
 KINDS = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
@@ -118,3 +119,25 @@ PAGES = [*ROOT.glob("*.md"), *(ROOT / ".github").glob("*.md")]
 def test_links_to_files_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_the_page_on_installing_lists_every_extra() -> None:
+    page = (ROOT / "docs/install.md").read_text()
+    table = page[page.index("| extra |") : page.index("\n\nA command that misses")]
+    rows = [row.split("|")[1] for row in table.splitlines()[2:]]
+    assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(
+        PROJECT["optional-dependencies"]
+    )
+
+
+def test_the_first_change_can_be_made_as_it_is_described(tmp_path: Path) -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    patch = "".join(re.findall(r"```diff\n(.*?)```", page, re.DOTALL))
+    for name in re.findall(r"^--- a/(.+)", patch, re.MULTILINE):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    done = subprocess.run(
+        ["git", "apply", "--verbose"], cwd=tmp_path, input=patch, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert '".jsonlines": "jsonl"' in (tmp_path / "fineshards/sources/files.py").read_text()

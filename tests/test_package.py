@@ -6,6 +6,7 @@ What builds or installs needs the package index: `make test-package`. The rest r
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -213,6 +214,43 @@ def test_the_command_is_installed(installed: Python) -> None:
     assert installed.prints("import fineshards; print(fineshards.__version__)") == [
         PROJECT["version"]
     ]
+
+
+@pytest.mark.package
+def test_a_package_index_takes_them(sdist: Path, wheel: Path) -> None:
+    command = [sys.executable, "-m", "twine", "check", "--strict", str(sdist), str(wheel)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.count("PASSED")) == (0, 2), done.stdout + done.stderr
+
+
+@pytest.mark.package
+def test_the_installed_wheel_builds_verifies_reports_and_reads_a_dataset(
+    wheel: Path, tmp_path: Path
+) -> None:
+    python = Python.environment_in(tmp_path)
+    constraints = ROOT / "requirements.txt"
+    uv("pip", "install", "--python", python.command[0], "-c", constraints, f"{wheel}[build]")
+
+    def fineshards(*arguments: object) -> str:
+        done = python("-m", "fineshards", *arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert fineshards("--version") == f"fineshards {PROJECT['version']}\n"
+    sample = ROOT / "samples/debian_text.parquet"
+    built = fineshards("build", "--input", sample, "--output", "out", "--shard_tokens", "100k")
+    verified = fineshards("verify", "out", "--sample", "100")
+    assert verified.startswith("verified: ")
+    (tokens,) = re.findall(r"documents, ([0-9,]+) tokens", built)
+    assert f" {tokens} tokens" in verified
+    fineshards("report", "out")
+    assert tokens in (tmp_path / "out-report.html").read_text()
+    (read,) = python.prints(
+        "from fineshards import TokenDataset\n"
+        "splits = [TokenDataset('out', name, sequence_length=64) for name in ('test', 'train')]\n"
+        "print(f'{sum(split.tokens for split in splits):,}')"
+    )
+    assert read == tokens
 
 
 def test_an_import_loads_no_library(base: Python) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -15,12 +16,8 @@ from conftest import ROOT, SAMPLE
 from fineshards.pipeline.cli import main
 from fineshards.pipeline.command_table import COMMANDS
 
-PAGES = [
-    path
-    for path in sorted(ROOT.rglob("*.md"))
-    if not {part for part in path.relative_to(ROOT).parts if part[0] == "."} - {".github"}
-    and path.relative_to(ROOT).parts[0] not in ("build", "demo", "dist", "site")
-]
+FOLDERS = (".", ".github", "docs", "examples", "samples", "tests")
+PAGES = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.md"))]
 CODE = re.compile(r"^(```|~~~).*?^\1|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 
@@ -84,6 +81,15 @@ def test_the_tables_of_flags_are_those_of_the_commands() -> None:
         section = text.partition(f"\n## {command.name}\n")[2].partition("\n## ")[0]
         assert section, command.name
         assert all(row in section for row in make_commands.tables(command).splitlines()[2:])
+
+
+def test_the_page_of_schemas_is_that_of_the_schemas() -> None:
+    make_schemas_page = program("make_schemas_page")
+    assert make_schemas_page.PAGE.read_text() == make_schemas_page.page(), "run make api"
+    named = set(re.findall(r"^\| \**`([\w.\[\]]+)`", make_schemas_page.page(), re.MULTILINE))
+    finished = ROOT / "tests/fixtures/version-2/finished/metadata/manifest.json"
+    manifest = json.loads(finished.read_text())
+    assert {*manifest, *(f"shards[].{name}" for name in manifest["shards"][0])} <= named
 
 
 def test_the_start_runs_and_prints_what_it_shows(

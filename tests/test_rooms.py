@@ -17,7 +17,8 @@ ROOT = Path(__file__).parent.parent
 # three lines: its public names and its command.
 ROOMS = [
     *("benchmarks", "fineshards", "pipeline", "transforms", "pages", "commands"),
-    *("exports", "loader", "curation", "encoders", "sources", "shards", "storage", "config"),
+    *("exports", "loader", "curation", "encoders", "sources", "publishing", "shards"),
+    *("storage", "config"),
     *("import_flags", "extras", "cores", "parent", "errors", "printable", "suggestions"),
 ]
 # Folders of the checkout that are installed inside the package.
@@ -28,6 +29,7 @@ ALLOWED = {
     "loader": {"shards", "storage", "extras", "errors", "suggestions"},
     "curation": {"shards", "storage", "extras", "errors", "suggestions"},
     "encoders": {"shards", "storage", "cores", "errors"},
+    "publishing": {"shards", "storage", "cores", "errors", "printable"},
     "sources": {"shards", "storage", "extras", "errors"},
     "shards": {"storage", "errors"},
     "storage": {"errors", "extras"},

@@ -64,7 +64,7 @@ def check(capsys: pytest.CaptureFixture[str], folder: Path, *flags: str) -> tupl
         "metadata/notes.txt",
         "metadata/documents/train_9999.parquet",
         "training.txt",
-        "README.md",
+        "README.txt",
         "notes/deep/file.txt",
         "test_old/test_0000.npy",
         "checkpoints/model.pt",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fineshards.publishing.names import CARD_NAME, PUBLISHED, is_signature
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
 from fineshards.shards.generations import GENERATIONS_FOLDER, kept_name
@@ -65,10 +66,17 @@ class Folders:
             kind = self.others.get(name)
             yield f"{name} is missing" if kind is None else f"{name} is {kind}, not a file"
         foreign = {name for name in self.files - self.expected if not self._is_of_following(name)}
+        foreign = {name for name in foreign if name not in PUBLISHED and not is_signature(name)}
         for name, kind in self.others.items():
             if name not in self.expected and (name not in _INNER or kind != "a folder"):
                 foreign.add(f"{name}/" if kind == "a folder" else name)
-        foreign |= set(self._storage.names("")) - {f"{name}/" for name in (*_FOLDERS, CHECKPOINTS)}
+        known = {*(f"{name}/" for name in (*_FOLDERS, CHECKPOINTS)), CARD_NAME, *PUBLISHED}
+        # What begins with a dot is a tool's own, such as .gitattributes of a repository.
+        foreign |= {
+            name
+            for name in self._storage.names("")
+            if name not in known and not name.startswith(".")
+        }
         # A job that was killed just after it wrote its manifest leaves checkpoints and unfinished
         # files behind; a job with --keep_checkpoints keeps them. Those of other jobs do not belong.
         found = set(self._storage.names(f"{CHECKPOINTS}/")) - {f"{TEMPORARY}/"}

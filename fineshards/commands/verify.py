@@ -16,6 +16,7 @@ from fineshards.commands.check_export import check_export
 from fineshards.commands.check_folders import Folders
 from fineshards.commands.check_leaks import check_leaks
 from fineshards.commands.check_metadata import check_manifest, check_metadata
+from fineshards.commands.check_published import check_published
 from fineshards.commands.check_shards import (
     check_borders,
     check_redactions,
@@ -27,6 +28,8 @@ from fineshards.commands.wording import counted
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError, UsageError
 from fineshards.exports.record import Export
+from fineshards.publishing import sums
+from fineshards.publishing.names import SUMS_NAME
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.job import Job, job_name
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest, unfinished
@@ -46,6 +49,7 @@ class Verdict:
         sampled: Documents that were compared with their sources.
         judged: Documents that a recipe dropped or cut, and that were judged again.
         files: Files of an export, whose tokens and documents are those that it was written with.
+        hashed: Files that were compared with `SHA256SUMS`.
 
     Example:
         >>> import fineshards
@@ -62,10 +66,15 @@ class Verdict:
     sampled: int
     judged: int = 0
     files: int = 0
+    hashed: int = 0
 
 
 def verify(
-    folder: str | os.PathLike[str], *, sample: float = 0.0, generation: int | None = None
+    folder: str | os.PathLike[str],
+    *,
+    sample: float = 0.0,
+    generation: int | None = None,
+    sha256: bool = False,
 ) -> Verdict:
     """Checks every file of a finished dataset or export, and returns all problems found.
 
@@ -77,6 +86,8 @@ def verify(
             none.
         generation: The generation to check, from 1, of a dataset that has grown. Default: the
             latest, which includes the others.
+        sha256: Whether to read every file once more and compare its SHA-256 with that in
+            `SHA256SUMS`, which `publish` writes.
 
     Returns:
         A Verdict. `ok` is True if there are no problems; `problems` has one sentence per problem.
@@ -84,7 +95,7 @@ def verify(
     Raises:
         OutputError: If the folder has no readable manifest to check the dataset against, or if
             there is no such generation.
-        UsageError: If sample is not a percentage.
+        UsageError: If sample is not a percentage, or if there are no SHA-256 sums to compare with.
 
     Example:
         >>> import fineshards
@@ -97,14 +108,17 @@ def verify(
     storage = open_storage(os.fspath(folder))
     export = Export.load(storage) if storage.size(MANIFEST_NAME) is None else None
     if export is not None:
-        if sample or generation is not None:
+        if sample or sha256 or generation is not None:
             raise UsageError(
-                f"{storage.root} is an export: --sample and --generation go with datasets."
+                f"{storage.root} is an export: --sample, --sha256 and --generation go with "
+                "datasets."
             )
         return _verify_export(storage, export)
+    if sha256 and generation is not None:
+        raise UsageError(f"--sha256: {SUMS_NAME} is of the latest generation. Leave one out.")
     while True:
         state = _state(storage)
-        verdict = _verify(storage, *state, sample, generation)
+        verdict = _verify(storage, *state, sample, generation, sha256)
         # What an append did meanwhile may look like damage.
         if verdict.ok or _state(storage) == state:
             return verdict
@@ -127,11 +141,20 @@ def _state(storage: Storage) -> tuple[bytes, bytes | None]:
 
 
 def _verify(
-    storage: Storage, stored: bytes, record: bytes | None, sample: float, generation: int | None
+    storage: Storage,
+    stored: bytes,
+    record: bytes | None,
+    sample: float,
+    generation: int | None,
+    sha256: bool,
 ) -> Verdict:
     latest = Manifest.parse(stored, storage.path(MANIFEST_NAME))
     if generation is not None and not 1 <= generation <= latest.generation:
         raise OutputError(latest.no_generation(storage, generation))
+    if sha256 and storage.size(SUMS_NAME) is None:
+        raise UsageError(
+            f"--sha256: {storage.path(SUMS_NAME)} is missing. Write it with fineshards publish."
+        )
     problems: list[str] = []
     following = None
     if record is not None:
@@ -179,6 +202,7 @@ def _verify(
     problems += check_redactions(manifest, found)
     if not problems and following is None and manifest is latest:
         problems += check_leaks(storage, manifest)
+        problems += check_published(storage, manifest, sha256)
     compared = Compared()
     if sample > 0 and not problems:
         compared = compare_with_sources(dataset, sample)
@@ -191,6 +215,7 @@ def _verify(
         documents=sum(contents.documents for contents in found),
         sampled=compared.documents,
         judged=compared.judged,
+        hashed=len(sums.contents(manifest)) if sha256 and not problems else 0,
     )
 
 
@@ -208,6 +233,8 @@ def describe_verdict(verdict: Verdict) -> list[str]:
         )
     if verdict.judged:
         counts += f"; {counted(verdict.judged, 'dropped document')} judged again"
+    if verdict.hashed:
+        counts += f"; {counted(verdict.hashed, 'file')} compared with {SUMS_NAME}"
     if verdict.ok:
         return [f"verified: {counts}"]
     return [

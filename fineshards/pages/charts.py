@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from fineshards.pages.markup import Html, joined, tag
 
 # Of a histogram, in units of its view box.
-_WIDTH, _HEIGHT = 760, 250
-_LEFT, _RIGHT, _TOP, _BOTTOM = 48, 12, 34, 42
+_WIDTH, _HEIGHT = 760, 280
+_LEFT, _RIGHT, _TOP, _BOTTOM = 48, 12, 34, 54
 # Labels below the axis that fit beside each other.
 _MOST_TICKS = 12
 
@@ -87,67 +87,73 @@ def _scale(total: int, highest: int, base: int, room: int) -> Html:
             break
         ends = {"x1": _LEFT, "x2": _WIDTH - _RIGHT, "y1": _number(y), "y2": _number(y)}
         lines.append(tag("line", **ends, class_="axis"))
-        lines.append(tag("text", f"{percent} %", x=_LEFT - 6, y=_number(y + 4), text_anchor="end"))
+        at = {"x": _LEFT - 6, "y": _number(y), "text_anchor": "end"}
+        lines.append(tag("text", f"{percent} %", dominant_baseline="central", **at))
     return tag("g", *lines, aria_hidden="true")
 
 
 def _marks(places: dict[int, float], marks: Sequence[int]) -> Html:
     lines = []
-    for mark in marks:
-        if mark in places:
-            x = _number(places[mark])
-            bottom = _HEIGHT - _BOTTOM
-            lines.append(tag("line", x1=x, x2=x, y1=_TOP - 8, y2=bottom, class_="mark"))
-            name = f"{mark // 1024}K"
-            lines.append(tag("text", name, x=x, y=_TOP - 13, text_anchor="middle"))
+    for number, mark in enumerate(mark for mark in marks if mark in places):
+        x = _number(places[mark])
+        lines.append(tag("line", x1=x, x2=x, y1=_TOP - 8, y2=_HEIGHT - _BOTTOM, class_="mark"))
+        name = f"{mark // 1024}K"
+        kind = _kind(number)
+        lines.append(tag("text", name, x=x, y=_TOP - 13, text_anchor="middle", class_=kind))
     return tag("g", *lines, aria_hidden="true")
 
 
 def _ticks(places: dict[int, float], base: int, unit: str) -> Html:
     powers = [place for place in places if place & (place - 1) == 0]
     every = -(-len(powers) // _MOST_TICKS)
-    labels = [
-        tag("text", f"{power:,}", x=_number(places[power]), y=base + 17, text_anchor="middle")
-        for power in powers[::every]
-    ]
+    labels = []
+    for number, power in enumerate(powers[::every]):
+        at = {"x": _number(places[power]), "y": base + 7, "text_anchor": "middle"}
+        kind = _kind(number)
+        labels.append(tag("text", f"{power:,}", dominant_baseline="hanging", class_=kind, **at))
     middle = _LEFT + (_WIDTH - _LEFT - _RIGHT) // 2
-    labels.append(tag("text", unit, x=middle, y=base + 36, text_anchor="middle"))
+    labels.append(tag("text", unit, x=middle, y=_HEIGHT - 6, text_anchor="middle"))
     return tag("g", *labels, aria_hidden="true")
 
 
-def share_bar(part: int, whole: int, second: bool = False) -> Html:
+def _kind(number: int) -> str | None:
+    """The class of every other label, which is left out where there is little room."""
+    return "minor" if number % 2 else None
+
+
+def share_bar(part: int, whole: int) -> Html:
     """A small bar for a cell of a table, which has the number too."""
     width = _number(100 * part / whole) if whole else "0"
     return tag(
         "svg",
-        tag("rect", width=100, height=8, rx=2, class_="track"),
-        tag("rect", width=width, height=8, rx=2, class_="second-fill" if second else "first-fill"),
+        tag("rect", width=100, height=8, class_="track"),
+        tag("rect", width=width, height=8, class_="first-fill"),
         viewBox="0 0 100 8",
-        width=100,
-        height=8,
+        preserveAspectRatio="none",
         class_="share",
         aria_hidden="true",
     )
 
 
 def split_bar(parts: Sequence[tuple[str, int]]) -> Html:
-    """Two parts of a whole in one bar; the table below it has the numbers."""
+    """Two parts of a whole in one bar, and what they are."""
     whole = sum(part for _, part in parts)
-    drawn, x = [], 0.0
-    for (_, part), fill in zip(parts, ("second-fill", "first-fill"), strict=True):
+    drawn, legend, x = [], [], 0.0
+    for (name, part), fill in zip(parts, ("second-fill", "first-fill"), strict=True):
         width = 100 * part / whole
         drawn.append(tag("rect", x=_number(x), width=_number(width), height=4, class_=fill))
+        swatch = tag("span", class_=f"swatch {fill}")
+        legend.append(tag("span", swatch, f"{name} {width:.2f} % of tokens"))
         x += width
-    says = ", ".join(f"{name} {100 * part / whole:.2f} %" for name, part in parts)
-    return tag(
+    bar = tag(
         "svg",
-        joined(drawn),
+        *drawn,
         viewBox="0 0 100 4",
         preserveAspectRatio="none",
-        role="img",
-        aria_label=f"Tokens by split: {says}",
         class_="whole",
+        aria_hidden="true",
     )
+    return joined([bar, tag("p", *legend, class_="legend")])
 
 
 def _number(value: float) -> str:

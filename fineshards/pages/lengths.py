@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +48,8 @@ class Lengths:
 
     tables: document tables that were read, of `of_tables`. documents, tokens: in these. A document
     counts in the shard that it ends in. bins: from that of the shortest document to that of the
-    longest, two per power of two. median: half of the documents are no longer.
+    longest, two per power of two. fits: up to the sequence length that fits all. median: half of
+    the documents are no longer.
     """
 
     tables: int
@@ -93,7 +94,11 @@ def lengths_of(dataset: Dataset) -> Lengths:
             LengthBin(begin, end, *np.subtract(up_to(end - 1), up_to(begin - 1)).tolist())
             for begin, end in _edges(int(lengths[0]), int(lengths[-1]))
         ),
-        fits=tuple(Fit(length, *up_to(length)) for length in SEQUENCE_LENGTHS),
+        fits=tuple(
+            Fit(length, *up_to(length))
+            for before, length in pairwise((0, *SEQUENCE_LENGTHS))
+            if before < lengths[-1]
+        ),
     )
 
 

@@ -5,6 +5,7 @@
 for (const table of document.querySelectorAll("table.sortable")) {
   const headings = [...table.tHead.rows[0].cells];
   headings.forEach((heading, column) => {
+    if (heading.classList.contains("bar")) return;
     const button = document.createElement("button");
     button.type = "button";
     button.append(...heading.childNodes);
@@ -77,17 +78,16 @@ addEventListener("scroll", hide, { passive: true });
 
 // A button on each snippet, where the browser lets a page copy.
 if (navigator.clipboard) {
-  for (const snippet of document.querySelectorAll("pre.copied")) {
+  for (const snippet of document.querySelectorAll(".snippet")) {
     const button = document.createElement("button");
     button.type = "button";
-    button.className = "copy";
     button.textContent = "Copy";
     button.addEventListener("click", async () => {
-      await navigator.clipboard.writeText(snippet.textContent);
+      await navigator.clipboard.writeText(snippet.querySelector("code").textContent);
       button.textContent = "Copied";
       setTimeout(() => (button.textContent = "Copy"), 2000);
     });
-    snippet.before(button);
+    snippet.append(button);
   }
 }
 

@@ -225,6 +225,9 @@ def _steps(dataset: Dataset) -> tuple[StepRow, ...]:
 
 
 def _examples(dataset: Dataset, step: int) -> tuple[Decision, ...]:
+    """Some decisions of a step; none if documents were redacted, whose texts they may repeat."""
+    if is_redacted(dataset.manifest):
+        return ()
     shown = show_dropped(dataset, None, step, None, _EXAMPLES).shown
     return tuple(
         replace(
@@ -234,6 +237,11 @@ def _examples(dataset: Dataset, step: int) -> tuple[Decision, ...]:
         )
         for each in shown
     )
+
+
+def is_redacted(manifest: Manifest) -> bool:
+    """Whether documents were redacted, in any generation."""
+    return any(generation.redacted for generation in manifest.generations)
 
 
 def _without_reason(source: SourceText) -> SourceText:

@@ -13,10 +13,17 @@ from fineshards.pages.charts import Bar, histogram, share_bar, split_bar
 from fineshards.pages.lengths import SEQUENCE_LENGTHS, Lengths
 from fineshards.pages.loading_snippets import loading_snippets
 from fineshards.pages.markup import Html, asset, joined, page, tag
-from fineshards.pages.report_contents import MOST_GENERATIONS, Contents, StepRow, Values
+from fineshards.pages.report_contents import (
+    MOST_GENERATIONS,
+    Contents,
+    StepRow,
+    Values,
+    is_redacted,
+)
 from fineshards.pages.shown_document import ShownTokens
 from fineshards.pages.tables import (
     Column,
+    bar_column,
     facts,
     number_column,
     ratio,
@@ -28,8 +35,11 @@ from fineshards.pages.tables import (
 
 # Characters of the texts of examples, and of an origin, which may name thousands of files.
 _EXAMPLE, _ORIGIN = 500, 300
-_DOCUMENTS_TOKENS = [number_column("Documents"), number_column("Tokens"), number_column("Share")]
-_BAR = Column("of tokens")
+# Spans of an example that are shown.
+_CUTS = 5
+_DOCUMENTS_TOKENS = [
+    *(number_column("Documents"), number_column("Tokens"), number_column("Share of tokens"))
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +108,7 @@ def _contents_list(links: list[tuple[str, str]]) -> Html:
 
 def _masthead(contents: Contents) -> Html:
     summary = contents.summary
-    what = f"{counted(summary.tokens, 'token')} of {summary.tokenizer}, as {summary.dtype}"
+    what = f"Tokens of {summary.tokenizer}, as {summary.dtype}"
     figures = [
         ("Tokens", _big(summary.tokens)),
         ("Documents", _big(summary.documents)),
@@ -192,11 +202,12 @@ def _text(contents: Contents) -> str:
 def _left_out(contents: Contents) -> str:
     counts = contents.manifest.counts()
     parts = [
-        f"{counts.nulls:,} without text",
-        f"{counts.rejected:,} that cannot be encoded",
-        f"{counts.documents_dropped:,} dropped by the recipe",
+        (counts.nulls, "without text"),
+        (counts.rejected, "that cannot be encoded"),
+        (counts.documents_dropped, "dropped by the recipe"),
     ]
-    return f"{', '.join(parts)}; of {counted(counts.rows, 'row')}"
+    said = ", ".join(f"{count:,} {what}" for count, what in parts if count)
+    return f"{said or 'none'}, of {counted(counts.rows, 'row')}"
 
 
 def _lengths(lengths: Lengths) -> list[Html]:
@@ -241,7 +252,7 @@ def _lengths(lengths: Lengths) -> list[Html]:
         for fit in lengths.fits
     ]
     columns = [
-        number_column("Sequence length"),
+        Column("Sequence length"),
         number_column("Documents that fit"),
         number_column("Share"),
         number_column("Their tokens"),
@@ -277,7 +288,6 @@ def _sources(contents: Contents) -> list[Html]:
         number_column("File"),
         Column("Path", class_="path"),
         *_DOCUMENTS_TOKENS,
-        _BAR,
         number_column("Bytes of text"),
         number_column("Bytes per token"),
         number_column("Without text"),
@@ -291,7 +301,6 @@ def _sources(contents: Contents) -> list[Html]:
             f"{file.documents:,}",
             f"{file.tokens:,}",
             share(file.tokens, tokens),
-            share_bar(file.tokens, tokens),
             f"{file.text_bytes:,}",
             ratio(file.text_bytes, file.tokens),
             f"{file.nulls:,}",
@@ -317,10 +326,11 @@ def _values(values: Values, tokens: int) -> list[Html]:
         )
         for each in values.values
     ]
+    columns = [Column(values.name.capitalize()), *_DOCUMENTS_TOKENS, bar_column()]
     caption = f"Documents by {values.name}, those with the most tokens first. {values.note}"
     parts = [
         tag("h3", f"By {values.name}"),
-        table(caption.strip(), [Column(values.name), *_DOCUMENTS_TOKENS, _BAR], rows, True),
+        table(caption.strip(), columns, rows, sortable=True),
     ]
     if values.others.documents:
         many = "Other" if values.left_out is None else f"{values.left_out:,} other"
@@ -344,11 +354,11 @@ def _recipe(contents: Contents) -> list[Html]:
         number_column("Dropped"),
         number_column("Of those in"),
         number_column("Kept"),
-        Column("still there"),
+        bar_column(),
     ]
     rows = [
         (
-            f"{step.number} {step.use}",
+            f"{step.number}\u00a0{step.use}",
             f"{step.found:,}",
             f"{step.dropped:,}",
             share(step.dropped, step.found),
@@ -363,6 +373,9 @@ def _recipe(contents: Contents) -> list[Html]:
         f"({share(kept, found)})."
     )
     parts = [tag("p", about), table("What each step found and dropped", columns, rows)]
+    if is_redacted(contents.manifest):
+        hidden = "No examples are shown: documents were redacted, and an example may repeat one."
+        parts.append(tag("p", hidden, class_="note"))
     for step in contents.steps:
         if step.reasons or step.examples:
             parts += _step(step)
@@ -394,18 +407,16 @@ def _step(step: StepRow) -> list[Html]:
 
 
 def _example(decision: Decision) -> Html:
-    document, cut = decision.document, decision.spans
+    cut = decision.spans
     did = f"Cut {counted(len(cut), 'span')}" if cut else "Dropped"
-    parts = [
-        tag("p", tag("b", f"{did}: {decision.reason}"), class_="title"),
-        _source_text(document),
-    ]
-    for part in (decision.cut or [])[:5]:
+    parts = [tag("h4", f"{did}: {decision.reason}"), _source_text(decision.document)]
+    for part in (decision.cut or [])[:_CUTS]:
         parts.append(tag("p", "Cut out: ", tag("del", _shortened(part), dir="auto")))
+    sides = [tag("div", *parts)]
     if decision.witness is not None:
-        parts.append(tag("p", tag("b", "The earlier document with the same key"), class_="title"))
-        parts.append(_source_text(decision.witness))
-    return tag("div", *parts, class_="example")
+        heading = tag("h4", "The earlier document with the same key")
+        sides.append(tag("div", heading, _source_text(decision.witness)))
+    return tag("div", *sides, class_="example")
 
 
 def _source_text(source: SourceText) -> Html:
@@ -427,7 +438,7 @@ def _document(shown: ShownTokens | None) -> list[Html]:
         tag("p", "The fingerprint of the dataset chose this document among all."),
         facts(
             [
-                ("Document", f"{shown.number:,} of the dataset"),
+                ("Document", f"number {shown.number:,} of the dataset"),
                 (
                     "Begins in",
                     joined([tag("code", shown.shard), f", at token {shown.offset:,}"]),
@@ -476,17 +487,19 @@ def _exactness(contents: Contents) -> list[Html]:
             "document begins with the EOT. No text was tokenized."
         )
         return [tag("p", text)]
+    how = f"{library} itself encoded every document."
+    if counts.by_reference < counts.documents:
+        how = (
+            f"A faster tokenizer encoded most documents. Those with characters that it may split "
+            f"in another way went to {library} alone, and one document in 1,000, which a hash "
+            "chose, was encoded by both. A difference would have ended the build."
+        )
     return [
-        tag(
-            "p",
-            f"The tokens are those that {library} gives. A fast tokenizer made most of them; where "
-            f"it may differ, {library} itself encoded the document, and a sample was encoded by "
-            "both and compared. One difference would have ended the build.",
-        ),
+        tag("p", f"The tokens are those that {library} gives. {how}"),
         facts(
             [
-                (f"By {library} itself", _documents(counts.by_reference, counts.documents)),
-                ("Encoded by both, equal", _documents(counts.compared, counts.documents)),
+                (f"By {library} alone", _documents(counts.by_reference, counts.documents)),
+                ("By both, and equal", _documents(counts.compared, counts.documents)),
                 ("Golden texts, SHA-256", tag("code", tokenizer.golden_sha256)),
                 ("Vocabulary, SHA-256", tag("code", tokenizer.vocabulary_sha256)),
             ]
@@ -538,7 +551,7 @@ def _shards(contents: Contents) -> list[Html]:
 def _generations(contents: Contents) -> list[Html]:
     generations = contents.summary.generations
     columns = [
-        number_column("Generation"),
+        Column("Generation"),
         number_column("Files"),
         number_column("Documents"),
         number_column("Tokens"),
@@ -567,9 +580,7 @@ def _load(contents: Contents) -> list[Html]:
             "p",
             "Run these in the folder of the dataset, or write its path or URL in place of ",
             tag("code", '"."'),
-            ". ",
-            tag("code", "pip install fineshards"),
-            " is all that the loader needs besides your framework.",
+            ". The loader needs fineshards and NumPy, and nothing else.",
         )
     ]
     for name, code in loading_snippets(contents.manifest):
@@ -624,7 +635,7 @@ def _provenance(contents: Contents) -> list[Html]:
         tag("h3", "Options"),
         facts(options),
         tag("h3", "Versions"),
-        facts(versions),
+        facts(versions, "facts short"),
         *([tag("h3", "Metadata"), table(caption, _METADATA, rows, sortable=True)] if rows else []),
     ]
 

@@ -10,7 +10,7 @@ from fineshards.pages.markup import Html, tag
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its heading, and whether it holds numbers."""
+    """A column: its heading, and whether it holds numbers, which end at the same place."""
 
     heading: str
     number: bool = False
@@ -20,6 +20,11 @@ class Column:
 def number_column(heading: str) -> Column:
     """A column of numbers."""
     return Column(heading, number=True)
+
+
+def bar_column() -> Column:
+    """A column of bars, beside one with their numbers."""
+    return Column(tag("span", "Bar", class_="hidden"), class_="bar")
 
 
 def table(
@@ -56,7 +61,7 @@ def table(
         "div",
         tag(
             "table",
-            tag("caption", caption),
+            tag("caption", tag("span", caption)),
             tag("thead", tag("tr", *heads)),
             tag("tbody", *(Html(f"\n{row}") for row in body)),
             class_="sortable" if sortable else None,
@@ -79,7 +84,7 @@ def facts(pairs: Iterable[tuple[str, str]], class_: str = "facts") -> Html:
 
 def snippet(code: str) -> Html:
     """Code to copy."""
-    return tag("pre", tag("code", code), class_="copied", tabindex=0)
+    return tag("div", tag("pre", tag("code", code), tabindex=0), class_="snippet")
 
 
 def share(part: int, whole: int) -> str:

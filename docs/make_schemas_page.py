@@ -1,0 +1,80 @@
+"""Writes `schemas.md`, the fields of both JSON Schemas as tables. Run by `make api`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent
+PAGE = FOLDER / "schemas.md"
+_HEAD = """# Schemas
+
+Generated from the schemas by `make api`; do not edit.
+
+Two files have a [JSON Schema](https://json-schema.org), which editors and validators read:
+[manifest.schema.json](manifest.schema.json) is that of a dataset's `metadata/manifest.json`, and
+[recipe.schema.json](recipe.schema.json) that of a recipe. To a schema, TOML is the same as JSON.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    manifest, recipe = (
+        json.loads((FOLDER / f"{name}.schema.json").read_text()) for name in ("manifest", "recipe")
+    )
+    parts = [_HEAD, "## The manifest\n", manifest["description"] + "\n", _table(manifest, manifest)]
+    parts += ["## Recipes\n", "[Curation](curation.md) shows how to use them.\n"]
+    parts += [_table({"properties": recipe["properties"]}, {}), "## Steps\n"]
+    parts.append("`use` names the step. A parameter in bold must be given.\n")
+    for name, step in recipe["$defs"].items():
+        parts += [f"### {name}\n", step["description"] + "\n", _table(step, {})]
+    return "\n".join(part for part in parts if part)
+
+
+def _table(schema: dict[str, Any], whole: dict[str, Any]) -> str:
+    rows = [f"| {name} | {kind} | {about} |\n" for name, kind, about in _fields(schema, whole, "")]
+    return "| field | type | |\n|---|---|---|\n" + "".join(rows) if rows else ""
+
+
+def _fields(
+    schema: dict[str, Any], whole: dict[str, Any], prefix: str
+) -> Iterator[tuple[str, str, str]]:
+    for name, field in schema.get("properties", {}).items():
+        field = _found(field, whole)
+        if name == "use":
+            continue
+        shown = f"`{prefix}{name}`"
+        # All fields of a manifest are there.
+        required = not whole and name in schema.get("required", ())
+        about = re.sub(r"([|<\[*])", r"\\\1", field.get("description", ""))
+        yield f"**{shown}**" if required else shown, _kind(field), about
+        if whole:
+            inner = _found(field.get("items", field), whole)
+            yield from _fields(inner, whole, f"{prefix}{name}{'[]' * ('items' in field)}.")
+
+
+def _found(field: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
+    """The schema that a field refers to, or that describes it where it is not null."""
+    name = field.get("$ref", "").removeprefix("#/$defs/")
+    if name:
+        return {**whole["$defs"][name], **field}
+    return {**field["oneOf"][0], **field} if "oneOf" in field else field
+
+
+def _kind(field: dict[str, Any]) -> str:
+    if "enum" in field:
+        return ", ".join(f"`{json.dumps(value)}`" for value in field["enum"])
+    if "const" in field:
+        return f"`{json.dumps(field['const'])}`"
+    several = field.get("oneOf", field.get("anyOf"))
+    if several:
+        return " or ".join(filter(None, map(_kind, several)))
+    kinds = field.get("type", [])
+    return " or ".join([kinds] if isinstance(kinds, str) else kinds)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,60 @@
+"""Checks of what `fineshards publish` has written beside a dataset, as part of verify."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+from fineshards.errors import OutputError
+from fineshards.publishing import croissant, dataset_card, sums
+from fineshards.publishing.names import CARD_NAME, CROISSANT_NAME, PUBLISHED, SUMS_NAME
+from fineshards.publishing.publish import expected
+from fineshards.shards.manifest import MANIFEST_NAME, Manifest
+from fineshards.storage.base import Storage
+
+_AGAIN = "Run fineshards publish again."
+
+
+def check_published(storage: Storage, manifest: Manifest, hashes: bool) -> Iterator[str]:
+    """What is published follows from the dataset; nothing, if nothing is published.
+
+    hashes: whether to read every file of the dataset, and compare its SHA-256 with that in
+    `SHA256SUMS`.
+    """
+    stored = {name: storage.read_if_there(name) for name in PUBLISHED}
+    card = storage.read_if_there(CARD_NAME) or b""
+    if not any(content is not None for content in stored.values()):
+        if dataset_card.is_marked(card):
+            yield f"{CARD_NAME} is published, and {CROISSANT_NAME} is missing. {_AGAIN}"
+        return
+    there = {name: content for name, content in stored.items() if content is not None}
+    for name in PUBLISHED:
+        if name not in there:
+            yield f"{name} is missing, and other published files are there. {_AGAIN}"
+    if len(there) < len(PUBLISHED):
+        return
+    try:
+        found = sums.parse(there[SUMS_NAME])
+        said = croissant.said_in(there[CROISSANT_NAME], manifest)
+    except OutputError as error:
+        yield str(error)
+        return
+    if found.get(MANIFEST_NAME) != hashlib.sha256(manifest.to_bytes()).hexdigest():
+        yield f"{SUMS_NAME} is of another state of the dataset, which has changed since. {_AGAIN}"
+        return
+    names = sums.contents(manifest).keys()
+    for name in sorted(names ^ found.keys()):
+        how = "does not list" if name in names else "lists, besides the dataset's files,"
+        yield f"{SUMS_NAME} {how} {name}. {_AGAIN}"
+    if names != found.keys():
+        return
+    for name, content in expected(manifest, found, said).items():
+        if there[name] != content:
+            yield f"{name} is not what follows from {MANIFEST_NAME} and {SUMS_NAME}. {_AGAIN}"
+    if dataset_card.to_bytes(manifest, said, card) != card:
+        yield f"the generated part of {CARD_NAME} is not what follows from the dataset. {_AGAIN}"
+    if hashes:
+        now = sums.hash_files(storage, manifest)
+        for name in sorted(names):
+            if now[name] != found[name]:
+                yield f"{name} has SHA-256 {now[name]}; {SUMS_NAME} says {found[name]}"

@@ -1,0 +1,240 @@
+"""`metadata/croissant.json`: the dataset in Croissant 1.1, a JSON-LD vocabulary for ML datasets.
+
+Shards are files, which Croissant cannot read. The document tables are records: their columns are
+fields, and their split follows from the file's name. The specification:
+https://docs.mlcommons.org/croissant/docs/croissant-spec-1.1.html.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from fineshards.errors import OutputError
+from fineshards.publishing import facts, sums
+from fineshards.publishing.description import PERSON, Description
+from fineshards.publishing.names import CROISSANT_NAME, SUMS_NAME
+from fineshards.publishing.sums import Sums
+from fineshards.shards.documents import table_schema
+from fineshards.shards.job import TIKTOKEN
+from fineshards.shards.layout import SPLITS
+from fineshards.shards.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.records import JSON_ERRORS
+
+_CONFORMS_TO = (
+    "http://mlcommons.org/croissant/1.1",
+    "http://mlcommons.org/croissant/RAI/1.0",
+)
+# The context of the specification, appendix 1, with what mlcroissant adds to it, and PROV-O.
+_TERMS = (
+    *("annotation", "arrayShape", "citeAs", "column", "containedIn", "equivalentProperty"),
+    *("excludes", "extract", "field", "fileObject", "fileProperty", "fileSet", "format"),
+    *("includes", "isArray", "isLiveDataset", "jsonPath", "key", "md5", "parentField", "path"),
+    *("readLines", "recordSet", "references", "regex", "repeated", "replace", "samplingRate"),
+    *("sdVersion", "separator", "source", "subField", "transform", "unArchive", "value"),
+)
+_CONTEXT: dict[str, Any] = {
+    "@language": "en",
+    "@vocab": "https://schema.org/",
+    "sc": "https://schema.org/",
+    "cr": "http://mlcommons.org/croissant/",
+    "rai": "http://mlcommons.org/croissant/RAI/",
+    "dct": "http://purl.org/dc/terms/",
+    "prov": "http://www.w3.org/ns/prov#",
+    "conformsTo": "dct:conformsTo",
+    "data": {"@id": "cr:data", "@type": "@json"},
+    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+    "examples": {"@id": "cr:examples", "@type": "@json"},
+    "description": {"@container": "@language"},
+    "name": {"@container": "@language"},
+    **{term: f"cr:{term}" for term in _TERMS},
+}
+# A file's format that has no media type is named by the page that defines it.
+_NPY = "https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html"
+_PARQUET = "application/x-parquet"
+_JSON = "application/json"
+_TEXT = "text/plain"
+
+_TABLES = "document-tables"
+_SPLIT_KINDS = {"test": "cr:TestSplit", "train": "cr:TrainingSplit"}
+_COLUMNS = {
+    "document": "Number of the document in its split, from 0; in both splits together where the "
+    "test split is a number of shards.",
+    "offset": "Offset in the shard of the first of its tokens there.",
+    "length": "Number of its tokens in the shard, with its end-of-text token.",
+    "start": "Number of its tokens in earlier shards; 0 if the document begins here.",
+    "file": "Its source file.",
+    "row": "Its row in the source file, from 0.",
+    "id": "Its id in the source.",
+    "split_hash": "Hash of its split key, which decides its split.",
+    "text_hash": "Hash of its text.",
+    "redacted": "The generation that overwrote its tokens by the end-of-text token; 0 for none.",
+}
+
+
+def to_bytes(manifest: Manifest, found: Sums, said: Description) -> bytes:
+    """The content of `metadata/croissant.json`. found: the SHA-256 of each file of the dataset."""
+    name = said.name or facts.default_name(manifest)
+    content = {
+        "@context": _CONTEXT,
+        "@type": "sc:Dataset",
+        "conformsTo": list(_CONFORMS_TO),
+        "name": name,
+        "description": "\n\n".join(filter(None, [said.description, facts.in_short(manifest)])),
+        "license": said.license,
+        "creator": said.creator and _creator(said.creator),
+        "url": said.url,
+        "datePublished": said.date_published,
+        "citeAs": said.citation,
+        "version": facts.version(manifest),
+        "inLanguage": facts.languages(manifest),
+        "keywords": ["language modeling", "tokens", manifest.settings.tokenizer.name],
+        "prov:wasDerivedFrom": [
+            {"@type": "prov:Entity", "prov:label": line} for line in facts.inputs(manifest)
+        ],
+        "prov:wasGeneratedBy": {
+            "@type": "prov:Activity",
+            "prov:label": f"fineshards {manifest.versions['fineshards']}",
+        },
+        "rai:dataPreprocessingProtocol": facts.steps(manifest),
+        "rai:dataLimitations": list(facts.limits(manifest)),
+        "distribution": [*_files(manifest, found), _tables()],
+        "recordSet": [_splits(manifest), _documents(manifest)],
+    }
+    kept = {key: value for key, value in content.items() if value not in ("", [])}
+    return json.dumps(kept, indent=1, ensure_ascii=False).encode() + b"\n"
+
+
+def said_in(content: bytes, manifest: Manifest) -> Description:
+    """What the owner of a dataset said in a `metadata/croissant.json`.
+
+    Raises OutputError for a file that `to_bytes` has not written.
+    """
+    try:
+        fields = json.loads(content)
+        creator = fields.get("creator") or {}
+        prefix = PERSON if creator.get("@type") == "sc:Person" else ""
+        found = Description(
+            name="" if fields["name"] == facts.default_name(manifest) else fields["name"],
+            # The last paragraph is not the owner's.
+            description=fields["description"].rpartition("\n\n")[0],
+            license=fields.get("license", ""),
+            creator=prefix + creator.get("name", ""),
+            url=fields.get("url", ""),
+            date_published=fields.get("datePublished", ""),
+            citation=fields.get("citeAs", ""),
+        )
+        found.check()
+    except JSON_ERRORS as error:
+        raise OutputError(
+            f"{CROISSANT_NAME} is damaged. Delete it, and run fineshards publish with its flags."
+        ) from error
+    return found
+
+
+def _creator(text: str) -> dict[str, str]:
+    kind = "sc:Person" if text.startswith(PERSON) else "sc:Organization"
+    return {"@type": kind, "name": text.removeprefix(PERSON).strip()}
+
+
+def _files(manifest: Manifest, found: Sums) -> Iterator[dict[str, Any]]:
+    """The files that are described one by one: all but the document tables."""
+    sizes = {name: size for name, (size, _) in sums.contents(manifest).items()}
+    tokenizer = manifest.settings.tokenizer
+    dtype = manifest.settings.token_dtype.str
+    for shard in manifest.shards:
+        about = f"{shard.tokens:,} tokens as a NumPy array of the type {dtype}."
+        yield _file(shard.name, _NPY, sizes[shard.name], found[shard.name], about)
+    about = "What the dataset holds and how it was built, with the size and checksum of each file."
+    yield _file(MANIFEST_NAME, _JSON, sizes[MANIFEST_NAME], found[MANIFEST_NAME], about)
+    about, kind = f"The tokenizer, {tokenizer.name}.", tokenizer.kind
+    format_ = _TEXT if kind == TIKTOKEN else _JSON
+    yield _file(tokenizer.file, format_, sizes[tokenizer.file], found[tokenizer.file], about)
+    listed = sums.to_bytes(found)
+    about = "The SHA-256 of each file of the dataset."
+    yield _file(SUMS_NAME, _TEXT, len(listed), hashlib.sha256(listed).hexdigest(), about)
+
+
+def _file(name: str, kind: str, size: int, digest: str, about: str) -> dict[str, Any]:
+    folder, _, last = name.rpartition("/")
+    # Relative to this file, which is in metadata/.
+    url = last if folder == "metadata" else f"../{name}"
+    return {
+        "@type": "cr:FileObject",
+        "@id": name,
+        "name": last,
+        "description": about,
+        "contentUrl": url,
+        "contentSize": f"{size} B",
+        "encodingFormat": kind,
+        "sha256": digest,
+    }
+
+
+def _tables() -> dict[str, Any]:
+    return {
+        "@type": "cr:FileSet",
+        "@id": _TABLES,
+        "name": _TABLES,
+        "description": "A table per shard: which tokens belong to which document.",
+        "encodingFormat": _PARQUET,
+        "includes": "documents/*.parquet",
+    }
+
+
+def _splits(manifest: Manifest) -> dict[str, Any]:
+    there = [split for split in SPLITS if any(shard.split == split for shard in manifest.shards)]
+    return {
+        "@type": "cr:RecordSet",
+        "@id": "splits",
+        "name": "splits",
+        "description": "The splits.",
+        "dataType": "cr:Split",
+        "key": {"@id": "splits/name"},
+        "field": [
+            {"@type": "cr:Field", "@id": "splits/name", "name": "name", "dataType": "sc:Text"},
+            {"@type": "cr:Field", "@id": "splits/url", "name": "url", "dataType": "sc:URL"},
+        ],
+        "data": [{"splits/name": split, "splits/url": _SPLIT_KINDS[split]} for split in there],
+    }
+
+
+def _documents(manifest: Manifest) -> dict[str, Any]:
+    # The expression is applied twice by mlcroissant, to the file's name and to what it finds.
+    split = {
+        "@type": "cr:Field",
+        "@id": "documents/split",
+        "name": "split",
+        "description": "The split, from the name of the table.",
+        "dataType": "sc:Text",
+        "source": {
+            "fileSet": {"@id": _TABLES},
+            "extract": {"fileProperty": "filename"},
+            "transform": {"regex": "^(test|train)"},
+        },
+        "references": {"field": {"@id": "splits/name"}},
+    }
+    schema = table_schema(manifest.settings.split, manifest.version)
+    return {
+        "@type": "cr:RecordSet",
+        "@id": "documents",
+        "name": "documents",
+        "description": "The documents of each shard, in order. A document that goes on in the next "
+        "shard has a record for each.",
+        "field": [split, *map(_column, schema)],
+    }
+
+
+def _column(field: pa.Field) -> dict[str, Any]:
+    return {
+        "@type": "cr:Field",
+        "@id": f"documents/{field.name}",
+        "name": field.name,
+        "description": _COLUMNS[field.name],
+        "dataType": "sc:Integer" if pa.types.is_integer(field.type) else "sc:Text",
+        "source": {"fileSet": {"@id": _TABLES}, "extract": {"column": field.name}},
+    }

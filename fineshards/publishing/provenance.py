@@ -1,0 +1,79 @@
+"""`metadata/provenance.json`: an in-toto statement with SLSA provenance, unsigned.
+
+The specifications: https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md and
+https://slsa.dev/spec/v1.1/provenance. It names no clock, host or run, because the bytes of a
+dataset depend on none of them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+from fineshards.publishing.sums import Sums
+from fineshards.shards.job import settings_to_json
+from fineshards.shards.manifest import Manifest
+from fineshards.shards.records import SourceFile
+
+BUILD_TYPE = "urn:fineshards:build:v1"
+BUILDER = "urn:fineshards:builder:v1"
+
+
+def to_bytes(manifest: Manifest, found: Sums) -> bytes:
+    """The content of `metadata/provenance.json`. found: the SHA-256 of each file."""
+    tokenizer = manifest.settings.tokenizer
+    statement = {
+        "_type": "https://in-toto.io/Statement/v1",
+        "subject": [{"name": name, "digest": {"sha256": found[name]}} for name in sorted(found)],
+        "predicateType": "https://slsa.dev/provenance/v1",
+        "predicate": {
+            "buildDefinition": {
+                "buildType": BUILD_TYPE,
+                "externalParameters": {
+                    "origin": dict(manifest.origin),
+                    "settings": settings_to_json(manifest.settings, manifest.version),
+                    "generations": [
+                        {"files": each.files, "redacted": each.redacted}
+                        for each in manifest.generations
+                    ],
+                },
+                "resolvedDependencies": [
+                    *_hub_datasets(manifest),
+                    *(_source(file) for file in _all_files(manifest)),
+                    {
+                        "name": tokenizer.name,
+                        "digest": {"sha256": tokenizer.vocabulary_sha256},
+                        "annotations": {"file": tokenizer.file},
+                    },
+                ],
+            },
+            "runDetails": {"builder": {"id": BUILDER, "version": manifest.versions}},
+        },
+    }
+    return json.dumps(statement, indent=1, ensure_ascii=False).encode() + b"\n"
+
+
+def _hub_datasets(manifest: Manifest) -> list[dict[str, Any]]:
+    """The repositories of the hub that the input was named by, with their commits."""
+    origin = dict(manifest.origin)
+    return [
+        {
+            "uri": f"https://huggingface.co/datasets/{origin['dataset' + suffix]}",
+            "digest": {"gitCommit": commit},
+        }
+        for name, commit in manifest.origin
+        for suffix in [name.removeprefix("commit")]
+        if name.startswith("commit") and commit and "dataset" + suffix in origin
+    ]
+
+
+def _all_files(manifest: Manifest) -> list[SourceFile]:
+    """The source files, each followed by the files that it cannot be read without."""
+    return [each for file in manifest.files for each in (file, *file.companions)]
+
+
+def _source(file: SourceFile) -> dict[str, Any]:
+    # A local file has no digest: its identity is the time of its last change.
+    uri = file.path if "://" in file.path else f"file://{quote(file.path)}"
+    return {"uri": uri, "annotations": {"bytes": file.size, "identity": file.identity}}

@@ -1,0 +1,165 @@
+"""Publish: writes what describes a dataset to others, beside it.
+
+All of it is a function of the dataset and of what its owner says, so the same call writes the same
+bytes, and verify computes them again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from fineshards.errors import OutputError
+from fineshards.publishing import croissant, dataset_card, provenance, sums
+from fineshards.publishing.description import Description
+from fineshards.publishing.names import (
+    CARD_NAME,
+    CROISSANT_NAME,
+    PROVENANCE_NAME,
+    SUMS_NAME,
+)
+from fineshards.publishing.sums import Sums
+from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
+from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.job import job_name
+from fineshards.shards.manifest import Manifest
+from fineshards.shards.manifest_checks import refuse_earlier_version
+from fineshards.storage.base import Storage, open_storage
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What `publish` has written.
+
+    Args:
+        folder: The dataset's folder.
+        files: The SHA-256 of each file that describes the dataset, by name.
+        hashed: Files of the dataset that were read and hashed.
+        own_card: Whether README.md is its owner's own, and was left as it is.
+        missing: What Croissant requires and no one has said, as names of arguments.
+
+    Example:
+        >>> import fineshards
+        >>> done = fineshards.publish(dataset_folder)
+        >>> done.hashed, done.own_card
+        (17, False)
+    """
+
+    folder: str
+    files: dict[str, str]
+    hashed: int
+    own_card: bool
+    missing: list[str]
+
+
+def publish(
+    folder: str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    license: str | None = None,
+    creator: str | None = None,
+    url: str | None = None,
+    date_published: str | None = None,
+    citation: str | None = None,
+) -> Published:
+    """Describes a finished dataset to others: Croissant, a card, SHA-256 sums, provenance.
+
+    Writes `metadata/croissant.json`, `README.md`, `SHA256SUMS` and `metadata/provenance.json`.
+    Every file of the dataset is read once. What is not given stays as an earlier call said it; an
+    empty text takes it back.
+
+    Args:
+        folder: The dataset's folder, local, `gs://` or `s3://`.
+        name: Its name. Default: made of its source and its tokenizer.
+        description: What it is, as Markdown. Its counts are added.
+        license: An SPDX identifier such as `CC-BY-4.0`, or the URL of a license.
+        creator: The organization that made it, or `person:` and a name.
+        url: Its page.
+        date_published: The day of its publication, as `2026-11-30`.
+        citation: How to cite it, as BibTeX.
+
+    Returns:
+        What was written.
+
+    Raises:
+        OutputError: If the dataset is not finished, is damaged, or is being changed.
+        UsageError: If an argument cannot be published.
+
+    Example:
+        >>> import fineshards
+        >>> done = fineshards.publish(dataset_folder, license="CC-BY-4.0", creator="Debian")
+        >>> sorted(done.files)
+        ['README.md', 'SHA256SUMS', 'metadata/croissant.json', 'metadata/provenance.json']
+        >>> done.missing
+        ['url', 'date_published']
+    """
+    given = {
+        "name": name,
+        "description": description,
+        "license": license,
+        "creator": creator,
+        "url": url,
+        "date_published": date_published,
+        "citation": citation,
+    }
+    return publish_files(open_storage(os.fspath(folder)), given)
+
+
+def publish_files(
+    storage: Storage,
+    given: Mapping[str, str | None],
+    report: Callable[[int], None] = lambda done: None,
+) -> Published:
+    """As `publish`. report: is told how many files of the dataset are hashed."""
+    manifest = Manifest.load_finished(storage)
+    refuse_earlier_version(manifest, storage, "which `publish` cannot describe. Build it again.")
+    if storage.size(job_name(manifest.generation + 1)) is not None:
+        raise OutputError(
+            f"{storage.root}: generation {manifest.generation + 1} is being made. Finish it with "
+            "its own command, then publish."
+        )
+    stored = storage.read_if_there(CROISSANT_NAME)
+    said = Description() if stored is None else croissant.said_in(stored, manifest)
+    said = said.with_given(**given)
+    found = sums.hash_files(storage, manifest, report)
+    contents = expected(manifest, found, said)
+    card = storage.read_if_there(CARD_NAME)
+    own_card = card is not None and not dataset_card.is_marked(card)
+    if not own_card:
+        contents[CARD_NAME] = dataset_card.to_bytes(manifest, said, card)
+    kept = any(True for _ in storage.names(f"{CHECKPOINTS}/"))
+    for each, content in contents.items():
+        if storage.read_if_there(each) != content:
+            storage.write(each, content, over=storage.version(each))
+    if not kept:
+        # Where files are written at first.
+        Checkpoints.of(storage, manifest.job).clear()
+    digests = {each: hashlib.sha256(content).hexdigest() for each, content in contents.items()}
+    return Published(storage.root, digests, len(found), own_card, said.missing())
+
+
+def expected(manifest: Manifest, found: Sums, said: Description) -> dict[str, bytes]:
+    """The files that follow from a dataset and what its owner says, but for the card, by name.
+
+    found: the SHA-256 of each file of the dataset.
+    """
+    return {
+        SUMS_NAME: sums.to_bytes(found),
+        PROVENANCE_NAME: provenance.to_bytes(manifest, found),
+        CROISSANT_NAME: croissant.to_bytes(manifest, found, said),
+    }
+
+
+def describe_published(done: Published) -> list[str]:
+    """What was done, in a few lines."""
+    lines = [f"published: {done.hashed:,} files of {done.folder} are what the manifest says"]
+    lines += [f"  {digest[:12]}  {name}" for name, digest in sorted(done.files.items())]
+    if done.own_card:
+        lines.append(f"  {CARD_NAME} is your own, and was left as it is")
+    if done.missing:
+        flags = ", ".join(f"--{name}" for name in done.missing)
+        lines.append(f"Croissant requires more than the dataset can say: {flags}")
+    return lines

@@ -1,0 +1,108 @@
+"""SHA-256 of every file of a dataset, in the form that `sha256sum -c` reads.
+
+Each file is read once, and its size and CRC-32C are compared with the manifest on the way. So what
+has a SHA-256 here is what the build has written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from fineshards.cores import usable_cores
+from fineshards.errors import OutputError
+from fineshards.publishing.names import SUMS_NAME
+from fineshards.shards.generations import kept_name
+from fineshards.shards.layout import table_name
+from fineshards.shards.manifest import MANIFEST_NAME, Manifest
+from fineshards.storage.base import Storage
+from fineshards.storage.checksums import checksum_to_base64, crc32c
+
+# Bytes in memory at once, per file.
+_READ_BYTES = 4 << 20
+# Bytes per request, where requests have a price.
+_READ_AHEAD = 16 << 20
+_LINE = re.compile(r"([0-9a-f]{64})  ([^\r\n]+)")
+
+# SHA-256, as hex, by name.
+Sums = Mapping[str, str]
+
+
+def contents(manifest: Manifest) -> dict[str, tuple[int, str]]:
+    """Size and CRC-32C of every file of a dataset, by name, in the order of the names."""
+    own = manifest.to_bytes()
+    found = {MANIFEST_NAME: (len(own), checksum_to_base64(crc32c(own)))}
+    if manifest.generation > 1:
+        found[kept_name(manifest.generation)] = found[MANIFEST_NAME]
+    for shard in manifest.shards:
+        assert shard.table_bytes is not None
+        assert shard.table_crc32c is not None
+        found[shard.name] = shard.bytes, shard.crc32c
+        found[table_name(shard.name)] = shard.table_bytes, shard.table_crc32c
+    for file in manifest.metadata:
+        found[file.name] = file.bytes, file.crc32c
+    return dict(sorted(found.items()))
+
+
+def hash_files(
+    storage: Storage, manifest: Manifest, report: Callable[[int], None] = lambda done: None
+) -> dict[str, str]:
+    """Reads every file of a dataset; returns the SHA-256 of each, by name.
+
+    report: is told how many files are done. Raises OutputError for a file that is not what the
+    manifest says.
+    """
+    expected, sums = contents(manifest), {}
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        for name, (size, checksum, digest) in zip(
+            expected, pool.map(lambda name: _hash(storage, name), expected), strict=True
+        ):
+            if (size, checksum) != expected[name]:
+                pool.shutdown(cancel_futures=True)
+                raise OutputError(
+                    f"{storage.path(name)} is not what the manifest says: it has {size:,} bytes "
+                    f"and crc32c {checksum}, expected {expected[name][0]:,} and "
+                    f"{expected[name][1]}. Make it again with fineshards repair."
+                )
+            sums[name] = digest
+            report(len(sums))
+    return sums
+
+
+def _hash(storage: Storage, name: str) -> tuple[int, str, str]:
+    """A file's size, CRC-32C and SHA-256."""
+    size, checksum, digest = 0, 0, hashlib.sha256()
+    with storage.open(name, _READ_AHEAD) as opened:
+        while part := opened.read(_READ_BYTES):
+            size += len(part)
+            checksum = crc32c(part, checksum)
+            digest.update(part)
+    return size, checksum_to_base64(checksum), digest.hexdigest()
+
+
+def to_bytes(sums: Sums) -> bytes:
+    """The content of `SHA256SUMS`.
+
+    Example:
+        >>> to_bytes({"b": "0" * 64, "a": "f" * 64}).decode().splitlines()[0][60:]
+        'ffff  a'
+    """
+    return "".join(f"{sums[name]}  {name}\n" for name in sorted(sums)).encode()
+
+
+def parse(content: bytes) -> dict[str, str]:
+    """The inverse of `to_bytes`; raises OutputError for any other content."""
+    sums = dict(_lines(content))
+    if to_bytes(sums) != content:
+        raise OutputError(f"{SUMS_NAME} is not in order, or names a file twice")
+    return sums
+
+
+def _lines(content: bytes) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(content.decode(errors="replace").splitlines(), 1):
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise OutputError(f"{SUMS_NAME}, line {number}: not a SHA-256 and a file name")
+        yield match[2], match[1]

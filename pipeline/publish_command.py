@@ -1,0 +1,57 @@
+"""The command `publish`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from fineshards.commands.wording import counted
+from fineshards.pipeline.command import Command, add_folder
+from fineshards.pipeline.outcome import Outcome, every_ten_seconds, show
+from fineshards.pipeline.parser import Parser
+
+_SAID = {
+    "name": ("NAME", "Its name. Default: made of its source and its tokenizer."),
+    "description": ("TEXT", "What it is, as Markdown. Its counts are added."),
+    "license": ("ID", "An SPDX identifier such as CC-BY-4.0, or the URL of a license."),
+    "creator": ("NAME", "The organization that made it, or person:NAME."),
+    "url": ("URL", "Its page."),
+    "date_published": ("DAY", "The day of its publication, such as 2026-11-30."),
+    "citation": ("TEXT", "How to cite it, as BibTeX."),
+}
+
+
+def _add_flags(parser: Parser) -> None:
+    add_folder(parser)
+    said = parser.add_argument_group(
+        "what the dataset cannot say of itself; what is left out stays as it was said before"
+    )
+    for name, (metavar, text) in _SAID.items():
+        said.add_argument(f"--{name}", metavar=metavar, help=text)
+
+
+def _publish(parser: Parser, arguments: Sequence[str]) -> int:
+    args = parser.parse_args(arguments)
+    from fineshards.publishing.publish import describe_published, publish_files
+    from fineshards.storage.base import open_storage
+
+    report = every_ten_seconds(lambda done: f"hashed {counted(done, 'file')}")
+    given = {name: getattr(args, name) for name in _SAID}
+    done = publish_files(open_storage(args.folder), given, report)
+    return show(Outcome(asdict(done), describe_published(done)), args.json)
+
+
+PUBLISH = Command(
+    "publish",
+    "describe a dataset to others: Croissant, a card, SHA-256 sums",
+    "FOLDER [flags]",
+    "Writes metadata/croissant.json, README.md (a dataset card), SHA256SUMS and\n"
+    "metadata/provenance.json (in-toto, SLSA). Every file of the dataset is read once.",
+    (
+        "fineshards publish out",
+        "fineshards publish out --license CC-BY-4.0 --creator 'Example Lab' "
+        "--url https://example.org/out",
+    ),
+    _add_flags,
+    _publish,
+)

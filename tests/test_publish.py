@@ -1,0 +1,511 @@
+"""Publish: what describes a dataset to others, as their own tools read it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+import shlex
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import mlcroissant
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from conftest import ROOT
+from google.protobuf import json_format
+from huggingface_hub import DatasetCard
+from in_toto_attestation.predicates.provenance.v1 import provenance_pb2
+from in_toto_attestation.v1 import statement_pb2
+from in_toto_attestation.v1.statement import Statement
+
+import fineshards
+from fineshards.errors import OutputError, UsageError
+from fineshards.pipeline.cli import main
+from fineshards.publishing import facts, licenses
+from fineshards.publishing.names import CARD_NAME, CROISSANT_NAME, PROVENANCE_NAME, SUMS_NAME
+from fineshards.shards.generations import Generation
+from fineshards.shards.manifest import Manifest
+from fineshards.storage.base import open_storage
+from fineshards.storage.checksums import crc32c
+
+# Of the libraries that read what is published.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:ConjunctiveGraph:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The inplace keyword"),
+]
+PAGE = (ROOT / "docs/publishing.md").read_text()
+NAMES = {CARD_NAME, CROISSANT_NAME, PROVENANCE_NAME, SUMS_NAME}
+SAID = {
+    "name": "Debian's help",
+    "description": 'Help pages.\n\nIn *twenty* languages: a "quote", a # and a | too.',
+    "license": "cc-by-sa-4.0",
+    "creator": "person:Ada Lovelace",
+    "url": "https://example.org/help",
+    "date_published": "2026-11-30",
+    "citation": "@misc{help,\n  title = {Help}\n}",
+}
+
+
+@pytest.fixture(scope="module")
+def built(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of 150 documents in two splits and some shards."""
+    folder = tmp_path_factory.mktemp("built")
+    pq.write_table(pq.read_table(sample).slice(0, 150), folder / "help.parquet")
+    flags = ["--shard_tokens=20k", "--test_fraction=0.1", "--split_key=id"]
+    assert main(["build", f"--input={folder}/help.parquet", f"--output={folder}/out", *flags]) == 0
+    return folder / "out"
+
+
+@pytest.fixture
+def dataset(built: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(built, tmp_path / "out")
+
+
+@pytest.fixture
+def published(dataset: Path) -> Path:
+    """A copy that is published."""
+    assert fineshards.publish(dataset, **SAID).missing == []
+    return dataset
+
+
+def problems(folder: Path, **options: object) -> list[str]:
+    return fineshards.verify(folder, **options).problems
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def described(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in NAMES}
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def check_sums(folder: Path) -> int:
+    command = ["sha256sum", "--check", "--strict", "--quiet", SUMS_NAME]
+    return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode
+
+
+def test_it_writes_four_files_and_changes_no_other(built: Path, published: Path) -> None:
+    found = bytes_of(published)
+    new = found.keys() - bytes_of(built).keys()
+    assert new == NAMES
+    assert {name: found[name] for name in found.keys() - new} == bytes_of(built)
+    assert [path.name for path in published.iterdir() if path.name == "checkpoints"] == []
+    assert problems(published) == problems(published, sha256=True) == []
+
+
+def test_sha256sum_checks_every_file_of_the_dataset(built: Path, published: Path) -> None:
+    assert check_sums(published) == 0
+    listed = [line.split("  ")[1] for line in (published / SUMS_NAME).read_text().splitlines()]
+    assert listed == sorted(bytes_of(built))
+    shard = published / "train/train_0000.npy"
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    assert check_sums(published) == 1
+
+
+def test_mlcroissant_finds_nothing_to_say(
+    published: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        found = mlcroissant.Dataset(published / CROISSANT_NAME).metadata
+    assert caplog.messages == []
+    assert (found.ctx.issues.errors, found.ctx.issues.warnings) == (set(), set())
+    assert found.ctx.conforms_to.value == "http://mlcommons.org/croissant/1.1"
+    assert (found.name, found.version) == (SAID["name"], "1.0.0")
+    assert found.description.startswith(SAID["description"])
+    assert found.license == ["https://spdx.org/licenses/CC-BY-SA-4.0"]
+    assert [creator.name for creator in found.creators] == ["Ada Lovelace"]
+    assert (found.url, found.cite_as) == (SAID["url"], SAID["citation"])
+    assert f"{found.date_published:%Y-%m-%d}" == SAID["date_published"]
+    assert {"de", "en"} < set(found.in_language)
+    shards = [*(published / "test").iterdir(), *(published / "train").iterdir()]
+    more = ["metadata/manifest.json", "metadata/vocabulary.tiktoken", SUMS_NAME]
+    files = {(published / "metadata" / f.content_url).resolve(): f for f in found.file_objects}
+    assert set(files) == {path.resolve() for path in [*shards, *map(published.joinpath, more)]}
+    for path, file in files.items():
+        assert file.sha256 == sha256(path)
+        assert file.content_size == f"{path.stat().st_size} B"
+
+
+def test_mlcroissant_reads_the_documents(published: Path) -> None:
+    dataset = mlcroissant.Dataset(published / CROISSANT_NAME)
+    records = list(dataset.records("documents"))
+    tables = sorted((published / "metadata/documents").iterdir())
+    assert len(tables) > 3
+    expected = [
+        {"split": table.name.partition("_")[0], **row}
+        for table in tables
+        for row in pq.read_table(table).to_pylist()
+    ]
+    assert [
+        {
+            name.removeprefix("documents/"): value.decode() if isinstance(value, bytes) else value
+            for name, value in record.items()
+        }
+        for record in records
+    ] == expected
+    splits = [record["splits/name"] for record in dataset.records("splits")]
+    assert splits == ["test", "train"]
+
+
+def test_what_no_one_said_is_named(
+    dataset: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert main(["publish", str(dataset), "--creator=Debian", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["missing"] == ["license", "url", "date_published"]
+    assert main(["publish", str(dataset)]) == 0
+    assert capsys.readouterr().out.endswith("can say: --license, --url, --date_published\n")
+    with caplog.at_level(logging.WARNING):
+        found = mlcroissant.Dataset(dataset / CROISSANT_NAME).metadata
+    assert [type(creator).__name__ for creator in found.creators] == ["Organization"]
+    warned = re.findall(r"https://schema.org/(\w+)|/(citeAs)", "".join(found.ctx.issues.warnings))
+    assert {"".join(names) for names in warned} <= {"citeAs", "datePublished", "license"}
+    assert found.ctx.issues.errors == set()
+    assert problems(dataset) == []
+
+
+def test_the_hub_reads_the_card(published: Path) -> None:
+    card = DatasetCard((published / CARD_NAME).read_text())
+    data = card.data.to_dict()
+    assert data["license"] == "cc-by-sa-4.0"
+    assert data["pretty_name"] == SAID["name"]
+    assert data["size_categories"] == ["n<1K"]
+    assert data["viewer"] is False
+    (config,) = data["configs"]
+    for each in config["data_files"]:
+        found = {path.name for path in published.glob(each["path"])}
+        shards = {path.stem + ".parquet" for path in (published / each["split"]).iterdir()}
+        assert found == shards
+    assert card.text.count(SAID["description"]) == 1
+    totals = json.loads((published / "metadata/manifest.json").read_text())["splits"]
+    for split, counts in totals.items():
+        numbers = " | ".join(f"{counts[name]:,}" for name in ("shards", "documents", "tokens"))
+        assert f"| {split} | {numbers} |" in card.text
+    assert str(published) not in card.text
+
+
+def test_the_code_of_the_card_runs(published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(published)
+    names: dict[str, object] = {}
+    snippets = re.findall(r"```python\n(.*?)```", (published / CARD_NAME).read_text(), re.DOTALL)
+    assert len(snippets) == 2
+    for snippet in snippets:
+        exec(compile(snippet, CARD_NAME, "exec"), names)
+    assert len(names["tokens"]) > 0
+    assert names["batch"].shape == (8, 1025)
+    assert names["batch"].dtype == names["tokens"].dtype == np.uint32
+
+
+def test_the_provenance_is_an_in_toto_statement(built: Path, published: Path) -> None:
+    content = (published / PROVENANCE_NAME).read_text()
+    statement = json_format.Parse(content, statement_pb2.Statement())
+    Statement.copy_from_pb(statement).validate()
+    subjects = {each.name: each.digest["sha256"] for each in statement.subject}
+    assert subjects == {name: sha256(built / name) for name in bytes_of(built)}
+    found = json_format.ParseDict(json.loads(content)["predicate"], provenance_pb2.Provenance())
+    settings = json.loads((built / "metadata/manifest.json").read_text())["settings"]
+    parameters = json_format.MessageToDict(found.build_definition.external_parameters)
+    assert parameters["settings"]["shard_tokens"] == settings["shard_tokens"] == 20_000
+    *_, source, tokenizer = found.build_definition.resolved_dependencies
+    assert source.uri == (built.parent / "help.parquet").as_uri()
+    assert tokenizer.digest["sha256"] == sha256(built / "metadata/vocabulary.tiktoken")
+    assert found.run_details.builder.version["numpy"] == np.__version__
+
+
+def test_the_same_call_writes_the_same_bytes(published: Path, tmp_path: Path, built: Path) -> None:
+    first = described(published)
+    fineshards.publish(published)
+    assert described(published) == first
+    elsewhere = shutil.copytree(built, tmp_path / "another/place")
+    fineshards.publish(elsewhere, **SAID)
+    assert described(elsewhere) == first
+
+
+def test_what_was_said_is_remembered_and_can_be_taken_back(published: Path) -> None:
+    before = described(published)
+    fineshards.publish(published, license="", name="Other", description="")
+    now = json.loads((published / CROISSANT_NAME).read_text())
+    assert "license" not in now
+    assert (now["name"], now["creator"]["name"]) == ("Other", "Ada Lovelace")
+    assert "license" not in DatasetCard((published / CARD_NAME).read_text()).data.to_dict()
+    assert problems(published) == []
+    changed = {name: SAID[name] for name in ("license", "name", "description")}
+    fineshards.publish(published, **changed)
+    assert described(published) == before
+
+
+def test_an_owners_lines_of_the_card_are_kept(published: Path) -> None:
+    card = published / CARD_NAME
+    text = card.read_text()
+    edited = text.replace("\n---\n", "\ntags_of_mine: [a]\n---\nMine.\n", 1) + "Mine, too: Ä.\n"
+    card.write_text(edited)
+    assert problems(published) == []
+    fineshards.publish(published, name="Another")
+    now = card.read_text()
+    assert now == edited.replace(SAID["name"], "Another")
+    card.write_text(now.replace("| train |", "| training |"))
+    (problem,) = problems(published)
+    assert problem.startswith(f"the generated part of {CARD_NAME} is not what follows")
+    fineshards.publish(published)
+    assert card.read_text() == now
+
+
+def test_a_card_of_someones_own_is_left_alone(dataset: Path) -> None:
+    (dataset / CARD_NAME).write_bytes(b"# Mine \xe4\n")
+    assert problems(dataset) == []
+    assert fineshards.publish(dataset).own_card
+    assert (dataset / CARD_NAME).read_bytes() == b"# Mine \xe4\n"
+    assert problems(dataset, sha256=True) == []
+
+
+def test_overwrite_deletes_what_is_published_but_no_ones_own_lines(
+    published: Path, built: Path
+) -> None:
+    build = ["build", f"--input={built.parent}/help.parquet", f"--output={published}"]
+    assert main([*build, "--test_shards=0", "--shuffle_seed=3", "--overwrite"]) == 0
+    assert bytes_of(published).keys().isdisjoint(NAMES)
+    fineshards.publish(published)
+    dataset = mlcroissant.Dataset(published / CROISSANT_NAME)
+    hashes = {record["documents/text_hash"] for record in dataset.records("documents")}
+    (table,) = (published / "metadata/documents").iterdir()
+    assert hashes == {*pq.read_table(table)["text_hash"].to_pylist()}
+    assert [record["splits/name"] for record in dataset.records("splits")] == ["train"]
+    card = published / CARD_NAME
+    assert "- The documents are shuffled with the seed 3.\n" in card.read_text()
+    card.write_text(card.read_text() + "Mine.\n")
+    assert main([*build, "--shard_tokens=40k", "--overwrite"]) == 0
+    assert card.exists()
+    (problem,) = problems(published)
+    assert f"{CROISSANT_NAME} is missing" in problem
+    fineshards.publish(published)
+    assert problems(published) == []
+    assert card.read_text().endswith("Mine.\n")
+
+
+@pytest.mark.parametrize("name", [CROISSANT_NAME, PROVENANCE_NAME, SUMS_NAME])
+def test_verify_finds_published_files_that_are_missing_or_changed(
+    published: Path, name: str
+) -> None:
+    path = published / name
+    content = path.read_bytes()
+    for changed in (content + b"\n", content.replace(b"a", b"b", 1), b"", b"\xff[", b"[]"):
+        path.write_bytes(changed)
+        found = problems(published)
+        assert found
+        assert all(CROISSANT_NAME in each or name in each for each in found)
+    path.unlink()
+    (problem,) = problems(published)
+    assert problem.startswith(f"{name} is missing")
+    fineshards.publish(published, **SAID)
+    assert path.read_bytes() == content
+
+
+def test_tools_files_and_signatures_are_accepted(published: Path) -> None:
+    (published / ".gitattributes").write_text("*.npy filter=lfs\n")
+    (published / ".cache/huggingface").mkdir(parents=True)
+    (published / "metadata/provenance.json.sig").write_text("signed")
+    assert problems(published) == []
+    (published / "SHA256SUM").write_text("")
+    (problem,) = problems(published)
+    assert problem.startswith("SHA256SUM does not belong")
+
+
+def forged(content: bytes, header: int, limit: int) -> bytes:
+    """Other tokens with the same CRC-32C: flips the lowest bit of some, as linear algebra says."""
+    tokens = np.frombuffer(content, "<u4", offset=header).copy()
+    # An EOT must stay one, and no other token may become one.
+    places = np.flatnonzero(tokens < limit)[:33]
+    chosen: dict[int, tuple[int, int]] = {}
+    plain = crc32c(content)
+    for number, place in enumerate(places.tolist()):
+        flipped = tokens.copy()
+        flipped[place] ^= 1
+        difference, used = crc32c(content[:header] + flipped.tobytes()) ^ plain, 1 << number
+        while difference and difference.bit_length() in chosen:
+            other, with_others = chosen[difference.bit_length()]
+            difference, used = difference ^ other, used ^ with_others
+        if not difference:
+            tokens[[p for n, p in enumerate(places) if used >> n & 1]] ^= 1
+            return content[:header] + tokens.tobytes()
+        chosen[difference.bit_length()] = difference, used
+    raise AssertionError("33 differences of 32 bits are dependent")
+
+
+def test_sha256_finds_what_no_crc_can(published: Path) -> None:
+    shard = published / "train/train_0000.npy"
+    content = shard.read_bytes()
+    shard.write_bytes(forged(content, 128, 100_000))
+    assert shard.read_bytes() != content
+    assert problems(published) == []
+    (problem,) = problems(published, sha256=True)
+    assert problem.startswith("train/train_0000.npy has SHA-256 ")
+    assert check_sums(published) == 1
+
+
+def test_a_damaged_dataset_is_not_published(dataset: Path) -> None:
+    table = dataset / "metadata/documents/train_0000.parquet"
+    content = bytearray(table.read_bytes())
+    content[100] ^= 1
+    table.write_bytes(content)
+    with pytest.raises(OutputError, match=r"train_0000\.parquet is not what the manifest says"):
+        fineshards.publish(dataset)
+    assert not (dataset / SUMS_NAME).exists()
+
+
+@pytest.mark.parametrize(
+    ("flag", "says"),
+    [
+        ("--license=CC-BY-5.0", "not an SPDX identifier"),
+        ("--license=MIT OR Apache-2.0", "not an SPDX identifier"),
+        ("--license=LicenseRef-Own", "not an SPDX identifier"),
+        ("--url=example.org", "not the URL of a page"),
+        ("--date_published=30.11.2026", "not a day"),
+        ("--date_published=2026-02-30", "not a day"),
+        ("--creator=person:", "no name"),
+        ("--name=a\nb", "one line"),
+        ("--description=<!-- End of what is generated. -->", "begins a comment"),
+    ],
+)
+def test_what_cannot_be_published_is_refused(
+    dataset: Path, capsys: pytest.CaptureFixture[str], flag: str, says: str
+) -> None:
+    assert main(["publish", str(dataset), flag]) == 2
+    message = capsys.readouterr().err
+    assert says in message
+    assert len(message.strip().splitlines()) == 1
+    assert not (dataset / CROISSANT_NAME).exists()
+
+
+def test_only_a_finished_dataset_is_published(dataset: Path, tmp_path: Path) -> None:
+    for command in (fineshards.publish, lambda folder: fineshards.verify(folder, sha256=True)):
+        with pytest.raises(OutputError, match="holds no finished dataset"):
+            command(tmp_path)
+    (dataset / "metadata/generations").mkdir()
+    (dataset / "metadata/generations/0002.job.json").write_text("{}")
+    with pytest.raises(OutputError, match="generation 2 is being made"):
+        fineshards.publish(dataset)
+
+
+def test_sha256_needs_sums(dataset: Path) -> None:
+    with pytest.raises(UsageError, match="Write it with fineshards publish"):
+        fineshards.verify(dataset, sha256=True)
+    with pytest.raises(UsageError, match="latest generation"):
+        fineshards.verify(dataset, sha256=True, generation=1)
+
+
+def test_the_page_runs_as_written(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its commands in order, but for those of the hub; then its programs."""
+    text = re.sub(r"```python\n.*?```", "", PAGE, flags=re.DOTALL).replace("\\\n", "")
+    lines = re.findall(r"^    ((?!hf ).+)$", text, re.MULTILINE)
+    assert len(lines) == 9
+    monkeypatch.chdir(tmp_path)
+    for line in lines:
+        command, *arguments = shlex.split(line)
+        if command == "fineshards":
+            assert main(arguments) == 0, line
+        else:
+            done = subprocess.run(["bash", "-c", line], capture_output=True, check=False)
+            assert done.returncode == 0, (line, done.stderr)
+    statement = dataset / PROVENANCE_NAME
+    statement.write_bytes(statement.read_bytes() + b" ")
+    (check,) = (line for line in lines if "-Y verify" in line)
+    assert subprocess.run(["bash", "-c", check], capture_output=True, check=False).returncode != 0
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    names: dict[str, object] = {}
+    programs = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert len(programs) == 2
+    for program in programs:
+        exec(compile(program, "publishing.md", "exec"), names)
+    rows = [pq.read_table(table).num_rows for table in dataset.glob("metadata/documents/train*")]
+    assert names["documents"].num_rows == sum(rows)
+
+
+@pytest.mark.growing
+def test_a_dataset_that_has_changed_is_published_again(
+    published: Path, tmp_path: Path, sample: Path, built: Path
+) -> None:
+    more = tmp_path / "more.parquet"
+    pq.write_table(pq.read_table(sample).slice(150, 30), more)
+    versions = ["1.0.0"]
+    fineshards.append(published, input=more)
+    for change in (None, ["redact", str(published), "--documents", "3"]):
+        if change is not None:
+            assert main(change) == 0
+        (problem,) = problems(published)
+        assert problem.startswith(f"{SUMS_NAME} is of another state of the dataset")
+        assert problem.endswith("Run fineshards publish again.")
+        assert problems(published, generation=1) == []
+        assert fineshards.publish(published).missing == []
+        assert problems(published, sha256=True) == []
+        assert check_sums(published) == 0
+        content = json.loads((published / CROISSANT_NAME).read_text())
+        assert content["name"] == SAID["name"]
+        versions.append(content["version"])
+    assert versions == ["1.0.0", "1.1.0", "2.0.0"]
+    lost = published / "train/train_0001.npy"
+    lost.unlink()
+    assert main(["repair", str(published)]) == 0
+    assert problems(published, sha256=True) == []
+
+
+@pytest.mark.cloud
+def test_stores_hold_what_a_disk_holds(either, published: Path, built: Path) -> None:
+    storage = open_storage(f"{either.scheme}://data/out")
+    for name, content in bytes_of(built).items():
+        storage.write(name, content)
+    for _ in range(2):
+        fineshards.publish(storage.root, **SAID)
+        assert {name: storage.read(name) for name in described(published)} == described(published)
+    fineshards.publish(storage.root, name="Another")
+    assert fineshards.verify(storage.root, sha256=True).problems == []
+
+
+@pytest.mark.parametrize("name", sorted({*licenses._HUB, *licenses._HUB_FAMILIES.values()}))
+def test_every_license_of_the_hub_is_found_by_its_spdx_identifier(name: str) -> None:
+    spdx = {family: spdx for spdx, family in licenses._HUB_FAMILIES.items()}.get(name, name)
+    assert licenses.hub_fields(licenses.license_url(spdx)) == {"license": name}
+
+
+def test_other_licenses_are_named_with_a_link() -> None:
+    url = licenses.license_url("CC-BY-ND-3.0")
+    assert licenses.hub_fields(url) == {
+        "license": "other",
+        "license_name": "CC-BY-ND-3.0",
+        "license_link": "https://spdx.org/licenses/CC-BY-ND-3.0",
+    }
+
+
+def test_a_dataset_of_the_hub_is_named_with_its_commit(built: Path) -> None:
+    manifest = Manifest.load_finished(open_storage(str(built)))
+    names = ("dataset", "config", "split", "commit")
+    origin = dict(zip(names, ("Owner/web", "10BT", "train", "c0ffee"), strict=True))
+    later = {f"{name} of generation 2": value for name, value in origin.items()}
+    later["commit of generation 2"] = "decaf"
+    more = replace(manifest.files[0], index=1, path="hf://datasets/Owner/web@decaf/a.parquet")
+    grown = replace(
+        manifest,
+        origin=(*origin.items(), *later.items()),
+        files=(*manifest.files, more),
+        generations=(Generation(1), Generation(1)),
+    )
+    assert facts.default_name(grown) == "web-10BT-cl100k_base"
+    assert facts.inputs(grown) == [
+        "Owner/web, config 10BT, split train, commit c0ffee",
+        "Owner/web, config 10BT, split train, commit decaf",
+    ]

@@ -1,0 +1,381 @@
+"""Reports: their numbers are those of the files, and their bytes depend on the dataset alone."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from lxml import html
+from support import growing
+from support.faulty_proxy import Proxy
+from support.hostile import documents
+from support.hostile_rows import ATTACK, write_hostile_input
+from support.oracle import EOT
+from support.token_files import made_up, with_eots, write_megatron
+from support.tokenizer_files import path_of
+
+import fineshards
+from fineshards.encoders.encoder import Encoder
+from fineshards.encoders.loading import load_reference
+from fineshards.errors import OutputError, UsageError
+from fineshards.pages import lengths, report_contents, shown_document
+from fineshards.pages.loading_snippets import loading_snippets
+from fineshards.pages.markup import asset
+from fineshards.pages.shown_document import token_spans
+from fineshards.pipeline.cli import main
+from fineshards.shards.dataset import Dataset
+from fineshards.shards.manifest import Manifest
+from fineshards.storage.base import open_storage
+
+FLAGS = ["--shard_tokens=700", "--block_bytes=1"]
+BEGIN, END = "<!-- verification -->", "<!-- end of verification -->"
+
+
+def two_files(folder: Path, *flags: str) -> None:
+    rows = growing.made_up_rows(3, 60)
+    files = [
+        growing.write_rows(folder / f"{n}.parquet", rows[n * 30 : n * 30 + 30]) for n in range(2)
+    ]
+    growing.build(folder / "out", *files, *FLAGS, *flags)
+
+
+def grow_and_redact(folder: Path) -> None:
+    rows = growing.made_up_rows(5, 60)
+    first, second = (
+        growing.write_rows(folder / f"{n}.parquet", rows[n * 30 : n * 30 + 30]) for n in range(2)
+    )
+    growing.build(folder / "out", first, *FLAGS, "--test_fraction=0.3")
+    growing.append(folder / "out", second)
+    assert main(["redact", str(folder / "out"), "--documents", "3", "4"]) == 0
+
+
+def take_tokens(folder: Path) -> None:
+    """One document in test, so that the last of test has the number of the first of train."""
+    bodies = made_up(5, 40)
+    train = write_megatron(folder / "train", with_eots(bodies, EOT, "end"))
+    test = write_megatron(folder / "test", with_eots(bodies[:1], EOT, "end"))
+    given = ["--from=megatron", "--eot_side=end", "--tokenizer=cl100k_base", "--shard_tokens=700"]
+    given += [f"--input={train}", f"--test_input={test}", f"--output={folder}/out"]
+    assert main(["import", *given]) == 0
+
+
+KINDS: dict[str, Callable[[Path], None]] = {
+    "by document": lambda folder: two_files(folder, "--test_fraction=0.3"),
+    "first shards are test": lambda folder: two_files(folder, "--test_shards=3"),
+    "no test": lambda folder: two_files(folder, "--test_fraction=0"),
+    "shuffled uint16": lambda folder: two_files(
+        folder,
+        "--shuffle_seed=5",
+        "--dtype=uint16",
+        f"--tokenizer={path_of('gpt2')}",
+        "--statistics",
+    ),
+    "grown and redacted": grow_and_redact,
+    "imported": take_tokens,
+}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Datasets by kind, each built once."""
+    found: dict[str, Path] = {}
+
+    def build(kind: str) -> Path:
+        if kind not in found:
+            folder = tmp_path_factory.mktemp("report")
+            KINDS[kind](folder)
+            found[kind] = folder / "out"
+        return found[kind]
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset with a recipe, in whose every text, name and path is an attack."""
+    folder = tmp_path_factory.mktemp("hostile")
+    source = write_hostile_input(folder / "in<put>")
+    given = [f"--input={source}/*.jsonl", f"--output={folder}/out", "--shard_tokens=5000"]
+    assert main(["build", *given, f"--recipe={source}/recipe.toml"]) == 0
+    return folder / "out"
+
+
+def written(dataset: Path | str, output: Path, **flags: object) -> bytes:
+    fineshards.report(dataset, output=output, **flags)
+    return output.read_bytes()
+
+
+def rows_of(page: html.HtmlElement, section: str, number: int = 0) -> list[list[str]]:
+    """The cells of a table of a section, without the separators of thousands."""
+    table = page.get_element_by_id(section).findall(".//table")[number]
+    return [
+        [cell.text_content().replace(",", "") for cell in row]
+        for row in table.findall(".//tbody/tr")
+    ]
+
+
+def lengths_in_tables(dataset: Path, one_stream: bool) -> list[int]:
+    """The lengths of all documents, added up over the pieces in the document tables."""
+    found: Counter[tuple[str, int]] = Counter()
+    for path in (dataset / "metadata/documents").glob("*.parquet"):
+        split = "all" if one_stream else path.name.partition("_")[0]
+        for row in pq.read_table(path, columns=["document", "length"]).to_pylist():
+            found[split, row["document"]] += row["length"]
+    return sorted(found.values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_numbers_are_those_of_the_files(
+    built: Callable[[str], Path], kind: str, tmp_path: Path
+) -> None:
+    dataset = built(kind)
+    page = html.fromstring(written(dataset, tmp_path / "report.html"))
+    shards = {
+        path.relative_to(dataset).as_posix(): np.load(path)
+        for split in ("test", "train")
+        for path in sorted((dataset / split).glob("*.npy"))
+    }
+    assert [row[:2] for row in rows_of(page, "shards")] == [
+        [name, str(len(tokens))] for name, tokens in shards.items()
+    ]
+    for row in rows_of(page, "shards"):
+        table = f"metadata/documents/{Path(row[0]).stem}.parquet"
+        for name, size, checksum in ((row[0], *row[3:5]), (table, *row[5:7])):
+            content = (dataset / name).read_bytes()
+            crc = google_crc32c.value(content).to_bytes(4, "big")
+            assert (size, checksum) == (str(len(content)), base64.b64encode(crc).decode())
+    found = lengths_in_tables(dataset, kind == "first shards are test")
+    for split, *row in rows_of(page, "splits"):
+        tokens = [len(each) for name, each in shards.items() if name.startswith(split)]
+        assert (row[2], row[4]) == (str(sum(tokens)), str(len(tokens)))
+    assert sum(int(row[1]) for row in rows_of(page, "splits")) == len(found)
+    figures = dict(
+        zip(*(page.xpath(f"//header//{each}/text()") for each in ("dt", "dd")), strict=True)
+    )
+    assert figures["Documents"] == f"{len(found):,}"
+    assert figures["Tokens"] == f"{sum(found):,}"
+    assert figures["EOT tokens"] == f"{100 * len(found) / sum(found):.2f} %"
+    *_, last = fits = rows_of(page, "lengths")
+    for length, count, _, tokens, _ in fits:
+        fitting = [each for each in found if each <= int(length)]
+        assert (int(count), int(tokens)) == (len(fitting), sum(fitting))
+    assert int(last[1]) == len(found)
+    for bin_, count, _, tokens, _ in rows_of(page, "lengths", 1):
+        first, _, most = bin_.partition(" to ")
+        inside = [each for each in found if int(first) <= each <= int(most)]
+        assert (int(count), int(tokens)) == (len(inside), sum(inside))
+    assert sum(int(row[1]) for row in rows_of(page, "lengths", 1)) == len(found)
+    by_file = [row[2:4] for row in rows_of(page, "sources")]
+    assert sum(int(count) for count, _ in by_file) == len(found)
+    assert sum(int(tokens) for _, tokens in by_file) == sum(found)
+    generations = kind == "grown and redacted"
+    assert bool(page.xpath("//section[@id='generations']")) == generations
+    if generations:
+        assert [row[-1] for row in rows_of(page, "generations")] == ["0", "0", "2"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_elsewhere_has_the_same_report(
+    built: Callable[[str], Path], kind: str, tmp_path: Path
+) -> None:
+    page = written(built(kind), tmp_path / "report.html")
+    copy = shutil.copytree(built(kind), tmp_path / "another name")
+    assert written(copy, tmp_path / "again.html") == page
+    assert str(built(kind)).encode() not in page
+
+
+def test_an_earlier_generation_has_the_report_that_it_had(tmp_path: Path) -> None:
+    rows = growing.made_up_rows(6, 30)
+    first, second = (
+        growing.write_rows(tmp_path / f"{n}.jsonl", rows[n * 15 : n * 15 + 15]) for n in range(2)
+    )
+    growing.build(tmp_path / "out", first, *FLAGS, "--test_fraction=0.3")
+    before = written(tmp_path / "out", tmp_path / "before.html")
+    growing.append(tmp_path / "out", second)
+    assert written(tmp_path / "out", tmp_path / "after.html", generation=1) == before
+    assert written(tmp_path / "out", tmp_path / "after.html") != before
+
+
+def test_what_verify_finds_is_said_apart_from_the_rest(
+    built: Callable[[str], Path], tmp_path: Path, monkeypatch, capsys
+) -> None:
+    dataset = shutil.copytree(built("by document"), tmp_path / "mine")
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", "mine"]) == 0
+    without = (tmp_path / "mine-report.html").read_text()
+    assert main(["report", "mine", "--verify"]) == 0
+    verified = (tmp_path / "mine-report.html").read_text()
+    assert "verified" in capsys.readouterr().out.splitlines()
+    before, _, rest = without.partition(BEGIN)
+    assert verified.partition(BEGIN)[0] == before
+    assert verified.partition(END)[2] == rest.partition(END)[2]
+    assert "did not verify" in rest
+    section = verified.partition(BEGIN)[2].partition(END)[0]
+    assert "(UTC), by fineshards " in section
+    shard = next((dataset / "train").iterdir())
+    shard.write_bytes(shard.read_bytes()[:-1])
+    assert main(["report", "mine", "--verify"]) == 1
+    assert shard.name in (tmp_path / "mine-report.html").read_text().partition(BEGIN)[2]
+    assert f"  {shard.relative_to(dataset)}" in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "mine-report.html"]
+
+
+def test_what_the_recipe_dropped_is_counted_and_shown_beside_witnesses(
+    hostile: Path, tmp_path: Path
+) -> None:
+    first = written(hostile, tmp_path / "report.html")
+    page = html.fromstring(first)
+    dropped: Counter[int] = Counter()
+    for path in (hostile / "metadata/decisions").iterdir():
+        dropped.update(pq.read_table(path)["step"].to_pylist())
+    assert [int(row[2]) for row in rows_of(page, "recipe")] == [dropped[0], dropped[1]]
+    assert rows_of(page, "recipe")[-1][4] == page.xpath("//header//dd")[1].text_content()
+    texts = [each.text_content() for each in page.xpath("//section[@id='recipe']//blockquote")]
+    assert "<p>" in texts
+    assert texts[-1] == texts[-2]  # a document and the one that it repeats
+    moved = (hostile.parent / "in<put>").rename(tmp_path / "gone")
+    try:
+        again = html.fromstring(written(hostile, tmp_path / "again.html"))
+    finally:
+        moved.rename(hostile.parent / "in<put>")
+    assert again.xpath("//section[@id='recipe']//blockquote") == []
+    assert "cannot be read here any more" in again.get_element_by_id("recipe").text_content()
+    assert rows_of(again, "recipe") == rows_of(page, "recipe")
+    assert written(hostile, tmp_path / "again.html") == first
+
+
+def test_nothing_from_data_becomes_markup(hostile: Path, tmp_path: Path) -> None:
+    page = html.fromstring(written(hostile, tmp_path / "report.html"))
+    (script,) = page.iter("script")
+    assert script.text == asset("page.js")
+    allowed = {"class", "id", "role", "dir", "tabindex", "scope", "href", "viewbox", "x", "y"}
+    allowed |= {"x1", "x2", "y1", "y2", "width", "height", "rx", "fill", "preserveaspectratio"}
+    body = page.find("body")
+    for element in body.iter():
+        if isinstance(element.tag, str):
+            assert element.tag not in ("img", "i", "link", "style", "iframe")
+            names = {name for name in element.attrib if not name.startswith(("aria-", "data-"))}
+            assert names - allowed <= {"text-anchor", "dominant-baseline"}
+    links = body.xpath("//a/@href")
+    assert all(link.startswith("#") for link in links)
+    seen = body.text_content()
+    assert ATTACK in seen
+    assert "\\x1b[2J" in seen
+    assert not set(seen) & set("\x00\x1b\x07\u202e\u2028")
+
+
+def test_a_tokenizer_that_cannot_be_loaded_leaves_the_ids(
+    built: Callable[[str], Path], tmp_path: Path
+) -> None:
+    dataset = shutil.copytree(built("by document"), tmp_path / "out")
+    (dataset / "metadata/vocabulary.tiktoken").write_bytes(b"IQ== 0\n")
+    page = html.fromstring(written(dataset, tmp_path / "report.html"))
+    opened = Dataset.open(open_storage(str(dataset)))
+    shown = shown_document.show_tokens(opened)
+    assert shown is not None
+    tokens = opened.document(shown.number).tokens.tolist()
+    spans = page.xpath("//div[contains(@class, 'tokens')]/span")
+    assert [span.text for span in spans] == ["EOT", *map(str, tokens[1 : len(spans)])]
+    assert "cannot be loaded here" in page.get_element_by_id("document").text_content()
+
+
+@pytest.mark.parametrize("kind", ["by document", "shuffled uint16"])
+def test_tokens_are_shown_with_the_text_that_they_have(
+    built: Callable[[str], Path], kind: str
+) -> None:
+    opened = Dataset.open(open_storage(str(built(kind))))
+    encoder: Encoder = load_reference(opened.manifest.settings.tokenizer, opened.storage)
+    batch = encoder.encode(documents(seed=3, count=60))
+    for number in range(60):
+        ids = batch.document(number)[1:].tolist()
+        spans = token_spans(encoder, ids)
+        assert [token for span in spans for token in span.ids] == ids
+        text = "".join(span.text for span in spans)
+        assert text == encoder.decode(batch.document(number))
+
+
+def test_lists_end_and_say_so(
+    built: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = built("by document")
+    whole = Manifest.load_finished(open_storage(str(dataset)))
+    monkeypatch.setattr(report_contents, "MOST_SHARDS", 4)
+    monkeypatch.setattr(report_contents, "MOST_FILES", 1)
+    monkeypatch.setattr(lengths, "MOST_TABLES", 3)
+    page = html.fromstring(written(dataset, tmp_path / "report.html"))
+    names = [shard.name for shard in whole.shards]
+    assert len(names) > 6
+    assert [row[0] for row in rows_of(page, "shards")] == [*names[:2], *names[-2:]]
+    assert "shown are the first 2 and the last 2" in page.get_element_by_id("shards").text_content()
+    assert len(rows_of(page, "sources")) == 1
+    assert "shown are the 1 with the most" in page.get_element_by_id("sources").text_content()
+    said = page.get_element_by_id("lengths").text_content()
+    assert f"in 3 of the {len(names)} shards, which a hash chose" in said
+    opened = Dataset.open(open_storage(str(dataset)))
+    sample, every = lengths.lengths_of(opened), lengths_in_tables(dataset, one_stream=False)
+    assert 0 < sample.documents < len(every)
+    assert {sample.shortest, sample.median, sample.longest} <= set(every)
+
+
+@pytest.mark.parametrize("kind", ["by document", "first shards are test", "grown and redacted"])
+def test_its_code_loads_the_dataset(
+    built: Callable[[str], Path], kind: str, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.chdir(built(kind))
+    manifest = Manifest.load_finished(open_storage("."))
+    for name, code in loading_snippets(manifest):
+        if name == "PyTorch":  # which this environment does not have
+            continue
+        found: dict[str, object] = {}
+        exec(compile(code, name, "exec"), found)
+        if "batch" in found:
+            dtype, shape = code.partition("# ")[2].splitlines()[0].split(", ", 1)
+            assert (str(found["batch"].dtype), f"shape {found['batch'].shape}") == (dtype, shape)
+            assert found["inputs"].shape == found["targets"].shape
+        else:
+            printed = capsys.readouterr().out.strip()
+            assert printed == code.rpartition("# ")[2].strip()
+
+
+def test_places_that_a_report_cannot_be_in_are_refused(
+    built: Callable[[str], Path], tmp_path: Path, capsys
+) -> None:
+    dataset = built("no test")
+    for place in (dataset / "report.html", dataset / "train/report.html"):
+        with pytest.raises(UsageError, match="is in the dataset's folder, where verify allows no"):
+            fineshards.report(dataset, output=place)
+    with pytest.raises(UsageError, match="is a folder"):
+        fineshards.report(dataset, output=tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match=r"file/x\.html cannot be written: "):
+        fineshards.report(dataset, output=tmp_path / "file/x.html")
+    assert main(["report", str(tmp_path)]) == 1
+    assert "holds no finished dataset" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["file"]
+    assert main(["verify", str(dataset)]) == 0
+
+
+@pytest.mark.cloud
+def test_a_report_from_gs_and_on_gs_has_the_bytes_of_a_local_one(
+    built: Callable[[str], Path], cloud: Proxy, tmp_path: Path
+) -> None:
+    dataset = built("by document")
+    storage = open_storage("gs://data/deep/name")
+    for path in dataset.rglob("*"):
+        if path.is_file():
+            storage.write(path.relative_to(dataset).as_posix(), path.read_bytes())
+    page = written(dataset, tmp_path / "local.html")
+    assert written("gs://data/deep/name", tmp_path / "far.html") == page
+    for _ in range(2):
+        fineshards.report("gs://data/deep/name", output="gs://data/reports/x.html")
+        assert cloud.content("data", "reports/x.html") == page
+    with pytest.raises(UsageError, match="is in the dataset's folder"):
+        fineshards.report("gs://data/deep/name", output="gs://data/deep/name/x.html")
