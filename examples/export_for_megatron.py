@@ -61,7 +61,9 @@ for name, link in {"copied": False, "linked": True}.items():
     except ImportError:
         print("  megatron-core is not installed: pip install megatron-core")
     else:
-        assert (IndexedDataset(str(folder / "train_0000"))[1] == tokens).all()
+        # The documents are views of a mapped file, which is closed with the reader.
+        reader = IndexedDataset(str(folder / "train_0000"))
+        assert (reader[1] == tokens).all()
         print("  megatron-core reads the same tokens")
 
 # 5. The lines for Megatron's command. The vocabulary size is that of the dataset's tokenizer.

@@ -2,6 +2,8 @@
 
 pip install 'fineshards[build,torch]'
 python examples/train_small_gpt.py
+
+Stop it at any time: the same command continues after the last checkpoint. It needs about a minute.
 """
 
 import argparse

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from fineshards.errors import OutputError, UsageError
 from fineshards.exports.record import EXPORT_NAME
 from fineshards.publishing.dataset_card import is_generated
-from fineshards.publishing.names import CARD_NAME, PUBLISHED
+from fineshards.publishing.names import CARD_NAME, PROVENANCE_NAME, PUBLISHED, is_signature
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
@@ -168,6 +168,8 @@ def _clear(storage: Storage, check: Callable[[], object]) -> None:
     for folder in (*SPLITS, CHECKPOINTS, *lists, DECISIONS_FOLDER, KEYS_FOLDER):
         storage.delete_folder(folder, check)
     for name in (*TOKENIZER_FILES.values(), statistics_name(1), *PUBLISHED):
+        storage.delete(name, check)
+    for name in filter(is_signature, [*storage.names(PROVENANCE_NAME)]):
         storage.delete(name, check)
     card = storage.read_if_there(CARD_NAME)
     if card is not None and is_generated(card):

@@ -9,7 +9,7 @@ from fineshards.pages.markup import Html, joined, tag
 
 # Of a histogram, in units of its view box.
 _WIDTH, _HEIGHT = 760, 280
-_LEFT, _RIGHT, _TOP, _BOTTOM = 48, 12, 34, 54
+_LEFT, _RIGHT, _TOP, _BOTTOM = 48, 12, 34, 50
 # Labels below the axis that fit beside each other.
 _MOST_TICKS = 12
 

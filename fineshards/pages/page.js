@@ -37,7 +37,10 @@ bubble.setAttribute("role", "tooltip");
 bubble.hidden = true;
 document.body.append(bubble);
 
+let shown = null;
+
 function show(element) {
+  shown = element;
   bubble.textContent = element.dataset.says;
   bubble.hidden = false;
   const box = element.getBoundingClientRect();
@@ -49,6 +52,7 @@ function show(element) {
 }
 
 function hide() {
+  shown = null;
   bubble.hidden = true;
 }
 
@@ -74,7 +78,10 @@ for (const group of document.querySelectorAll("[data-walk]")) {
     stops[to].focus();
   });
 }
-addEventListener("scroll", hide, { passive: true });
+// A bubble goes with what has the focus, which may have scrolled into view, and not with the pointer.
+addEventListener("scroll", () => (shown && shown === document.activeElement ? show(shown) : hide()), {
+  passive: true,
+});
 
 // A button on each snippet, where the browser lets a page copy.
 if (navigator.clipboard) {

@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
-from fineshards.errors import OutputError
+from fineshards.errors import OutputError, UsageError
 from fineshards.publishing import facts, sums
 from fineshards.publishing.description import PERSON, Description
 from fineshards.publishing.names import CROISSANT_NAME, SUMS_NAME
@@ -23,7 +24,7 @@ from fineshards.shards.documents import table_schema
 from fineshards.shards.job import TIKTOKEN
 from fineshards.shards.layout import SPLITS
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
-from fineshards.shards.records import JSON_ERRORS
+from fineshards.shards.records import JSON_ERRORS, as_text
 
 _CONFORMS_TO = (
     "http://mlcommons.org/croissant/1.1",
@@ -116,24 +117,24 @@ def said_in(content: bytes, manifest: Manifest) -> Description:
     """
     try:
         fields = json.loads(content)
-        creator = fields.get("creator") or {}
+        creator = fields.get("creator", {})
         prefix = PERSON if creator.get("@type") == "sc:Person" else ""
         found = Description(
-            name="" if fields["name"] == facts.default_name(manifest) else fields["name"],
+            name=as_text(fields["name"]),
             # The last paragraph is not the owner's.
-            description=fields["description"].rpartition("\n\n")[0],
-            license=fields.get("license", ""),
-            creator=prefix + creator.get("name", ""),
-            url=fields.get("url", ""),
-            date_published=fields.get("datePublished", ""),
-            citation=fields.get("citeAs", ""),
+            description=as_text(fields["description"]).rpartition("\n\n")[0],
+            license=as_text(fields.get("license", "")),
+            creator=prefix + as_text(creator.get("name", "")),
+            url=as_text(fields.get("url", "")),
+            date_published=as_text(fields.get("datePublished", "")),
+            citation=as_text(fields.get("citeAs", "")),
         )
         found.check()
-    except JSON_ERRORS as error:
+    except (UsageError, *JSON_ERRORS) as error:
         raise OutputError(
             f"{CROISSANT_NAME} is damaged. Delete it, and run fineshards publish with its flags."
         ) from error
-    return found
+    return replace(found, name="") if found.name == facts.default_name(manifest) else found
 
 
 def _creator(text: str) -> dict[str, str]:

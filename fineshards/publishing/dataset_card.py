@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterable
 from itertools import takewhile
 from typing import Any
 
@@ -16,7 +17,7 @@ from fineshards.printable import printable
 from fineshards.publishing import facts
 from fineshards.publishing.description import PERSON, Description
 from fineshards.publishing.licenses import hub_fields
-from fineshards.publishing.names import PROVENANCE_NAME
+from fineshards.publishing.names import PROVENANCE_NAME, SUMS_NAME
 from fineshards.shards.layout import SPLITS
 from fineshards.shards.manifest import Manifest
 
@@ -104,100 +105,93 @@ def size_category(documents: int) -> str:
 
 
 def _text(manifest: Manifest, said: Description) -> str:
-    return "\n".join(_lines(manifest, said)) + "\n"
-
-
-def _lines(manifest: Manifest, said: Description) -> Iterator[str]:
-    settings, splits = manifest.settings, manifest.splits()
-    yield f"# {printable(said.name or facts.default_name(manifest))}"
-    yield ""
-    if said.description:
-        yield said.description
-        yield ""
-    yield facts.in_short(manifest)
-    yield ""
-    yield "| split | shards | documents | tokens |"
-    yield "|---|--:|--:|--:|"
-    for split, counts in splits.items():
-        shards, documents, tokens = counts["shards"], counts["documents"], counts["tokens"]
-        yield f"| {split} | {shards:,} | {documents:,} | {tokens:,} |"
-    yield ""
-    tokenizer = settings.tokenizer
-    yield (
-        f"A shard is a NumPy array of {settings.dtype}. Each document begins with the end-of-text "
-        f"token, {tokenizer.eot}. The tokenizer is in {_code(tokenizer.file)}."
+    settings = manifest.settings
+    about = [said.description] if said.description else []
+    rows = (
+        f"| {split} | {each['shards']:,} | {each['documents']:,} | {each['tokens']:,} |"
+        for split, each in manifest.splits().items()
     )
-    yield ""
-    yield "## Load"
-    yield ""
-    yield "With NumPy:"
-    yield ""
-    yield "```python"
-    yield "import numpy as np"
-    yield ""
-    yield f'tokens = np.load("{manifest.shards[-1].name}", mmap_mode="r")'
-    yield "```"
-    yield ""
-    yield "With fineshards, as batches that are shuffled and can be resumed:"
-    yield ""
-    yield "```python"
-    yield "from fineshards import BatchLoader, TokenDataset"
-    yield ""
-    yield 'dataset = TokenDataset(".", sequence_length=1024)'
-    yield f"batch = next(BatchLoader(dataset, batch_size=8, seed=1))  # {settings.dtype}, (8, 1025)"
-    yield "```"
-    yield ""
-    yield (
-        "`datasets` cannot read the shards. Its config `documents` has the documents' places, ids "
-        "and sources."
-    )
-    yield ""
-    yield "## Check"
-    yield ""
-    yield "    sha256sum --check --quiet SHA256SUMS"
-    yield "    fineshards verify ."
-    yield ""
-    yield "## How it was made"
-    yield ""
-    for line in facts.inputs(manifest):
-        yield f"- Input: {_code(line)}."
-    for line in facts.steps(manifest):
-        yield f"- {printable(line)}"
-    yield ""
-    yield (
-        f"{_code(PROVENANCE_NAME)} has all sources, settings and versions. fineshards "
-        f"{manifest.versions['fineshards']} made these files; the same sources, settings and "
-        "versions give the same bytes."
-    )
-    yield ""
-    yield "## Limits"
-    yield ""
-    for line in facts.limits(manifest):
-        yield f"- {line}"
-    if not said.license:
-        yield "- No license is stated here."
-    yield from _made_by(said)
+    made = [f"Input: {_code(line)}." for line in facts.inputs(manifest)]
+    made += map(printable, facts.steps(manifest))
+    limits = list(facts.limits(manifest)) + ["No license is stated here."] * (not said.license)
+    return f"""\
+# {printable(said.name or facts.default_name(manifest))}
+
+{_paragraphs([*about, facts.in_short(manifest)])}
+
+| split | shards | documents | tokens |
+|---|--:|--:|--:|
+{_lines(rows)}
+
+A shard is a NumPy array of {settings.dtype}. Each document begins with the end-of-text token, \
+{settings.tokenizer.eot}. The tokenizer is in {_code(settings.tokenizer.file)}.
+
+## Load
+
+With NumPy:
+
+```python
+import numpy as np
+
+tokens = np.load("{manifest.shards[-1].name}", mmap_mode="r")
+```
+
+With fineshards, as batches that are shuffled and can be resumed:
+
+```python
+from fineshards import BatchLoader, TokenDataset
+
+dataset = TokenDataset(".", sequence_length=1024)
+batch = next(BatchLoader(dataset, batch_size=8, seed=1))  # {settings.dtype}, (8, 1025)
+```
+
+`datasets` cannot read the shards. Its config `documents` has the documents' places, ids and \
+sources.
+
+## Check
+
+    sha256sum --check --quiet {SUMS_NAME}
+    fineshards verify .
+
+## How it was made
+
+{_bullets(made)}
+
+{_code(PROVENANCE_NAME)} has all sources, settings and versions. fineshards \
+{manifest.versions["fineshards"]} made these files; the same sources, settings and versions give \
+the same bytes.
+
+## Limits
+
+{_bullets(limits)}
+{_about(said)}"""
 
 
-def _made_by(said: Description) -> Iterator[str]:
+def _about(said: Description) -> str:
+    """Who made a dataset, and how to cite it; nothing where nothing was said."""
     links = {"License": said.license, "Page": said.url}
     facts_said = {
         "Creator": said.creator.removeprefix(PERSON).strip(),
         "Published": said.date_published,
-        **{name: url and f"<{url}>" for name, url in links.items()},
+        **{name: f"<{url}>" for name, url in links.items() if url},
     }
-    if any(facts_said.values()):
-        yield ""
-        yield "## About"
-        yield ""
-        for name, value in facts_said.items():
-            if value:
-                yield f"- {name}: {printable(value)}"
+    lines = [f"{name}: {printable(value)}" for name, value in facts_said.items() if value]
+    about = f"\n## About\n\n{_bullets(lines)}\n" if lines else ""
     if said.citation:
-        yield ""
-        yield "## Citation"
-        yield ""
-        yield from (f"    {line}" for line in said.citation.splitlines())
+        about += f"\n## Citation\n\n{textwrap.indent(said.citation, '    ')}\n"
+    return about
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return "\n".join(lines)
+
+
+def _bullets(lines: Iterable[str]) -> str:
+    return _lines(f"- {line}" for line in lines)
+
+
+def _paragraphs(texts: Iterable[str]) -> str:
+    return "\n\n".join(texts)
 
 
 def _code(text: str) -> str:

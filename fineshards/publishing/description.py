@@ -56,7 +56,7 @@ class Description:
             raise UsageError(
                 f"--date_published {self.date_published}: not a day. Write it as 2026-11-30."
             )
-        if self.creator.removeprefix(PERSON).strip() == "" != self.creator:
+        if self.creator and not self.creator.removeprefix(PERSON).strip():
             raise UsageError(f"--creator {self.creator}: no name. Write it as person:NAME.")
         if "\n" in self.name or len(self.name) > 200:
             raise UsageError("--name: it must be one line of at most 200 characters.")

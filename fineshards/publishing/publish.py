@@ -125,11 +125,11 @@ def publish_files(
     said = Description() if stored is None else croissant.said_in(stored, manifest)
     said = said.with_given(**given)
     found = sums.hash_files(storage, manifest, report)
-    contents = expected(manifest, found, said)
     card = storage.read_if_there(CARD_NAME)
     own_card = card is not None and not dataset_card.is_marked(card)
-    if not own_card:
-        contents[CARD_NAME] = dataset_card.to_bytes(manifest, said, card)
+    # The last one has what was said, and verify misses it until it is there.
+    contents = {} if own_card else {CARD_NAME: dataset_card.to_bytes(manifest, said, card)}
+    contents |= expected(manifest, found, said)
     kept = any(True for _ in storage.names(f"{CHECKPOINTS}/"))
     for each, content in contents.items():
         if storage.read_if_there(each) != content:

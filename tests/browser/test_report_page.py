@@ -124,6 +124,23 @@ def test_what_bars_and_tokens_say_is_shown_by_pointer_and_by_focus(
         shown.page.keyboard.press("ArrowRight")
     shown.page.keyboard.press("End")
     assert bubble.inner_text() == texts[-1]
+    # Each of a few places on the way from the end of the page.
+    shown.page.evaluate("document.documentElement.style.scrollBehavior = 'auto'")
+    for place in ("center", "start", "end"):
+        shown.page.evaluate(
+            "place => new Promise(done => {"
+            "  document.activeElement.scrollIntoView({block: place});"
+            "  requestAnimationFrame(() => requestAnimationFrame(done)); })",
+            place,
+        )
+        says_box, box = says.last.bounding_box(), bubble.bounding_box()
+        assert says_box is not None
+        assert box is not None
+        gaps = (
+            says_box["y"] - box["y"] - box["height"],
+            box["y"] - says_box["y"] - says_box["height"],
+        )
+        assert 7 <= max(gaps) <= 9
     shown.page.keyboard.press("Escape")
     assert bubble.is_hidden()
 

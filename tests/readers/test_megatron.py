@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import runpy
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +105,14 @@ def test_an_export_is_what_megatron_makes_of_the_texts(tmp_path: Path) -> None:
     for kind in (".bin", ".idx"):
         own = (tmp_path / f"own{kind}").read_bytes()
         assert (out / f"train_0000{kind}").read_bytes() == own
+
+
+def test_the_example_finds_that_megatron_reads_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["export_for_megatron.py", f"--output={tmp_path}"])
+    runpy.run_path(str(SAMPLE.parent.parent / "examples/export_for_megatron.py"))
+    assert capsys.readouterr().out.count("megatron-core reads the same tokens") == 2
 
 
 def write_by_megatron(stem: Path, documents: list[Tokens], dtype: type[np.number]) -> None:

@@ -1,0 +1,186 @@
+"""Sections of a report about files: exactness, shards, generations, loading, provenance."""
+
+from __future__ import annotations
+
+from fineshards.commands.wording import counted
+from fineshards.pages.loading_snippets import loading_snippets
+from fineshards.pages.markup import Html, tag
+from fineshards.pages.report_contents import MOST_GENERATIONS, Contents
+from fineshards.pages.report_documents import order_of
+from fineshards.pages.tables import Column, facts, number_column, share, size, snippet, table
+
+# Characters of an origin, which may name thousands of files.
+_ORIGIN = 300
+
+
+def exactness(contents: Contents) -> list[Html]:
+    """How it is known that the tokens are right."""
+    counts, tokenizer = contents.manifest.counts(), contents.manifest.settings.tokenizer
+    library = {"tiktoken": "tiktoken", "huggingface": "tokenizers"}[tokenizer.kind]
+    if contents.summary.imported is not None:
+        text = (
+            "The tokens were imported. Every id is below the size of the vocabulary, and every "
+            "document begins with the EOT. No text was tokenized."
+        )
+        return [tag("p", text)]
+    how = f"{library} itself encoded every document."
+    if counts.by_reference < counts.documents:
+        how = (
+            f"A faster tokenizer encoded most documents. Those with characters that it may split "
+            f"in another way went to {library} alone, and one document in 1,000, which a hash "
+            "chose, was encoded by both. A difference would have ended the build."
+        )
+    return [
+        tag("p", f"The tokens are those that {library} gives. {how}"),
+        facts(
+            [
+                (f"By {library} alone", _documents(counts.by_reference, counts.documents)),
+                ("By both, and equal", _documents(counts.compared, counts.documents)),
+                ("Golden texts, SHA-256", tag("code", tokenizer.golden_sha256)),
+                ("Vocabulary, SHA-256", tag("code", tokenizer.vocabulary_sha256)),
+            ]
+        ),
+    ]
+
+
+def _documents(part: int, whole: int) -> str:
+    return f"{counted(part, 'document')} ({share(part, whole)})"
+
+
+def shards(contents: Contents) -> list[Html]:
+    """Shards with sizes and checksums."""
+    manifest, summary = contents.manifest, contents.summary
+    left_out = len(manifest.shards) - len(contents.shards)
+    total = sum(shard.bytes for shard in manifest.shards)
+    caption = f"{counted(summary.shards, 'shard')}, {size(total)}"
+    if left_out:
+        half = len(contents.shards) // 2
+        caption += f"; shown are the first {half:,} and the last {half:,}"
+    columns = [
+        Column("Shard"),
+        number_column("Tokens"),
+        number_column("Documents"),
+        number_column("Bytes"),
+        Column("CRC-32C"),
+        number_column("Bytes of table"),
+        Column("CRC-32C of table"),
+    ]
+    rows = [
+        (
+            tag("span", shard.name, class_="mono"),
+            f"{shard.tokens:,}",
+            f"{shard.documents:,}",
+            f"{shard.bytes:,}",
+            tag("code", shard.crc32c),
+            "–" if shard.table_bytes is None else f"{shard.table_bytes:,}",
+            tag("code", shard.table_crc32c or "–"),
+        )
+        for shard in contents.shards
+    ]
+    about = (
+        f"Each shard is a .npy file of {counted(summary.shard_tokens, 'token')}, {summary.dtype}; "
+        "the last one of a split may have fewer. Documents are those that begin in it. The CRC-32C "
+        "of the file is written as Cloud Storage does. The rest is in metadata/manifest.json."
+    )
+    return [tag("p", about), table(caption, columns, rows, sortable=True)]
+
+
+def generations(contents: Contents) -> list[Html]:
+    """What each generation did."""
+    generations = contents.summary.generations
+    columns = [
+        Column("Generation"),
+        number_column("Files"),
+        number_column("Documents"),
+        number_column("Tokens"),
+        number_column("Documents redacted"),
+    ]
+    rows = [
+        (
+            str(each.number),
+            f"{each.files:,}",
+            f"{each.documents:,}",
+            f"{each.tokens:,}",
+            f"{each.redacted:,}",
+        )
+        for each in generations[-MOST_GENERATIONS:]
+    ]
+    caption = counted(len(generations), "generation")
+    if len(generations) > MOST_GENERATIONS:
+        caption += f"; shown are the last {MOST_GENERATIONS}"
+    about = "What each generation added. Earlier ones can still be read, with generation=N."
+    return [tag("p", about), table(caption, columns, rows, sortable=True)]
+
+
+def loading(contents: Contents) -> list[Html]:
+    """Code that loads the dataset."""
+    parts = [
+        tag(
+            "p",
+            "Run these in the folder of the dataset, or write its path or URL in place of ",
+            tag("code", '"."'),
+            ". The loader needs fineshards and NumPy, and nothing else.",
+        )
+    ]
+    for name, code in loading_snippets(contents.manifest):
+        parts += [tag("h3", name), snippet(code)]
+    return parts
+
+
+def provenance(contents: Contents) -> list[Html]:
+    """What decided the bytes."""
+    manifest, summary = contents.manifest, contents.summary
+    settings = manifest.settings
+    tokenizer, names = settings.tokenizer, settings.columns
+    origin = [(name, _origin(value)) for name, value in summary.origin.items()]
+    options = [
+        ("Text column", names.text),
+        ("Id column", names.id),
+        ("Tokens per shard", f"{settings.shard_tokens:,}"),
+        ("Type", settings.dtype),
+        ("Split rule", tag("code", summary.split)),
+        ("Order", order_of(contents)),
+        ("Bytes of text per block", f"{settings.block_bytes:,}"),
+        ("Statistics", "counted" if settings.statistics else "not counted"),
+    ]
+    versions = [(name, version) for name, version in manifest.versions.items()]
+    rows = [
+        (tag("span", file.name, class_="mono"), f"{file.bytes:,}", tag("code", file.crc32c))
+        for file in manifest.metadata[:MOST_GENERATIONS]
+    ]
+    columns = [Column("File"), number_column("Bytes"), Column("CRC-32C")]
+    caption = f"{counted(len(manifest.metadata), 'file')} of metadata besides manifest and tables"
+    if len(manifest.metadata) > len(rows):
+        caption += f"; shown are the first {len(rows)}"
+    return [
+        facts(
+            [
+                ("Fingerprint", tag("code", manifest.fingerprint)),
+                ("Generation", str(manifest.generation)),
+                ("Format", f"fineshards, version {manifest.version}"),
+            ]
+        ),
+        tag("h3", "Input"),
+        facts(origin),
+        tag("h3", "Tokenizer"),
+        facts(
+            [
+                ("Name", tokenizer.name),
+                ("Kind", tokenizer.kind),
+                ("Ids", f"{tokenizer.size:,}"),
+                ("EOT", f"{tokenizer.eot}, before each document"),
+                ("File", tag("code", tokenizer.file)),
+                ("Pattern", tag("code", tokenizer.pattern)),
+            ]
+        ),
+        tag("h3", "Options"),
+        facts(options),
+        tag("h3", "Versions"),
+        facts(versions, "facts short"),
+        *([tag("h3", "Metadata"), table(caption, columns, rows, sortable=True)] if rows else []),
+    ]
+
+
+def _origin(value: str) -> Html:
+    shown = value if len(value) <= _ORIGIN else f"{value[:_ORIGIN]} …"
+    return tag("span", shown, class_="mono")
