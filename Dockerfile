@@ -30,7 +30,8 @@ WORKDIR /data
 ENTRYPOINT ["fineshards"]
 CMD ["--help"]
 
-# The template's image is the last stage, so it is what `docker build` makes without --target.
+# The template's image is the last stage, so it is what `docker build` makes without --target. (A
+# builder without BuildKit makes the stages above too.)
 # The version in requirements.txt: Dataflow requires the same Beam on launcher and workers.
 FROM apache/beam_python3.11_sdk:2.77.0
 COPY --from=launcher /opt/google/dataflow/python_template_launcher /opt/google/dataflow/python_template_launcher

@@ -264,6 +264,12 @@ dist: .venv/installed ## build the sdist and the wheel into dist/, and check the
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python -m build --installer uv
 	$(BIN)/twine check --strict dist/*
 
+# The command line for any machine; the template's image is made by `make template`.
+image: ## build the image of the command line, and a dataset in it (Docker; 1.5 GB)
+	docker build --target cli --tag fineshards .
+	docker run --rm --volume $(CURDIR)/samples:/samples:ro fineshards \
+	    build --input /$(SAMPLE) --output out --shard_tokens 100k
+
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 TAG ?= v$(VERSION)
 release-check: .venv/installed ## check that this commit can be released as TAG, v1.2.3 (PyPI; 1 min)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,12 +25,13 @@ def executed() -> str:
         folder = Path(checkout, "examples")
         folder.mkdir()
         Path(checkout, "samples").symlink_to(ROOT / "samples")
+        # IPython does not read or change the profile of the person who runs this.
         NotebookClient(
             notebook,
             resources={"metadata": {"path": str(folder)}},
             coalesce_streams=True,
             record_timing=False,
-        ).execute()
+        ).execute(env=os.environ | {"IPYTHONDIR": checkout})
     notebook.metadata = nbformat.from_dict(METADATA)
     return str(nbformat.writes(notebook)) + "\n"
 

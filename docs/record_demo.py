@@ -125,16 +125,16 @@ def _rows(screen: pyte.Screen) -> tuple[str, ...]:
 
 
 def _row(characters: Sequence[Char]) -> str:
-    """The SVG of a row: a <text> for each run of one style, as long as its cells."""
+    """The SVG of a row: a <text> for each stretch of one style, as long as its cells."""
     parts, column = [], 0
     for kind, cells in groupby(characters, _kind):
         text = "".join(cell.data for cell in cells)
-        kept = text.rstrip()
-        if kept:
-            style = f' class="{kind}"' if kind else ""
+        style = f' class="{kind}"' if kind else ""
+        # Not every viewer keeps spaces that follow each other.
+        for words in re.finditer(r"\S+( \S+)*", text):
             parts.append(
-                f'<text{style} x="{_MARGIN + column * _CELL:.1f}" '
-                f'textLength="{len(kept) * _CELL:.1f}">{escape(kept, quote=False)}</text>'
+                f'<text{style} x="{_MARGIN + (column + words.start()) * _CELL:.1f}" '
+                f'textLength="{len(words[0]) * _CELL:.1f}">{escape(words[0], quote=False)}</text>'
             )
         column += len(text)
     return "".join(parts)
@@ -175,8 +175,7 @@ width="{width}" height="{height + _BAR}" role="img" aria-labelledby="title desc"
 one document, and how to open its report. Recorded from a real run; the pauses before its commands \
 are longer.</desc>
 <style>
-text {{ font: 14px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: #1f2328; \
-white-space: pre }}
+text {{ font: 14px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: #1f2328 }}
 .page {{ fill: #f6f8fa }}
 .bar {{ fill: #d1d9e0 }}
 .bold {{ font-weight: 600 }}

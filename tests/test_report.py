@@ -162,7 +162,7 @@ def test_the_numbers_are_those_of_the_files(
     )
     assert figures["Documents"] == f"{len(found):,}"
     assert figures["Tokens"] == f"{sum(found):,}"
-    assert figures["EOTs of documents"] == f"{100 * len(found) / sum(found):.2f} %"
+    assert figures["EOT share"] == f"{100 * len(found) / sum(found):.2f} %"
     *_, last = fits = rows_of(page, "lengths")
     for length, count, _, tokens, _ in fits:
         fitting = [each for each in found if each <= int(length)]
@@ -364,18 +364,20 @@ def test_places_that_a_report_cannot_be_in_are_refused(
 
 
 @pytest.mark.cloud
-def test_a_report_from_gs_and_on_gs_has_the_bytes_of_a_local_one(
-    built: Callable[[str], Path], cloud: Proxy, tmp_path: Path
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_a_report_from_and_on_object_storage_has_the_bytes_of_a_local_one(
+    built: Callable[[str], Path], scheme: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    dataset = built("by document")
-    storage = open_storage("gs://data/deep/name")
+    server: Proxy = request.getfixturevalue({"gs": "cloud", "s3": "s3"}[scheme])
+    dataset, place = built("by document"), f"{scheme}://data/deep/name"
+    storage = open_storage(place)
     for path in dataset.rglob("*"):
         if path.is_file():
             storage.write(path.relative_to(dataset).as_posix(), path.read_bytes())
     page = written(dataset, tmp_path / "local.html")
-    assert written("gs://data/deep/name", tmp_path / "far.html") == page
-    for _ in range(2):
-        fineshards.report("gs://data/deep/name", output="gs://data/reports/x.html")
-        assert cloud.content("data", "reports/x.html") == page
+    assert written(place, tmp_path / "far.html") == page
+    for verify in (True, False):  # the second replaces the first
+        fineshards.report(place, output=f"{scheme}://data/reports/x.html", verify=verify)
+        assert (server.content("data", "reports/x.html") == page) is not verify
     with pytest.raises(UsageError, match="is in the dataset's folder"):
-        fineshards.report("gs://data/deep/name", output="gs://data/deep/name/x.html")
+        fineshards.report(place, output=f"{place}/x.html")

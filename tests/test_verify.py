@@ -86,6 +86,7 @@ def test_an_undamaged_dataset_passes_with_its_counts(
         "sampled": 0,
         "judged": 0,
         "files": 0,
+        "hashed": 0,
     }
     assert main(["verify", str(undamaged)]) == 0
     text = capsys.readouterr().out

@@ -89,7 +89,7 @@ def _masthead(contents: Contents) -> Html:
         ("Shards", _big(summary.shards)),
         ("Text", Html(size(summary.text_bytes))),
         ("Bytes per token", Html(ratio(summary.text_bytes, summary.tokens))),
-        ("EOTs of documents", Html(share(summary.documents, summary.tokens))),
+        ("EOT share", Html(share(summary.documents, summary.tokens))),
     ]
     if summary.imported is not None:
         figures = [each for each in figures if each[0] not in ("Text", "Bytes per token")]
