@@ -194,7 +194,7 @@ def test_a_job_that_stopped_and_one_that_finished(
         os.utime(path, times=(time.time() - 900,) * 2)
     server = serve(job)
     shown = told(server)["shown"]
-    assert shown["state"] == "not running"
+    assert shown["state"] == "probably not running"
     assert shown["note"].startswith("No worker has written for 15 min: it is probably not running")
     assert main(["build", f"--input={source}", f"--output={job}"]) == 0
     shown = until_told(server, lambda found: found["shown"]["state"] == "finished")["shown"]
