@@ -1,4 +1,4 @@
-"""The command `status`: the progress of a job once, or until its end."""
+"""The command `status`: the progress of a job once, until its end, or as a page."""
 
 from __future__ import annotations
 
@@ -6,16 +6,31 @@ import signal
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from fineshards.errors import UsageError
 from fineshards.pipeline import own_process
 from fineshards.pipeline.command import Command, add_folder
-from fineshards.pipeline.outcome import Outcome, show
+from fineshards.pipeline.outcome import Outcome, note, show
 from fineshards.pipeline.parser import Parser
+from fineshards.pipeline.quantities import count
+
+_PORT = 8765
 
 
 def _add_flags(parser: Parser) -> None:
     add_folder(parser)
-    parser.add_argument_group("how to follow a job; by default, look once").add_argument(
+    ways = parser.add_argument_group("how to follow a job; by default, look once")
+    way = ways.add_mutually_exclusive_group()
+    way.add_argument(
         "--watch", action="store_true", help="Show the progress until the job has finished."
+    )
+    way.add_argument(
+        "--serve",
+        type=count,
+        nargs="?",
+        const=_PORT,
+        metavar="PORT",
+        help="Show it as a page at http://127.0.0.1:PORT, for this machine alone, until Ctrl-C. "
+        f"Default: {_PORT}; 0 takes a free port.",
     )
 
 
@@ -25,6 +40,11 @@ def _status(parser: Parser, arguments: Sequence[str]) -> int:
     from fineshards.commands.status import status
     from fineshards.pipeline.terminal import INTERRUPTED
 
+    if args.serve is not None:
+        if args.json:
+            raise UsageError("--serve prints no JSON: the page has it at /status.json.")
+        _serve(args.folder, args.serve)
+        return 0
     if args.watch:
         try:
             _watch(args.folder)
@@ -50,12 +70,25 @@ def _watch(folder: str) -> None:
     follow(StatusReader(open_storage(folder)), console)
 
 
+def _serve(folder: str, port: int) -> None:
+    """Serves the page until a signal ends the process."""
+    from fineshards.pages.live import live_server
+
+    with live_server(folder, port) as server:
+        note(f"{folder} is shown at {server.address} until Ctrl-C")
+        server.serve_forever()
+
+
 STATUS = Command(
     "status",
     "show the progress of a build, wherever it runs",
-    "FOLDER [--watch] [--json]",
+    "FOLDER [--watch | --serve [PORT]] [--json]",
     "Shows how far a build is, from the files in its output folder.",
-    ("fineshards status out", "fineshards status out --watch"),
+    (
+        "fineshards status out",
+        "fineshards status out --watch",
+        "fineshards status gs://bucket/out --serve",
+    ),
     _add_flags,
     _status,
 )

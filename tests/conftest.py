@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 from support.faulty_proxy import Proxy, faulty_server
+from support.remembered_specs import remember_specs
 
 if TYPE_CHECKING:
     from support.gcs_input import Stored
@@ -28,10 +31,26 @@ ROOT = Path(__file__).parent.parent
 SAMPLE = ROOT / "samples/debian_text.parquet"
 
 
+def pytest_runtest_setup() -> None:
+    """Makes builds in this process cheaper, once a test has imported Beam."""
+    if "apache_beam" in sys.modules:
+        remember_specs()
+
+
 @pytest.fixture(scope="session")
 def sample() -> Path:
     """1,063 documents in 19 languages, 5 row groups."""
     return SAMPLE
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 documents of the sample in eight row groups."""
+    import pyarrow.parquet as pq
+
+    path = tmp_path_factory.mktemp("input") / "a.parquet"
+    pq.write_table(pq.read_table(SAMPLE).slice(0, 40), path, row_group_size=5)
+    return path
 
 
 @pytest.fixture
@@ -90,6 +109,20 @@ def fineshards() -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, check=False, **options
         )
+
+    return run
+
+
+@pytest.fixture
+def in_process() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """As `fineshards`, but in this process, where nothing needs to be imported again."""
+    from fineshards.pipeline.cli import main
+
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            code = main([str(argument) for argument in arguments])
+        return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
     return run
 

@@ -18,11 +18,11 @@ from support.growing import (
     append,
     build,
     content_of,
-    everything_in,
     made_up_rows,
     unfinished_append,
     write_rows,
 )
+from support.oracle import files_in
 
 import fineshards
 from fineshards.config import BuildConfig
@@ -72,13 +72,13 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Runs an append that is refused and changes nothing; returns the sentence."""
 
     def run(dataset: Path, *arguments: object) -> str:
-        before = everything_in(dataset)
+        before = files_in(dataset)
         given = list(map(str, arguments))
         flags = [argument for argument in given if argument.startswith("--")]
         files = [argument for argument in given if not argument.startswith("--")]
         capsys.readouterr()
         assert main(["append", str(dataset), "--input", *files, *flags]) in (1, 2)
-        assert everything_in(dataset) == before
+        assert files_in(dataset) == before
         said = capsys.readouterr().err.splitlines()[-1]
         assert said.startswith("fineshards: ")
         return said
@@ -135,10 +135,10 @@ def test_a_file_that_is_in_the_dataset(
     there = f"{old} is in the dataset already"
     assert f"{there}, and {new} is not. Give the new files only." in refused(dataset, old, new)
     # All of them: there is nothing to do.
-    before = everything_in(dataset)
+    before = files_in(dataset)
     append(dataset, old)
     assert "nothing new, nothing to do: 20 documents" in capsys.readouterr().out
-    assert everything_in(dataset) == before
+    assert files_in(dataset) == before
     assert fineshards.append(dataset, input=old).generation == 1
     # The same file under other names.
     hard, soft, copied = (
@@ -194,15 +194,15 @@ def test_a_dataset_that_is_not_finished(
 def test_settings_that_the_dataset_has_decided(
     dataset: Path, new: Path, flag: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = everything_in(dataset)
+    before = files_in(dataset)
     command = ["build", "--append", f"--output={dataset}", f"--input={new}", flag]
     assert main(command) == 2
     name = flag.partition("=")[0]
     assert f"{name} is the dataset's own, and an append takes it" in capsys.readouterr().err
-    assert everything_in(dataset) == before
+    assert files_in(dataset) == before
     # As flags of `append` they do not exist.
     assert main(["append", str(dataset), f"--input={new}", flag]) == 2
-    assert everything_in(dataset) == before
+    assert files_in(dataset) == before
 
 
 @pytest.mark.parametrize("fixture", ["version-0.1.0", "version-2"])
@@ -242,7 +242,7 @@ def test_a_damaged_last_shard(dataset: Path, new: Path, what: str, capfd: object
 def test_an_unfinished_append_of_other_files(
     dataset: Path, finished: Path, refused: Callable[..., str], tmp_path: Path
 ) -> None:
-    before, first, second = everything_in(dataset), *(finished / f"in/{n}.parquet" for n in (1, 2))
+    before, first, second = files_in(dataset), *(finished / f"in/{n}.parquet" for n in (1, 2))
     unfinished_append(dataset, first)
     assert fineshards.verify(dataset).problems == []
     assert content_of(dataset) != {name: before[name] for name in before}

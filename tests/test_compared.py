@@ -79,7 +79,7 @@ def test_a_wrong_document_in_the_sample_fails_the_job_and_is_named(tmp_path: Pat
 
 
 def test_a_wrong_document_outside_the_sample_is_found_by_verify(
-    fineshards: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+    in_process: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     """So only the comparison with the sample makes a job fail."""
     row = next(row for row in range(1000, ROWS) if not in_sample(0, row))
@@ -87,8 +87,8 @@ def test_a_wrong_document_outside_the_sample_is_found_by_verify(
     build = build_with_wrong_encoder(MARK, source, tmp_path / "out")
     assert build.returncode == 0, build.stderr
     assert shards_in(tmp_path / "out") != oracle(texts, SHARD_TOKENS, test_shards=1)
-    assert fineshards("verify", tmp_path / "out").returncode == 0
-    sampled = fineshards("verify", tmp_path / "out", "--sample=100")
+    assert in_process("verify", tmp_path / "out").returncode == 0
+    sampled = in_process("verify", tmp_path / "out", "--sample=100")
     assert sampled.returncode == 1
     assert f"row {row}" in sampled.stdout + sampled.stderr
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +10,7 @@ import google_crc32c
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.blocks_to_compose import HEADER, NAME, OBJECT, block_name, parts_of, write_blocks
 from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, LeaveOut, Proxy
 
 from fineshards.errors import OutputError
@@ -20,33 +20,10 @@ from fineshards.storage.gcs_compose import compose
 
 pytestmark = pytest.mark.cloud
 
-NAME = "train/train_0000.npy"
-OBJECT = f"out/{NAME}"
-HEADER = b"h" * 128
-
 
 @pytest.fixture
 def storage(cloud: Proxy) -> GcsStorage:
     return GcsStorage("gs://data/out")
-
-
-def block_name(number: int) -> str:
-    return f"checkpoints/x/blocks/{number}"
-
-
-def write_blocks(storage: GcsStorage, sizes: list[int]) -> list[bytes]:
-    blocks = [random.Random(number).randbytes(size) for number, size in enumerate(sizes)]
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda n: storage.write(block_name(n), blocks[n]), range(len(blocks))))
-    return blocks
-
-
-def parts_of(sizes: list[int], cut_front: int = 0, cut_end: int = 0) -> list[Part]:
-    """All blocks, without some bytes at the beginning and at the end."""
-    parts = [Part(block_name(number), 0, size) for number, size in enumerate(sizes)]
-    parts[0] = Part(parts[0].name, cut_front, parts[0].stop)
-    parts[-1] = Part(parts[-1].name, parts[-1].start, parts[-1].stop - cut_end)
-    return parts
 
 
 def other_objects(cloud: Proxy) -> list[str]:

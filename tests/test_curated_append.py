@@ -24,8 +24,8 @@ from support.curated import (
     write_files,
     write_recipe,
 )
-from support.growing import append, everything_in, unfinished_append
-from support.oracle import shards_in
+from support.growing import append, unfinished_append
+from support.oracle import files_in, shards_in
 
 import fineshards
 from fineshards.pipeline.cli import main
@@ -54,7 +54,7 @@ def content_of(folder: Path) -> dict[str, bytes]:
     records = ("metadata/manifest.json", "metadata/job.json", "metadata/generations/")
     # Statistics are those of each generation.
     records += ("metadata/statistics",)
-    files = everything_in(folder)
+    files = files_in(folder)
     return {name: files[name] for name in files if not name.startswith(records)}
 
 
@@ -134,12 +134,12 @@ def test_a_dataset_without_its_keys_does_not_grow(
     ):
         output = tmp_path / str(number)
         build(output, files, write_recipe(tmp_path / "r.toml", steps), *FLAGS, *flags)
-        before = everything_in(output)
+        before = files_in(output)
         capsys.readouterr()
         assert main(["append", str(output), f"--input={grown}/in/1.jsonl"]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert re.search(words, line), line
-        assert everything_in(output) == before
+        assert files_in(output) == before
 
 
 def flip(path: Path) -> None:

@@ -19,8 +19,7 @@ from support.curated import (
     write_files,
     write_recipe,
 )
-from support.growing import everything_in
-from support.oracle import cut, shards_in
+from support.oracle import cut, files_in, shards_in
 from support.tokenizer_files import oracle_documents, save, train
 
 import fineshards
@@ -175,7 +174,7 @@ def _mild(steps: Steps) -> Steps:
 def content_of(folder: Path, but: tuple[str, ...] = ()) -> dict[str, Any]:
     """All files of a dataset; of records, what does not say how the work was cut."""
     found: dict[str, Any] = {}
-    for name, content in everything_in(folder).items():
+    for name, content in files_in(folder).items():
         if name.startswith("checkpoints/") or name in but:
             continue
         found[name] = content

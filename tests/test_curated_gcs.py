@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from support.curated import Steps, curate, made_up_files, write_files, write_recipe
 from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy
-from support.growing import everything_in, unfinished_append
-from support.oracle import shards_in
+from support.growing import unfinished_append
+from support.oracle import files_in, shards_in
 
 from fineshards.pipeline.cli import main
 
@@ -36,7 +36,7 @@ def expected(given: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict
     output = tmp_path_factory.mktemp("local") / "out"
     assert main(["build", f"--output={output}", *given]) == 0
     assert shards_in(output) == curate(FILES, STEPS).shards(400, "0.3")
-    return everything_in(output)
+    return files_in(output)
 
 
 def check(cloud: Proxy, expected: dict[str, bytes]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from support.curated import Steps, made_up_files, write_files, write_recipe
-from support.growing import everything_in
+from support.oracle import files_in
 
 import fineshards
 from fineshards.pipeline.cli import main
@@ -58,7 +58,7 @@ def test_shards_and_tables_are_made_again_and_redacted_again(built: Path, tmp_pa
     listed.write_text("".join(f"{id_}\n" for id_ in ids[::6]))
     assert main(["redact", str(dataset), f"--ids={listed}"]) == 0
     assert fineshards.verify(dataset, sample=100).problems == []
-    whole = everything_in(dataset)
+    whole = files_in(dataset)
     damages = [truncate, flip, Path.unlink]
     names = [name for name in whole if name.startswith(("test/", "train/", "metadata/documents/"))]
     names.append("metadata/rejected/00001-00000.jsonl")
@@ -66,7 +66,7 @@ def test_shards_and_tables_are_made_again_and_redacted_again(built: Path, tmp_pa
         if number % 3 != 2:
             damages[number % len(damages)](dataset / name)
     assert main(["repair", str(dataset)]) == 0
-    assert everything_in(dataset) == whole
+    assert files_in(dataset) == whole
 
 
 @pytest.mark.parametrize("name", ["decisions/00001.parquet", "keys/00002-00002.keys"])
@@ -81,13 +81,13 @@ def test_what_follows_from_all_documents_is_not_made_again(
     dataset = Path(shutil.copytree(built / "out", tmp_path / "out"))
     damage(dataset / "metadata" / name)
     (dataset / "train/train_0000.npy").unlink()
-    before = everything_in(dataset)
+    before = files_in(dataset)
     capsys.readouterr()
     assert main(["repair", str(dataset)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"fineshards: {dataset}/metadata/{name} is damaged")
     assert "Nothing was repaired." in line
-    assert everything_in(dataset) == before
+    assert files_in(dataset) == before
     assert any(name in problem for problem in fineshards.verify(dataset).problems)
 
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 from support.curated import Steps, curate, made_up_files, write_files, write_recipe
-from support.growing import everything_in
-from support.oracle import shards_in
+from support.oracle import files_in, shards_in
 
 from fineshards.pipeline.cli import main
 
@@ -52,7 +51,7 @@ def finished(flags: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def dataset_in(folder: Path) -> dict[str, bytes]:
-    files = everything_in(folder)
+    files = files_in(folder)
     return {name: files[name] for name in files if not name.startswith("checkpoints/")}
 
 

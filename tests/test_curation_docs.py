@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT, SAMPLE
+from support.build_here import build_here
 
 import fineshards
 from fineshards.curation.registry import STEPS
@@ -38,7 +39,7 @@ def test_a_recipe_of_the_page_drops_some_documents_and_keeps_others(
     (tmp_path / "my_steps.py").write_text(FUNCTION)
     (tmp_path / "recipe.toml").write_text(recipe)
     monkeypatch.chdir(tmp_path)
-    manifest = fineshards.build(input="input.parquet", output="out", recipe="recipe.toml")
+    manifest = build_here(input="input.parquet", output="out", recipe="recipe.toml")
     steps = tomllib.loads(recipe)["steps"]
     counts = manifest.counts()
     assert counts.rows == len(repeated) == counts.documents + counts.documents_dropped

@@ -63,13 +63,13 @@ def test_shards_are_what_numpy_saves(dataset: Path, tokenizer: Path, sample: Pat
     assert np.concatenate(loaded).tolist() == stream
 
 
-def test_every_command_reads_16_bit_shards(dataset: Path, fineshards: Run) -> None:
-    done = fineshards("verify", dataset, "--sample", "10")
+def test_every_command_reads_16_bit_shards(dataset: Path, in_process: Run) -> None:
+    done = in_process("verify", dataset, "--sample", "10")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert ", uint16, mine.json with " in fineshards("inspect", dataset).stdout
-    shown = fineshards("inspect", dataset, "--shard", "train/1", "--token", "5")
+    assert ", uint16, mine.json with " in in_process("inspect", dataset).stdout
+    shown = in_process("inspect", dataset, "--shard", "train/1", "--token", "5")
     assert shown.returncode == 0, shown.stderr
-    status = json.loads(fineshards("status", dataset, "--json").stdout)
+    status = json.loads(in_process("status", dataset, "--json").stdout)
     manifest = json.loads((dataset / "metadata/manifest.json").read_text())
     assert status["tokens"] == manifest["totals"]["tokens"]
 
@@ -121,12 +121,12 @@ def test_a_job_resumes_from_16_bit_blocks(dataset: Path, tokenizer: Path, sample
     assert shards_in(output) == expected
 
 
-def test_verify_reports_a_shard_of_the_other_dtype(dataset: Path, fineshards: Run) -> None:
+def test_verify_reports_a_shard_of_the_other_dtype(dataset: Path, in_process: Run) -> None:
     output = dataset.parent / "damaged"
     shutil.copytree(dataset, output)
     path = output / "train/train_0000.npy"
     np.save(path, np.load(path).astype("<u4"))
-    done = fineshards("verify", output)
+    done = in_process("verify", output)
     assert done.returncode == 1
     assert "train/train_0000.npy holds dtype '<u4', expected '<u2'" in done.stdout
 

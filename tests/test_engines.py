@@ -20,7 +20,7 @@ from conftest import ROOT, SAMPLE
 from support.curated import Steps, write_recipe
 from support.engine_downloads import MissingError, flink_jar, prism
 from support.flink_cluster import Flink, flink_cluster
-from support.oracle import oracle, read_texts, shards_in
+from support.oracle import files_in, oracle, read_texts, shards_in
 
 from fineshards.commands.status import StatusReader
 from fineshards.storage.base import open_storage
@@ -101,14 +101,6 @@ def build_flags(source: Path, output: Path, *flags: str) -> list[str]:
 def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "fineshards", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
-def files_in(output: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(output).as_posix(): path.read_bytes()
-        for path in output.rglob("*")
-        if path.is_file()
-    }
 
 
 def test_prism_gives_the_same_bytes(

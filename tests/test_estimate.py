@@ -93,9 +93,9 @@ def true_tokens(paths: list[Path]) -> int:
 
 
 def test_a_small_input_is_built_whole_and_the_numbers_are_those_of_a_build(
-    fineshards: Run, sample: Path, tmp_path: Path, work: Path
+    in_process: Run, sample: Path, tmp_path: Path, work: Path
 ) -> None:
-    done = fineshards("estimate", "--input", sample, "--json")
+    done = in_process("estimate", "--input", sample, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert set(found) == {field.name for field in fields(Estimate)}
@@ -108,7 +108,7 @@ def test_a_small_input_is_built_whole_and_the_numbers_are_those_of_a_build(
     assert found["seconds"] > 0
     assert list(work.iterdir()) == []
 
-    done = fineshards("build", "--input", sample, "--output", tmp_path / "out")
+    done = in_process("build", "--input", sample, "--output", tmp_path / "out")
     assert done.stdout.splitlines()[-1].startswith("estimated: 666k tokens, ")
     on_disk = sum(path.stat().st_size for path in (tmp_path / "out").rglob("*") if path.is_file())
     assert found["output_bytes"] == pytest.approx(on_disk, rel=0.01)

@@ -135,6 +135,7 @@ def test_edge_cases(documents: list[str]) -> None:
     check(documents)
 
 
+@pytest.mark.heavy
 def test_texts_that_tiktoken_cannot_split_are_exact_too() -> None:
     # See test_encoders.py on a million spaces before a letter.
     documents = ["before", " " * 1_200_000 + "a", " " * 1_200_000 + "a\u088f", "after"]

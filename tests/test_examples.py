@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from support.build_here import build_here
 
 import fineshards
 
@@ -29,7 +30,7 @@ MODULES = sorted(
 def dataset_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A dataset made from the sample: 1 test and 6 train shards."""
     folder = tmp_path_factory.mktemp("examples") / "out"
-    fineshards.build(
+    build_here(
         input=ROOT / "samples/debian_text.parquet",
         output=folder,
         shard_tokens=100_000,

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.build_here import build_here
 
-import fineshards
 from fineshards import BatchLoader, Mixture, Packing, TokenDataset
 from fineshards.errors import UsageError
 from fineshards.loader.batches import Share
@@ -26,7 +26,7 @@ LENGTH = 128
 @pytest.fixture(scope="module")
 def folder(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("explain")
-    fineshards.build(input=sample, output=folder, shard_tokens=30_000, test_shards=3)
+    build_here(input=sample, output=folder, shard_tokens=30_000, test_shards=3)
     return folder
 
 

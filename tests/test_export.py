@@ -25,6 +25,7 @@ from support.foreign_readers import (
     read_token_bin,
 )
 from support.growing import build, made_up_rows, write_rows
+from support.oracle import files_in
 from support.tokenizer_files import save, train
 
 import fineshards
@@ -228,28 +229,20 @@ def test_wide_tokens_are_narrowed_where_all_ids_fit(folder: Path, tmp_path: Path
     assert tokens == tokens_of(tmp_path / "wide", "train")
 
 
-def files_in(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-
-
 @pytest.mark.parametrize("to", ["megatron", "datatrove", "olmo", "llmc", "raw"])
 def test_bytes_do_not_depend_on_workers_or_the_runner(
-    by_document: Path, to: str, tmp_path: Path, fineshards: Run
+    by_document: Path, to: str, tmp_path: Path, in_process: Run
 ) -> None:
     flags = ["--to", to, "--tokens_per_file", "200"]
     for workers in (1, 2, 5):
         output = tmp_path / f"{workers}"
-        done = fineshards("export", by_document, *flags, "--output", output, "--workers", workers)
+        done = in_process("export", by_document, *flags, "--output", output, "--workers", workers)
         assert done.returncode == 0, done.stderr
     expected = files_in(tmp_path / "1")
     assert files_in(tmp_path / "2") == files_in(tmp_path / "5") == expected
     if to == "megatron":
         beam = ["--output", tmp_path / "beam", "--runner=DirectRunner"]
-        done = fineshards("export", by_document, *flags, *beam)
+        done = in_process("export", by_document, *flags, *beam)
         assert done.returncode == 0, done.stderr
         assert files_in(tmp_path / "beam") == expected
 
@@ -366,24 +359,24 @@ def test_generations_and_redactions_are_exported(folder: Path, tmp_path: Path) -
 
 
 def test_verify_finds_what_is_wrong_with_an_export(
-    by_document: Path, tmp_path: Path, fineshards: Run
+    by_document: Path, tmp_path: Path, in_process: Run
 ) -> None:
-    made = fineshards("export", by_document, "--to", "megatron", "--output", tmp_path / "m")
+    made = in_process("export", by_document, "--to", "megatron", "--output", tmp_path / "m")
     assert made.returncode == 0
-    assert fineshards("verify", tmp_path / "m").returncode == 0
+    assert in_process("verify", tmp_path / "m").returncode == 0
     content = bytearray((tmp_path / "m/train_0000.bin").read_bytes())
     content[5] ^= 1
     (tmp_path / "m/train_0000.bin").write_bytes(content)
     (tmp_path / "m/test_0000.idx").unlink()
     (tmp_path / "m/more.bin").touch()
-    done = fineshards("verify", tmp_path / "m")
+    done = in_process("verify", tmp_path / "m")
     assert done.returncode == 1
     for problem in ("train_0000.bin has crc32c", "test_0000.idx is missing", "more.bin is not a"):
         assert problem in done.stdout
     record = json.loads((tmp_path / "m/export.json").read_text())
     record["files"][0]["bytes"] = -1
     (tmp_path / "m/export.json").write_text(json.dumps(record))
-    damaged = fineshards("verify", tmp_path / "m")
+    damaged = in_process("verify", tmp_path / "m")
     assert damaged.returncode == 1
     assert "export.json is damaged" in damaged.stderr
     assert "Traceback" not in damaged.stderr

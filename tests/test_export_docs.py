@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from support.build_here import build_here
 
 import fineshards
 from fineshards.exports.formats import NAMES
@@ -31,7 +32,7 @@ def test_the_commands_of_the_pages_run_as_written(
     sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    fineshards.build(input=sample, output="out", shard_tokens=100_000)
+    build_here(input=sample, output="out", shard_tokens=100_000)
     exports = commands(PAGE, "export")
     assert len(exports) > 8
     for arguments in exports:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy
 from support.growing import build, made_up_rows, write_rows
+from support.oracle import files_in
 
 import fineshards
 from fineshards.errors import UsageError
@@ -31,9 +32,8 @@ def stored(cloud: Proxy, local: Path) -> Proxy:
     from fineshards.storage.base import open_storage
 
     storage = open_storage(DATASET)
-    for path in local.rglob("*"):
-        if path.is_file():
-            storage.write(path.relative_to(local).as_posix(), path.read_bytes())
+    for name, content in files_in(local).items():
+        storage.write(name, content)
     return cloud
 
 
@@ -50,11 +50,7 @@ def test_an_export_on_gs_has_the_bytes_of_a_local_one(
     stored: Proxy, local: Path, to: str, tmp_path: Path
 ) -> None:
     fineshards.export(local, tmp_path / "x", to, tokens_per_file=400)
-    expected = {
-        path.relative_to(tmp_path / "x").as_posix(): path.read_bytes()
-        for path in (tmp_path / "x").rglob("*")
-        if path.is_file()
-    }
+    expected = files_in(tmp_path / "x")
     fineshards.export(DATASET, "gs://data/x", to, tokens_per_file=400)
     assert objects(stored, "x") == expected
     flags = ["--to", to, "--tokens_per_file=400", "--runner=DirectRunner"]

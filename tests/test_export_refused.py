@@ -80,8 +80,8 @@ def test_an_unfinished_export_is_not_taken_for_another(by_document: Path, tmp_pa
     fineshards.export(by_document, tmp_path / "x", "raw")
 
 
-def test_messages_are_one_line(by_document: Path, tmp_path: Path, fineshards: Run) -> None:
-    done = fineshards("export", by_document, "--to", "raw", "--output", by_document)
+def test_messages_are_one_line(by_document: Path, tmp_path: Path, in_process: Run) -> None:
+    done = in_process("export", by_document, "--to", "raw", "--output", by_document)
     assert done.returncode == 2
     assert re.fullmatch(r"fineshards: [^\n]+\n", done.stderr)
 
@@ -107,16 +107,16 @@ def test_a_split_without_tokens_is_refused(to: str, folder: Path, tmp_path: Path
     ],
 )
 def test_a_wrong_flag_claims_no_folder(
-    by_document: Path, flags: list[str], message: str, tmp_path: Path, fineshards: Run
+    by_document: Path, flags: list[str], message: str, tmp_path: Path, in_process: Run
 ) -> None:
     given = ["--to=raw", f"--output={tmp_path}/x"]
-    done = fineshards("export", by_document, *given, *flags)
+    done = in_process("export", by_document, *given, *flags)
     assert done.returncode == 2, done.stderr
     assert re.search(message, done.stderr)
     assert not (tmp_path / "x").exists()
-    assert fineshards("export", by_document, *given, "--tokens_per_file=50").returncode == 0
+    assert in_process("export", by_document, *given, "--tokens_per_file=50").returncode == 0
     # Also where there is nothing to do.
-    assert fineshards("export", by_document, *given, *flags).returncode == 2
+    assert in_process("export", by_document, *given, *flags).returncode == 2
 
 
 def test_a_finished_export_that_lost_files_is_finished_again(

@@ -19,6 +19,7 @@ from support.foreign_readers import (
     read_parquet,
 )
 from support.growing import build, made_up_rows, write_rows
+from support.oracle import files_in
 from support.tokenizer_files import save, train
 
 import fineshards
@@ -172,14 +173,6 @@ def test_bytes_do_not_depend_on_the_number_of_workers(
         fineshards.export(dataset.folder, tmp_path / f"{workers}", to, **flags)
         assert fineshards.verify(tmp_path / f"{workers}").ok
     assert files_in(tmp_path / "1") == files_in(tmp_path / "3")
-
-
-def files_in(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 @EVERY_FORMAT

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.build_here import build_here
 from support.sentences import refused
 
-import fineshards
 from benchmarks.made_up_dataset import make_dataset
 from fineshards import BatchLoader, Mixture, TokenDataset
 from fineshards.loader.boundaries import cumulative_lengths, positions
@@ -25,7 +25,7 @@ LENGTH = 96
 @pytest.fixture(scope="module")
 def folder(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fields")
-    fineshards.build(input=sample, output=folder, shard_tokens=30_000, test_shards=3)
+    build_here(input=sample, output=folder, shard_tokens=30_000, test_shards=3)
     return folder
 
 

@@ -105,12 +105,12 @@ def test_the_search_reads_the_ids_alone(dataset: Path, monkeypatch: pytest.Monke
     assert found.ids == rows - nulls
 
 
-def test_the_command_prints_all_matches(dataset: Path, source: Path, fineshards: Run) -> None:
-    done = fineshards("find", dataset, "--id", "twice")
+def test_the_command_prints_all_matches(dataset: Path, source: Path, in_process: Run) -> None:
+    done = in_process("find", dataset, "--id", "twice")
     assert done.returncode == 0, done.stderr
     assert f"  source  {source}, row 7\n  id      twice\n" in done.stdout
     assert f"  source  {source}, row 31\n" in done.stdout
-    record = json.loads(fineshards("find", dataset, "--id", "twice", "--json").stdout)
+    record = json.loads(in_process("find", dataset, "--id", "twice", "--json").stdout)
     assert [match["row"] for match in record["matches"]] == [7, 31]
     for match in record["matches"]:
         for piece in match["pieces"]:
@@ -131,8 +131,8 @@ def test_an_id_that_no_document_has_is_exit_code_1(
         assert json.loads(capsys.readouterr().out)["matches"] == []
 
 
-def test_a_token_is_shown_with_its_document(dataset: Path, fineshards: Run) -> None:
-    done = fineshards("find", dataset, "--token", "1_000")
+def test_a_token_is_shown_with_its_document(dataset: Path, in_process: Run) -> None:
+    done = in_process("find", dataset, "--token", "1_000")
     assert done.returncode == 0, done.stderr
     head, document, *_ = done.stdout.splitlines()
     place = find_token(opened(dataset), 1000)
@@ -140,9 +140,9 @@ def test_a_token_is_shown_with_its_document(dataset: Path, fineshards: Run) -> N
         f"token 1,000 of {place.tokens:,} is {place.token_id}, at 300 in test/test_0001.npy"
     )
     assert document == f"document {place.match.number:,}"
-    record = json.loads(fineshards("find", dataset, "--token=1k", "--json").stdout)
+    record = json.loads(in_process("find", dataset, "--token=1k", "--json").stdout)
     assert (record["shard"], record["offset"]) == ("test/test_0001.npy", 300)
-    shown = fineshards("inspect", dataset, "--shard=test/1", "--token=300", "--json")
+    shown = in_process("inspect", dataset, "--shard=test/1", "--token=300", "--json")
     assert json.loads(shown.stdout)["number"] == record["match"]["number"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -12,11 +11,10 @@ from typing import Any
 import fsspec
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.fresh_interpreter import run_program
 from support.oracle import shards_in
+from support.patterns import NAMES, matches_as_for_local_files, patterns, write_names
 from support.source_files import COLUMNS, Read, add
-from test_gcs_finding import ENDS, NAMES, PARTS
 
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.records import SourceFile
@@ -49,26 +47,15 @@ def texts_of(file: SourceFile) -> list[str | None]:
 @pytest.fixture(scope="module")
 def same(store: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same file names in a local folder and in memory."""
-    folder = tmp_path_factory.mktemp("same")
     for name in NAMES:
-        (folder / "in" / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "in" / name).touch()
         store.pipe(f"/same/in/{name}", b"")
-    return folder
+    return write_names(tmp_path_factory.mktemp("same"))
 
 
 @settings(max_examples=60)
-@given(parts=st.lists(st.sampled_from(PARTS), max_size=3), end=st.sampled_from(ENDS))
-def test_a_pattern_matches_as_for_local_files(same: Path, parts: list[str], end: str) -> None:
-    pattern = "/".join(["in", *parts, end])
-
-    def names(root: str) -> list[str] | str:
-        try:
-            return [path.partition("/in/")[2] for path in find(f"{root}/{pattern}")]
-        except UsageError as error:
-            return str(error).replace(root, "")
-
-    assert names("memory://same") == names(glob.escape(str(same)))
+@given(patterns)
+def test_a_pattern_matches_as_for_local_files(same: Path, pattern: str) -> None:
+    matches_as_for_local_files("memory://same", same, pattern)
 
 
 def test_a_file_has_one_identity_however_it_is_found(store: Any) -> None:
@@ -148,22 +135,22 @@ def test_what_cannot_be_found_is_one_sentence(url: str, said: str) -> None:
 
 @pytest.mark.cloud
 def test_a_build_through_fsspec_has_the_bytes_of_one_without(
-    tmp_path: Path, sample: Path, fineshards: Callable[..., subprocess.CompletedProcess[str]]
+    tmp_path: Path, sample: Path, in_process: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     """local:// is fsspec's own name for the disk, so it goes the way of all other protocols."""
     shutil.copy(sample, tmp_path / "a.parquet")
     inputs = {"far": f"local://{tmp_path}/*.parquet", "near": str(tmp_path / "a.parquet")}
     for output, pattern in inputs.items():
         flags = [f"--input={pattern}", f"--output={tmp_path}/{output}", "--shard_tokens=200000"]
-        done = fineshards("build", *flags)
+        done = in_process("build", *flags)
         assert done.returncode == 0, done.stderr
     assert shards_in(tmp_path / "far") == shards_in(tmp_path / "near")
     (tmp_path / "far/train/train_0001.npy").unlink()
-    done = fineshards("repair", tmp_path / "far")
+    done = in_process("repair", tmp_path / "far")
     assert done.returncode == 0, done.stderr
     assert shards_in(tmp_path / "far") == shards_in(tmp_path / "near")
     (tmp_path / "a.parquet").touch()
-    done = fineshards("verify", tmp_path / "far", "--sample=5")
+    done = in_process("verify", tmp_path / "far", "--sample=5")
     assert f"local://{tmp_path}/a.parquet changed since the job was launched" in done.stdout
 
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
 from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy
 from support.growing import (
     append,
@@ -21,6 +17,8 @@ from support.growing import (
     unfinished_append,
     write_rows,
 )
+from support.killed_runs import run_until_done
+from support.process_tree import start
 
 import fineshards
 from fineshards import BatchLoader, TokenDataset
@@ -135,40 +133,15 @@ def test_an_append_over_a_failing_network(
     assert check_readers(local) == 2
 
 
-def start(*arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "fineshards", "append", OUTPUT, "--input", *map(str, arguments)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def test_an_append_that_is_killed_repeatedly(
     cloud: Proxy, parts: list[Path], local: list[Path]
 ) -> None:
     """Each run is killed at its eleventh write request, which the server still carries out."""
     build(OUTPUT, parts[0], *FLAGS)
-    runs = 0
-    while True:
-        runs += 1
-        running: list[subprocess.Popen[str]] = []
-
-        def kill(running: list[subprocess.Popen[str]] = running) -> None:
-            running[0].kill()
-            running[0].wait()
-
-        cloud.rules.clear()
-        cloud.fail("^(POST|PUT|DELETE)", kill, (11,))
-        running.append(start(parts[1]))
-        _, errors = running[0].communicate()
-        cloud.rules.clear()
-        latest = check_readers(local)
-        if running[0].returncode == 0:
-            break
-        assert running[0].returncode == -signal.SIGKILL, errors
-    assert (latest, runs > 3) == (2, True)
+    command = ["append", OUTPUT, "--input", parts[1]]
+    runs = run_until_done(cloud, "^(POST|PUT|DELETE)", 11, command, lambda: check_readers(local))
+    assert runs > 3
+    assert check_readers(local) == 2
     assert content_in(cloud) == content_of(local[1])
     assert records_in(cloud) == records(2)
 
@@ -177,7 +150,7 @@ def test_two_appends_of_the_same_file_at_once(
     cloud: Proxy, parts: list[Path], local: list[Path]
 ) -> None:
     build(OUTPUT, parts[0], *FLAGS)
-    both = [start(parts[1]), start(parts[1])]
+    both = [start("append", OUTPUT, "--input", parts[1]) for _ in range(2)]
     errors = [one.communicate()[1] for one in both]
     assert [one.returncode for one in both] == [0, 0], "\n".join(errors)
     assert content_in(cloud) == content_of(local[1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -13,14 +12,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage as google_storage
 from rich.console import Console
 from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy, faulty_server
-from support.oracle import oracle, oracle_by_text, read_texts, shards_in
+from support.killed_runs import run_until_done
+from support.oracle import files_in, oracle, oracle_by_text, read_texts, shards_in
+from support.process_tree import start
 
 from fineshards.commands.status import StatusReader
 from fineshards.config import BuildConfig
@@ -38,14 +38,6 @@ FLAGS = ["--shard_tokens=3000", "--test_fraction=0.3", "--block_bytes=1"]
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory, sample: Path) -> Path:
-    """40 documents of the sample in eight row groups."""
-    path = tmp_path_factory.mktemp("input") / "a.parquet"
-    pq.write_table(pq.read_table(sample).slice(0, 40), path, row_group_size=5)
-    return path
-
-
-@pytest.fixture(scope="module")
 def expected(small: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """All files of a local build, by name. Its shards are those of the oracle."""
     output = tmp_path_factory.mktemp("local") / "out"
@@ -53,11 +45,7 @@ def expected(small: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     shards = oracle_by_text(read_texts(small), shard_tokens=3000, fraction="0.3")
     assert shards_in(output) == shards
     assert len(shards) > 5
-    return {
-        path.relative_to(output).as_posix(): path.read_bytes()
-        for path in output.rglob("*")
-        if path.is_file()
-    }
+    return files_in(output)
 
 
 def dataset_in(cloud: Proxy, output: str = OUTPUT) -> dict[str, bytes]:
@@ -140,42 +128,20 @@ def test_a_replayed_build_gives_the_same_bytes(
     check(cloud, expected)
 
 
-def start(small: Path, *flags: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "fineshards", *command(small, *flags)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def test_a_build_that_is_killed_repeatedly_ends_with_the_same_bytes(
     cloud: Proxy, small: Path, expected: dict[str, bytes]
 ) -> None:
     """Each run is killed at its seventeenth write request, which the server still carries out."""
-    runs = 0
-    while True:
-        runs += 1
-        running: list[subprocess.Popen[str]] = []
 
-        def kill(running: list[subprocess.Popen[str]] = running) -> None:
-            running[0].kill()
-            running[0].wait()
-
-        cloud.rules.clear()
-        cloud.fail("^(POST|PUT|DELETE)", kill, (17,))
-        running.append(start(small))
-        _, errors = running[0].communicate()
+    def look() -> None:
         visible = {
             name: content
             for name, content in dataset_in(cloud).items()
             if name.startswith(("test", "train")) and not name.endswith("/")
         }
         assert visible.items() <= expected.items()
-        if running[0].returncode == 0:
-            break
-        assert running[0].returncode == -signal.SIGKILL, errors
+
+    runs = run_until_done(cloud, "^(POST|PUT|DELETE)", 17, command(small), look)
     assert runs > 3
     check(cloud, expected)
     assert main(["verify", OUTPUT]) == 0
@@ -184,7 +150,7 @@ def test_a_build_that_is_killed_repeatedly_ends_with_the_same_bytes(
 def test_two_concurrent_builds_both_succeed(
     cloud: Proxy, small: Path, expected: dict[str, bytes]
 ) -> None:
-    builds = [start(small), start(small)]
+    builds = [start(*command(small)) for _ in range(2)]
     errors = [build.communicate()[1] for build in builds]
     assert [build.returncode for build in builds] == [0, 0], errors
     check(cloud, expected)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import subprocess
 import sys
@@ -12,10 +11,10 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.faulty_proxy import CUT_DOWNLOAD, Proxy
 from support.gcs_input import Stored
 from support.gcs_server import free_port
+from support.patterns import NAMES, matches_as_for_local_files, patterns, write_names
 from support.source_files import COLUMNS, Read, add
 
 from fineshards.errors import InputError, UsageError
@@ -47,22 +46,11 @@ def read(file: SourceFile, block_bytes: int = 1) -> Read:
     return found
 
 
-NAMES = [
-    f"{folder}{name}"
-    for folder in ("", "a/", "a/b/", "ab/", ".h/", "a/.h/b/", "[a]/", "a/b/ab/", "*/")
-    for name in ("a.jsonl", "b.jsonl", "ab.jsonl", "a[1].jsonl", ".h.jsonl", "!.jsonl", "*.jsonl")
-]
-PARTS = ["*", "?", "**", "a", "b", "ab", "a*", "?b", "[ab]", "[!a]", "[[]a]", "[a]", ".*", ".h"]
-ENDS = ["*", "**", "*.jsonl", "a.jsonl", "?.jsonl", "a[1].jsonl", "a[[]1].jsonl", "[!b]*", ".h*"]
-
-
 @pytest.fixture(scope="module")
 def same(gcs_proxy: Proxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
     """The same file names in a local folder and in a bucket."""
-    folder, stored = tmp_path_factory.mktemp("same"), Stored(gcs_proxy)
+    folder, stored = write_names(tmp_path_factory.mktemp("same")), Stored(gcs_proxy)
     for name in NAMES:
-        (folder / "in" / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "in" / name).touch()
         stored.put(f"in/{name}", b"")
     stored.put("in/a/", b"")  # a folder as created by the Cloud console
     with pytest.MonkeyPatch.context() as environment:
@@ -71,20 +59,10 @@ def same(gcs_proxy: Proxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @settings(max_examples=300)
-@given(parts=st.lists(st.sampled_from(PARTS), max_size=3), end=st.sampled_from(ENDS))
-def test_a_pattern_matches_as_for_local_files(
-    same: tuple[Path, str], parts: list[str], end: str
-) -> None:
+@given(patterns)
+def test_a_pattern_matches_as_for_local_files(same: tuple[Path, str], pattern: str) -> None:
     folder, bucket = same
-    pattern = "/".join(["in", *parts, end])
-
-    def names(root: str) -> list[str] | str:
-        try:
-            return [path.partition("/in/")[2] for path in find(f"{root}/{pattern}")]
-        except UsageError as error:
-            return str(error).replace(root, "")
-
-    assert names(bucket) == names(glob.escape(str(folder)))
+    matches_as_for_local_files(bucket, folder, pattern)
 
 
 def test_only_objects_that_may_match_are_listed(stored: Stored) -> None:

@@ -287,11 +287,11 @@ def test_a_build_from_a_bucket_equals_the_oracle(
 
 
 def test_the_command_line_reads_from_a_bucket(
-    fineshards: Run, source: str, expected: dict[str, bytes], tmp_path: Path
+    in_process: Run, source: str, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     """By worker processes, and in a process that has not yet imported Cloud Storage's modules."""
     flags = ["--shard_tokens", "50000", "--test_shards", "1", "--block_bytes", "100000"]
-    done = fineshards("build", "--input", source, "--output", tmp_path / "out", *flags)
+    done = in_process("build", "--input", source, "--output", tmp_path / "out", *flags)
     assert done.returncode == 0, done.stderr
     assert shards_in(tmp_path / "out") == expected
     manifest = json.loads((tmp_path / "out/metadata/manifest.json").read_text())
@@ -391,7 +391,7 @@ def test_verify_names_changed_sources(
     assert re.match(r"gs://\S+/in/3\.jsonl was deleted since", deleted)
 
 
-def test_a_small_input_in_a_bucket_is_estimated_exactly(fineshards: Run, source: str) -> None:
-    done = fineshards("estimate", "--input", source, "--json")
+def test_a_small_input_in_a_bucket_is_estimated_exactly(in_process: Run, source: str) -> None:
+    done = in_process("estimate", "--input", source, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["tokens"] == 665_971

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from support.faulty_proxy import CUT_DOWNLOAD, LOSE_ANSWER, Proxy
-from support.oracle import oracle_shuffled, read_texts, shards_in
+from support.oracle import files_in, oracle_shuffled, read_texts, shards_in
 
 from fineshards.pipeline.cli import main
 
@@ -21,24 +20,12 @@ FLAGS = [
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory, sample: Path) -> Path:
-    """40 documents of the sample in eight row groups."""
-    path = tmp_path_factory.mktemp("input") / "a.parquet"
-    pq.write_table(pq.read_table(sample).slice(0, 40), path, row_group_size=5)
-    return path
-
-
-@pytest.fixture(scope="module")
 def expected(small: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """All files of a local build, by name. Its shards are those of the oracle."""
     output = tmp_path_factory.mktemp("local") / "out"
     assert main(["build", f"--input={small}", f"--output={output}", *FLAGS]) == 0
     assert shards_in(output) == oracle_shuffled([read_texts(small)], 7, 3000, fraction="0.3")
-    return {
-        path.relative_to(output).as_posix(): path.read_bytes()
-        for path in output.rglob("*")
-        if path.is_file()
-    }
+    return files_in(output)
 
 
 def check(cloud: Proxy, expected: dict[str, bytes]) -> None:

@@ -14,12 +14,11 @@ from support.damage import flip_bit
 from support.growing import (
     append,
     build,
-    everything_in,
     made_up_rows,
     unfinished_append,
     write_rows,
 )
-from support.oracle import shards_in
+from support.oracle import files_in, shards_in
 
 import fineshards
 from fineshards import BatchLoader, Mixture, TokenDataset
@@ -344,13 +343,13 @@ def test_the_first_command_again_finds_the_dataset_finished(
 ) -> None:
     folder = tmp_path / "out"
     shutil.copytree(generations[2], folder)
-    before = everything_in(folder)
+    before = files_in(folder)
     flags = ["--shard_tokens=700", "--test_fraction=0.4"]
     build(folder, parts[0], *flags)
     assert "already finished, nothing to do" in capsys.readouterr().out
-    assert everything_in(folder) == before
+    assert files_in(folder) == before
     build(folder, parts[0], *flags, "--overwrite")
-    old, new = everything_in(generations[0]), everything_in(folder)
+    old, new = files_in(generations[0]), files_in(folder)
     assert new == old
 
 
@@ -364,14 +363,14 @@ def test_what_is_left_of_a_dataset_that_had_grown_is_no_unfinished_build(
     folder = tmp_path / "out"
     shutil.copytree(generations[1], folder)
     (folder / "metadata/manifest.json").unlink()
-    before = everything_in(folder)
+    before = files_in(folder)
     flags = ["--shard_tokens=700", "--test_fraction=0.4"]
     command = ["build", f"--output={folder}", f"--input={parts[0]}", *flags]
     assert main(command) == 2
     assert "holds what is left of a dataset that had grown: " in capsys.readouterr().err
-    assert everything_in(folder) == before
+    assert files_in(folder) == before
     assert main([*command, "--overwrite"]) == 0
-    assert everything_in(folder) == everything_in(generations[0])
+    assert files_in(folder) == files_in(generations[0])
 
 
 def last_train_shard(folder: Path) -> tuple[str, int]:

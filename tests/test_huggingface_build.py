@@ -62,21 +62,21 @@ def test_a_build_equals_the_oracle(dataset: Path, tokenizer: Path, sample: Path)
 
 
 def test_verify_and_inspect_need_only_the_dataset(
-    dataset: Path, sample: Path, fineshards: Run
+    dataset: Path, sample: Path, in_process: Run
 ) -> None:
     for arguments in (["verify"], ["verify", "--sample", "20"]):
-        done = fineshards(*arguments, dataset)
+        done = in_process(*arguments, dataset)
         assert done.returncode == 0, done.stdout + done.stderr
         assert done.stdout.startswith("verified: ")
-    shown = fineshards("inspect", dataset, "--shard", "test/0", "--document", "0")
+    shown = in_process("inspect", dataset, "--shard", "test/0", "--document", "0")
     assert shown.returncode == 0, shown.stderr
     text = Tokenizer.from_file(str(dataset / "metadata/tokenizer.json")).normalizer
     first = read_texts(sample)[0]
     assert shown.stdout.rstrip("\n").endswith(
         (text.normalize_str(first) if text else first).rstrip("\n")
     )
-    assert "mine.json" in fineshards("inspect", dataset).stdout
-    assert "finished" in fineshards("status", dataset).stdout
+    assert "mine.json" in in_process("inspect", dataset).stdout
+    assert "finished" in in_process("status", dataset).stdout
 
 
 def test_the_manifest_records_the_tokenizer(dataset: Path, tokenizer: Path) -> None:
@@ -121,22 +121,22 @@ def test_the_same_job_is_resumed_and_another_is_refused(
     assert "another job: vocabulary sha256: was " in capsys.readouterr().err
 
 
-def test_verify_detects_another_tokenizer(dataset: Path, tmp_path: Path, fineshards: Run) -> None:
+def test_verify_detects_another_tokenizer(dataset: Path, tmp_path: Path, in_process: Run) -> None:
     output = tmp_path / "out"
     shutil.copytree(dataset, output)
     path = output / "metadata/tokenizer.json"
     path.write_bytes(path.read_bytes() + b"\n")
     (output / "metadata/vocabulary.tiktoken").write_bytes(b"")
-    done = fineshards("verify", output)
+    done = in_process("verify", output)
     assert done.returncode == 1
     assert "metadata/tokenizer.json has" in done.stdout
     assert "metadata/vocabulary.tiktoken does not belong to the dataset" in done.stdout
     path.unlink()
-    assert "metadata/tokenizer.json is missing" in fineshards("verify", output).stdout
+    assert "metadata/tokenizer.json is missing" in in_process("verify", output).stdout
 
 
 def test_a_model_of_another_type_is_encoded_by_its_library(
-    sample: Path, tmp_path: Path, fineshards: Run
+    sample: Path, tmp_path: Path, in_process: Run, fineshards: Run
 ) -> None:
     words = {word for text in read_texts(sample) for word in text.split()}
     vocab = {word: id_ for id_, word in enumerate(["[UNK]", "<s>", *sorted(words)[::3]])}
@@ -146,16 +146,17 @@ def test_a_model_of_another_type_is_encoded_by_its_library(
     path = save(tokenizer, tmp_path / "words.json")
     output = tmp_path / "out"
     flags = ["--input", sample, "--output", output, "--tokenizer", path]
-    missing = fineshards("build", *flags)
+    missing = in_process("build", *flags)
     assert missing.returncode == 2
     assert "--eot_token. Its special tokens are [SEP]." in missing.stderr
     assert "Traceback" not in missing.stderr
     flags += ["--eot_token", "[SEP]", f"--shard_tokens={SHARD_TOKENS}", SPLIT]
+    # In a process of its own, with the log lines of one.
     done = fineshards("build", *flags)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("words.json is encoded with tokenizers only, which is slow") == 1
     assert shards_in(output) == expected(sample, path, "[SEP]")
-    assert fineshards("verify", output, "--sample", "5").returncode == 0
+    assert in_process("verify", output, "--sample", "5").returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -167,9 +168,9 @@ def test_a_model_of_another_type_is_encoded_by_its_library(
     ],
 )
 def test_invalid_flags_are_one_sentence(
-    sample: Path, tmp_path: Path, fineshards: Run, flags: list[str], message: str
+    sample: Path, tmp_path: Path, in_process: Run, flags: list[str], message: str
 ) -> None:
-    done = fineshards("build", "--input", sample, "--output", tmp_path / "out", *flags)
+    done = in_process("build", "--input", sample, "--output", tmp_path / "out", *flags)
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr

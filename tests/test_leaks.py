@@ -19,6 +19,7 @@ import pytest
 from apache_beam.testing.util import assert_that, equal_to
 from hypothesis import given
 from hypothesis import strategies as st
+from support.build_here import build_here
 from support.damage import edit_manifest, edit_table
 from support.faulty_proxy import Proxy
 from support.oracle import ENCODING, side_of
@@ -193,7 +194,7 @@ def test_a_number_of_test_shards_leaks_too(tmp_path: Path, test_shards: int) -> 
     expected = by_shards(FILES, test_shards, 200)
     assert min(expected.test_documents, expected.train_documents) > 0
     # By worker processes.
-    manifest = fineshards.build(
+    manifest = build_here(
         input=write_files(tmp_path, FILES),
         output=tmp_path / "out",
         test_shards=test_shards,
@@ -206,7 +207,7 @@ def test_a_number_of_test_shards_leaks_too(tmp_path: Path, test_shards: int) -> 
 def test_a_document_across_the_border_is_in_test(tmp_path: Path) -> None:
     # 1 + 6 tokens; the border is in the second document, most of which is in train.
     rows = [{"text": text} for text in ("one", "two " * 6, "three", "four " * 6)]
-    alone = fineshards.build(
+    alone = build_here(
         input=write_files(tmp_path, [rows]), output=tmp_path / "a", test_shards=1, shard_tokens=4
     )
     table = pq.read_table(tmp_path / "a/metadata/documents/train_0000.parquet")
@@ -222,7 +223,7 @@ def test_a_document_across_the_border_is_in_test(tmp_path: Path) -> None:
     assert len(problems) == 2
     assert all("but the previous shard ended in row 1" in problem for problem in problems)
     rows += [rows[1], rows[1], rows[3]]
-    again = fineshards.build(
+    again = build_here(
         input=write_files(tmp_path, [rows]), output=tmp_path / "b", test_shards=1, shard_tokens=4
     )
     assert again.leaks == Leaks(1, 2) == by_shards([rows], 1, 4)
@@ -263,7 +264,7 @@ def test_leaks_are_counted_on_gs(
 )
 def test_leaks_are_counted_on_a_runner(tmp_path: Path, most: int, ranges: int, fits: bool) -> None:
     source, output = write_files(tmp_path, FILES), tmp_path / "out"
-    manifest = fineshards.build(
+    manifest = build_here(
         input=source, output=output, test_fraction=0.4, split_key="row", shard_tokens=200
     )
     storage = open_storage(str(output))
@@ -329,13 +330,13 @@ def test_fail_on_leak_finishes_nothing_and_the_build_goes_on_without_it(
 @pytest.mark.parametrize("flags", [{"test_shards": 0}, {"test_shards": 99}])
 def test_an_empty_split_leaks_nothing(tmp_path: Path, flags: dict[str, Any]) -> None:
     source = write_files(tmp_path, FILES)
-    assert fineshards.build(input=source, output=tmp_path / "o", **flags).leaks == Leaks(0, 0)
+    assert build_here(input=source, output=tmp_path / "o", **flags).leaks == Leaks(0, 0)
     assert fineshards.verify(tmp_path / "o").ok
 
 
 def test_fail_on_leak_passes_where_nothing_leaks(tmp_path: Path) -> None:
     rows = [{"text": f"text {number}"} for number in range(60)]
-    manifest = fineshards.build(
+    manifest = build_here(
         input=write_files(tmp_path, [rows]),
         output=tmp_path / "out",
         test_shards=1,
@@ -354,7 +355,7 @@ def test_fail_on_leak_passes_where_nothing_leaks(tmp_path: Path) -> None:
 
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
-    fineshards.build(
+    build_here(
         input=write_files(tmp_path, FILES),
         output=tmp_path / "out",
         test_fraction=0.4,

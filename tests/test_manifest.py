@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 from conftest import ROOT, SAMPLE
-from support.oracle import ENCODING, EOT
+from support.oracle import ENCODING, EOT, files_in
 
 SHARD_TOKENS = 30_000
 BLOCK_BYTES = 600_000
@@ -135,21 +135,18 @@ def test_document_tables_are_those_of_the_oracle(
 def test_metadata_does_not_depend_on_workers_or_hash_seeds(
     fineshards: Callable[..., Any], dataset: Path, tmp_path: Path
 ) -> None:
+    """The dataset was made by as many workers as there are cores, with another seed of hashes."""
     import os
 
-    for seed in ("1", "2"):
-        done = fineshards(
-            "build",
-            f"--input={SAMPLE}",
-            f"--output={tmp_path / seed}",
-            f"--shard_tokens={SHARD_TOKENS}",
-            f"--block_bytes={BLOCK_BYTES}",
-            "--test_shards=1",
-            f"--workers={seed}",
-            env=os.environ | {"PYTHONHASHSEED": seed},
-        )
-        assert done.returncode == 0, done.stderr
-        for path in (dataset / "metadata").rglob("*"):
-            if path.is_file():
-                other = tmp_path / seed / path.relative_to(dataset)
-                assert path.read_bytes() == other.read_bytes(), path
+    done = fineshards(
+        "build",
+        f"--input={SAMPLE}",
+        f"--output={tmp_path / 'out'}",
+        f"--shard_tokens={SHARD_TOKENS}",
+        f"--block_bytes={BLOCK_BYTES}",
+        "--test_shards=1",
+        "--workers=1",
+        env=os.environ | {"PYTHONHASHSEED": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert files_in(tmp_path / "out/metadata") == files_in(dataset / "metadata")

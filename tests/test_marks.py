@@ -298,11 +298,11 @@ def test_large_components_are_found_whole(shape: str) -> None:
     assert np.array_equal(marked["witness"], survivor[others])
 
 
-@pytest.mark.parametrize("nodes", [100_000, 2_000_000])
-def test_a_million_edges_have_the_components_of_a_union_find(nodes: int) -> None:
+@pytest.mark.parametrize("nodes", [20_000, 400_000])
+def test_many_edges_have_the_components_of_a_union_find(nodes: int) -> None:
     """One large component and some nodes; many small ones."""
     generator = np.random.default_rng(nodes)
-    ends = generator.integers(0, nodes, (1_000_000, 2)).astype(np.uint64)
+    ends = generator.integers(0, nodes, (200_000, 2)).astype(np.uint64)
     # A quarter of them are entries of an index.
     ends |= np.where(ends % 4 == 0, np.uint64(0), np.uint64(JOB))
     ends = ends[ends[:, 0] != ends[:, 1]]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.curated import Steps, write_recipe
-from support.growing import everything_in
+from support.oracle import files_in
 
 from fineshards.curation import curator
 from fineshards.curation.batch import Batch
@@ -261,12 +261,12 @@ def test_another_recipe_does_not_resume_a_job_and_overwrite_leaves_nothing_of_it
         for pattern in lost:
             for folder in unfinished.glob(pattern):
                 shutil.rmtree(folder)
-        before = everything_in(unfinished)
+        before = files_in(unfinished)
         assert build(source, other, "--keep_keys", "--test_shards=0") == 2
         line = sentence(capsys)
         assert "min_chars of step 1 length: was 2, now 1" in line
         assert "--overwrite" in line
-        assert everything_in(unfinished) == before
+        assert files_in(unfinished) == before
     assert build(source, other, "--test_shards=0") == 2
     assert "--keep_keys: was True, now False" in sentence(capsys)
     assert (unfinished / "metadata/keys").exists()

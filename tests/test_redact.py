@@ -17,12 +17,11 @@ from support.faulty_proxy import Proxy
 from support.growing import (
     append,
     build,
-    everything_in,
     made_up_rows,
     unfinished_append,
     write_rows,
 )
-from support.oracle import ENCODING, EOT
+from support.oracle import ENCODING, EOT, files_in
 
 import fineshards
 from fineshards import BatchLoader, TokenDataset
@@ -96,10 +95,10 @@ def test_documents_are_overwritten_and_nothing_else_changes(
         assert verdict.problems == []
     assert verdict.sampled == len(before) - len(chosen)
     # The same once more has nothing to do.
-    files = everything_in(dataset)
+    files = files_in(dataset)
     assert main(["redact", str(dataset), *given]) == 0
     assert capsys.readouterr().out.startswith("nothing to do")
-    assert everything_in(dataset) == files
+    assert files_in(dataset) == files
     assert main(["inspect", str(dataset)]) == 0
     assert f"{len(chosen)} documents redacted" in capsys.readouterr().out
 
@@ -109,7 +108,7 @@ def test_the_text_is_in_no_file(dataset: Path) -> None:
         tokens = fineshards_tokens(SECRET)
         return [
             name
-            for name, content in everything_in(dataset).items()
+            for name, content in files_in(dataset).items()
             if SECRET.encode() in content or tokens in content
         ]
 
@@ -191,15 +190,15 @@ def test_a_redacted_dataset_grows_and_is_repaired(grown: Path, dataset: Path) ->
     assert [v.problems for v in map(fineshards.verify, [dataset])] == [[]]
     for generation in range(1, 6):
         assert fineshards.verify(dataset, generation=generation).ok
-    whole = everything_in(dataset)
+    whole = files_in(dataset)
     lost = [name for name in whole if name.startswith(("test/", "train/", "metadata/documents/"))]
     for name in lost[::2]:
         (dataset / name).unlink()
     assert sorted(repair(str(dataset)).repaired) == sorted(lost[::2])
-    assert everything_in(dataset) == whole
+    assert files_in(dataset) == whole
     (dataset / "metadata/generations/0003.job.json").unlink()
     repair(str(dataset))
-    assert everything_in(dataset) == whole
+    assert files_in(dataset) == whole
 
 
 def test_verify_accepts_exactly_the_redacted_documents(dataset: Path) -> None:
@@ -236,16 +235,16 @@ def test_verify_accepts_exactly_the_redacted_documents(dataset: Path) -> None:
 def test_documents_that_are_not_there_change_nothing(
     dataset: Path, ids: list[str], numbers: list[int], message: str
 ) -> None:
-    before = everything_in(dataset)
+    before = files_in(dataset)
     with pytest.raises(UsageError, match=message):
         redact(str(dataset), ids, numbers)
-    assert everything_in(dataset) == before
+    assert files_in(dataset) == before
 
 
 def test_what_cannot_be_redacted_is_one_sentence(
     dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = everything_in(dataset)
+    before = files_in(dataset)
     for arguments, words in (
         ([], "give --ids, a file of ids, or --documents"),
         (["--ids", str(tmp_path / "none")], "cannot be read"),
@@ -255,17 +254,17 @@ def test_what_cannot_be_redacted_is_one_sentence(
         assert main(["redact", str(dataset), *arguments]) in (1, 2)
         (line,) = capsys.readouterr().err.splitlines()
         assert words in line
-    assert everything_in(dataset) == before
+    assert files_in(dataset) == before
     with pytest.raises(OutputError, match="holds no finished dataset"):
         redact(str(tmp_path / "nothing"), documents=[1])
     with pytest.raises(OutputError, match="built by an earlier version of fineshards"):
         redact(str(ROOT / "tests/fixtures/version-2/finished"), documents=[1])
     more = write_rows(tmp_path / "more.parquet", made_up_rows(13, 20))
     unfinished_append(dataset, more)
-    files = everything_in(dataset)
+    files = files_in(dataset)
     with pytest.raises(OutputError, match=r"another change of .* is not finished"):
         redact(str(dataset), documents=[1])
-    assert everything_in(dataset) == files
+    assert files_in(dataset) == files
 
 
 def test_an_unfinished_redaction_is_in_the_way_of_everything_else(
@@ -282,7 +281,7 @@ def test_an_unfinished_redaction_is_in_the_way_of_everything_else(
         check=False,
     )
     assert done.returncode == -9
-    before = everything_in(dataset)
+    before = files_in(dataset)
     more = write_rows(dataset.parent / "more.parquet", made_up_rows(12, 20))
     for arguments, words in (
         (["append", "--input", str(more)], "a redaction of 3 documents of"),
@@ -294,7 +293,7 @@ def test_an_unfinished_redaction_is_in_the_way_of_everything_else(
         assert main([arguments[0], str(dataset), *arguments[1:]]) in (1, 2)
         said = capsys.readouterr()
         assert words in said.out + said.err
-        assert everything_in(dataset) == before
+        assert files_in(dataset) == before
     assert main(["status", str(dataset)]) == 0
     assert "finished" in capsys.readouterr().out
     redact(str(dataset), documents=[3, 17, 40])
@@ -304,13 +303,13 @@ def test_an_unfinished_redaction_is_in_the_way_of_everything_else(
 def test_a_repair_leaves_an_unfinished_append_alone(dataset: Path) -> None:
     more = write_rows(dataset.parent / "more.parquet", made_up_rows(13, 20))
     unfinished_append(dataset, more)
-    before = everything_in(dataset)
+    before = files_in(dataset)
     assert repair(str(dataset)).repaired == []
-    assert everything_in(dataset) == before
+    assert files_in(dataset) == before
     full = min((dataset / "train").iterdir())
     full.unlink()
     assert repair(str(dataset)).repaired == [f"train/{full.name}"]
-    assert everything_in(dataset) == before
+    assert files_in(dataset) == before
     append(dataset, more)
     assert fineshards.verify(dataset, sample=100).ok
 
@@ -320,10 +319,10 @@ def test_a_damaged_shard_is_not_redacted(dataset: Path) -> None:
     content = bytearray(shard.read_bytes())
     content[-2] ^= 1
     shard.write_bytes(content)
-    before = everything_in(dataset)
+    before = files_in(dataset)
     with pytest.raises(OutputError, match="is not what the manifest says, so nothing was redacted"):
         redact(str(dataset), documents=[3])
-    assert everything_in(dataset) == before
+    assert files_in(dataset) == before
     shard.write_bytes(content[:-1])
     with pytest.raises(OutputError, match="is not what the manifest says, so nothing was redacted"):
         redact(str(dataset), documents=[3])
@@ -354,11 +353,11 @@ def test_a_dataset_on_gs_is_redacted(
     local = Path(shutil.copytree(grown / "out", tmp_path / "out"))
     shutil.rmtree(local / "checkpoints")
     storage = open_storage("gs://data/out")
-    for name, content in everything_in(local).items():
+    for name, content in files_in(local).items():
         storage.write(name, content)
     redact(str(local), documents=[3, 40])
     assert main(["redact", "gs://data/out", "--documents", "3", "40"]) == 0
     assert "soft delete" in capsys.readouterr().out
     found = {name.removeprefix("out/"): cloud.content("data", name) for name in cloud.names("data")}
-    assert found == everything_in(local)
+    assert found == files_in(local)
     assert fineshards.verify("gs://data/out").ok

@@ -15,7 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage as google_storage
+from support.build_here import build_here
 from support.faulty_proxy import Proxy
+from support.oracle import files_in
 from support.process_tree import start, wait_until
 from support.tokenizer_files import train
 
@@ -26,14 +28,6 @@ from fineshards.shards.manifest import MANIFEST_NAME
 pytestmark = pytest.mark.growing
 
 FIXTURES = Path(__file__).parent / "fixtures"
-
-
-def files_in(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 def write_sources(folder: Path, sample: Path) -> list[Path]:
@@ -202,7 +196,7 @@ def test_a_tokenizer_file_comes_from_where_it_is_now(
     train("gpt2", texts).save(str(tmp_path / "tokenizer.json"))
     train("gpt2", texts, size=1500).save(str(tmp_path / "other.json"))
     output = tmp_path / "out"
-    fineshards.build(
+    build_here(
         input=sample, output=output, tokenizer=tmp_path / "tokenizer.json", shard_tokens=10**6
     )
     whole = files_in(output)

@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from conftest import ROOT
+from support.build_here import build_here
 from support.oracle import oracle, oracle_by_text, read_texts, shards_in
 from support.watched_encoder import watched_encode
 
-import fineshards
 from fineshards.config import BuildConfig
 from fineshards.encoders.exact import ExactEncoder
 from fineshards.encoders.loading import load_encoder
@@ -48,8 +48,8 @@ def write_small(folder: Path, sample: Path) -> Path:
     return folder
 
 
-def files_in(folder: Path) -> dict[str, int]:
-    """All files, with their modification times."""
+def times_in(folder: Path) -> dict[str, int]:
+    """All files, with the times of their last changes."""
     return {
         path.relative_to(folder).as_posix(): path.stat().st_mtime_ns
         for path in folder.rglob("*")
@@ -89,7 +89,7 @@ def test_restart_after_a_kill_before_any_file_operation(
         assert crash["changed_after_crash"] == [], crash
         assert crash["documents_encoded"] == len(texts) - crash["documents_finished"], crash
         assert not (output / "checkpoints").exists(), crash
-        assert set(files_in(output)) == expected_names(expected), crash
+        assert set(times_in(output)) == expected_names(expected), crash
 
 
 def expected_names(shards: dict[str, bytes]) -> set[str]:
@@ -134,7 +134,7 @@ def finished_build(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> tu
     """The input and the output of a finished build with `--shard_tokens=10000`. Read-only."""
     folder = tmp_path_factory.mktemp("restart")
     source = write_small(folder / "input", sample)
-    fineshards.build(input=source / "*.parquet", output=folder / "out", shard_tokens=10_000)
+    build_here(input=source / "*.parquet", output=folder / "out", shard_tokens=10_000)
     return source, folder / "out"
 
 
@@ -146,9 +146,9 @@ def test_a_finished_job_does_nothing_and_says_so(
 ) -> None:
     source, output = finished_build[0], tmp_path / "out"
     shutil.copytree(finished_build[1], output)
-    before = files_in(output)
+    before = times_in(output)
     assert build(source / "*.parquet", output, "--shard_tokens=10000") == 0
-    assert files_in(output) == before
+    assert times_in(output) == before
     assert "already finished, nothing to do" in capsys.readouterr().out
 
 
@@ -182,13 +182,13 @@ def test_other_options_are_refused_with_the_difference_named(
     shutil.copytree(finished_build[1], output)
     if not finished:
         (output / "metadata/manifest.json").unlink()
-    before = files_in(output)
+    before = times_in(output)
     assert build(source / "*.parquet", output, "--shard_tokens=10000", flag) == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert "holds another job: " in last
     for difference in differences:
         assert difference in last
-    assert files_in(output) == before
+    assert times_in(output) == before
 
 
 def test_another_input_is_refused_with_the_difference_named(
@@ -251,7 +251,7 @@ def test_a_job_that_is_replaced_before_its_first_block_is_told_so_and_stops(
         f"replaces a job in {output} that had finished nothing: --shard_tokens: was 100000000, "
         "now 2000"
     )
-    before = files_in(output)
+    before = times_in(output)
     encoder = load_encoder(launch.job.settings.tokenizer, launch.checkpoints.storage, "auto")
     # A worker that is about to begin a block, and the whole graph.
     with pytest.raises(OutputError, match=TAKEN):
@@ -260,7 +260,7 @@ def test_a_job_that_is_replaced_before_its_first_block_is_told_so_and_stops(
     build_pipeline(pipeline, work)
     with pytest.raises(OutputError, match=TAKEN):
         pipeline.run()
-    assert files_in(output) == before
+    assert times_in(output) == before
 
 
 def test_a_job_whose_output_was_taken_over_writes_nothing(
@@ -273,14 +273,14 @@ def test_a_job_whose_output_was_taken_over_writes_nothing(
     assert job is not None
     old = Checkpoints.of(storage, job)
     assert build(small / "b.parquet", output, "--overwrite", "--keep_checkpoints") == 0
-    before = files_in(output)
+    before = times_in(output)
     taken = "was taken over by another job, .* differs: it has other input files"
     with pytest.raises(OutputError, match=taken):
         old.job()
     # What it would have deleted at its end is not its own any more.
     with pytest.raises(OutputError, match=taken):
         old.clear()
-    assert files_in(output) == before
+    assert times_in(output) == before
     storage.delete(JOB_NAME)
     with pytest.raises(OutputError, match="has no job record any more, so this job stops"):
         old.job()
@@ -293,7 +293,7 @@ def test_overwrite_starts_from_scratch(build: Build, small: Path, tmp_path: Path
     assert build(small / "a.parquet", output, *flags) == 0
     expected = oracle(read_texts(small / "a.parquet"), 10_000, test_shards=1)
     assert shards_in(output) == expected
-    assert set(files_in(output)) == expected_names(expected)
+    assert set(times_in(output)) == expected_names(expected)
 
 
 def test_kept_checkpoints_hold_only_the_finished_job(
@@ -317,4 +317,4 @@ def test_two_jobs_on_one_output_both_succeed(sample: Path, tmp_path: Path) -> No
         assert job.returncode == 0, errors
     expected = oracle_by_text(read_texts(sample), shard_tokens=50_000, fraction="0.2")
     assert shards_in(output) == expected
-    assert set(files_in(output)) == expected_names(expected)
+    assert set(times_in(output)) == expected_names(expected)

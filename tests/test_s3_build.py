@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
 from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER
+from support.killed_runs import run_until_done
+from support.oracle import files_in
+from support.process_tree import start
 from support.s3_proxy import S3Proxy
 
 from fineshards.config import BuildConfig
@@ -23,14 +22,6 @@ pytestmark = pytest.mark.cloud
 
 OUTPUT = "s3://data/deep/out"
 FLAGS = ["--shard_tokens=3000", "--test_fraction=0.3", "--block_bytes=1"]
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory, sample: Path) -> Path:
-    """40 documents of the sample in eight row groups."""
-    path = tmp_path_factory.mktemp("input") / "a.parquet"
-    pq.write_table(pq.read_table(sample).slice(0, 40), path, row_group_size=5)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +42,7 @@ def locally(folders: pytest.TempPathFactory, source: Path, *flags: str) -> dict[
     """All files of a local build, by name."""
     output = folders.mktemp("local") / "out"
     assert main(["build", f"--input={source}", f"--output={output}", *FLAGS, *flags]) == 0
-    found = (path for path in output.rglob("*") if path.is_file())
-    return {path.relative_to(output).as_posix(): path.read_bytes() for path in found}
+    return files_in(output)
 
 
 def command(source: Path, *flags: str) -> list[str]:
@@ -117,39 +107,17 @@ def test_a_build_over_a_failing_network_gives_the_same_bytes(
     assert dataset_in(s3) == expected
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "fineshards", *arguments],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def test_a_build_that_is_killed_repeatedly_ends_with_the_same_bytes(
     s3: S3Proxy, small: Path, expected: dict[str, bytes]
 ) -> None:
     """Each run is killed at a write request, which the server still carries out."""
-    runs = 0
-    while True:
-        runs += 1
-        running: list[subprocess.Popen[str]] = []
 
-        def kill(running: list[subprocess.Popen[str]] = running) -> None:
-            running[0].kill()
-            running[0].wait()
-
-        s3.rules.clear()
-        s3.fail("^(POST|PUT|DELETE) (?!.*/unfinished/probe)", kill, (40,))
-        running.append(start(*command(small)))
-        _, errors = running[0].communicate()
+    def look() -> None:
         # Others may be deleted just now, by a request of the killed run.
-        visible = dataset_in(s3, ("test", "train"))
-        assert visible.items() <= expected.items()
-        if running[0].returncode == 0:
-            break
-        assert running[0].returncode == -signal.SIGKILL, errors
+        assert dataset_in(s3, ("test", "train")).items() <= expected.items()
+
+    writes = "^(POST|PUT|DELETE) (?!.*/unfinished/probe)"
+    runs = run_until_done(s3, writes, 40, command(small), look)
     assert runs > 1
     assert dataset_in(s3) == expected
 
@@ -157,7 +125,7 @@ def test_a_build_that_is_killed_repeatedly_ends_with_the_same_bytes(
 def test_two_concurrent_builds_both_succeed(
     s3: S3Proxy, small: Path, expected: dict[str, bytes]
 ) -> None:
-    builds = [start(*command(small)), start(*command(small))]
+    builds = [start(*command(small)) for _ in range(2)]
     errors = [build.communicate()[1] for build in builds]
     assert [build.returncode for build in builds] == [0, 0], errors
     assert dataset_in(s3) == expected
@@ -204,10 +172,7 @@ def test_a_dataset_grows_and_loses_documents_as_a_local_one_does(
             assert main(command) == 0
         said.append(capfd.readouterr().out.replace(output, "OUT"))
     assert said[0] == said[1]
-    found = (path for path in Path(local).rglob("*") if path.is_file())
-    assert dataset_in(s3) == {
-        path.relative_to(local).as_posix(): path.read_bytes() for path in found
-    }
+    assert dataset_in(s3) == files_in(Path(local))
 
 
 def test_the_endpoint_can_be_a_flag(

@@ -9,19 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import google_crc32c
 import pytest
+from support.blocks_to_compose import HEADER, NAME, OBJECT, block_name, parts_of, write_blocks
 from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER
 from support.s3_proxy import S3Proxy
 
 from fineshards.errors import OutputError
 from fineshards.storage import s3_multipart, s3_plan
-from fineshards.storage.base import Part
 from fineshards.storage.s3 import S3Storage
 
 pytestmark = pytest.mark.cloud
 
-NAME = "train/train_0000.npy"
-OBJECT = f"out/{NAME}"
-HEADER = b"h" * 128
 MIB = 1 << 20
 SIZES = [6 * MIB, MIB, 6 * MIB + 1, 7 * MIB]
 
@@ -32,25 +29,6 @@ COMPLETE, ABORT = "^POST .*npy.*uploadId", "^DELETE .*npy.*uploadId"
 @pytest.fixture
 def storage(s3: S3Proxy) -> S3Storage:
     return S3Storage("s3://data/out")
-
-
-def block_name(number: int) -> str:
-    return f"checkpoints/x/blocks/{number}"
-
-
-def write_blocks(storage: S3Storage, sizes: list[int]) -> list[bytes]:
-    blocks = [random.Random(number).randbytes(size) for number, size in enumerate(sizes)]
-    for number, block in enumerate(blocks):
-        storage.write(block_name(number), block)
-    return blocks
-
-
-def parts_of(sizes: list[int], cut_front: int = 0, cut_end: int = 0) -> list[Part]:
-    """All blocks, without some bytes at the beginning and at the end."""
-    parts = [Part(block_name(number), 0, size) for number, size in enumerate(sizes)]
-    parts[0] = Part(parts[0].name, cut_front, parts[0].stop)
-    parts[-1] = Part(parts[-1].name, parts[-1].start, parts[-1].stop - cut_end)
-    return parts
 
 
 def check(s3: S3Proxy, expected: bytes) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import subprocess
@@ -13,13 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.faulty_proxy import CUT_DOWNLOAD
 from support.oracle import shards_in
+from support.patterns import NAMES, matches_as_for_local_files, patterns, write_names
 from support.s3_proxy import S3Proxy, faulty_s3
 from support.s3_server import client_variables
 from support.source_files import COLUMNS, Read, add
-from test_gcs_finding import ENDS, NAMES, PARTS
 
 from fineshards.errors import InputError, UsageError
 from fineshards.pipeline.cli import main
@@ -56,11 +54,9 @@ def texts_of(file: SourceFile) -> list[str | None]:
 @pytest.fixture(scope="module")
 def same(s3_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The same file names in a local folder and in a bucket."""
-    folder = tmp_path_factory.mktemp("same")
+    folder = write_names(tmp_path_factory.mktemp("same"))
     with faulty_s3(s3_server, "same") as proxy, pytest.MonkeyPatch.context() as environment:
         for name in NAMES:
-            (folder / "in" / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / "in" / name).touch()
             proxy.boto.put_object(Bucket="same", Key=f"in/{name}", Body=b"")
         for name, value in client_variables(proxy.address).items():
             environment.setenv(name, value)
@@ -68,17 +64,9 @@ def same(s3_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
 
 
 @settings(max_examples=60)
-@given(parts=st.lists(st.sampled_from(PARTS), max_size=3), end=st.sampled_from(ENDS))
-def test_a_pattern_matches_as_for_local_files(same: Path, parts: list[str], end: str) -> None:
-    pattern = "/".join(["in", *parts, end])
-
-    def names(root: str) -> list[str] | str:
-        try:
-            return [path.partition("/in/")[2] for path in find(f"{root}/{pattern}")]
-        except UsageError as error:
-            return str(error).replace(root, "")
-
-    assert names("s3://same") == names(glob.escape(str(same)))
+@given(patterns)
+def test_a_pattern_matches_as_for_local_files(same: Path, pattern: str) -> None:
+    matches_as_for_local_files("s3://same", same, pattern)
 
 
 def test_one_listing_describes_all_files(s3: S3Proxy) -> None:

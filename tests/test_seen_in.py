@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import SAMPLE
+from support.build_here import build_here
 
 import fineshards
 from fineshards.errors import InputError, UsageError
@@ -32,7 +33,7 @@ def write(path: Path, numbers: list[int]) -> Path:
 def build(folder: Path, source: Path, recipe: str, **flags: Any) -> Manifest:
     place = folder.with_suffix(".toml")
     place.write_text(recipe)
-    return fineshards.build(input=source, output=folder, recipe=place, **flags)
+    return build_here(input=source, output=folder, recipe=place, **flags)
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +110,6 @@ def test_short_flags_are_the_job_of_a_recipe(tmp_path: Path) -> None:
     recipe = f'[[steps]]\nuse = "where"\nsql = "length(text) > 20"\n{EXACT}'
     one = build(tmp_path / "recipe", source, recipe)
     sql = "length(text) > 20"
-    two = fineshards.build(input=source, output=tmp_path / "flags", where=sql, dedup="exact")
+    two = build_here(input=source, output=tmp_path / "flags", where=sql, dedup="exact")
     assert one.fingerprint == two.fingerprint
     assert one.totals()["documents"] == 3

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT
+from support.build_here import build_here
 from support.damage import edit_manifest, edit_table, flip_bit, load, save_consistently
 
 import fineshards
@@ -33,7 +34,7 @@ def undamaged(request: Any, sample: Path, tmp_path_factory: pytest.TempPathFacto
     pq.write_table(table.slice(0, 60), folder / "a.parquet")
     pq.write_table(table.slice(60, 60), folder / "b.parquet")
     tokenizer = ROOT / "tests/fixtures/version-0.1.0/tokenizer.json"
-    fineshards.build(
+    build_here(
         input=folder / "*.parquet",
         output=folder / "out",
         tokenizer=tokenizer,

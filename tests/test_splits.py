@@ -18,6 +18,7 @@ import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
+from support.build_here import build_here
 from support.damage import edit_table
 from support.oracle import ENCODING, oracle_by_document, shards_in, side_of
 
@@ -166,7 +167,7 @@ def test_a_build_is_the_oracle_and_is_verified(
 ) -> None:
     for number, rows in enumerate(FILES):
         FORMATS[ending](tmp_path / f"{number}{ending}", rows)
-    manifest = fineshards.build(
+    manifest = build_here(
         input=tmp_path / f"*{ending}",
         output=tmp_path / "out",
         test_fraction=fraction,
@@ -199,7 +200,7 @@ def test_exact_duplicates_are_in_one_split(tmp_path: Path) -> None:
     by_key = {}
     for key in ("text", "row"):
         output = tmp_path / key
-        fineshards.build(
+        build_here(
             input=tmp_path / "in.parquet",
             output=output,
             test_fraction=0.5,
@@ -241,7 +242,7 @@ def test_an_empty_split_is_said(
 
 def test_validation_is_another_name_for_test(tmp_path: Path) -> None:
     write_parquet(tmp_path / "in.parquet", [{"text": f"some words {n}"} for n in range(50)])
-    fineshards.build(
+    build_here(
         input=tmp_path / "in.parquet", output=tmp_path / "out", test_fraction=0.5, shard_tokens=40
     )
     datasets = [
@@ -266,7 +267,7 @@ def test_a_file_without_the_column_of_the_key_is_refused(
     write = write_parquet if ending == ".parquet" else write_jsonl
     write(tmp_path / f"in{ending}", [{"text": "a"}])
     with pytest.raises(InputError, match=f"has no (column|field) '{column}'.*--(split_key|id_col)"):
-        fineshards.build(input=tmp_path / f"in{ending}", output=tmp_path / "out", split_key=key)
+        build_here(input=tmp_path / f"in{ending}", output=tmp_path / "out", split_key=key)
 
 
 # Verify.
@@ -276,7 +277,7 @@ def damaged(tmp_path: Path, key: str, shard: str, change: Callable[[int], int]) 
     """What verify finds if one split hash of a shard's table is changed."""
     write_parquet(tmp_path / "in.parquet", made_up_rows(5, 80))
     output = tmp_path / "out"
-    fineshards.build(
+    build_here(
         input=tmp_path / "in.parquet",
         output=output,
         test_fraction=0.5,

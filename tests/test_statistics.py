@@ -338,12 +338,12 @@ def test_an_append_has_statistics_of_its_own(
     assert stats(str(output), generation=1).generations == 1
 
 
-def test_a_redaction_keeps_the_statistics(source: Path, tmp_path: Path, fineshards: Any) -> None:
+def test_a_redaction_keeps_the_statistics(source: Path, tmp_path: Path, in_process: Any) -> None:
     build_of(tmp_path / "out", source, *FLAGS, "--statistics")
-    assert fineshards("redact", tmp_path / "out", "--documents", "0").returncode == 0
+    assert in_process("redact", tmp_path / "out", "--documents", "0").returncode == 0
     names = [file.name for file in Manifest.load_finished(opened(tmp_path / "out")).metadata]
     assert NAME in names
-    assert fineshards("verify", tmp_path / "out").returncode == 0
+    assert in_process("verify", tmp_path / "out").returncode == 0
 
 
 def test_verify_finds_statistics_that_changed(dataset: Path, tmp_path: Path) -> None:

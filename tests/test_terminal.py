@@ -151,6 +151,7 @@ def test_without_a_terminal_lines_say_how_far_the_build_is(
     slow_input: Path, tmp_path: Path
 ) -> None:
     flags = [f"--input={slow_input}", f"--output={tmp_path}/out", "--block_bytes=1"]
+    flags.append("--tokenizer_engine=tiktoken")  # slow enough for several looks
     command = [sys.executable, "-c", IMPATIENT, "build", *flags]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     pattern = r"^[\d:]{8} tokenizing: (\d+) of (\d+) blocks, [\d,]+ tokens, [\d.]+[kM] tokens/s"
@@ -163,9 +164,9 @@ def test_without_a_terminal_lines_say_how_far_the_build_is(
 @pytest.mark.parametrize(
     "entry", [["-m", "fineshards", "build"], ["-m", "fineshards.pipeline.main"], [MAIN]]
 )
-def test_every_entry_takes_the_same_flags(entry: list[str], sample: Path, tmp_path: Path) -> None:
+def test_every_entry_takes_the_same_flags(entry: list[str], small: Path, tmp_path: Path) -> None:
     """The last is what a Flex Template launcher runs: the file itself, from any folder."""
-    command = [sys.executable, *entry, f"--input={sample}", f"--output={tmp_path}/out"]
+    command = [sys.executable, *entry, f"--input={small}", f"--output={tmp_path}/out"]
     command.append("--overwrite=false")
     environ = os.environ | {"PYTHONPATH": str(ROOT / "tests")}
     done = subprocess.run(
@@ -184,7 +185,7 @@ def test_output_that_is_no_longer_read_is_not_an_error(
     assert done.stderr == ""
 
 
-def test_a_local_run_needs_no_network(fineshards: Run, sample: Path, tmp_path: Path) -> None:
+def test_a_local_run_needs_no_network(fineshards: Run, small: Path, tmp_path: Path) -> None:
     """Beam's DirectRunner would download the Prism binary if it could."""
     with socket.socket() as proxy:
         proxy.bind(("127.0.0.1", 0))
@@ -195,7 +196,7 @@ def test_a_local_run_needs_no_network(fineshards: Run, sample: Path, tmp_path: P
         for flags in ([], ["--runner=DirectRunner"]):
             output = tmp_path / f"out{len(flags)}"
             done = fineshards(
-                "build", f"--input={sample}", f"--output={output}", *flags, env=environ
+                "build", f"--input={small}", f"--output={output}", *flags, env=environ
             )
             assert done.returncode == 0, done.stderr
         proxy.setblocking(False)

@@ -294,7 +294,7 @@ def test_launch_describes_files_in_another_process(web: Web) -> None:
 
 @pytest.mark.cloud
 def test_a_build_from_urls_has_the_bytes_of_one_from_paths(
-    web: Web, tmp_path: Path, sample: Path, fineshards: Run
+    web: Web, tmp_path: Path, sample: Path, in_process: Run
 ) -> None:
     """A whole job, and the commands that read its source again."""
     flags = ["--shard_tokens=200000", "--tokenizer=cl100k_base"]
@@ -302,35 +302,35 @@ def test_a_build_from_urls_has_the_bytes_of_one_from_paths(
     local.write_bytes(LINES)
     assert main(["build", f"--input={local}", f"--input={sample}", f"--output={out}", *flags]) == 0
     urls = [web.put("a.jsonl", LINES) + "?signed=yes", sample.as_uri()]
-    done = fineshards("build", *(f"--input={url}" for url in urls), f"--output={far}", *flags)
+    done = in_process("build", *(f"--input={url}" for url in urls), f"--output={far}", *flags)
     assert done.returncode == 0, done.stderr
     assert shards_in(far) == shards_in(out)
     assert web.requests[0].path == "/a.jsonl?signed=yes"
-    verified = fineshards("verify", far, "--sample=5")
+    verified = in_process("verify", far, "--sample=5")
     assert verified.returncode == 0, verified.stdout + verified.stderr
 
     appended = web.put("b.jsonl", OTHER_LINES)
-    done = fineshards("append", far, f"--input={appended}")
+    done = in_process("append", far, f"--input={appended}")
     assert done.returncode == 0, done.stderr
     before = shards_in(far)
-    again = fineshards("append", far, f"--input={web.put('a.jsonl', OTHER_LINES)}?signed=yes")
+    again = in_process("append", far, f"--input={web.put('a.jsonl', OTHER_LINES)}?signed=yes")
     assert "is in the dataset already, and has changed since" in again.stderr
     web.put("a.jsonl", LINES)
 
     (damaged, *_) = sorted((far / "train").iterdir())
     damaged.unlink()
-    repaired = fineshards("repair", far)
+    repaired = in_process("repair", far)
     assert repaired.returncode == 0, repaired.stdout + repaired.stderr
     assert shards_in(far) == before
 
 
 @pytest.mark.cloud
-def test_estimate_and_recipe_check_read_web_files(web: Web, fineshards: Run) -> None:
+def test_estimate_and_recipe_check_read_web_files(web: Web, in_process: Run) -> None:
     url = web.put("a.jsonl", LINES)
-    done = fineshards("estimate", f"--input={url}", "--json")
+    done = in_process("estimate", f"--input={url}", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["documents"] == len(TEXTS)
-    done = fineshards("recipe", "check", f"--input={url}", "--where=length(text) > 36")
+    done = in_process("recipe", "check", f"--input={url}", "--where=length(text) > 36")
     assert done.returncode == 0, done.stderr
     assert "3,000" in done.stdout
 

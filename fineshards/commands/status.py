@@ -167,7 +167,7 @@ class StatusReader:
         if self._storage.version(self._job.record_name) != self._record:
             raise OutputError(
                 f"{self._storage.root} does not hold this job any more: it was deleted, or another "
-                "one took its place. Ask for the status again."
+                "one took its place. fineshards status shows what is there now."
             )
         for file in self._job.new_files:
             if file.index not in self._blocks:

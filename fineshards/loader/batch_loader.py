@@ -16,7 +16,7 @@ import numpy.typing as npt
 from fineshards.errors import UsageError
 from fineshards.loader.apportionment import MAX_DRAWS
 from fineshards.loader.arguments import checked_integer
-from fineshards.loader.batches import Batches, DrawnSample, Share
+from fineshards.loader.batches import Batches, DrawnSample, Order, Shape, Share
 from fineshards.loader.fields import Batch, Fields, checked_dtype
 from fineshards.loader.packing import Packing, check_packing
 from fineshards.loader.permutation import ALGORITHM_VERSION
@@ -155,20 +155,9 @@ class BatchLoader:
         elif ignore_index is not None:
             raise UsageError("ignore_index needs fields, such as inputs and targets.")
         share = Share.checked(rank, world_size, sizes)
-        self.batches = Batches(
-            source,
-            share,
-            sizes,
-            seed,
-            shuffle,
-            shuffle_shards,
-            epochs,
-            bool(drop_last),
-            lengths,
-            tokens,
-            shaped,
-            packing,
-        )
+        order = Order(seed, shuffle, shuffle_shards, epochs)
+        shape = Shape(sizes, bool(drop_last), lengths, tokens, shaped)
+        self.batches = Batches(source, share, order, shape, packing)
         self._mixture = source if is_mixed(source) else None
         # What the order depends on. A state can be loaded only where all of it is equal. These are
         # the keys of saved states, which must not change.

@@ -108,42 +108,57 @@ class _Located:
     by_source: list[tuple[int, Numbers, Numbers]]
 
 
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What decides which sample is next. The fields are arguments of BatchLoader."""
+
+    seed: int
+    shuffle: bool
+    shuffle_shards: int | None
+    epochs: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a batch is made of. The fields are arguments of BatchLoader.
+
+    sizes: of global batches, by the step. lengths: of sequences, by the step.
+    """
+
+    sizes: Ramp
+    drop_last: bool
+    lengths: Ramp
+    dtype: np.dtype[Any]
+    fields: Fields | None
+
+
 class Batches:
     """One rank's part of every global batch.
 
     The global order is the epochs of a source one after the other, or the draws of a mixture, whose
-    sources have an epoch order each. The arguments are those of BatchLoader.
+    sources have an epoch order each.
     """
 
     def __init__(
         self,
         source: Source | MixedSource,
         share: Share,
-        sizes: Ramp,
-        seed: int,
-        shuffle: bool,
-        shuffle_shards: int | None,
-        epochs: int | None,
-        drop_last: bool,
-        lengths: Ramp,
-        dtype: np.dtype[Any],
-        fields: Fields | None,
+        order: Order,
+        shape: Shape,
         packing: Packing | None,
     ) -> None:
         self.share = share
-        self._lengths = lengths
-        self._dtype = dtype
-        self._fields = fields
+        self._shape = shape
         self._packing = packing
         self._width = source.sequence_length + 1
         self._mixture: MixedSource | None = None
         # Of any type, as most of what is asked of a source is optional.
         self.sources: tuple[Any, ...]
         if is_mixed(source):
-            if epochs is not None:
+            if order.epochs is not None:
                 raise UsageError(
-                    f"epochs is {epochs}, but a mixture has no epochs. Leave epochs out, and use "
-                    "the mixture's exhausted argument to end it."
+                    f"epochs is {order.epochs}, but a mixture has no epochs. Leave epochs out, and "
+                    "use the mixture's exhausted argument to end it."
                 )
             self._mixture, self.sources, self.names = source, tuple(source.sources), source.names
             end = source.length
@@ -151,11 +166,11 @@ class Batches:
             # The name is part of the key of the order: a single source has the empty one.
             single: tuple[Any, ...] = (source,)
             self.sources, self.names = single, ("",)
-            end = None if epochs is None else epochs * len(single[0])
-        self.steps = Steps(sizes, end, self._mixture is None, drop_last)
+            end = None if order.epochs is None else order.epochs * len(single[0])
+        self.steps = Steps(shape.sizes, end, self._mixture is None, shape.drop_last)
         windows = (packing.rows, packing.shuffle_windows) if packing else None
         self._orders = [
-            EpochOrder(each, seed, name, shuffle, shuffle_shards, windows)
+            EpochOrder(each, order.seed, name, order.shuffle, order.shuffle_shards, windows)
             for each, name in zip(self.sources, self.names, strict=True)
         ]
         # What rows are read from, and what knows their documents.
@@ -165,7 +180,7 @@ class Batches:
             self.readers = tuple(PackedSource(each, packing) for each in sources)
         for each in self.sources:
             if hasattr(each, "expect"):
-                each.expect(shuffle, shuffle_shards)
+                each.expect(order.shuffle, order.shuffle_shards)
         self._eots = self._end_tokens()
 
     def know_steps_from(self, first: Position) -> None:
@@ -267,11 +282,11 @@ class Batches:
                 self.readers[source].request(numbers)
 
     def _read(self, located: _Located, memory: Memory) -> Batch:
-        length = self._lengths(located.step)
-        if self._fields is None:
-            return _cut(self._tokens(located, self._dtype, memory), length)
+        length, fields = self._shape.lengths(located.step), self._shape.fields
+        if fields is None:
+            return _cut(self._tokens(located, self._shape.dtype, memory), length)
         most = self._packing.max_documents if self._packing else None
-        return self._fields.of(self._rows(located, self._fields, memory).cut(length), memory, most)
+        return fields.of(self._rows(located, fields, memory).cut(length), memory, most)
 
     def _rows(self, located: _Located, fields: Fields, memory: Memory) -> Rows:
         begins: Bools | None = None
@@ -304,7 +319,7 @@ class Batches:
 
     def _end_tokens(self) -> Numbers:
         """The EOT of each source, where a field needs it."""
-        if self._fields is None or not self._fields.need_documents:
+        if self._shape.fields is None or not self._shape.fields.need_documents:
             return np.zeros(len(self.sources), np.int64)
         for source in self.sources:
             if not hasattr(source, "eot"):

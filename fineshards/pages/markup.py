@@ -83,19 +83,11 @@ def page(
     Returns:
         The page, as text that ends with a line feed.
     """
+    policy = content_policy(script, style, connects)
     style = asset("style.css") + style
-    policy = [
-        "default-src 'none'",
-        f"style-src {_source(style)}",
-        f"script-src {_source(script)}",
-        "connect-src 'self'" if connects else "connect-src 'none'",
-        "img-src data:",
-        "base-uri 'none'",
-        "form-action 'none'",
-    ]
     head = [
         tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content="; ".join(policy)),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
         tag("link", rel="icon", href="data:,"),
@@ -112,6 +104,21 @@ def page(
         Html("</html>\n"),
     ]
     return joined(parts, "\n")
+
+
+def content_policy(script: str, style: str = "", connects: bool = False) -> str:
+    """The Content-Security-Policy of a page, of which `page` says the parts."""
+    return "; ".join(
+        [
+            "default-src 'none'",
+            f"style-src {_source(asset('style.css') + style)}",
+            f"script-src {_source(script)}",
+            "connect-src 'self'" if connects else "connect-src 'none'",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+        ]
+    )
 
 
 def _source(content: str) -> str:

@@ -17,6 +17,7 @@ from fineshards import TokenDataset
 from fineshards.pipeline.cli import main
 from fineshards.shards.manifest import MANIFEST_NAME
 from fineshards.storage.base import open_storage
+from support.oracle import files_in
 
 Row = dict[str, Any]
 SCHEMA = pa.schema(
@@ -84,22 +85,7 @@ def unfinished_append(dataset: Path | str, file: Path) -> None:
 
 def content_of(folder: Path) -> dict[str, bytes]:
     """The files that do not say how a dataset has grown: shards, tables, lists of rejected rows."""
-    parts = ("test", "train", "metadata/documents", "metadata/rejected")
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for part in parts
-        for path in (folder / part).rglob("*")
-        if path.is_file()
-    }
-
-
-def everything_in(folder: Path) -> dict[str, bytes]:
-    """All files of a folder, also unfinished ones, as name to content."""
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+    return files_in(folder, ("test", "train", "metadata/documents", "metadata/rejected"))
 
 
 def tokens_in(dataset: TokenDataset) -> list[int]:

@@ -124,11 +124,16 @@ def npy_bytes(tokens: list[int], dtype: str = "<u4") -> bytes:
     return file.getvalue()
 
 
-def shards_in(folder: Path) -> dict[str, bytes]:
-    """All files in a dataset's split folders, as name to bytes, whatever their names are."""
+def files_in(folder: Path, parts: Iterable[str] = ("",)) -> dict[str, bytes]:
+    """All files of a folder, or of some folders in it, as name to bytes."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
-        for split in ("test", "train")
-        for path in sorted((folder / split).rglob("*"))
+        for part in parts
+        for path in sorted((folder / part).rglob("*"))
         if path.is_file()
     }
+
+
+def shards_in(folder: Path) -> dict[str, bytes]:
+    """All files in a dataset's split folders, as name to bytes, whatever their names are."""
+    return files_in(folder, ("test", "train"))

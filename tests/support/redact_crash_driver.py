@@ -19,7 +19,7 @@ from fineshards.commands.verify import verify
 from fineshards.loader.dataset import TokenDataset
 from support import crash_driver
 from support.crash_driver import child, kill_before_operation
-from support.growing import everything_in
+from support.oracle import files_in
 
 crash_driver.OPERATIONS = ("fsync", "replace", "rmdir", "link", "unlink")
 DOCUMENTS = (3, 17, 40)
@@ -61,7 +61,7 @@ def run(finished: Path, scratch: Path) -> None:
                 "operation": number,
                 "read": child(look),
                 "resumed": child(resume),
-                "same": everything_in(dataset) == everything_in(whole),
+                "same": files_in(dataset) == files_in(whole),
             }
         )
         shutil.rmtree(dataset)

@@ -1,0 +1,332 @@
+"""A page that follows a job, for this machine alone: `fineshards status --serve`.
+
+The server reads the output folder when a page asks, so nothing is read while no page is open. It
+listens on the loopback interface. Requests under another name are refused, because a site could
+give its own name this machine's address (DNS rebinding) and read what is meant for the person here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import socketserver
+import threading
+import time
+from dataclasses import asdict
+from functools import cache
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from fineshards.commands.recent_rate import LONG_IDLE
+from fineshards.commands.stages import describe_pace, describe_writing, stages_of
+from fineshards.commands.status import Status, StatusReader
+from fineshards.commands.wording import approximately, duration
+from fineshards.errors import FineshardsError, UsageError
+from fineshards.pages.markup import asset, content_policy, page, tag
+from fineshards.printable import printable
+from fineshards.storage.base import Storage, open_storage
+
+_HOST = "127.0.0.1"
+# Seconds between looks at the folder at least: while a job runs, and once it has finished.
+_RUNNING_SECONDS, _FINISHED_SECONDS = 1.0, 30.0
+
+
+def live_server(folder: str, port: int) -> LiveServer:
+    """A server of the page, which listens and does not answer yet.
+
+    port: 0 for a free one. Raises OutputError if the folder holds no job, and UsageError if the
+    port cannot be used.
+    """
+    storage = open_storage(folder)
+    StatusReader(storage)  # a misspelt folder is an error here
+    try:
+        return LiveServer(folder, _Looks(storage), port)
+    except OverflowError as error:
+        raise UsageError(f"--serve {port}: a port is a number up to 65535.") from error
+    except OSError as error:
+        raise UsageError(
+            f"port {port} cannot be used: {os.strerror(error.errno or 0)}. Give another one, such "
+            f"as --serve {port + 1 if port < 65535 else port - 1}, or --serve 0 for a free one."
+        ) from error
+
+
+class LiveServer(ThreadingHTTPServer):
+    """Serves the page and what it asks for."""
+
+    daemon_threads = True
+
+    def __init__(self, folder: str, looks: _Looks, port: int) -> None:
+        self.folder = folder
+        self.looks = looks
+        super().__init__((_HOST, port), _Handler)
+
+    def server_bind(self) -> None:
+        """See socketserver. http.server would also look up this machine's name, for seconds."""
+        socketserver.TCPServer.server_bind(self)
+
+    @property
+    def address(self) -> str:
+        """The URL of the page."""
+        return f"http://{_HOST}:{self.server_address[1]}/"
+
+
+class _Looks:
+    """The latest look at a folder, for all who ask."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._reader: StatusReader | None = None
+        self._lock = threading.Lock()
+        self._found: Status | FineshardsError | None = None
+        self._next = 0.0
+
+    def latest(self) -> Status | FineshardsError:
+        """The status, or what went wrong; read again if it is some time ago."""
+        with self._lock:
+            began = time.monotonic()
+            if self._found is None or began >= self._next:
+                self._found = self._look()
+                ended = time.monotonic()
+                is_over = isinstance(self._found, Status) and self._found.stage == "finished"
+                pause = _FINISHED_SECONDS if is_over else _RUNNING_SECONDS
+                self._next = ended + max(pause, 10 * (ended - began))
+            return self._found
+
+    def _look(self) -> Status | FineshardsError:
+        try:
+            self._reader = self._reader or StatusReader(self._storage)
+            found = self._reader.read()
+        except FineshardsError as error:
+            self._reader = None  # another job may take its place
+            return error
+        if found.stage == "finished":
+            self._reader = None  # another generation may follow
+        return found
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: LiveServer
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "fineshards", ""
+    timeout = 60
+
+    def do_GET(self) -> None:
+        """See http.server."""
+        port = self.server.server_address[1]
+        if self.headers.get("Host") not in (f"{_HOST}:{port}", f"localhost:{port}"):
+            self._answer(HTTPStatus.FORBIDDEN, f"This page is at {self.server.address} only.\n")
+        elif self.path == "/":
+            self._answer(HTTPStatus.OK, live_page(), "text/html")
+        elif self.path == "/status.json":
+            answer = answer_of(self.server.folder, self.server.looks.latest())
+            self._answer(HTTPStatus.OK, json.dumps(answer), "application/json")
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, "There is nothing here. The page is at /.\n")
+
+    def do_HEAD(self) -> None:
+        """See http.server. As GET, without the body."""
+        self.do_GET()
+
+    def end_headers(self) -> None:
+        """See http.server."""
+        self.send_header("Content-Security-Policy", _policy())
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.send_header("Cache-Control", "no-store")
+        super().end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Logs nothing: a page asks every other second."""
+
+    def _answer(self, status: HTTPStatus, text: str, kind: str = "text/plain") -> None:
+        content = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+
+def answer_of(folder: str, found: Status | FineshardsError) -> dict[str, Any]:
+    """What the page is told: the status as `status --json` prints it, and how it is shown.
+
+    Or the sentence of an error.
+    """
+    if isinstance(found, FineshardsError):
+        return {
+            "folder": printable(folder),
+            "error": printable(str(found)),
+            "status": None,
+            "shown": None,
+        }
+    return {
+        "folder": printable(folder),
+        "error": None,
+        "status": asdict(found),
+        "shown": _shown(folder, found),
+    }
+
+
+def _shown(folder: str, status: Status) -> dict[str, Any]:
+    is_over = status.stage == "finished"
+    is_idle = status.seconds_idle > LONG_IDLE
+    quoted = shlex.quote(printable(folder))
+    commands = [f"fineshards verify {quoted}", f"fineshards report {quoted}"]
+    return {
+        "state": "probably not running" if is_idle else status.stage,
+        "figures": _finished_figures(status) if is_over else _figures(status, is_idle),
+        "note": _sentence(describe_pace(status)) if is_idle else None,
+        "stages": [
+            {
+                "name": stage.name,
+                "state": stage.state,
+                "detail": printable(stage.detail),
+                "percent": min(100, 100 * stage.done // stage.total)
+                if stage.total and stage.state == "now"
+                else None,
+            }
+            for stage in stages_of(status)
+        ],
+        "writing": [
+            [printable(writing.name), describe_writing(writing)] for writing in status.writing
+        ],
+        "splits": [
+            [split, *(f"{sums[what]:,}" for what in ("documents", "tokens", "shards"))]
+            for split, sums in (status.splits or {}).items()
+        ],
+        "commands": commands if is_over else [],
+    }
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _figures(status: Status, is_idle: bool) -> list[tuple[str, str]]:
+    """The key figures of an unfinished job: their names, and what they are."""
+    unknown = "–"
+    rate, per_second = "Tokens per second", unknown
+    if status.stage == "judging":
+        rate = "Text per second"
+        if status.bytes_per_second:
+            per_second = f"{status.bytes_per_second / 1e6:,.1f} MB"
+    elif status.stage == "writing":
+        rate, per_second = "Shards", f"{status.shards:,}"
+    elif status.tokens_per_second:
+        per_second = approximately(round(status.tokens_per_second))
+    left = unknown if status.seconds_left is None else duration(status.seconds_left)
+    pace = [(rate, per_second), ("Left in this stage", left)]
+    return [
+        ("Tokens", f"{status.tokens:,}"),
+        *([] if is_idle else pace),
+        ("Last written", f"{duration(status.seconds_idle)} ago"),
+    ]
+
+
+def _finished_figures(status: Status) -> list[tuple[str, str]]:
+    documents = sum(sums["documents"] for sums in (status.splits or {}).values())
+    figures = [
+        ("Tokens", f"{status.tokens:,}"),
+        ("Documents", f"{documents:,}"),
+        ("Shards", f"{status.shards:,}"),
+        ("Files", f"{status.files:,}"),
+    ]
+    if status.generation > 1:
+        figures.append(("Generation", f"{status.generation:,}"))
+    return figures
+
+
+@cache
+def _policy() -> str:
+    policy = content_policy(asset("live.js"), asset("live.css"), connects=True)
+    return f"{policy}; frame-ancestors 'none'"
+
+
+@cache
+def live_page() -> str:
+    """The page, which is the same for every job: its script fills it."""
+    body = [
+        tag("a", "Skip to the stages", href="#stages", class_="skip"),
+        tag(
+            "header",
+            tag(
+                "div",
+                tag("p", "fineshards status", class_="kicker"),
+                tag("h1", "…", id="name"),
+                tag(
+                    "p",
+                    tag("span", "looking", class_="state", id="state"),
+                    " ",
+                    tag("span", class_="mono muted", id="folder"),
+                ),
+                tag("dl", class_="figures", id="figures"),
+            ),
+            class_="masthead",
+        ),
+        tag(
+            "main",
+            tag("p", class_="note", id="note", hidden=True),
+            tag(
+                "div",
+                tag("section", tag("h2", "Stages"), tag("ol", class_="stages", id="stages")),
+                tag(
+                    "section",
+                    tag("h2", "What workers are writing"),
+                    tag("dl", class_="writing", id="writing"),
+                    id="now",
+                    hidden=True,
+                ),
+                tag(
+                    "section",
+                    tag("h2", "Splits"),
+                    tag(
+                        "div",
+                        tag(
+                            "table",
+                            tag(
+                                "thead",
+                                tag(
+                                    "tr",
+                                    tag("th", "Split", scope="col"),
+                                    *(
+                                        tag("th", name, scope="col", class_="number")
+                                        for name in ("Documents", "Tokens", "Shards")
+                                    ),
+                                ),
+                            ),
+                            tag("tbody", id="splits"),
+                        ),
+                        class_="scroll",
+                        tabindex="0",
+                        role="group",
+                        aria_label="Splits",
+                    ),
+                    tag("h2", "What to do next"),
+                    tag(
+                        "p", "Check every file, and make a page that shows what the dataset holds:"
+                    ),
+                    tag("pre", id="commands", tabindex="0"),
+                    id="finished",
+                    hidden=True,
+                ),
+                class_="present",
+                id="present",
+                hidden=True,
+            ),
+            tag("p", class_="hidden", id="said", role="status", aria_live="polite"),
+            tag(
+                "noscript",
+                "This page needs JavaScript. In a terminal, fineshards status --watch shows the "
+                "same.",
+            ),
+        ),
+        tag(
+            "footer",
+            tag("p", "Read from the files in the output folder", tag("span", id="looked"), "."),
+        ),
+    ]
+    return page("fineshards status", body, asset("live.js"), asset("live.css"), connects=True)

@@ -1,0 +1,59 @@
+"""Mixtures whose weights change often, or thousands of times."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from support.made_up_sources import is_a_prefix_of_each, mixture, pairs
+
+from fineshards.loader.mixture import Mixture
+
+
+def test_a_small_source_gets_its_share_under_a_schedule_that_changes_often() -> None:
+    # Its share of each stretch is 0.01 of a draw.
+    schedule = {10 * step: {"a": 0.9 + step % 2, "b": 0.001} for step in range(1, 2000)}
+    mix = mixture([0.9, 0.001], schedule=schedule)
+    expected = sum(10 * 0.001 / (0.901 + step % 2) for step in range(2000))
+    assert abs(mix.counts(20_000)["b"] - expected) < 2
+
+
+def long_schedule() -> dict[int, dict[str, float]]:
+    random = np.random.default_rng(8)
+    return {
+        7 * at: dict(zip("abc", random.random(3).tolist(), strict=True)) for at in range(1, 2001)
+    }
+
+
+def test_draws_far_along_a_schedule_are_those_of_going_there_step_by_step() -> None:
+    schedule = long_schedule()
+    slow = mixture([1, 1, 1], schedule=schedule)
+    every = [pair for at in range(0, 14_100, 50) for pair in pairs(slow.draws(at, at + 50))]
+    assert is_a_prefix_of_each(every)
+    for at in (13_999, 14_050, 6_543, 0, 7_001):
+        mix = mixture([1, 1, 1], schedule=schedule)
+        assert pairs(mix.draws(at, at + 50)) == every[at : at + 50]
+        counts = Counter(source for source, _ in every[:at])
+        assert list(mix.counts(at).values()) == [counts[source] for source in range(3)]
+        source, number = every[at]
+        assert mix.position(source, number) == at
+        assert pickle.loads(pickle.dumps(mix))[at] == ("abc"[source], number)
+
+
+def test_threads_share_a_mixture_whose_schedule_is_laid_out_while_they_read() -> None:
+    schedule = long_schedule()
+    expected = mixture([1, 1, 1], schedule=schedule).draws(0, 14_000)
+    for _ in range(3):
+        mix = mixture([1, 1, 1], schedule=schedule)
+
+        def read(at: int, mix: Mixture = mix) -> bool:
+            sources, numbers = mix.draws(at, at + 100)
+            return bool(
+                (sources == expected[0][at : at + 100]).all()
+                and (numbers == expected[1][at : at + 100]).all()
+            )
+
+        with ThreadPoolExecutor(8) as pool:
+            assert all(pool.map(read, [*range(0, 13_900, 700)] * 2))

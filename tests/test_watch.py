@@ -1,0 +1,188 @@
+"""`status --watch`: follows a job that another process does, on a terminal and without one."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from support.faulty_proxy import Proxy
+from support.paused_build import BLOCKS, PausedBuild, paused_build
+
+from fineshards.commands.stages import stages_of
+from fineshards.commands.status import status
+from fineshards.pipeline.cli import main
+
+
+class Terminal:
+    """A `status --watch` on a pseudo-terminal. shown: what it has written so far."""
+
+    def __init__(self, folder: Path) -> None:
+        self._ours, theirs = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "fineshards", "status", str(folder), "--watch"],
+            cwd=ROOT,
+            stdout=theirs,
+            stderr=theirs,
+            env=os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"},
+        )
+        os.close(theirs)
+        self.shown = ""
+
+    def wait_for(self, pattern: str) -> None:
+        """Reads until something is shown."""
+        while not re.search(pattern, self.shown):
+            assert self._read(), self.shown
+
+    def end(self) -> int:
+        """Reads until the end; returns the exit code."""
+        while self._read():
+            pass
+        os.close(self._ours)
+        return self.process.wait()
+
+    def _read(self) -> bool:
+        # So that a test fails, and does not wait for ever.
+        assert select.select([self._ours], [], [], 60)[0], self.shown
+        try:
+            chunk = os.read(self._ours, 65536)
+        except OSError:  # Linux says so when the other end is closed
+            return False
+        self.shown += chunk.decode()
+        return bool(chunk)
+
+
+def watching(folder: Path | str, *flags: str) -> subprocess.Popen[str]:
+    """A `status --watch` without a terminal."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "fineshards", "status", str(folder), "--watch", *flags],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def age(folder: Path, seconds: float) -> None:
+    """Makes all files of a folder older."""
+    for path in folder.rglob("*"):
+        os.utime(path, times=(time.time() - seconds,) * 2)
+
+
+@pytest.fixture(scope="module")
+def paused(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> PausedBuild:
+    with paused_build(sample, tmp_path_factory.mktemp("paused")) as build:
+        yield build
+
+
+@pytest.fixture
+def stopped(paused: PausedBuild, tmp_path: Path) -> Path:
+    """What a build leaves that was killed seventeen minutes ago."""
+    shutil.copytree(paused.output, tmp_path / "out")
+    age(tmp_path / "out", 17 * 60)
+    return tmp_path / "out"
+
+
+def test_a_job_that_stopped_is_said_to_and_ctrl_c_ends_the_watching(stopped: Path) -> None:
+    terminal = Terminal(stopped)
+    terminal.wait_for("no worker has written for 17 min: it is probably not running")
+    # What a killed worker has left is not being written.
+    assert "begun" not in terminal.shown
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.end() == 130
+    assert "interrupted" not in terminal.shown
+    assert terminal.shown.rindex("\x1b[?25h") > terminal.shown.rindex("\x1b[?25l")
+
+
+def test_a_job_that_is_deleted_ends_the_watching_with_a_sentence(stopped: Path) -> None:
+    terminal = Terminal(stopped)
+    terminal.wait_for("tokenize")
+    shutil.rmtree(stopped)
+    assert terminal.end() == 1
+    assert f"fineshards: {stopped} does not hold this job any more: it was" in terminal.shown
+    assert "Traceback" not in terminal.shown
+
+
+def test_a_running_job_is_followed_to_its_end(
+    paused: PausedBuild, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Comes last of those with a paused build, because it lets the build go on."""
+    found = status(paused.output)
+    assert found.stage == "tokenizing"
+    (writing,) = found.writing
+    assert re.fullmatch(rf"in\.parquet, block \d of {BLOCKS}", writing.name)
+    terminal, lines = Terminal(paused.output), watching(paused.output, "--json")
+    terminal.wait_for(rf"tokenize.*{found.blocks} of {BLOCKS} blocks, {found.tokens:,} tokens")
+    terminal.wait_for(rf"{re.escape(writing.name)}.*ago")
+    paused.resume()
+    assert paused.process.wait() == 0
+    assert terminal.end() == 0
+    end = status(paused.output)
+    splits = ["test", "train"]
+    ended = f"finished: {end.tokens:,} tokens in {end.shards} shards from 1 file"
+    assert [line.split()[0] for line in terminal.shown.splitlines()[-2:]] == splits
+    assert ended in terminal.shown
+    assert re.search(rf"✓.*tokenize.* {BLOCKS} blocks, {end.tokens:,} tokens", terminal.shown)
+    printed, logged = lines.communicate()
+    assert lines.returncode == 0
+    assert json.loads(printed)["tokens"] == end.tokens
+    assert [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in logged.splitlines()] == [
+        f"read 1 file ({BLOCKS} blocks)",
+        f"tokenized {BLOCKS} blocks ({end.tokens:,} tokens)",
+        f"planned {end.shards} shards",
+        f"wrote {end.shards} shards",
+        "wrote the manifest",
+    ]
+    # A finished dataset is not waited for.
+    capsys.readouterr()
+    assert main(["status", str(paused.output), "--watch"]) == 0
+    assert capsys.readouterr().out.startswith(ended)
+
+
+def test_shuffling_is_a_stage_of_its_own(sample: Path, tmp_path: Path) -> None:
+    """Of a finished build that kept its checkpoints, without what came after the buckets."""
+    flags = ["--shuffle_seed=1", "--bucket_bytes=600000", "--keep_checkpoints"]
+    assert main(["build", f"--input={sample}", f"--output={tmp_path}", *flags]) == 0
+    end = status(tmp_path)
+    assert (end.stage, end.shuffled) == ("finished", end.tokens)
+    (tmp_path / "metadata/manifest.json").unlink()
+    (folder,) = (path for path in tmp_path.glob("checkpoints/*") if path.name != "unfinished")
+    (folder / "plan.json").unlink()
+    shutil.rmtree(folder / "shards")
+    assert (status(tmp_path).stage, status(tmp_path).shuffled) == ("shuffling", end.tokens)
+    buckets = sorted(folder.glob("buckets/*.train.parquet"))
+    assert len(buckets) > 1
+    buckets[0].unlink()
+    left = status(tmp_path)
+    assert 0 < (left.shuffled or 0) < end.tokens
+    (stage,) = (stage for stage in stages_of(left) if stage.state == "now")
+    assert (stage.name, stage.detail) == (
+        "shuffle",
+        f"{left.shuffled:,} of {end.tokens:,} tokens",
+    )
+
+
+@pytest.mark.cloud
+def test_a_job_on_gs_is_followed(cloud: Proxy, sample: Path) -> None:
+    output = "gs://data/out"
+    flags = ["--block_bytes=1", "--shard_tokens=100000"]
+    command = [sys.executable, "-m", "fineshards", "build", f"--input={sample}", *flags]
+    build = subprocess.Popen([*command, f"--output={output}"], cwd=ROOT)
+    while not any(name.endswith("metadata/job.json") for name in cloud.names("data")):
+        assert build.poll() is None
+        time.sleep(0.05)
+    watcher = watching(output)
+    printed, logged = watcher.communicate()
+    assert (build.wait(), watcher.returncode) == (0, 0)
+    assert printed.startswith("finished: 665,971 tokens in 8 shards")
+    assert logged.splitlines()[-1].endswith("wrote the manifest")
