@@ -10,6 +10,7 @@ from typing import Any
 
 import fineshards
 from fineshards.commands.status import Status
+from fineshards.commands.unfinished import Writing
 from fineshards.commands.verify import Verdict
 from fineshards.config import BuildConfig
 from fineshards.errors import InputError, OutputError, UsageError
@@ -25,7 +26,7 @@ PAGE = Path(__file__).with_name("api.md")
 # The public names with the types they take, return and raise, in the order a user meets them.
 SECTIONS: dict[str, list[Any]] = {
     "Building": [fineshards.build, BuildConfig, Manifest, Counts],
-    "Checking": [fineshards.verify, Verdict, fineshards.status, Status],
+    "Checking": [fineshards.verify, Verdict, fineshards.status, Status, Writing],
     "Reporting": [fineshards.report, Report],
     "Exporting": [fineshards.export, Export, FileRecord],
     "Publishing": [fineshards.publish, Published],

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -77,44 +76,41 @@ def _pause(took: float) -> float:
     return max(_POLL_SECONDS, 10 * took)
 
 
-@dataclass
 class _Progress:
     """What was seen last, as a table that a terminal draws again and again, or as log lines."""
 
-    console: Console
-    status: Status | None = None
-    next_line: float = field(default_factory=lambda: time.monotonic() + _LINE_SECONDS)
-    logged: set[str] = field(default_factory=set)
-    spinner: Spinner | None = None
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._spinner = Spinner("line" if console.options.ascii_only else "dots")
+        self._status: Status | None = None
+        self._logged: set[str] = set()
+        self._next_line = time.monotonic() + _LINE_SECONDS
 
     def live(self) -> Live | nullcontext[None]:
         """What draws the table; nothing without a terminal."""
-        if not self.console.is_terminal:
+        if not self._console.is_terminal:
             return nullcontext()
-        self.spinner = Spinner("line" if self.console.options.ascii_only else "dots")
-        return Live(self, console=self.console, refresh_per_second=8)
+        return Live(self, console=self._console, refresh_per_second=8)
 
     def show(self, status: Status) -> None:
         """Takes a status to be drawn, or logs what is new in it."""
-        self.status = status
-        if self.console.is_terminal:
+        self._status = status
+        if self._console.is_terminal:
             return
-        _log_stages(status, self.logged)
+        _log_stages(status, self._logged)
         now = time.monotonic()
-        if status.stage != "finished" and now >= self.next_line:
-            self.next_line = now + _LINE_SECONDS
+        if status.stage != "finished" and now >= self._next_line:
+            self._next_line = now + _LINE_SECONDS
             stage = next(stage for stage in stages_of(status) if stage.state == "now")
             _log.info("%s: %s, %s", status.stage, stage.detail, describe_pace(status))
 
     def __rich__(self) -> RenderableType:
         """See rich."""
-        spinner = self.spinner or Text("")
-        if self.status is None:
-            spinner = Text("") if self.spinner is None else self.spinner
+        if self._status is None:
             row = Table.grid(padding=(0, 1))
-            row.add_row(spinner, "looking at the output folder")
+            row.add_row(self._spinner, "looking at the output folder")
             return row
-        return table_of(self.status, spinner, self.console.options.ascii_only)
+        return table_of(self._status, self._spinner, self._console.options.ascii_only)
 
 
 def table_of(status: Status, running: RenderableType, ascii_only: bool = False) -> Table:
@@ -122,16 +118,15 @@ def table_of(status: Status, running: RenderableType, ascii_only: bool = False) 
     marks = {"done": "+" if ascii_only else "✓", "later": "." if ascii_only else "·"}
     table = Table.grid(padding=(0, 1))
     table.add_column(width=1)
-    table.add_column(min_width=8, no_wrap=True)
+    table.add_column(min_width=9, no_wrap=True)
     table.add_column()
     for stage in stages_of(status):
         if stage.state == "now":
             table.add_row(running, Text(stage.name, "bold"), _present(status, stage))
         else:
-            style = "green" if stage.state == "done" else "dim"
-            words = "" if stage.state == "done" else "dim"
+            mark, words = ("green", "") if stage.state == "done" else ("dim", "dim")
             table.add_row(
-                Text(marks[stage.state], style),
+                Text(marks[stage.state], mark),
                 Text(stage.name, words),
                 Text(printable(stage.detail), words),
             )
@@ -147,7 +142,13 @@ def _present(status: Status, stage: Stage) -> RenderableType:
         share = min(1.0, stage.done / stage.total)
         bar = Table.grid(padding=(0, 1))
         bar.add_row(
-            ProgressBar(stage.total, min(stage.done, stage.total), width=_BAR_COLUMNS),
+            ProgressBar(
+                stage.total,
+                min(stage.done, stage.total),
+                width=_BAR_COLUMNS,
+                complete_style="cyan",
+                finished_style="cyan",
+            ),
             Text(f"{int(100 * share)} %"),
         )
         lines.append(bar)

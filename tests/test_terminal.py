@@ -151,6 +151,7 @@ def test_without_a_terminal_lines_say_how_far_the_build_is(
     slow_input: Path, tmp_path: Path
 ) -> None:
     flags = [f"--input={slow_input}", f"--output={tmp_path}/out", "--block_bytes=1"]
+    flags.append("--tokenizer_engine=tiktoken")  # slow enough for several looks
     command = [sys.executable, "-c", IMPATIENT, "build", *flags]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     pattern = r"^[\d:]{8} tokenizing: (\d+) of (\d+) blocks, [\d,]+ tokens, [\d.]+[kM] tokens/s"

@@ -10,6 +10,8 @@ from fineshards.commands.status import Status
 from fineshards.commands.unfinished import Writing
 from fineshards.commands.wording import approximately, counted, describe_splits, duration
 
+# A file is buffered in memory at first, and has its creation's time.
+_BUFFERED = 50_000
 _ORDER = ("discovering", "judging", "tokenizing", "shuffling", "writing", "finished")
 
 
@@ -61,7 +63,10 @@ def _stages(status: Status) -> Iterator[Stage]:
         if status.judged == blocks:
             detail = f"comparing documents, step {status.step}"
         yield Stage("judge", state("judging"), status.judged, blocks, detail)
-    detail = f"{_of(status.blocks, blocks, 'block')}, {counted(status.tokens, 'token')}"
+    # On some runners blocks are finished before all files are read.
+    detail = _of(status.blocks, blocks, "block")
+    if detail:
+        detail += f", {counted(status.tokens, 'token')}"
     total = status.text_bytes_total
     yield Stage("tokenize", state("tokenizing"), status.text_bytes, total, detail)
     if status.shuffled is not None:
@@ -109,11 +114,12 @@ def describe_writing(writing: Writing) -> str:
         >>> describe_writing(Writing("shard train/3", 0, 2.0))
         'begun 2 s ago'
         >>> describe_writing(Writing("shard train/3", 48_300_000, 0.1))
-        '48.3 MB, 0 s ago'
+        '48.3 MB, written 0 s ago'
     """
     age = f"{duration(writing.seconds)} ago"
-    # A file that is buffered in memory has no bytes yet.
-    return f"{writing.bytes / 1e6:,.1f} MB, {age}" if writing.bytes >= 50_000 else f"begun {age}"
+    if writing.bytes < _BUFFERED:
+        return f"begun {age}"
+    return f"{writing.bytes / 1e6:,.1f} MB, written {age}"
 
 
 def describe_finished(status: Status) -> list[str]:

@@ -21,7 +21,13 @@ class Writing:
     Args:
         name: Which block of which source file, or which shard.
         bytes: What is written so far.
-        seconds: Time since the last byte was written.
+        seconds: Time since the last byte was written, or since it was begun.
+
+    Example:
+        >>> import fineshards
+        >>> status = fineshards.status(dataset_folder)
+        >>> [writing.name for writing in status.writing]
+        []
     """
 
     name: str

@@ -42,7 +42,7 @@ function stageItem(stage) {
   item.append(make("strong", stage.name), make("span", `, ${stage.state}`, "hidden"));
   item.append(make("span", "", "detail"));
   if (stage.percent !== null) {
-    const bar = make("span", "", "bar");
+    const bar = make("span", "", "meter");
     bar.setAttribute("role", "progressbar");
     bar.setAttribute("aria-label", stage.name);
     bar.setAttribute("aria-valuemin", "0");
@@ -61,7 +61,7 @@ function showStages(stages) {
     const item = list.children[number];
     const percent = stage.percent === null ? "" : `${stage.percent} %, `;
     say(item.querySelector(".detail"), percent + stage.detail);
-    const bar = item.querySelector(".bar");
+    const bar = item.querySelector(".meter");
     if (bar) {
       bar.setAttribute("aria-valuenow", stage.percent);
       bar.firstChild.style.width = `${stage.percent}%`;

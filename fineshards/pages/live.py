@@ -177,7 +177,7 @@ def _shown(folder: str, status: Status) -> dict[str, Any]:
     quoted = shlex.quote(printable(folder))
     commands = [f"fineshards verify {quoted}", f"fineshards report {quoted}"]
     return {
-        "state": "not running" if is_idle else status.stage,
+        "state": "probably not running" if is_idle else status.stage,
         "figures": _finished_figures(status) if is_over else _figures(status, is_idle),
         "note": _sentence(describe_pace(status)) if is_idle else None,
         "stages": [
