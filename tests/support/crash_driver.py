@@ -28,7 +28,10 @@ from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job import Job
 from fineshards.shards.manifest import Manifest
 from fineshards.storage.base import open_storage
+from support.remembered_specs import remember_specs
 from support.watched_encoder import watched_encode
+
+remember_specs()
 
 # A file is written, flushed and renamed, and its folder is flushed. Folders are removed at the end.
 OPERATIONS = ("fsync", "replace", "rmdir")
