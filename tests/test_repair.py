@@ -80,13 +80,13 @@ def flip(path: Path, random: Random) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(5))
 def test_whatever_is_damaged_is_made_again(
     dataset: Path, whole: dict[str, bytes], seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     random = Random(seed)
     names = sorted(set(whole) - {MANIFEST_NAME})
-    chosen = sorted(random.sample(names, [1, 2, 3, len(names) // 2, len(names), 1][seed]))
+    chosen = sorted(random.sample(names, [1, 2, 3, len(names) // 2, len(names)][seed]))
     for name in chosen:
         random.choice([lose, cut, flip])(dataset / name, random)
     assert main(["repair", str(dataset), "--json"]) == 0
