@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import pty
@@ -37,6 +38,8 @@ class Terminal:
             env=os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"},
         )
         os.close(theirs)
+        # A read may end within a letter.
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
         self.shown = ""
 
     def wait_for(self, pattern: str) -> None:
@@ -58,7 +61,7 @@ class Terminal:
             chunk = os.read(self._ours, 65536)
         except OSError:  # Linux says so when the other end is closed
             return False
-        self.shown += chunk.decode()
+        self.shown += self._decoder.decode(chunk)
         return bool(chunk)
 
 
