@@ -205,7 +205,7 @@ def test_the_code_of_the_card_runs(published: Path, monkeypatch: pytest.MonkeyPa
     assert len(snippets) == 2
     for snippet in snippets:
         exec(compile(snippet, CARD_NAME, "exec"), names)
-    assert len(names["tokens"]) > 0
+    assert len(names["tokens"]) == 20_000
     assert names["batch"].shape == (8, 1025)
     assert names["batch"].dtype == names["tokens"].dtype == np.uint32
 

@@ -113,6 +113,8 @@ def _text(manifest: Manifest, said: Description) -> str:
     )
     made = [f"Input: {_code(line)}." for line in facts.inputs(manifest)]
     made += map(printable, facts.steps(manifest))
+    # Shards of train are full, but for the last one.
+    shown = next((shard for shard in manifest.shards if shard.split == "train"), manifest.shards[0])
     limits = list(facts.limits(manifest)) + ["No license is stated here."] * (not said.license)
     return f"""\
 # {printable(said.name or facts.default_name(manifest))}
@@ -133,7 +135,7 @@ With NumPy:
 ```python
 import numpy as np
 
-tokens = np.load("{manifest.shards[-1].name}", mmap_mode="r")
+tokens = np.load("{shown.name}", mmap_mode="r")
 ```
 
 With fineshards, as batches that are shuffled and can be resumed:
@@ -146,7 +148,7 @@ batch = next(BatchLoader(dataset, batch_size=8, seed=1))  # {settings.dtype}, (8
 ```
 
 `datasets` cannot read the shards. Its config `documents` has the documents' places, ids and \
-sources.
+sources. A document that straddles two shards has a row for each.
 
 ## Check
 
