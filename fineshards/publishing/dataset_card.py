@@ -144,7 +144,7 @@ With fineshards, as batches that are shuffled and can be resumed:
 {code["Batches of NumPy"]}```
 
 `datasets` cannot read the shards. Its config `documents` has the documents' places, ids and \
-sources: a row per shard that a document is in.
+sources. A document that straddles two shards has a row for each.
 
 ## Check
 
