@@ -20,8 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fineshards.commands.recent_rate import LONG_IDLE
-from fineshards.commands.stages import Stage, describe_pace, describe_writing, stages_of
-from fineshards.commands.status import Status, StatusReader
+from fineshards.commands.stages import Stage, describe_pace, list_writing, stages_of
+from fineshards.commands.status import Status, StatusReader, pause_after
 from fineshards.commands.wording import counted
 from fineshards.errors import FineshardsError
 from fineshards.printable import printable
@@ -32,8 +32,6 @@ _POLL_SECONDS = 0.5
 _LINE_SECONDS = 60
 # How long the end of a build waits for the last look at the output folder.
 _LAST_LOOK_SECONDS = 2.0
-# As many lines about what workers are writing as a small screen has room for.
-_WRITING_LINES = 8
 _BAR_COLUMNS = 24
 
 
@@ -55,10 +53,10 @@ def follow(reader: StatusReader, console: Console) -> None:
     progress, failed = _Progress(console), False
     with progress.live():
         while True:
-            began = time.monotonic()
+            began, took = time.monotonic(), 0.0
             try:
                 status = reader.read(added=True)
-                failed = False
+                failed, took = False, time.monotonic() - began
             except FineshardsError:
                 # A job that ends deletes files while they are listed.
                 if failed:
@@ -68,12 +66,7 @@ def follow(reader: StatusReader, console: Console) -> None:
                 progress.show(status)
                 if status.stage == "finished":
                     return
-            time.sleep(_pause(time.monotonic() - began))
-
-
-def _pause(took: float) -> float:
-    """Seconds until the next look: longer where listing a million blocks takes long."""
-    return max(_POLL_SECONDS, 10 * took)
+            time.sleep(pause_after(took, _POLL_SECONDS))
 
 
 class _Progress:
@@ -155,13 +148,9 @@ def _present(status: Status, stage: Stage) -> RenderableType:
     lines.append(pace)
     if status.writing:
         writing = Table.grid(padding=(0, 2))
-        for each in status.writing[:_WRITING_LINES]:
-            name = Text(printable(each.name), "dim")
-            writing.add_row(name, Text(describe_writing(each), "dim"))
+        for name, how in list_writing(status):
+            writing.add_row(Text(printable(name), "dim"), Text(how, "dim"))
         lines.append(writing)
-        more = len(status.writing) - _WRITING_LINES
-        if more > 0:
-            lines.append(Text(f"and {more:,} more", "dim"))
     return Group(*lines)
 
 
@@ -174,14 +163,15 @@ class _Watcher:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._over = False
+        self._reported = False
 
     def run(self) -> None:
         """Looks until the end."""
         took = 0.0
-        while not self._stop.wait(_pause(took)):
+        while not self._stop.wait(pause_after(took, _POLL_SECONDS)):
             began = time.monotonic()
-            self._look()
-            took = time.monotonic() - began
+            # What failed took as long as its retries, which says nothing of a look.
+            took = time.monotonic() - began if self._look() else 0.0
 
     def end(self) -> None:
         """Looks for the last time, but not for long, and shows nothing from then on.
@@ -196,14 +186,25 @@ class _Watcher:
         with self._lock:
             self._over = True
 
-    def _look(self) -> None:
+    def _look(self) -> bool:
+        """Looks, and shows what it found; returns whether it found anything."""
         try:
             status = self._reader.read(added=True)
         except FineshardsError:
-            return  # the folder is being changed; the job itself will report it
+            return False  # the folder is being changed; the job itself will report it
+        except Exception as error:
+            if not self._reported:
+                self._reported = True
+                _log.warning(
+                    "progress cannot be shown: unexpected %s. The build goes on. Please report "
+                    "this, with the version of fineshards.",
+                    type(error).__name__,
+                )
+            return False
         with self._lock:
             if not self._over:
                 self._progress.show(status)
+        return True
 
 
 def _log_stages(status: Status, logged: set[str]) -> None:

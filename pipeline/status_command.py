@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import signal
+from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -11,9 +13,17 @@ from fineshards.pipeline import own_process
 from fineshards.pipeline.command import Command, add_folder
 from fineshards.pipeline.outcome import Outcome, note, show
 from fineshards.pipeline.parser import Parser
-from fineshards.pipeline.quantities import count
 
 _PORT = 8765
+
+
+def _port(text: str) -> int:
+    if not re.fullmatch(r"\d{1,5}", text, re.ASCII) or int(text) > 65535:
+        raise ArgumentTypeError(
+            f"must be a port, a number up to 65535, got {text!r}. Give the folder first, then "
+            "--serve [PORT]"
+        )
+    return int(text)
 
 
 def _add_flags(parser: Parser) -> None:
@@ -25,7 +35,7 @@ def _add_flags(parser: Parser) -> None:
     )
     way.add_argument(
         "--serve",
-        type=count,
+        type=_port,
         nargs="?",
         const=_PORT,
         metavar="PORT",
@@ -56,16 +66,14 @@ def _status(parser: Parser, arguments: Sequence[str]) -> int:
 
 def _watch(folder: str) -> None:
     """Shows the progress of a job until its end."""
-    from rich.console import Console
-
     from fineshards.commands.status import StatusReader
     from fineshards.pipeline.progress import follow
-    from fineshards.pipeline.terminal import set_up_logging
+    from fineshards.pipeline.terminal import error_console, set_up_logging
     from fineshards.storage.base import open_storage
 
     # A table that is being drawn hides the cursor; an exception brings it back.
     own_process.raise_instead(signal.SIGINT)
-    console = Console(stderr=True)
+    console = error_console()
     set_up_logging(console, local=True)
     follow(StatusReader(open_storage(folder)), console)
 

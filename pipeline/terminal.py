@@ -50,12 +50,20 @@ def report_errors(action: Callable[[], int | None]) -> int:
         return 1
 
 
-@contextmanager
-def working(storage: Storage, local: bool) -> Iterator[None]:
-    """Shows log lines and, for a job on this machine, progress, while the body runs."""
+def error_console() -> Console:
+    """Standard error. It is a terminal only if it can draw, whatever FORCE_COLOR says."""
     from rich.console import Console
 
     console = Console(stderr=True)
+    if console.file.isatty() and not console.is_dumb_terminal:
+        return console
+    return Console(stderr=True, force_terminal=False)
+
+
+@contextmanager
+def working(storage: Storage, local: bool) -> Iterator[None]:
+    """Shows log lines and, for a job on this machine, progress, while the body runs."""
+    console = error_console()
     with ExitStack() as stack:
         if local:
             from fineshards.commands.status import StatusReader

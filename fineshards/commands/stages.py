@@ -12,6 +12,8 @@ from fineshards.commands.wording import approximately, counted, describe_splits,
 
 # A file is buffered in memory at first, and has its creation's time.
 _BUFFERED = 50_000
+# As many lines about what workers are writing as a small screen has room for.
+_WRITING_LINES = 8
 _ORDER = ("discovering", "judging", "tokenizing", "shuffling", "writing", "finished")
 
 
@@ -63,6 +65,8 @@ def _stages(status: Status) -> Iterator[Stage]:
         if status.judged == blocks:
             detail = f"comparing documents, step {status.step}"
         yield Stage("judge", state("judging"), status.judged, blocks, detail)
+    for step in status.to_compare:
+        yield Stage("judge", "later", 0, blocks, f"step {step}")
     # On some runners blocks are finished before all files are read.
     detail = _of(status.blocks, blocks, "block")
     if detail:
@@ -92,9 +96,10 @@ def describe_pace(status: Status) -> str:
     If nothing was written for long, what that means instead.
     """
     if status.seconds_idle > LONG_IDLE:
+        command = "append" if status.generation > 1 else "build"
         return (
             f"no worker has written for {duration(status.seconds_idle)}: it is probably not "
-            "running. The same build command resumes it."
+            f"running. The same {command} command resumes it."
         )
     words = []
     if status.tokens_per_second and status.stage in ("tokenizing", "shuffling"):
@@ -122,6 +127,14 @@ def describe_writing(writing: Writing) -> str:
     return f"{writing.bytes / 1e6:,.1f} MB, written {age}"
 
 
+def list_writing(status: Status) -> list[tuple[str, str]]:
+    """What workers are writing: the names, and how far each is. Of many, the first, and a count."""
+    first = status.writing[:_WRITING_LINES]
+    more = len(status.writing) - len(first)
+    lines = [(writing.name, describe_writing(writing)) for writing in first]
+    return [*lines, (f"and {more:,} more", "")] if more else lines
+
+
 def describe_finished(status: Status) -> list[str]:
     """What a finished dataset holds, and each of its splits."""
     generation = f"; generation {status.generation}" if status.generation > 1 else ""
@@ -138,7 +151,8 @@ def describe_status(status: Status) -> list[str]:
         return describe_finished(status)
     lines = [status.stage + (f" generation {status.generation}" if status.generation > 1 else "")]
     lines += [f"  {stage.name:<10}{stage.detail}".rstrip() for stage in stages_of(status)]
-    lines += [f"  {'now':<10}{each.name}: {describe_writing(each)}" for each in status.writing]
+    for name, how in list_writing(status):
+        lines.append(f"  {'now':<10}{name}" + (f": {how}" if how else ""))
     lines.append(describe_pace(status))
     if status.seconds_idle > LONG_IDLE:
         lines.append(

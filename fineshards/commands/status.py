@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from fineshards.commands.recent_rate import FEW, recent_rate
+from fineshards.commands.recent_rate import recent_rate
 from fineshards.commands.unfinished import Writing, being_written
 from fineshards.errors import OutputError
 from fineshards.shards.checkpoints import Checkpoints
@@ -53,8 +53,9 @@ class Status:
         tokens_per_second: Recent rate of tokenizing or shuffling; None as `bytes_per_second` is.
         shuffled: Tokens of documents that are in their random order; None if none are to be
             shuffled.
-        writing: What workers are writing now, oldest first. Empty on object storage, where a file
-            shows when it is complete.
+        writing: What workers are writing now, in the order of the names. Empty on object storage,
+            where a file shows when it is complete.
+        to_compare: The steps that will compare documents after `step`.
 
     Example:
         >>> import fineshards
@@ -85,6 +86,7 @@ class Status:
     tokens_per_second: float | None = None
     shuffled: int | None = None
     writing: tuple[Writing, ...] = ()
+    to_compare: tuple[str, ...] = ()
 
 
 def status(folder: str | os.PathLike[str]) -> Status:
@@ -120,6 +122,11 @@ def latest_job(storage: Storage, manifest: Manifest | None) -> Job | None:
     return Job.load(storage) if manifest is None else manifest.job
 
 
+def pause_after(took: float, least: float) -> float:
+    """Seconds until the next look: longer where listing a million blocks takes long, up to 30."""
+    return min(max(least, 10 * took), 30.0)
+
+
 class StatusReader:
     """Reads the status of one job repeatedly and keeps what cannot change.
 
@@ -143,10 +150,12 @@ class StatusReader:
         self._layout: Layout | None = None
         # Stages of the recipe that are over: their documents have been compared.
         self._compared = 0
-        # What the dataset holds already, if this job makes it grow.
-        self._before = manifest if job.generation > 1 else None
+        # When stages ended that are over.
+        self._ended: dict[str, float | None] = {}
         is_finished = manifest is not None and manifest.generation >= job.generation
         self._finished = manifest if is_finished else None
+        # What the dataset holds already, if this job makes it grow.
+        self._before = None if is_finished else manifest
         self._since = time.time() if from_now else 0.0
 
     def read(self, added: bool = False) -> Status:
@@ -164,11 +173,7 @@ class StatusReader:
                 f"fineshards (format version {self._job.format_version}, now {FORMAT_VERSION}). "
                 "Read its status with the version that started it."
             )
-        if self._storage.version(self._job.record_name) != self._record:
-            raise OutputError(
-                f"{self._storage.root} does not hold this job any more: it was deleted, or another "
-                "one took its place. fineshards status shows what is there now."
-            )
+        self._check_record()
         for file in self._job.new_files:
             if file.index not in self._blocks:
                 blocks = self._checkpoints.read_blocks(file.index)
@@ -183,15 +188,49 @@ class StatusReader:
             list(self._storage.entries(TEMPORARY)),
         )
 
+    def _check_record(self) -> None:
+        """Raises OutputError if the job is gone. A record that was only copied or touched is it."""
+        version = self._storage.version(self._job.record_name)
+        if version == self._record:
+            return
+        now = None if version is None else Job.load(self._storage, self._job.generation)
+        if now is None or now.fingerprint() != self._job.fingerprint():
+            raise OutputError(
+                f"{self._storage.root} does not hold this job any more: it was deleted, or another "
+                "one took its place. fineshards status shows what is there now."
+            )
+        self._record = version
+
     def _judged(self) -> dict[tuple[int, int], float] | None:
         """When blocks were judged in the present stage of the recipe; None after the last."""
         recipe = self._job.settings.recipe
         while recipe is not None and self._compared < len(recipe.keyed):
             stage = Stage(self._checkpoints, self._compared)
-            if stage.marked_files() < len(self._job.new_files):
+            marked = stage.marked_files()
+            if len(marked) < len(self._job.new_files):
                 return stage.judged_blocks()
+            self._ended["judging"] = max(marked, default=None)
             self._compared += 1
         return None
+
+    def _began(self, stage: str, done: Iterable[float]) -> float | None:
+        """When a stage began: when the one before it ended; None if that is not known.
+
+        done: when token blocks were finished.
+        """
+        if stage == "discovering":
+            return None
+        if "discovering" not in self._ended:
+            found = self._written_in(f"{self._checkpoints.folder}/files")
+            self._ended["discovering"] = max(found, default=None)
+        if stage in ("judging", "tokenizing"):
+            return self._ended.get("judging", self._ended["discovering"])
+        if stage == "writing" and self._job.settings.shuffle is not None:
+            if "shuffling" not in self._ended:
+                buckets = self._checkpoints.finished_blocks("buckets").values()
+                self._ended["shuffling"] = max((time_ for _, time_ in buckets), default=None)
+            return self._ended["shuffling"]
+        return max(done, default=None)
 
     def _status(
         self,
@@ -226,22 +265,16 @@ class StatusReader:
         buckets = self._checkpoints.finished_blocks("buckets") if stage == "shuffling" else {}
         # Buckets of another size may be left from an earlier run.
         shuffled = min(tokens, sum(count for count, _ in buckets.values()))
-        times = [time_ for _, time_ in (*done.values(), *buckets.values())]
-        times += [*shard_times, *(judged or {}).values()]
-        # What is finished by the present stage, of how much, and when it began if that is known.
+        began = self._began(stage, [time_ for _, time_ in done.values()])
+        # What is finished by the present stage, and of how much.
         finished = [(time_, sizes.get(key, 0)) for key, (_, time_) in done.items()]
-        total, began = bytes_total, None
-        if len(times) < FEW:
-            discovered = self._written_in(f"{self._checkpoints.folder}/files")
-            times += discovered
-            began = max(discovered, default=None) if all_known else None
-        per_token = self._rate([(time_, count) for count, time_ in done.values()], began)
+        total = bytes_total
+        tokens_finished = [(time_, count) for count, time_ in done.values()]
         if stage == "judging":
             finished = [(time_, sizes.get(key, 0)) for key, time_ in (judged or {}).items()]
         elif stage == "shuffling":
-            finished, total = [(time_, count) for count, time_ in buckets.values()], tokens
-            began = max(time_ for _, time_ in done.values())
-            per_token = self._rate(finished, began)
+            finished = tokens_finished = [(time_, count) for count, time_ in buckets.values()]
+            total = tokens
         elif stage == "writing":
             finished, total = [(time_, 1) for time_ in shard_times], shards_total
         rate = self._rate(finished, began)
@@ -249,7 +282,10 @@ class StatusReader:
         if rate and total is not None:
             left = max(0, total - sum(amount for _, amount in finished)) / rate
         now = time.time()
+        times = [time_ for time_, _ in finished]
+        times += [time_ for _, time_ in done.values()]
         times += [entry.modified for entry in unfinished]
+        times += self._written_in(f"{self._checkpoints.folder}/files") if began is None else [began]
         last = max(times or self._written_in("metadata"), default=now)
         return Status(
             stage=stage,
@@ -265,16 +301,25 @@ class StatusReader:
             shards_estimated=estimated,
             bytes_per_second=None if stage in ("shuffling", "writing") else rate,
             seconds_left=left,
-            seconds_idle=max(0.0, now - last),
+            seconds_idle=max(0.0, now - max(last, self._since)),
             generation=self._job.generation,
             step=None if judged is None else _compared(self._job)[self._compared],
             judged=len(judged or ()),
             compared=_compared(self._job)[: self._compared],
-            tokens_per_second=None if stage in ("judging", "writing") else per_token,
+            tokens_per_second=None
+            if stage in ("judging", "writing")
+            else self._rate(tokens_finished, began),
             shuffled=(tokens if stage == "writing" else shuffled) if shuffles else None,
             writing=being_written(
-                unfinished, self._blocks, self._job.files, now, stage == "shuffling"
+                # On object storage these are components of files that are being joined.
+                [] if self._storage.composes else unfinished,
+                self._blocks,
+                self._job.files,
+                now,
+                stage,
+                began,
             ),
+            to_compare=_compared(self._job)[self._compared + (judged is not None) :],
         )
 
     def _rate(self, finished: Sequence[tuple[float, int]], began: float | None) -> float | None:

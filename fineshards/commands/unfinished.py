@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fineshards.commands.recent_rate import LONG_IDLE
+from fineshards.shards.checkpoints import block_of
 from fineshards.shards.records import Block, SourceFile
 from fineshards.storage.base import Entry
 
-_BLOCK = re.compile(r"(\d+)-(\d+)")
-_SHARD = re.compile(r"(test|train)_(\d+)")
+_SHARD = re.compile(r"(test|train)_(\d+)\..+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +40,27 @@ def being_written(
     blocks: Mapping[int, Sequence[Block]],
     files: Sequence[SourceFile],
     now: float,
-    sorting: bool,
+    stage: str,
+    began: float | None,
 ) -> tuple[Writing, ...]:
-    """What is being written, in the order of its names.
+    """What is being written in a stage of a job, in the order of its names.
 
     entries: the unfinished files, named after the file that they become, and a number. Those that a
-    killed worker has left are out after a while. sorting: whether documents are being shuffled, so
-    that these are no blocks of source files.
+    killed worker has left are out after a while, and those of other stages at once: files that are
+    older than the stage, and names that it does not write. blocks: of the source files that are
+    known. began: when the stage began, if that is known.
     """
-    newest: dict[str, Entry] = {}
+    newest: dict[str, tuple[str, Entry]] = {}
     for entry in sorted(entries, key=lambda entry: entry.modified):
-        if now - entry.modified < LONG_IDLE:
-            newest[entry.name.rpartition("/")[2].rpartition(".")[0]] = entry
+        if now - entry.modified >= LONG_IDLE or entry.modified < (began or 0.0):
+            continue
+        file = entry.name.rpartition("/")[2]
+        if name := _name(file, blocks, files, stage):
+            newest[file.rpartition(".")[0]] = name, entry
     groups: dict[str, list[Entry]] = {}
     for file in sorted(newest):
-        groups.setdefault(_name(file, blocks, files, sorting), []).append(newest[file])
+        name, entry = newest[file]
+        groups.setdefault(name, []).append(entry)
     return tuple(
         Writing(
             name,
@@ -66,17 +72,21 @@ def being_written(
 
 
 def _name(
-    file: str, blocks: Mapping[int, Sequence[Block]], files: Sequence[SourceFile], sorting: bool
-) -> str:
-    """What a person calls that to which a file belongs."""
-    stem = file.partition(".")[0]
-    if shard := _SHARD.fullmatch(stem):
-        return f"shard {shard[1]}/{int(shard[2])}"
-    found = _BLOCK.fullmatch(stem)
+    file: str, blocks: Mapping[int, Sequence[Block]], files: Sequence[SourceFile], stage: str
+) -> str | None:
+    """What a person calls that to which a file belongs; None if the stage writes no such thing."""
+    if stage == "writing":
+        shard = _SHARD.fullmatch(file)
+        return shard and f"shard {shard[1]}/{int(shard[2])}"
+    found = block_of(file)
     if found is None:
-        return file
-    number, index = int(found[1]), int(found[2])
-    if sorting:
-        return f"bucket {number}"
+        return None
+    number, index = found
+    if stage == "shuffling":
+        # A bucket's file is its only one; that of merged runs has their size in its name.
+        return f"merged runs {number}" if index else f"bucket {number}"
+    of_file = blocks.get(number, ())
+    if index >= len(of_file):
+        return None
     path = files[number].path.rpartition("/")[2]
-    return f"{path}, block {index + 1} of {len(blocks.get(number, ()))}"
+    return f"{path}, block {index + 1} of {len(of_file)}"

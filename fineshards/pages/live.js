@@ -111,16 +111,29 @@ function show(answer) {
   say(find("looked"), `, last at ${new Date().toLocaleTimeString()}`);
 }
 
-async function look() {
+function showNoAnswer() {
+  const sentence = "fineshards status --serve does not answer: it was ended, or the output folder " +
+    "is slow. The job does not depend on it.";
+  say(find("state"), "no answer");
+  say(find("said"), sentence);
+  document.title = `no answer · ${find("name").textContent}`;
+  showNote(sentence, true);
+}
+
+async function ask() {
   try {
     const answer = await fetch("status.json", { signal: AbortSignal.timeout(PATIENCE) });
-    show(await answer.json());
+    return await answer.json();
   } catch {
-    say(find("state"), "no answer");
-    showNote("fineshards status --serve does not answer: it was ended, or the output folder is slow. " +
-      "The job does not depend on it.", true);
+    return null;
   }
+}
+
+async function look() {
+  const answer = await ask();
   setTimeout(look, WAIT);
+  if (answer === null) showNoAnswer();
+  else show(answer);
 }
 
 look();

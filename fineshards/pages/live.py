@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import socketserver
+import sys
 import threading
 import time
 from dataclasses import asdict
@@ -20,15 +22,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from fineshards.commands.recent_rate import LONG_IDLE
-from fineshards.commands.stages import describe_pace, describe_writing, stages_of
-from fineshards.commands.status import Status, StatusReader
+from fineshards.commands.stages import describe_pace, list_writing, stages_of
+from fineshards.commands.status import Status, StatusReader, pause_after
 from fineshards.commands.wording import approximately, duration
 from fineshards.errors import FineshardsError, UsageError
 from fineshards.pages.markup import asset, content_policy, page, tag
 from fineshards.printable import printable
 from fineshards.storage.base import Storage, open_storage
 
+_OTHER_PORT = 8765
 _HOST = "127.0.0.1"
+# Whatever the port is: `ssh -L` may give the page another one.
+_NAMES = re.compile(rf"({re.escape(_HOST)}|localhost)(:\d+)?", re.IGNORECASE | re.ASCII)
 # Seconds between looks at the folder at least: while a job runs, and once it has finished.
 _RUNNING_SECONDS, _FINISHED_SECONDS = 1.0, 30.0
 
@@ -42,13 +47,14 @@ def live_server(folder: str, port: int) -> LiveServer:
     storage = open_storage(folder)
     StatusReader(storage)  # a misspelt folder is an error here
     try:
-        return LiveServer(folder, _Looks(storage), port)
-    except OverflowError as error:
-        raise UsageError(f"--serve {port}: a port is a number up to 65535.") from error
+        return LiveServer(storage.root, _Looks(storage), port)
     except OSError as error:
+        other = _OTHER_PORT
+        if port > 1023:  # lower ones are the administrator's
+            other = port + 1 if port < 65535 else port - 1
         raise UsageError(
             f"port {port} cannot be used: {os.strerror(error.errno or 0)}. Give another one, such "
-            f"as --serve {port + 1 if port < 65535 else port - 1}, or --serve 0 for a free one."
+            f"as --serve {other}, or --serve 0 for a free one."
         ) from error
 
 
@@ -65,6 +71,11 @@ class LiveServer(ThreadingHTTPServer):
     def server_bind(self) -> None:
         """See socketserver. http.server would also look up this machine's name, for seconds."""
         socketserver.TCPServer.server_bind(self)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """See socketserver. A browser that goes away is no error of ours."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     @property
     def address(self) -> str:
@@ -90,8 +101,10 @@ class _Looks:
                 self._found = self._look()
                 ended = time.monotonic()
                 is_over = isinstance(self._found, Status) and self._found.stage == "finished"
-                pause = _FINISHED_SECONDS if is_over else _RUNNING_SECONDS
-                self._next = ended + max(pause, 10 * (ended - began))
+                least = _FINISHED_SECONDS if is_over else _RUNNING_SECONDS
+                # What failed took as long as its retries, which says nothing of a look.
+                took = ended - began if isinstance(self._found, Status) else 0.0
+                self._next = ended + pause_after(took, least)
             return self._found
 
     def _look(self) -> Status | FineshardsError:
@@ -101,6 +114,12 @@ class _Looks:
         except FineshardsError as error:
             self._reader = None  # another job may take its place
             return error
+        except Exception as error:
+            self._reader = None
+            return FineshardsError(
+                f"the status cannot be read: unexpected {type(error).__name__}. The job does not "
+                "depend on it. Please report this, with the version of fineshards."
+            )
         if found.stage == "finished":
             self._reader = None  # another generation may follow
         return found
@@ -114,8 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """See http.server."""
-        port = self.server.server_address[1]
-        if self.headers.get("Host") not in (f"{_HOST}:{port}", f"localhost:{port}"):
+        if not _NAMES.fullmatch(self.headers.get("Host", "")):
             self._answer(HTTPStatus.FORBIDDEN, f"This page is at {self.server.address} only.\n")
         elif self.path == "/":
             self._answer(HTTPStatus.OK, live_page(), "text/html")
@@ -191,9 +209,7 @@ def _shown(folder: str, status: Status) -> dict[str, Any]:
             }
             for stage in stages_of(status)
         ],
-        "writing": [
-            [printable(writing.name), describe_writing(writing)] for writing in status.writing
-        ],
+        "writing": [[printable(name), how] for name, how in list_writing(status)],
         "splits": [
             [split, *(f"{sums[what]:,}" for what in ("documents", "tokens", "shards"))]
             for split, sums in (status.splits or {}).items()

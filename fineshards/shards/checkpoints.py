@@ -22,6 +22,7 @@ uses them, and repeats the work behind a damaged one.
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -51,7 +52,7 @@ from fineshards.shards.layout import (
     shard_stem,
     table_name,
 )
-from fineshards.shards.records import Block, ShardRecord, TokenBlock, from_fields
+from fineshards.shards.records import JSON_ERRORS, Block, ShardRecord, TokenBlock, from_fields
 from fineshards.shards.reports import BlockSummary
 from fineshards.shards.runs import RunWriter, parse_cells
 from fineshards.shards.shuffle import Fragment
@@ -60,6 +61,7 @@ from fineshards.storage.checksums import file_checksum
 from fineshards.storage.parquet import open_parquet
 
 FOLDER = "checkpoints"
+_BLOCK_NAME = re.compile(r"(\d{5,})-(\d{5,})\..+", re.ASCII)
 # Bytes per request for a block's documents: enough for those of most blocks.
 _DOCUMENT_BYTES = 4 << 20
 
@@ -166,9 +168,17 @@ class Checkpoints:
         self.storage.write(self._blocks_name(file), content.encode(), durable=False)
 
     def read_blocks(self, file: int) -> list[Block] | None:
-        """The blocks of a file, or None if they are not stored yet."""
-        blocks = self._read_json(self._blocks_name(file))
-        return None if blocks is None else [Block(**fields) for fields in blocks]
+        """The blocks of a file, or None if they are not stored yet, or damaged."""
+        stored = self._read_json(self._blocks_name(file))
+        if not isinstance(stored, list):
+            return None
+        try:
+            blocks = [from_fields(Block, fields) for fields in stored]
+        except JSON_ERRORS:
+            return None
+        places = [(block.file, block.index, block.blocks) for block in blocks]
+        right = [(file, index, len(blocks)) for index in range(len(blocks))]
+        return blocks if places == right else None
 
     # -- token blocks
 
@@ -205,8 +215,11 @@ class Checkpoints:
                 metadata = pq.read_metadata(file).metadata
         except (pa.ArrowException, OSError):
             return None
-        summary = BlockSummary.from_record(json.loads(metadata[SUMMARY_KEY]))
-        checksums = json.loads(metadata[CHECKSUM_KEY])
+        try:
+            summary = BlockSummary.from_record(json.loads(metadata[SUMMARY_KEY]))
+            checksums = dict(json.loads(metadata[CHECKSUM_KEY]))
+        except JSON_ERRORS:
+            return None
         for stream, sums in zip(self.rule.streams, summary.streams(), strict=True):
             if stream in checksums and not self._is_complete(
                 name, stream, sums.tokens, checksums[stream]
@@ -282,15 +295,16 @@ class Checkpoints:
     def read_runs(self, name: TokenBlock) -> BlockSummary | None:
         """The summary of a finished sorted block; None if it is missing, incomplete or damaged."""
         record = self._read_json(self._runs_name(name))
-        if record is None:
+        try:
+            for file, kind in (
+                (self.tokens_name(name), "tokens"),
+                (self._cells_name(name), "documents"),
+            ):
+                if not self._is_whole(file, record["bytes"][kind], record["crc32c"][kind]):
+                    return None
+            return BlockSummary.from_record(record)
+        except JSON_ERRORS:
             return None
-        for file, kind in (
-            (self.tokens_name(name), "tokens"),
-            (self._cells_name(name), "documents"),
-        ):
-            if not self._is_whole(file, record["bytes"][kind], record["crc32c"][kind]):
-                return None
-        return BlockSummary.from_record(record)
 
     def read_fragment(self, fragment: Fragment) -> Documents:
         """The documents of a fragment."""
@@ -332,12 +346,13 @@ class Checkpoints:
         sizes: dict[tuple[int, int], int] = defaultdict(int)
         times = {}
         for entry in self.storage.entries(f"{self.folder}/{folder}"):
-            stem = entry.name.rpartition("/")[2].partition(".")[0]
-            file, _, index = stem.partition("-")
+            key = block_of(entry.name)
+            if key is None:
+                continue
             if entry.name.endswith(".tokens"):
-                sizes[int(file), int(index)] += entry.size
+                sizes[key] += entry.size
             elif entry.name.endswith(self._marks):
-                times[int(file), int(index)] = entry.modified
+                times[key] = entry.modified
         return {key: (sizes[key] // self.dtype.itemsize, time) for key, time in times.items()}
 
     def finished_shards(self) -> list[float]:
@@ -357,9 +372,11 @@ class Checkpoints:
         self.storage.write(self._plan_name(), content, durable=False)
 
     def read_layout(self) -> Layout | None:
-        """The layout, or None if it is not planned yet."""
-        layout = self._read_json(self._plan_name())
-        return None if layout is None else Layout(**layout)
+        """The layout, or None if it is not planned yet, or damaged."""
+        try:
+            return from_fields(Layout, self._read_json(self._plan_name()))
+        except JSON_ERRORS:
+            return None
 
     def write_shard_record(self, record: ShardRecord, durable: bool = False) -> None:
         """Marks a shard as finished. durable: whether a power cut must leave it."""
@@ -376,7 +393,7 @@ class Checkpoints:
             return None
         try:
             record = from_fields(ShardRecord, fields)
-        except (KeyError, TypeError, ValueError):
+        except JSON_ERRORS:
             return None
         sizes = (self.storage.size(shard_name), self.storage.size(table_name(shard_name)))
         return record if sizes == (record.bytes, record.table_bytes) else None
@@ -386,7 +403,7 @@ class Checkpoints:
         content = self.storage.read_if_there(name)
         try:
             return None if content is None else json.loads(content)
-        except ValueError:
+        except (RecursionError, ValueError):
             return None
 
     def _blocks_name(self, file: int) -> str:
@@ -402,6 +419,12 @@ class Checkpoints:
 def _statistics(parquet: pq.ParquetFile, group: int, column: str) -> Any:
     index = parquet.schema_arrow.get_field_index(column)
     return parquet.metadata.row_group(group).column(index).statistics
+
+
+def block_of(name: str) -> tuple[int, int] | None:
+    """The (file, block) whose checkpoint has a name; None for a name that no block has."""
+    found = _BLOCK_NAME.fullmatch(name.rpartition("/")[2])
+    return found and (int(found[1]), int(found[2]))
 
 
 def _suffix(stream: str) -> str:

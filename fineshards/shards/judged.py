@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from fineshards.errors import OutputError
-from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.checkpoints import Checkpoints, block_of
 from fineshards.shards.decisions import Decisions, from_bytes, merged, to_bytes
 from fineshards.shards.marks import Records
 from fineshards.shards.records import JSON_ERRORS, Block, SourceFile
@@ -122,15 +122,15 @@ class Stage:
         """When each judged block was finished, by (file, block)."""
         found = {}
         for entry in self._storage.entries(self._name("judged", "").rstrip("/")):
-            stem, _, ending = entry.name.rpartition("/")[2].partition(".")
-            if ending == "decisions":
-                file, _, index = stem.partition("-")
-                found[int(file), int(index)] = entry.modified
+            key = block_of(entry.name)
+            if key is not None and entry.name.endswith(".decisions"):
+                found[key] = entry.modified
         return found
 
-    def marked_files(self) -> int:
-        """The number of source files whose marks are stored."""
-        return sum(1 for _ in self._storage.entries(self._name("marked", "").rstrip("/")))
+    def marked_files(self) -> list[float]:
+        """When the marks of each source file were stored, in any order."""
+        folder = self._name("marked", "").rstrip("/")
+        return [entry.modified for entry in self._storage.entries(folder)]
 
     # -- keys of documents that others have
 
