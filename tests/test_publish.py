@@ -199,16 +199,35 @@ def test_the_hub_reads_the_card(published: Path) -> None:
     assert str(published) not in card.text
 
 
-def test_the_code_of_the_card_runs(published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(published)
+def run_card(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """Runs the code of a card in its folder; returns its names."""
+    monkeypatch.chdir(folder)
     names: dict[str, object] = {}
-    snippets = re.findall(r"```python\n(.*?)```", (published / CARD_NAME).read_text(), re.DOTALL)
+    snippets = re.findall(r"```python\n(.*?)```", (folder / CARD_NAME).read_text(), re.DOTALL)
     assert len(snippets) == 2
     for snippet in snippets:
         exec(compile(snippet, CARD_NAME, "exec"), names)
-    assert len(names["tokens"]) == 20_000
-    assert names["batch"].shape == (8, 1025)
+    return names
+
+
+def test_the_code_of_the_card_runs(published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = run_card(published, monkeypatch)
+    assert np.array_equal(names["tokens"], np.load("train/train_0000.npy"))
+    assert names["batch"].shape[1] == 1025
     assert names["batch"].dtype == names["tokens"].dtype == np.uint32
+
+
+def test_the_code_of_the_card_of_a_small_dataset_runs(
+    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shorter than 1,024 tokens, and without a train split."""
+    pq.write_table(pq.read_table(sample).slice(0, 1), tmp_path / "one.parquet")
+    flags = [f"--input={tmp_path}/one.parquet", "--test_fraction=0.9999"]
+    assert main(["build", *flags, f"--output={tmp_path}/out"]) == 0
+    fineshards.publish(tmp_path / "out")
+    names = run_card(tmp_path / "out", monkeypatch)
+    assert np.array_equal(names["tokens"], np.load("test/test_0000.npy"))
+    assert 1 < names["batch"].shape[1] <= len(names["tokens"]) < 1024
 
 
 def test_the_provenance_is_an_in_toto_statement(built: Path, published: Path) -> None:

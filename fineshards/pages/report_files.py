@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from fineshards.commands.wording import counted
-from fineshards.pages.loading_snippets import loading_snippets
 from fineshards.pages.markup import Html, tag
 from fineshards.pages.report_contents import MOST_GENERATIONS, Contents
 from fineshards.pages.report_documents import order_of
 from fineshards.pages.tables import Column, facts, number_column, share, size, snippet, table
+from fineshards.publishing.loading_snippets import loading_snippets
 
 # Characters of an origin, which may name thousands of files.
 _ORIGIN = 300

@@ -17,6 +17,7 @@ from fineshards.printable import printable
 from fineshards.publishing import facts
 from fineshards.publishing.description import PERSON, Description
 from fineshards.publishing.licenses import hub_fields
+from fineshards.publishing.loading_snippets import loading_snippets
 from fineshards.publishing.names import PROVENANCE_NAME, SUMS_NAME
 from fineshards.shards.layout import SPLITS
 from fineshards.shards.manifest import Manifest
@@ -113,8 +114,10 @@ def _text(manifest: Manifest, said: Description) -> str:
     )
     made = [f"Input: {_code(line)}." for line in facts.inputs(manifest)]
     made += map(printable, facts.steps(manifest))
-    # Shards of train are full, but for the last one.
-    shown = next((shard for shard in manifest.shards if shard.split == "train"), manifest.shards[0])
+    code = dict(loading_snippets(manifest))
+    redacted = any(each.redacted for each in manifest.generations)
+    same = "sources, settings, versions and redactions"
+    same = same if redacted else "sources, settings and versions"
     limits = list(facts.limits(manifest)) + ["No license is stated here."] * (not said.license)
     return f"""\
 # {printable(said.name or facts.default_name(manifest))}
@@ -133,19 +136,12 @@ A shard is a NumPy array of {settings.dtype}. Each document begins with the end-
 With NumPy:
 
 ```python
-import numpy as np
-
-tokens = np.load("{shown.name}", mmap_mode="r")
-```
+{code["NumPy"]}```
 
 With fineshards, as batches that are shuffled and can be resumed:
 
 ```python
-from fineshards import BatchLoader, TokenDataset
-
-dataset = TokenDataset(".", sequence_length=1024)
-batch = next(BatchLoader(dataset, batch_size=8, seed=1))  # {settings.dtype}, (8, 1025)
-```
+{code["Batches of NumPy"]}```
 
 `datasets` cannot read the shards. Its config `documents` has the documents' places, ids and \
 sources. A document that straddles two shards has a row for each.
@@ -160,7 +156,7 @@ sources. A document that straddles two shards has a row for each.
 {_bullets(made)}
 
 {_code(PROVENANCE_NAME)} has all sources, settings and versions. fineshards \
-{manifest.versions["fineshards"]} made these files; the same sources, settings and versions give \
+{manifest.versions["fineshards"]} made these files; the same {same} give \
 the same bytes.
 
 ## Limits
