@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fineshards.errors import OutputError
@@ -18,6 +18,7 @@ from fineshards.publishing.names import (
     CARD_NAME,
     CROISSANT_NAME,
     PROVENANCE_NAME,
+    PUBLISHED,
     SUMS_NAME,
 )
 from fineshards.publishing.sums import Sums
@@ -26,7 +27,7 @@ from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job import job_name
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.manifest_checks import refuse_earlier_version
-from fineshards.storage.base import Storage, open_storage
+from fineshards.storage.base import TEMPORARY, Storage, open_storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,8 @@ def publish_files(
             f"{storage.root}: generation {manifest.generation + 1} is being made. Finish it with "
             "its own command, then publish."
         )
+    for problem in in_the_way(storage):
+        raise OutputError(problem)
     stored = storage.read_if_there(CROISSANT_NAME)
     said = Description() if stored is None else croissant.said_in(stored, manifest)
     said = said.with_given(**given)
@@ -130,15 +133,21 @@ def publish_files(
     # The last one has what was said, and verify misses it until it is there.
     contents = {} if own_card else {CARD_NAME: dataset_card.to_bytes(manifest, said, card)}
     contents |= expected(manifest, found, said)
-    kept = any(True for _ in storage.names(f"{CHECKPOINTS}/"))
+    kept = any(name != f"{TEMPORARY}/" for name in storage.names(f"{CHECKPOINTS}/"))
     for each, content in contents.items():
         if storage.read_if_there(each) != content:
             storage.write(each, content, over=storage.version(each))
-    if not kept:
-        # Where files are written at first.
-        Checkpoints.of(storage, manifest.job).clear()
+    # Where files are written at first, also those that a killed process has left.
+    Checkpoints.of(storage, manifest.job).clear(kept)
     digests = {each: hashlib.sha256(content).hexdigest() for each, content in contents.items()}
     return Published(storage.root, digests, len(found), own_card, said.missing())
+
+
+def in_the_way(storage: Storage) -> Iterator[str]:
+    """One sentence for each folder or such that has the name of a published file."""
+    for name, kind in storage.others(""):
+        if name in (CARD_NAME, *PUBLISHED):
+            yield f"{storage.path(name)} is {kind}, not a file. Move it away, and publish again."
 
 
 def expected(manifest: Manifest, found: Sums, said: Description) -> dict[str, bytes]:
