@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -253,6 +254,25 @@ def test_the_provenance_is_an_in_toto_statement(built: Path, published: Path) ->
     assert source.uri == (built.parent / "help.parquet").as_uri()
     assert tokenizer.digest["sha256"] == sha256(built / "metadata/vocabulary.tiktoken")
     assert found.run_details.builder.version["numpy"] == np.__version__
+
+
+def test_the_page_names_all_files_with_names_of_local_folders(
+    tmp_path: Path, in_process: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    secret, out = tmp_path / "secret-folder", tmp_path / "out"
+    secret.mkdir()
+    for command, name in (("build", "a"), ("append", "b")):
+        (secret / f"{name}.jsonl").write_text('{"id": "1", "text": "A text."}\n{\n')
+        flags = [f"--input={secret}/{name}.jsonl", "--max_bad_rows=1"]
+        flags += [f"--output={out}", "--test_fraction=0"] if command == "build" else [str(out)]
+        assert in_process(command, *flags).returncode == 0
+    fineshards.publish(out, **SAID)
+    listed = PAGE.partition("Names of local folders are published")[2].partition("\n## ")[0]
+    patterns = re.findall(r"`(metadata/[^`]+)`", listed)
+    named = {path for pattern in patterns for path in out.glob(pattern)}
+    assert all(list(out.glob(pattern)) for pattern in patterns)
+    found = {out / name for name, content in bytes_of(out).items() if b"secret-folder" in content}
+    assert found == named
 
 
 def test_the_same_call_writes_the_same_bytes(published: Path, tmp_path: Path, built: Path) -> None:
