@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fineshards.errors import OutputError
 from fineshards.publishing import croissant, dataset_card, sums
 from fineshards.publishing.names import CARD_NAME, CROISSANT_NAME, PUBLISHED, SUMS_NAME
-from fineshards.publishing.publish import expected, in_the_way
+from fineshards.publishing.publish import expected
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.storage.base import Storage
 
@@ -22,10 +22,6 @@ def check_published(storage: Storage, manifest: Manifest, hashes: bool) -> Itera
     `SHA256SUMS` is checked. hashes: whether to read every file of the dataset, and compare its
     SHA-256 with that in `SHA256SUMS`.
     """
-    blocked = [*in_the_way(storage)]
-    if blocked:
-        yield from blocked
-        return
     stored = {name: storage.read_if_there(name) for name in PUBLISHED}
     card = storage.read_if_there(CARD_NAME) or b""
     if not any(content is not None for content in stored.values()):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from fineshards.errors import OutputError
@@ -122,8 +122,7 @@ def publish_files(
             f"{storage.root}: generation {manifest.generation + 1} is being made. Finish it with "
             "its own command, then publish."
         )
-    for problem in in_the_way(storage):
-        raise OutputError(problem)
+    _refuse_folders(storage)
     stored = storage.read_if_there(CROISSANT_NAME)
     said = Description() if stored is None else croissant.said_in(stored, manifest)
     said = said.with_given(**given)
@@ -143,11 +142,13 @@ def publish_files(
     return Published(storage.root, digests, len(found), own_card, said.missing())
 
 
-def in_the_way(storage: Storage) -> Iterator[str]:
-    """One sentence for each folder or such that has the name of a published file."""
+def _refuse_folders(storage: Storage) -> None:
+    """Raises OutputError for a folder or such that has the name of a published file."""
     for name, kind in storage.others(""):
         if name in (CARD_NAME, *PUBLISHED):
-            yield f"{storage.path(name)} is {kind}, not a file. Move it away, and publish again."
+            raise OutputError(
+                f"{storage.path(name)} is {kind}, not a file. Move it away, and publish again."
+            )
 
 
 def expected(manifest: Manifest, found: Sums, said: Description) -> dict[str, bytes]:
