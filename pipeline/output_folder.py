@@ -163,6 +163,7 @@ def _clear(storage: Storage, check: Callable[[], object]) -> None:
     deletes nothing of a job that has taken the folder (Deletes of a late process in
     docs/design.md).
     """
+    version, card = _card(storage)  # before anything is deleted
     storage.delete(MANIFEST_NAME, check)
     lists = ("metadata/documents", REJECTED_FOLDER, GENERATIONS_FOLDER)
     for folder in (*SPLITS, CHECKPOINTS, *lists, DECISIONS_FOLDER, KEYS_FOLDER):
@@ -171,15 +172,23 @@ def _clear(storage: Storage, check: Callable[[], object]) -> None:
         storage.delete(name, check)
     for name in filter(is_signature, [*storage.names(PROVENANCE_NAME)]):
         storage.delete(name, check)
-    _clear_card(storage, check)
+    if card is not None:
+        _clear_card(storage, version, card, check)
     storage.delete(JOB_NAME, check)
 
 
-def _clear_card(storage: Storage, check: Callable[[], object]) -> None:
+def _card(storage: Storage) -> tuple[str | None, bytes | None]:
+    """A card and its version. What is no file that can be read is its owner's, and no card."""
+    try:
+        return storage.version(CARD_NAME), storage.read_if_there(CARD_NAME)
+    except OutputError:
+        return None, None
+
+
+def _clear_card(
+    storage: Storage, version: str | None, card: bytes, check: Callable[[], object]
+) -> None:
     """Deletes a card, or its generated parts if it has its owner's own lines."""
-    version, card = storage.version(CARD_NAME), storage.read_if_there(CARD_NAME)
-    if card is None:
-        return
     if dataset_card.is_generated(card):
         storage.delete(CARD_NAME, check)
     elif (emptied := dataset_card.emptied(card)) != card:

@@ -278,11 +278,38 @@ def test_read_documents_gives_exactly_the_overlapping_rows(
 
 def test_the_blocks_of_a_file_are_stored(checkpoints: Checkpoints) -> None:
     assert checkpoints.read_blocks(3) is None
-    checkpoints.write_blocks(3, [BLOCK, replace(BLOCK, index=11)])
+    blocks = [replace(BLOCK, index=index) for index in range(13)]
+    checkpoints.write_blocks(3, blocks)
     checkpoints.write_blocks(4, [])
-    assert checkpoints.read_blocks(3) == [BLOCK, replace(BLOCK, index=11)]
+    assert checkpoints.read_blocks(3) == blocks
     assert checkpoints.read_blocks(4) == []
     assert checkpoints.read_blocks(5) is None
+
+
+@pytest.mark.parametrize("stored", [b"{}", b'{"a": 1}', b"[1]", b"1", b"[[]]", b'[{"file": 3}]'])
+def test_what_is_json_but_no_record_is_not_stored(checkpoints: Checkpoints, stored: bytes) -> None:
+    for name in ("files/00003.json", "blocks/00003-00012.json", "plan.json", "shards/a.json"):
+        checkpoints.storage.write(f"{checkpoints.folder}/{name}", stored)
+    assert checkpoints.read_blocks(3) is None
+    assert checkpoints.read_runs(PLACE) is None
+    assert checkpoints.read_layout() is None
+    assert checkpoints.read_shard_record("train/a.npy") is None
+
+
+def test_a_part_of_a_files_blocks_is_not_stored(checkpoints: Checkpoints) -> None:
+    blocks = [replace(BLOCK, index=index) for index in range(13)]
+    for damaged in (blocks[:12], blocks[::-1], [replace(block, file=4) for block in blocks]):
+        checkpoints.write_blocks(3, damaged)
+        assert checkpoints.read_blocks(3) is None
+
+
+def test_files_without_the_name_of_a_block_are_skipped(checkpoints: Checkpoints) -> None:
+    for name in ("x-y", "3", "00003", "00003-00012-1", "-"):
+        for ending in ("tokens", "parquet"):
+            checkpoints.storage.write(f"{checkpoints.folder}/blocks/{name}.{ending}", b"")
+    assert checkpoints.finished_blocks() == {}
+    write_block(checkpoints, [[2]])
+    assert [*checkpoints.finished_blocks()] == [(3, 12)]
 
 
 def test_the_layout_is_stored(checkpoints: Checkpoints) -> None:

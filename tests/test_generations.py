@@ -22,8 +22,10 @@ from support.oracle import files_in, shards_in
 
 import fineshards
 from fineshards import BatchLoader, Mixture, TokenDataset
+from fineshards.commands.status import StatusReader
 from fineshards.errors import OutputError, UsageError
 from fineshards.pipeline.cli import main
+from fineshards.storage.base import open_storage
 
 pytestmark = pytest.mark.growing
 
@@ -289,6 +291,9 @@ def test_inspect_status_and_find_know_generations(
             number,
             number,
         )
+        # Who begins to follow it now is told what it holds.
+        watched = StatusReader(open_storage(str(copy))).read(added=True)
+        assert watched == fineshards.status(copy)
     assert printed("status", last).startswith("finished: ")
     assert "; generation 3" in printed("status", last)
 

@@ -8,11 +8,13 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ import pytest
 from conftest import ROOT
 from support.faulty_proxy import Proxy
 
-from fineshards.commands.status import status
+from fineshards.commands.status import StatusReader, status
 from fineshards.config import BuildConfig
 from fineshards.pages import live
 from fineshards.pages.live import LiveServer, answer_of, live_server
@@ -125,9 +127,18 @@ def test_every_answer_says_what_a_browser_may_do_with_it(serve: Serve, job: Path
 def test_only_this_machines_names_are_answered(serve: Serve, job: Path) -> None:
     server = serve(job)
     port = server.server_address[1]
-    for host in (f"127.0.0.1:{port}", f"localhost:{port}"):
+    # A tunnel of ssh may have another port.
+    names = ("127.0.0.1", "localhost", "LOCALHOST", f"127.0.0.1:{port}", "localhost:9000")
+    for host in names:
         assert ask(server, "/status.json", host=host)[0].status == 200
-    for host in ("attacker.example", f"attacker.example:{port}", "127.0.0.1", f"127.0.0.1:{port}0"):
+    attacker = "attacker.example"
+    others = (
+        attacker,
+        f"{attacker}:{port}",
+        f"127.0.0.1.{attacker}",
+        f"localhost:{port}@{attacker}",
+    )
+    for host in (*others, "127.0.0.2"):
         answer, content = ask(server, "/status.json", host=host)
         assert (answer.status, content) == (403, f"This page is at {server.address} only.\n")
 
@@ -154,14 +165,66 @@ def test_a_port_that_cannot_be_used_is_one_sentence(
     port = serve(job).server_address[1]
     for given, sentence in (
         (port, f"port {port} cannot be used: Address already in use. Give another one, such as"),
-        (70000, "--serve 70000: a port is a number up to 65535."),
+        (70000, "--serve: must be a port, a number up to 65535, got '70000'. Give the folder"),
+        ("1k", "--serve: must be a port, a number up to 65535, got '1k'. Give the folder first"),
     ):
         assert main(["status", str(job), "--serve", str(given)]) == 2
         assert capsys.readouterr().err.startswith(f"fineshards: {sentence}")
+    assert main(["status", "--serve", str(job)]) == 2
+    assert "Give the folder first, then --serve [PORT]" in capsys.readouterr().err
+    with socket.socket() as taken:
+        with suppress(PermissionError):  # and then it cannot be had either
+            taken.bind(("127.0.0.1", 1023))
+            taken.listen()
+        assert main(["status", str(job), "--serve", "1023"]) == 2
+    assert "such as --serve 8765, or --serve 0" in capsys.readouterr().err
     assert main(["status", str(job), "--serve", "--json"]) == 2
     assert "--serve prints no JSON" in capsys.readouterr().err
     assert main(["status", str(job / "no"), "--serve"]) == 1
     assert "holds no fineshards job" in capsys.readouterr().err
+
+
+def test_a_browser_that_goes_away_leaves_nothing_on_the_terminal(
+    serve: Serve, job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = serve(job)
+    before = threading.active_count()
+    for sent in (b"GET / HT", b"GET /status.json HTTP/1.1\r\nHost: localhost\r\n\r\n"):
+        with socket.create_connection(server.server_address) as browser:
+            browser.sendall(sent)
+            # Closes with a reset.
+            browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    ask(server)  # connections are accepted in order
+    while threading.active_count() > before:
+        time.sleep(0.01)
+    assert capsys.readouterr().err == ""
+
+
+def test_an_unexpected_error_is_one_sentence_and_does_not_end_it(
+    serve: Serve, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(job)
+    with monkeypatch.context() as wrong:
+        wrong.setattr(StatusReader, "read", lambda reader: [][0])
+        assert told(server)["error"].startswith("the status cannot be read: unexpected IndexError.")
+    assert until_told(server, lambda found: not found["error"])["shown"]["state"] == "discovering"
+
+
+def test_who_asks_often_is_told_what_was_read_last(
+    serve: Serve, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(job)
+    monkeypatch.setattr(live, "_RUNNING_SECONDS", 20.0)
+    assert told(server)["error"] is None
+    shutil.rmtree(job)
+    assert told(server)["error"] is None
+
+
+def test_the_title_is_the_name_of_the_folder(
+    serve: Serve, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(job)
+    assert told(serve("."))["folder"] == str(job)
 
 
 def test_ctrl_c_ends_it_with_a_sentence(job: Path) -> None:

@@ -26,6 +26,7 @@ from support.oracle import ENCODING, EOT, files_in
 import fineshards
 from fineshards import BatchLoader, TokenDataset
 from fineshards.commands.redact import redact
+from fineshards.commands.status import StatusReader
 from fineshards.errors import OutputError, UsageError
 from fineshards.pipeline.cli import main
 from fineshards.pipeline.repair import repair
@@ -298,6 +299,7 @@ def test_an_unfinished_redaction_is_in_the_way_of_everything_else(
     assert "finished" in capsys.readouterr().out
     redact(str(dataset), documents=[3, 17, 40])
     assert fineshards.verify(dataset, sample=100).ok
+    assert StatusReader(open_storage(str(dataset))).read(added=True) == fineshards.status(dataset)
 
 
 def test_a_repair_leaves_an_unfinished_append_alone(dataset: Path) -> None:

@@ -289,10 +289,12 @@ def test_a_job_whose_output_was_taken_over_writes_nothing(
 def test_overwrite_starts_from_scratch(build: Build, small: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     assert build(small / "*.parquet", output, "--shard_tokens=1000") == 0
+    (output / "README.md").mkdir()  # someone's own
     flags = ["--shard_tokens=10000", "--test_shards=1", "--overwrite"]
     assert build(small / "a.parquet", output, *flags) == 0
     expected = oracle(read_texts(small / "a.parquet"), 10_000, test_shards=1)
     assert shards_in(output) == expected
+    (output / "README.md").rmdir()
     assert set(times_in(output)) == expected_names(expected)
 
 

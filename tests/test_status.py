@@ -149,6 +149,7 @@ def test_the_stages_of_a_recipe_are_reported(
     launch = prepare(config)
     judging = Judging(Work.of(launch.checkpoints, launch.job, config))
     (file,) = launch.job.files
+    assert " 1 file\n  judge     step 1 exact\n  tokenize\n" in status(capsys, tmp_path)[1]
     blocks = discover_file(file, Work.of(launch.checkpoints, launch.job, config))
     for number, block in enumerate(blocks):
         now, text = status(capsys, tmp_path)

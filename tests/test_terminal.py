@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import re
@@ -18,7 +19,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT
+from rich.console import Console
 from support.fresh_interpreter import run_program
+
+from fineshards.commands.status import StatusReader
+from fineshards.config import BuildConfig
+from fineshards.pipeline.launch import prepare
+from fineshards.pipeline.progress import watch
+from fineshards.pipeline.terminal import error_console
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 COMMANDS = ["build", "status", "verify", "inspect", "find", "estimate"]
@@ -95,6 +103,8 @@ def test_without_a_terminal_there_is_one_line_per_stage(
 ) -> None:
     # Where no estimate is remembered, which would be another line.
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    # For colours in the log of a CI service; it makes no terminal.
+    monkeypatch.setenv("FORCE_COLOR", "1")
     flags = ["--shard_tokens=100000", "--block_bytes=1"]
     done = fineshards("build", "--input", sample, "--output", tmp_path, *flags)
     assert done.returncode == 0
@@ -110,6 +120,29 @@ def test_without_a_terminal_there_is_one_line_per_stage(
         "  test       10 documents (0.94 %), 4,982 tokens (0.75 %), 1 shard",
         "  train      1,053 documents (99.06 %), 660,989 tokens (99.25 %), 7 shards",
     ]
+
+
+def test_only_a_terminal_that_can_draw_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    with open(theirs, "w") as screen:
+        monkeypatch.setattr(sys, "stderr", screen)
+        for kind, draws in (("xterm-256color", True), ("dumb", False), ("unknown", False)):
+            monkeypatch.setenv("TERM", kind)
+            assert error_console().is_terminal == draws
+    os.close(ours)
+
+
+def test_an_unexpected_error_of_the_display_is_one_line_and_the_job_goes_on(
+    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    launch = prepare(BuildConfig(input=sample, output=tmp_path / "out"))
+    reader = StatusReader(launch.checkpoints.storage)
+    monkeypatch.setattr(StatusReader, "read", lambda reader, added: [][0])
+    with watch(reader, Console(file=io.StringIO())):
+        while not caplog.messages:
+            time.sleep(0.01)
+    (line,) = caplog.messages
+    assert line.startswith("progress cannot be shown: unexpected IndexError. The build goes on.")
 
 
 def test_an_interrupted_build_says_what_it_resumes(slow_input: Path, tmp_path: Path) -> None:

@@ -1,0 +1,309 @@
+"""How fast a job is, how long a stage takes, and what is being written, by the times of files.
+
+The files are those of a real launch, and those that its stages write, which here are as short as
+`status` allows. Their times are set.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.faulty_proxy import Proxy
+
+from fineshards.commands.stages import describe_pace, list_writing
+from fineshards.commands.status import StatusReader, pause_after, status
+from fineshards.config import BuildConfig
+from fineshards.errors import OutputError
+from fineshards.pipeline.launch import Launch, prepare
+from fineshards.shards.layout import Layout
+from fineshards.shards.records import TokenBlock
+from fineshards.transforms.blocks import discover_file
+from fineshards.transforms.work import Work
+
+BLOCKS = 6
+# Of each block.
+TOKENS = 1000
+ITEM_BYTES = 4
+# Seconds ago: an earlier stage ended, the present one began, and it finished two pieces.
+EARLIER, BEGAN, FIRST, SECOND = 250, 100, 70, 60
+# Two pieces since the stage began, and not one since the first was finished.
+RATE = 2 / (BEGAN - SECOND)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six equal row groups of two columns."""
+    path = tmp_path_factory.mktemp("source") / "in.parquet"
+    texts = ["A text of some length."] * BLOCKS
+    pq.write_table(pa.table({"text": texts, "other": texts}), path, row_group_size=1)
+    return path
+
+
+class Files:
+    """The output folder of a launched job, whose stages are done by writing their files.
+
+    Times are seconds before now.
+    """
+
+    def __init__(self, source: Path, output: Path | str, **options: object) -> None:
+        self.config = BuildConfig(
+            input=source, output=output, block_bytes=1, shard_tokens=1000, **options
+        )
+        self.launch: Launch = prepare(self.config)
+        self.storage = self.launch.checkpoints.storage
+        self.folder = self.launch.checkpoints.folder
+        self._now = time.time()
+
+    def write(self, name: str, ago: float, size: int = 2) -> None:
+        """A file of a stage."""
+        self.storage.write(name, bytes(size))
+        self.age(name, ago)
+
+    def age(self, name: str, ago: float) -> None:
+        """Sets a file's time."""
+        os.utime(self.storage.path(name), times=(self._now - ago,) * 2)
+
+    def discover(self, ago: float) -> None:
+        work = Work.of(self.launch.checkpoints, self.launch.job, self.config)
+        assert len(discover_file(self.launch.job.files[0], work)) == BLOCKS
+        self.age(f"{self.folder}/files/00000.json", ago)
+
+    def judge(self, stage: int, *times: float) -> None:
+        for index, ago in enumerate(times):
+            self.write(f"{self.folder}/judged/{stage}/00000-{index:05d}.decisions", ago)
+
+    def mark(self, stage: int, ago: float) -> None:
+        self.write(f"{self.folder}/marked/{stage}/00000.decisions", ago)
+
+    def tokenize(self, *times: float, folder: str = "blocks") -> None:
+        checkpoints = self.launch.checkpoints
+        stream = checkpoints.rule.streams[-1]
+        for number, ago in enumerate(times):
+            # A bucket has a number where a block has that of its file.
+            file, index = (number, 0) if folder == "buckets" else (0, number)
+            block = TokenBlock(folder, file, index)
+            self.write(checkpoints.tokens_name(block, stream), ago, TOKENS * ITEM_BYTES)
+            self.write(checkpoints.documents_name(block, stream), ago)
+
+    def plan(self) -> None:
+        self.launch.checkpoints.write_layout(Layout(TOKENS, 0, BLOCKS * TOKENS))
+
+    def shards(self, *times: float) -> None:
+        for index, ago in enumerate(times):
+            self.write(f"{self.folder}/shards/train_{index:04d}.json", ago)
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def test_tokenizing_is_measured_from_the_end_of_reading(source: Path, output: Path) -> None:
+    files = Files(source, output)
+    files.discover(BEGAN)
+    files.tokenize(FIRST, SECOND)
+    found = status(output)
+    assert found.stage == "tokenizing"
+    assert found.tokens_per_second == pytest.approx(RATE * TOKENS)
+    assert found.bytes_per_second == pytest.approx(RATE * found.text_bytes / 2)
+    assert found.seconds_left == pytest.approx((BLOCKS - 2) / RATE)
+    assert SECOND <= found.seconds_idle < SECOND + 60
+
+
+def test_each_step_of_a_recipe_is_measured_from_the_end_of_the_one_before(
+    source: Path, output: Path, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('[[steps]]\nuse = "exact"\n')
+    files = Files(source, output, recipe=recipe, dedup="exact")
+    assert status(output).to_compare == ("1 exact", "2 exact")
+    files.discover(BEGAN)
+    files.judge(0, FIRST, SECOND)
+    found = status(output)
+    assert (found.stage, found.step, found.to_compare) == ("judging", "1 exact", ("2 exact",))
+    assert found.seconds_left == pytest.approx((BLOCKS - 2) / RATE)
+
+    files.discover(EARLIER)
+    files.judge(0, *[EARLIER - 10] * BLOCKS)
+    files.mark(0, BEGAN)
+    files.judge(1, FIRST, SECOND)
+    found = status(output)
+    assert (found.stage, found.step, found.to_compare) == ("judging", "2 exact", ())
+    assert found.seconds_left == pytest.approx((BLOCKS - 2) / RATE)
+    assert SECOND <= found.seconds_idle < SECOND + 60
+
+    files.mark(0, EARLIER - 10)
+    files.judge(1, *[EARLIER - 20] * BLOCKS)
+    files.mark(1, BEGAN)
+    files.tokenize(FIRST, SECOND)
+    found = status(output)
+    assert (found.stage, found.compared) == ("tokenizing", ("1 exact", "2 exact"))
+    assert found.tokens_per_second == pytest.approx(RATE * TOKENS)
+    assert found.seconds_left == pytest.approx((BLOCKS - 2) / RATE)
+
+
+def test_shuffling_is_measured_from_the_end_of_tokenizing(source: Path, output: Path) -> None:
+    files = Files(source, output, shuffle_seed=1)
+    files.discover(EARLIER)
+    files.tokenize(*[EARLIER] * (BLOCKS - 1), BEGAN)
+    files.tokenize(FIRST, SECOND, folder="buckets")
+    found = status(output)
+    assert (found.stage, found.shuffled) == ("shuffling", 2 * TOKENS)
+    assert found.tokens_per_second == pytest.approx(RATE * TOKENS)
+    assert found.seconds_left == pytest.approx((BLOCKS - 2) / RATE)
+    assert SECOND <= found.seconds_idle < SECOND + 60
+
+
+@pytest.mark.parametrize("shuffle_seed", [None, 1])
+def test_writing_is_measured_from_the_end_of_the_stage_before(
+    source: Path, output: Path, shuffle_seed: int | None
+) -> None:
+    files = Files(source, output, shuffle_seed=shuffle_seed)
+    files.discover(EARLIER)
+    last = EARLIER if shuffle_seed else BEGAN
+    files.tokenize(*[EARLIER] * (BLOCKS - 1), last)
+    if shuffle_seed:
+        files.tokenize(*[EARLIER] * (BLOCKS - 1), BEGAN, folder="buckets")
+    files.plan()
+    files.shards(FIRST, SECOND)
+    found = status(output)
+    assert (found.stage, found.shards, found.shards_total) == ("writing", 2, BLOCKS)
+    assert found.seconds_left == pytest.approx((BLOCKS - 2) / RATE)
+    assert SECOND <= found.seconds_idle < SECOND + 60
+
+
+def test_a_build_that_resumes_counts_its_own_blocks_and_time(source: Path, output: Path) -> None:
+    files = Files(source, output)
+    files.discover(1300)
+    files.tokenize(1250, 1200)
+    assert "it is probably not running" in describe_pace(status(output))
+    reader = StatusReader(files.storage, from_now=True)
+    found = reader.read()
+    assert (found.tokens_per_second, found.seconds_left) == (None, None)
+    assert found.seconds_idle < 60
+    # What it finishes, forty seconds from now.
+    files.tokenize(1250, 1200, -40)
+    found = reader.read()
+    assert found.tokens_per_second == pytest.approx(TOKENS / 40, rel=0.1)
+    assert found.seconds_left == pytest.approx((BLOCKS - 3) * 40, rel=0.1)
+
+
+def test_an_append_is_resumed_by_its_own_command(source: Path, output: Path) -> None:
+    Files(source, output)
+    idle = replace(status(output), seconds_idle=900.0)
+    assert describe_pace(idle).endswith("The same build command resumes it.")
+    assert describe_pace(replace(idle, generation=2)).endswith(
+        "The same append command resumes it."
+    )
+
+
+UNFINISHED = {
+    "00000-00002.train.parquet": "in.parquet, block 3 of 6",
+    "00000-00002.train.tokens": "in.parquet, block 3 of 6",
+    "00000-00006.train.tokens": None,  # beyond the blocks of the file
+    "00001-00000.train.parquet": "bucket 1",  # beyond the source files
+    "00009-00000.train.tokens": "bucket 9",
+    "00000-50000.documents": "merged runs 0",
+    "00004-50000.tokens": "merged runs 4",
+    "train_0003.npy": "shard train/3",
+    "train_0003.parquet": "shard train/3",
+    "00000.decisions": None,
+    "00005-of-00016.marks": None,
+    "manifest.json": None,
+    "probe": None,
+}
+
+
+def unfinished(files: Files, *names: str, ago: float = 1) -> None:
+    for name in names:
+        files.write(f"checkpoints/unfinished/{name}.0123456789abcdef", ago, 10)
+
+
+def test_only_what_a_stage_writes_is_shown_whatever_others_have_left(
+    source: Path, output: Path
+) -> None:
+    files = Files(source, output, shuffle_seed=1)
+    unfinished(files, *UNFINISHED)
+
+    def shown(stage: str) -> list[str]:
+        found = status(output)
+        assert found.stage == stage
+        return [writing.name for writing in found.writing]
+
+    assert shown("discovering") == []
+    files.discover(EARLIER)
+    # A bucket of the number of a source file looks like one of its blocks; this one does not.
+    assert shown("tokenizing") == ["in.parquet, block 3 of 6"]
+    files.tokenize(*[BEGAN] * BLOCKS)
+    # What is left of blocks is older than the last one.
+    unfinished(files, "00000-00002.train.parquet", "00000-00002.train.tokens", ago=BEGAN + 1)
+    unfinished(files, "00000-00006.train.tokens", ago=BEGAN + 1)
+    assert shown("shuffling") == ["merged runs 0", "bucket 1", "merged runs 4", "bucket 9"]
+    files.tokenize(*[BEGAN] * BLOCKS, folder="buckets")
+    files.plan()
+    assert shown("writing") == ["shard train/3"]
+    (writing,) = status(output).writing
+    assert writing.bytes == 20
+
+
+def test_of_many_workers_the_first_are_listed(source: Path, output: Path) -> None:
+    files = Files(source, output)
+    files.discover(BEGAN)
+    files.plan()
+    unfinished(files, *(f"train_{index:04d}.npy" for index in range(11)))
+    found = status(output)
+    assert len(found.writing) == 11
+    lines = list_writing(found)
+    assert (len(lines), lines[-1]) == (9, ("and 3 more", ""))
+    assert lines[7][0] == "shard train/7"
+
+
+@pytest.mark.cloud
+def test_components_on_object_storage_are_no_workers(source: Path, cloud: Proxy) -> None:
+    job = prepare(BuildConfig(input=source, output="gs://data/out"))
+    job.checkpoints.write_layout(Layout(TOKENS, 0, TOKENS))
+    job.checkpoints.storage.write("checkpoints/unfinished/train_0000.npy.0123.0", b"header")
+    found = status("gs://data/out")
+    assert (found.stage, found.writing) == ("discovering", ())
+
+
+def test_a_job_record_that_was_touched_or_copied_is_the_same_job(
+    source: Path, output: Path
+) -> None:
+    files = Files(source, output)
+    reader = StatusReader(files.storage)
+    record = output / "metadata/job.json"
+    os.utime(record)
+    assert reader.read().stage == "discovering"
+    content = record.read_bytes()
+    record.unlink()
+    record.write_bytes(content)
+    assert reader.read().stage == "discovering"
+    prepare(BuildConfig(input=source, output=output, text_column="other"))
+    with pytest.raises(OutputError, match="does not hold this job any more"):
+        reader.read()
+
+
+def test_damaged_checkpoints_are_not_shown_as_done(source: Path, output: Path) -> None:
+    files = Files(source, output)
+    files.discover(BEGAN)
+    files.tokenize(FIRST)
+    files.write(f"{files.folder}/blocks/x-y.train.tokens", 1)
+    files.write(f"{files.folder}/blocks/x-y.train.parquet", 1)
+    files.storage.write(f"{files.folder}/plan.json", b'{"a": 1}')
+    found = status(output)
+    assert (found.stage, found.blocks) == ("tokenizing", 1)
+    files.storage.write(f"{files.folder}/files/00000.json", b'{"a": 1}')
+    assert status(output).stage == "discovering"
+
+
+def test_the_pause_between_looks_grows_with_what_a_look_takes_up_to_a_bound() -> None:
+    assert pause_after(0.001, least=0.5) == 0.5
+    assert pause_after(2.0, least=0.5) == 20.0
+    assert pause_after(300.0, least=0.5) == 30.0
