@@ -42,6 +42,8 @@ class Page(HTMLParser):
 def problems(site: Path) -> Iterator[str]:
     """What is wrong with a site, one sentence each."""
     pages = {path.resolve(): Page(path) for path in sorted(site.rglob("*.html"))}
+    if not pages:
+        yield f"{site} has no pages"
     for path, page in pages.items():
         for url in page.loaded:
             if urlsplit(url).netloc:

@@ -64,7 +64,8 @@ def _row(action: Action) -> str:
     if action.choices:
         value = " " + ", ".join(f"`{choice}`" for choice in action.choices)
     elif action.nargs != 0 and action.metavar and action.metavar != "true|false":
-        value = f" {action.metavar}" + (" …" if action.nargs == "+" else "")
+        value = f" [{action.metavar}]" if action.nargs == "?" else f" {action.metavar}"
+        value += " …" if action.nargs == "+" else ""
     return f"| `{action.option_strings[-1]}`{value} | {_markdown(action.help or '')} |\n"
 
 

@@ -21,14 +21,16 @@ parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--output", type=Path, default=Path("grown"), help="default: grown")
 args = parser.parse_args()
 
-# A folder per month, as a crawl delivers it. Here each has a third of the sample.
+# A folder per month, as a crawl delivers it. Here each has a third of the sample, and the last one
+# what is left.
 months = [args.output / "months" / month for month in ("2026-09", "2026-10", "2026-11")]
 table = pq.read_table(SAMPLE)
 rows = table.num_rows // len(months)
 for number, month in enumerate(months):
     if not month.exists():
         month.mkdir(parents=True)
-        pq.write_table(table.slice(number * rows, rows), month / "part-0.parquet")
+        length = None if month == months[-1] else rows
+        pq.write_table(table.slice(number * rows, length), month / "part-0.parquet")
 
 # 1. September makes the first generation.
 web = args.output / "web"

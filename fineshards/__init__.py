@@ -12,6 +12,7 @@ training machine needs numpy alone.
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
     from fineshards.publishing.publish import publish
 
     __version__: str
+
+# In a checkout, pipeline/ and transforms/ lie beside this folder; installed, they lie in it. So the
+# package is whole also where Python finds the checkout first, as the current folder.
+_FOLDER = Path(__file__).parent
+if not (_FOLDER / "pipeline").is_dir() and (_FOLDER.parent / "pipeline/__init__.py").is_file():
+    __path__.append(str(_FOLDER.parent))
 
 _HOME = {
     "BatchLoader": "fineshards.loader.batch_loader",

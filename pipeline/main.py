@@ -69,9 +69,7 @@ def build(config: BuildConfig) -> Outcome:
     speed = ""
     if not resumed and local:
         new = manifest.reports[len(launch.job.files) - len(launch.job.new_files) :]
-        text_bytes = sum(report.counts.text_bytes for report in new)
-        if text_bytes:
-            speed = f" at {text_bytes / 1e6 / seconds:,.1f} MB/s of text"
+        speed = speed_in_words(sum(report.counts.text_bytes for report in new), seconds)
     words = "finished" + (f" generation {manifest.generation}" if launch.before else "")
     words += f" in {seconds:,.1f} s{speed}"
     outcome = _finished(manifest, root, words, "finished", seconds)
@@ -79,6 +77,19 @@ def build(config: BuildConfig) -> Outcome:
     if estimated is not None:
         outcome = replace(outcome, lines=[*outcome.lines, f"estimated: {estimated}"])
     return outcome
+
+
+def speed_in_words(text_bytes: int, seconds: float) -> str:
+    """How fast text was tokenized; "" of a little text, where start-up takes nearly all the time.
+
+    Example:
+        >>> speed_in_words(398_000_000, 7.4)
+        ' at 53.8 MB/s of text'
+        >>> speed_in_words(40_000, 2.0)
+        ''
+    """
+    megabytes = text_bytes / 1e6 / seconds
+    return f" at {megabytes:,.1f} MB/s of text" if megabytes >= 0.1 else ""
 
 
 def _left_by_an_earlier_run(launch: Launch) -> str:

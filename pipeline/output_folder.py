@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from fineshards.errors import OutputError, UsageError
 from fineshards.exports.record import EXPORT_NAME
-from fineshards.publishing.dataset_card import is_generated
+from fineshards.publishing import dataset_card
 from fineshards.publishing.names import CARD_NAME, PROVENANCE_NAME, PUBLISHED, is_signature
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
@@ -171,7 +171,17 @@ def _clear(storage: Storage, check: Callable[[], object]) -> None:
         storage.delete(name, check)
     for name in filter(is_signature, [*storage.names(PROVENANCE_NAME)]):
         storage.delete(name, check)
-    card = storage.read_if_there(CARD_NAME)
-    if card is not None and is_generated(card):
-        storage.delete(CARD_NAME, check)  # one with its owner's own lines stays
+    _clear_card(storage, check)
     storage.delete(JOB_NAME, check)
+
+
+def _clear_card(storage: Storage, check: Callable[[], object]) -> None:
+    """Deletes a card, or its generated parts if it has its owner's own lines."""
+    version, card = storage.version(CARD_NAME), storage.read_if_there(CARD_NAME)
+    if card is None:
+        return
+    if dataset_card.is_generated(card):
+        storage.delete(CARD_NAME, check)
+    elif (emptied := dataset_card.emptied(card)) != card:
+        check()
+        storage.write(CARD_NAME, emptied, over=version)

@@ -57,7 +57,7 @@ from fineshards.shards.shuffle import Bucket, Fragment, fragment_of
 from fineshards.shards.stretch import Stretch, nothing, offset_of, stretches
 from fineshards.sources.finding import find_file
 from fineshards.sources.places import imports_libraries, never_changes
-from fineshards.storage.base import Storage, open_storage
+from fineshards.storage.base import TEMPORARY, Storage, open_storage
 from fineshards.storage.temporary import temporary_room
 from fineshards.transforms.pool import Pool
 from fineshards.transforms.tasks import DiscoverFile, EncodeAgain
@@ -346,11 +346,10 @@ def _put_in_place(
     for name, size, checksum in expected_files(manifest):
         if name in damaged and not is_whole(scratch, name, size, checksum):
             raise _other(name, sources)
-    keeps_checkpoints = any(storage.names(f"{CHECKPOINTS}/"))
+    kept = any(name != f"{TEMPORARY}/" for name in storage.names(f"{CHECKPOINTS}/"))
     for name in damaged:
         # On gs:// no object is overwritten.
         storage.delete(name)
         _copy(scratch, name, storage)
-    if not keeps_checkpoints:
-        # Where unfinished files were; an append may have begun meanwhile.
-        Checkpoints.of(storage, manifest.job).clear()
+    # Where unfinished files were; an append may have begun meanwhile.
+    Checkpoints.of(storage, manifest.job).clear(kept)

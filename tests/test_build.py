@@ -10,6 +10,7 @@ import json
 import logging
 import lzma
 import pickle
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ from apache_beam import typehints
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 from apache_beam.transforms import userstate
+from conftest import ROOT
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.oracle import ENCODING, EOT, cut, oracle, oracle_by_text, read_texts, shards_in
@@ -71,6 +73,50 @@ def test_bytes_do_not_depend_on_how_the_job_runs(
     assert build(sample, tmp_path, "--shard_tokens=50000", "--test_fraction=0.1", *flags) == 0
     expected = oracle_by_text(read_texts(sample), shard_tokens=50_000, fraction="0.1")
     assert shards_in(tmp_path) == expected
+
+
+def leaves_that_differ(one: Any, other: Any, name: str = "") -> set[str]:
+    """The names of the fields of two JSON values that are not equal."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        parts = [(one.get(key), other.get(key), key) for key in one.keys() | other.keys()]
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        parts = [(*pair, name) for pair in zip(one, other, strict=True)]
+    else:
+        return set() if one == other else {name}
+    return set().union(*(leaves_that_differ(*part) for part in parts))
+
+
+def test_only_what_the_page_names_depends_on_paths_blocks_and_engine(
+    build: Build, small: Path, tmp_path: Path
+) -> None:
+    for name, flags in (
+        ("one", ["--block_bytes=1", "--tokenizer_engine=tiktoken"]),
+        ("two", ["--block_bytes=64MiB"]),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / small.name).write_bytes(small.read_bytes())
+        flags += ["--shard_tokens=3000", "--shuffle_seed=1"]
+        assert build(tmp_path / name, tmp_path / f"out-{name}", *flags) == 0
+    one, two = tmp_path / "out-one", tmp_path / "out-two"
+    assert shards_in(one) == shards_in(two)
+    tables = sorted(path.name for path in (one / "metadata/documents").iterdir())
+    assert len(tables) > 2
+    for table in tables:
+        first, second = (pq.read_table(out / "metadata/documents" / table) for out in (one, two))
+        assert first["file"] != second["file"]
+        assert first.drop_columns("file") == second.drop_columns("file")
+    page = (ROOT / "docs/exactness.md").read_text().partition("## What else is recorded")[2]
+    named = set(re.findall(r"`(\w+)`", page.partition("\n## ")[0]))
+    recorded = {}
+    for name in ("job", "manifest"):
+        records = [json.loads((out / f"metadata/{name}.json").read_text()) for out in (one, two)]
+        first, second = (record | {"origin": str(record["origin"])} for record in records)
+        recorded[name] = leaves_that_differ(first, second)
+    assert recorded["job"] == {"fingerprint", "origin", "path", "identity", "block_bytes"}
+    assert recorded["manifest"] - recorded["job"] == {
+        *("blocks", "by_reference", "table_bytes", "table_crc32c", "bytes", "crc32c")
+    }
+    assert recorded["manifest"] <= named
 
 
 @pytest.mark.parametrize(

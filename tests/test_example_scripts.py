@@ -57,7 +57,9 @@ def test_months_are_appended_while_a_run_trains(tmp_path: Path) -> None:
     printed = run("append_by_month.py", tmp_path, "--output=out")
     assert {path.name for path in tmp_path.iterdir()} == {"out"}
     web, whole = tmp_path / "out/web", tmp_path / "out/whole"
-    assert manifest_of(web).generation == 3
+    manifest = manifest_of(web)
+    assert manifest.generation == 3
+    assert manifest.totals()["documents"] == pq.read_metadata(SAMPLE).num_rows
     grown, built = Contents.read(web), Contents.read(whole)
     for split in ("test", "train"):
         np.testing.assert_array_equal(grown.tokens[split], built.tokens[split])

@@ -13,7 +13,7 @@ import sys
 import tarfile
 import tomllib
 import zipfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -251,6 +251,19 @@ def test_the_installed_wheel_builds_verifies_reports_and_reads_a_dataset(
         "print(f'{sum(split.tokens for split in splits):,}')"
     )
     assert read == tokens
+
+
+def test_the_checkout_is_whole_as_the_current_folder(linked: Python, tmp_path: Path) -> None:
+    """Python looks there first, so the installed package is not seen."""
+    for folder in FOLDERS:
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    environment = linked.environment | {"PYTHONSAFEPATH": ""}  # Empty: as if it were not set.
+    python = replace(linked, folder=tmp_path, environment=environment)
+    found = python.prints(f"import sys; sys.argv[1:] = {modules()}\n{FIND}")
+    files = {tmp_path / name for name in packaged() if name.endswith(".py")}
+    assert {Path(line.partition(" ")[2]) for line in found} == files
+    done = python("-m", "fineshards", "--help")
+    assert done.returncode == 0, done.stderr
 
 
 def test_an_import_loads_no_library(base: Python) -> None:

@@ -136,13 +136,16 @@ def test_a_page_of_the_site_has_the_links_of_the_site(tmp_path: Path) -> None:
 
 
 def test_the_check_of_the_site_finds_lost_links_and_requests(tmp_path: Path) -> None:
+    problems = program("check_site").problems
+    for empty in (tmp_path, tmp_path / "missing"):
+        assert list(problems(empty)) == [f"{empty} has no pages"]
     (tmp_path / "b.html").write_text("<h1 id=here>b</h1>")
     (tmp_path / "a.html").write_text(
         "<a href=b.html#here></a><a href=b.html></a><a href=https://a.example></a><a href=#top></a>"
         "<a href=c.html></a><a href=b.html#there></a><img src=https://a.example/a.png>"
     )
     (tmp_path / "a.css").write_text("@font-face { src: url(//a.example/a.woff2) }")
-    assert list(program("check_site").problems(tmp_path)) == [
+    assert list(problems(tmp_path)) == [
         "a.html loads https://a.example/a.png",
         "a.html links to #top, but that page has no such place",
         "a.html links to c.html, which is not there",

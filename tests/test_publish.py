@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -198,16 +199,45 @@ def test_the_hub_reads_the_card(published: Path) -> None:
     assert str(published) not in card.text
 
 
-def test_the_code_of_the_card_runs(published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(published)
+def test_a_name_is_whatever_text_it_is(published: Path) -> None:
+    name = 'Hilfe \U0001f600 ist "gut": # \\ä\x07\x7f\x85\x9f\u2028\u2029\ufeff\uffff.'
+    fineshards.publish(published, name=name)
+    card = DatasetCard((published / CARD_NAME).read_text())
+    assert card.data.pretty_name == name
+    assert "\U0001f600 ist" in (published / CARD_NAME).read_text().splitlines()[2]
+    assert mlcroissant.Dataset(published / CROISSANT_NAME).metadata.name == name
+    assert problems(published) == []
+
+
+def run_card(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """Runs the code of a card in its folder; returns its names."""
+    monkeypatch.chdir(folder)
     names: dict[str, object] = {}
-    snippets = re.findall(r"```python\n(.*?)```", (published / CARD_NAME).read_text(), re.DOTALL)
+    snippets = re.findall(r"```python\n(.*?)```", (folder / CARD_NAME).read_text(), re.DOTALL)
     assert len(snippets) == 2
     for snippet in snippets:
         exec(compile(snippet, CARD_NAME, "exec"), names)
-    assert len(names["tokens"]) > 0
-    assert names["batch"].shape == (8, 1025)
+    return names
+
+
+def test_the_code_of_the_card_runs(published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = run_card(published, monkeypatch)
+    assert np.array_equal(names["tokens"], np.load("train/train_0000.npy"))
+    assert names["batch"].shape[1] == 1025
     assert names["batch"].dtype == names["tokens"].dtype == np.uint32
+
+
+def test_the_code_of_the_card_of_a_small_dataset_runs(
+    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shorter than 1,024 tokens, and without a train split."""
+    pq.write_table(pq.read_table(sample).slice(0, 1), tmp_path / "one.parquet")
+    flags = [f"--input={tmp_path}/one.parquet", "--test_fraction=0.9999"]
+    assert main(["build", *flags, f"--output={tmp_path}/out"]) == 0
+    fineshards.publish(tmp_path / "out")
+    names = run_card(tmp_path / "out", monkeypatch)
+    assert np.array_equal(names["tokens"], np.load("test/test_0000.npy"))
+    assert 1 < names["batch"].shape[1] <= len(names["tokens"]) < 1024
 
 
 def test_the_provenance_is_an_in_toto_statement(built: Path, published: Path) -> None:
@@ -224,6 +254,25 @@ def test_the_provenance_is_an_in_toto_statement(built: Path, published: Path) ->
     assert source.uri == (built.parent / "help.parquet").as_uri()
     assert tokenizer.digest["sha256"] == sha256(built / "metadata/vocabulary.tiktoken")
     assert found.run_details.builder.version["numpy"] == np.__version__
+
+
+def test_the_page_names_all_files_with_names_of_local_folders(
+    tmp_path: Path, in_process: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    secret, out = tmp_path / "secret-folder", tmp_path / "out"
+    secret.mkdir()
+    for command, name in (("build", "a"), ("append", "b")):
+        (secret / f"{name}.jsonl").write_text('{"id": "1", "text": "A text."}\n{\n')
+        flags = [f"--input={secret}/{name}.jsonl", "--max_bad_rows=1"]
+        flags += [f"--output={out}", "--test_fraction=0"] if command == "build" else [str(out)]
+        assert in_process(command, *flags).returncode == 0
+    fineshards.publish(out, **SAID)
+    listed = PAGE.partition("Names of local folders are published")[2].partition("\n## ")[0]
+    patterns = re.findall(r"`(metadata/[^`]+)`", listed)
+    named = {path for pattern in patterns for path in out.glob(pattern)}
+    assert all(list(out.glob(pattern)) for pattern in patterns)
+    found = {out / name for name, content in bytes_of(out).items() if b"secret-folder" in content}
+    assert found == named
 
 
 def test_the_same_call_writes_the_same_bytes(published: Path, tmp_path: Path, built: Path) -> None:
@@ -264,6 +313,25 @@ def test_an_owners_lines_of_the_card_are_kept(published: Path) -> None:
     assert card.read_text() == now
 
 
+def test_a_card_keeps_the_ends_of_its_lines(published: Path) -> None:
+    card = published / CARD_NAME
+    windows = card.read_bytes().replace(b"\n", b"\r\n")
+    card.write_bytes(windows)
+    assert problems(published) == []
+    fineshards.publish(published, name="Another")
+    assert card.read_bytes() == windows.replace(SAID["name"].encode(), b"Another")
+    card.write_bytes(windows.replace(b"| train |", b"| training |"))
+    assert "generated part" in problems(published)[0]
+
+
+def test_a_card_may_be_deleted(published: Path) -> None:
+    content = (published / CARD_NAME).read_bytes()
+    (published / CARD_NAME).unlink()
+    assert problems(published) == []
+    fineshards.publish(published)
+    assert (published / CARD_NAME).read_bytes() == content
+
+
 def test_a_card_of_someones_own_is_left_alone(dataset: Path) -> None:
     (dataset / CARD_NAME).write_bytes(b"# Mine \xe4\n")
     assert problems(dataset) == []
@@ -286,12 +354,23 @@ def test_overwrite_deletes_what_is_published_but_no_ones_own_lines(
     assert hashes == {*pq.read_table(table)["text_hash"].to_pylist()}
     assert [record["splits/name"] for record in dataset.records("splits")] == ["train"]
     card = published / CARD_NAME
-    assert "- The documents are shuffled with the seed 3.\n" in card.read_text()
-    card.write_text(card.read_text() + "Mine.\n")
+    full = card.read_text()
+    assert "- The documents are shuffled with the seed 3.\n" in full
+    card.write_text(full + "Mine.\n")
     assert main([*build, "--shard_tokens=40k", "--overwrite"]) == 0
-    assert card.exists()
+    assert problems(published) == []
+    lines = card.read_text().splitlines()
+    assert [line for line in lines if line not in ("---", "")] == [
+        "# Generated by fineshards publish:",
+        "# End of what is generated.",
+        "<!-- Generated by fineshards publish: -->",
+        "<!-- End of what is generated. -->",
+        "Mine.",
+    ]
+    card.write_text(full)  # of the dataset that is no more
     (problem,) = problems(published)
     assert f"{CROISSANT_NAME} is missing" in problem
+    card.write_text("\n".join([*lines, ""]))
     fineshards.publish(published)
     assert problems(published) == []
     assert card.read_text().endswith("Mine.\n")
@@ -314,6 +393,62 @@ def test_verify_finds_published_files_that_are_missing_or_changed(
     assert problem.startswith(f"{name} is missing")
     fineshards.publish(published, **SAID)
     assert path.read_bytes() == content
+
+
+def test_what_another_version_published_is_checked_by_its_sums(
+    published: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = described(published)
+    croissant = (published / CROISSANT_NAME).read_text()
+    label = f"fineshards publish {fineshards.__version__}"
+    assert label in croissant
+    other = croissant.replace(label, "fineshards publish 0.0.1").replace("The splits.", "Splits.")
+    (published / CROISSANT_NAME).write_text(other)
+    card, provenance = published / CARD_NAME, published / PROVENANCE_NAME
+    card.write_text(card.read_text().replace("## Limits", "## Bounds"))
+    provenance.write_text(provenance.read_text().replace("build:v1", "build:v0"))
+    assert main(["verify", str(published), "--sha256"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.endswith(
+        "; published by fineshards 0.0.1: of the published files only SHA256SUMS was checked"
+    )
+    (published / SUMS_NAME).write_bytes(
+        re.sub(
+            rb"\w{64}  train/train_0001.npy", b"0" * 64 + b"  train/train_0001.npy", now[SUMS_NAME]
+        )
+    )
+    (problem,) = problems(published, sha256=True)
+    assert problem.startswith("train/train_0001.npy has SHA-256 ")
+    fineshards.publish(published)
+    assert described(published) == now
+    assert fineshards.verify(published).published_by == ""
+
+
+def test_what_a_killed_process_has_left_is_deleted(published: Path) -> None:
+    left = published / "checkpoints/unfinished/README.md.0123456789abcdef"
+    for command in (["publish", str(published)], ["repair", str(published)]):
+        left.parent.mkdir(parents=True)
+        left.write_text("half")
+        if command[0] == "repair":
+            (published / "train/train_0001.npy").unlink()
+        assert main(command) == 0
+        assert not (published / "checkpoints").exists()
+    # Checkpoints that --keep_checkpoints has kept stay.
+    kept = published / "checkpoints" / ("0" * 64) / "plan.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("{}")
+    left.parent.mkdir()
+    left.write_text("half")
+    fineshards.publish(published)
+    assert kept.exists()
+    assert not left.exists()
+
+
+def test_a_folder_in_the_place_of_a_published_file_is_named(dataset: Path) -> None:
+    (dataset / CARD_NAME).mkdir()
+    sentence = f"{dataset / CARD_NAME} is a folder, not a file. Move it away, and publish again."
+    with pytest.raises(OutputError, match=re.escape(sentence)):
+        fineshards.publish(dataset)
 
 
 def test_tools_files_and_signatures_are_accepted(published: Path) -> None:
@@ -365,6 +500,9 @@ def test_a_damaged_dataset_is_not_published(dataset: Path) -> None:
     table.write_bytes(content)
     with pytest.raises(OutputError, match=r"train_0000\.parquet is not what the manifest says"):
         fineshards.publish(dataset)
+    table.unlink()
+    with pytest.raises(OutputError, match=r"is missing\. Make it again with fineshards repair\.$"):
+        fineshards.publish(dataset)
     assert not (dataset / SUMS_NAME).exists()
 
 
@@ -374,7 +512,11 @@ def test_a_damaged_dataset_is_not_published(dataset: Path) -> None:
         ("--license=CC-BY-5.0", "not an SPDX identifier"),
         ("--license=MIT OR Apache-2.0", "not an SPDX identifier"),
         ("--license=LicenseRef-Own", "not an SPDX identifier"),
+        ("--license=MIT+", "not an SPDX identifier"),
+        ("--name=bad\udcff", "--name: it is not valid UTF-8"),
+        ("--citation=\ud83d", "--citation: it is not valid UTF-8"),
         ("--url=example.org", "not the URL of a page"),
+        ('--url=https://a>b"<script>', "not the URL of a page"),
         ("--date_published=30.11.2026", "not a day"),
         ("--date_published=2026-02-30", "not a day"),
         ("--creator=person:", "no name"),
@@ -460,6 +602,8 @@ def test_a_dataset_that_has_changed_is_published_again(
         assert content["name"] == SAID["name"]
         versions.append(content["version"])
     assert versions == ["1.0.0", "1.1.0", "2.0.0"]
+    card = (published / CARD_NAME).read_text()
+    assert "the same sources, settings, versions and redactions give" in card
     # As an interrupted call leaves them, which writes them in this order.
     now, order = described(published), (CARD_NAME, SUMS_NAME, PROVENANCE_NAME, CROISSANT_NAME)
     for done in range(len(order)):
@@ -495,6 +639,10 @@ def test_every_license_of_the_hub_is_found_by_its_spdx_identifier() -> None:
     known = {name: name for name in licenses._HUB} | licenses._HUB_FAMILIES
     for spdx, name in known.items():
         assert licenses.hub_fields(licenses.license_url(spdx)) == {"license": name}
+
+
+def test_or_later_is_written_as_spdx_does_now() -> None:
+    assert licenses.license_url("gpl-2.0+") == "https://spdx.org/licenses/GPL-2.0-or-later"
 
 
 def test_other_licenses_are_named_with_a_link() -> None:

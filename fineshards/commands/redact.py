@@ -335,7 +335,7 @@ def _other_change(storage: Storage, job: Job) -> OutputError:
 
 def _damaged(storage: Storage, name: str) -> OutputError:
     return OutputError(
-        f"{storage.path(name)} is not what the manifest says, so nothing was redacted. Mend it "
+        f"{storage.path(name)} is not what the manifest says, so nothing was redacted. Fix it "
         "with fineshards repair, and run the same command again."
     )
 

@@ -16,7 +16,7 @@ from fineshards.commands.check_export import check_export
 from fineshards.commands.check_folders import Folders
 from fineshards.commands.check_leaks import check_leaks
 from fineshards.commands.check_metadata import check_manifest, check_metadata
-from fineshards.commands.check_published import check_published
+from fineshards.commands.check_published import check_published, published_by
 from fineshards.commands.check_shards import (
     check_borders,
     check_redactions,
@@ -50,6 +50,8 @@ class Verdict:
         judged: Documents that a recipe dropped or cut, and that were judged again.
         files: Files of an export, whose tokens and documents are those that it was written with.
         hashed: Files that were compared with `SHA256SUMS`.
+        published_by: The version of fineshards that published the dataset, if it is another one:
+            then `SHA256SUMS` was checked, and no other published file. Otherwise empty.
 
     Example:
         >>> import fineshards
@@ -67,6 +69,7 @@ class Verdict:
     judged: int = 0
     files: int = 0
     hashed: int = 0
+    published_by: str = ""
 
 
 def verify(
@@ -200,9 +203,11 @@ def _verify(
     problems += check_borders(manifest, found, file_numbers)
     problems += check_totals(manifest, found)
     problems += check_redactions(manifest, found)
+    other_version = ""
     if not problems and following is None and manifest is latest:
         problems += check_leaks(storage, manifest)
         problems += check_published(storage, manifest, sha256)
+        other_version = "" if problems else published_by(storage)
     compared = Compared()
     if sample > 0 and not problems:
         compared = compare_with_sources(dataset, sample)
@@ -216,6 +221,7 @@ def _verify(
         sampled=compared.documents,
         judged=compared.judged,
         hashed=len(sums.contents(manifest)) if sha256 and not problems else 0,
+        published_by=other_version,
     )
 
 
@@ -235,6 +241,11 @@ def describe_verdict(verdict: Verdict) -> list[str]:
         counts += f"; {counted(verdict.judged, 'dropped document')} judged again"
     if verdict.hashed:
         counts += f"; {counted(verdict.hashed, 'file')} compared with {SUMS_NAME}"
+    if verdict.published_by:
+        counts += (
+            f"; published by fineshards {verdict.published_by}: of the published files only "
+            f"{SUMS_NAME} was checked"
+        )
     if verdict.ok:
         return [f"verified: {counts}"]
     return [

@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from importlib.metadata import version
 from typing import Any
 
 import pyarrow as pa
@@ -60,6 +62,8 @@ _PARQUET = "application/x-parquet"
 _JSON = "application/json"
 _TEXT = "text/plain"
 
+# Followed by the version of fineshards that wrote this file.
+_PUBLISHED_BY = "fineshards publish "
 _TABLES = "document-tables"
 _SPLIT_KINDS = {"test": "cr:TestSplit", "train": "cr:TrainingSplit"}
 _COLUMNS = {
@@ -97,10 +101,13 @@ def to_bytes(manifest: Manifest, found: Sums, said: Description) -> bytes:
         "prov:wasDerivedFrom": [
             {"@type": "prov:Entity", "prov:label": line} for line in facts.inputs(manifest)
         ],
-        "prov:wasGeneratedBy": {
-            "@type": "prov:Activity",
-            "prov:label": f"fineshards {manifest.versions['fineshards']}",
-        },
+        "prov:wasGeneratedBy": [
+            {"@type": "prov:Activity", "prov:label": label}
+            for label in (
+                f"fineshards {manifest.versions['fineshards']}",
+                f"{_PUBLISHED_BY}{version('fineshards')}",
+            )
+        ],
         "rai:dataPreprocessingProtocol": facts.steps(manifest),
         "rai:dataLimitations": list(facts.limits(manifest)),
         "distribution": [*_files(manifest, found), _tables()],
@@ -115,7 +122,7 @@ def said_in(content: bytes, manifest: Manifest) -> Description:
 
     Raises OutputError for a file that `to_bytes` has not written.
     """
-    try:
+    with _damage_reported():
         fields = json.loads(content)
         creator = fields.get("creator", {})
         prefix = PERSON if creator.get("@type") == "sc:Person" else ""
@@ -130,11 +137,32 @@ def said_in(content: bytes, manifest: Manifest) -> Description:
             citation=as_text(fields.get("citeAs", "")),
         )
         found.check()
+    return replace(found, name="") if found.name == facts.default_name(manifest) else found
+
+
+def other_version(content: bytes) -> str:
+    """The version of fineshards that wrote a `metadata/croissant.json`; empty for this one.
+
+    Raises OutputError for a file that no version has written.
+    """
+    with _damage_reported():
+        labels = [
+            as_text(each["prov:label"]) for each in json.loads(content)["prov:wasGeneratedBy"]
+        ]
+        (found,) = (label for label in labels if label.startswith(_PUBLISHED_BY))
+    wrote = found.removeprefix(_PUBLISHED_BY)
+    return "" if wrote == version("fineshards") else wrote
+
+
+@contextmanager
+def _damage_reported() -> Iterator[None]:
+    """Turns what damaged JSON raises into an OutputError."""
+    try:
+        yield
     except (UsageError, *JSON_ERRORS) as error:
         raise OutputError(
             f"{CROISSANT_NAME} is damaged. Delete it, and run fineshards publish with its flags."
         ) from error
-    return replace(found, name="") if found.name == facts.default_name(manifest) else found
 
 
 def _creator(text: str) -> dict[str, str]:

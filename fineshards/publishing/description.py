@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, fields, replace
 from datetime import date
 
-from fineshards.errors import UsageError
+from fineshards.errors import UsageError, with_escaped_bytes
 from fineshards.publishing.licenses import is_url, license_url
 
 # What Croissant requires, and no dataset can say of itself.
@@ -50,8 +50,15 @@ class Description:
 
     def check(self) -> None:
         """Raises UsageError for values that cannot be published."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if with_escaped_bytes(value) != value:
+                raise UsageError(f"--{field.name}: it is not valid UTF-8. Write it in UTF-8.")
         if self.url and not is_url(self.url):
-            raise UsageError(f"--url {self.url}: not the URL of a page. It begins with https://.")
+            raise UsageError(
+                f"--url {self.url}: not the URL of a page. It begins with https://, and what is "
+                "not allowed in a URL is written as %20."
+            )
         if self.date_published and not _is_day(self.date_published):
             raise UsageError(
                 f"--date_published {self.date_published}: not a day. Write it as 2026-11-30."

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urlsplit
 
 from fineshards.errors import UsageError
 
 _PAGES = "https://spdx.org/licenses/"
+# RFC 3986, section 2.
+_URL = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
 
 # The hub's identifiers that are SPDX identifiers in lower case, as in its table of licenses
 # (hub documentation, "Licenses"), and the families that it has for some others.
@@ -44,7 +47,8 @@ def license_url(text: str) -> str:
     from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
     try:
-        name = text.removeprefix(_PAGES).removesuffix(".html")
+        # SPDX writes GPL-2.0+ as GPL-2.0-or-later now, and has no page for MIT+.
+        name = text.removeprefix(_PAGES).removesuffix(".html").replace("+", "-or-later")
         found = str(canonicalize_license_expression(name))
     except InvalidLicenseExpression:
         found = ""
@@ -85,4 +89,4 @@ def is_url(text: str) -> bool:
     except ValueError:
         return False
     web = parts.scheme in ("http", "https") and bool(parts.hostname)
-    return web and not any(letter.isspace() for letter in text)
+    return web and _URL.fullmatch(text) is not None

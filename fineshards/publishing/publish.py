@@ -18,6 +18,7 @@ from fineshards.publishing.names import (
     CARD_NAME,
     CROISSANT_NAME,
     PROVENANCE_NAME,
+    PUBLISHED,
     SUMS_NAME,
 )
 from fineshards.publishing.sums import Sums
@@ -26,7 +27,7 @@ from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job import job_name
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.manifest_checks import refuse_earlier_version
-from fineshards.storage.base import Storage, open_storage
+from fineshards.storage.base import TEMPORARY, Storage, open_storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,7 @@ def publish_files(
             f"{storage.root}: generation {manifest.generation + 1} is being made. Finish it with "
             "its own command, then publish."
         )
+    _refuse_folders(storage)
     stored = storage.read_if_there(CROISSANT_NAME)
     said = Description() if stored is None else croissant.said_in(stored, manifest)
     said = said.with_given(**given)
@@ -130,15 +132,23 @@ def publish_files(
     # The last one has what was said, and verify misses it until it is there.
     contents = {} if own_card else {CARD_NAME: dataset_card.to_bytes(manifest, said, card)}
     contents |= expected(manifest, found, said)
-    kept = any(True for _ in storage.names(f"{CHECKPOINTS}/"))
+    kept = any(name != f"{TEMPORARY}/" for name in storage.names(f"{CHECKPOINTS}/"))
     for each, content in contents.items():
         if storage.read_if_there(each) != content:
             storage.write(each, content, over=storage.version(each))
-    if not kept:
-        # Where files are written at first.
-        Checkpoints.of(storage, manifest.job).clear()
+    # Where files are written at first, also those that a killed process has left.
+    Checkpoints.of(storage, manifest.job).clear(kept)
     digests = {each: hashlib.sha256(content).hexdigest() for each, content in contents.items()}
     return Published(storage.root, digests, len(found), own_card, said.missing())
+
+
+def _refuse_folders(storage: Storage) -> None:
+    """Raises OutputError for a folder or such that has the name of a published file."""
+    for name, kind in storage.others(""):
+        if name in (CARD_NAME, *PUBLISHED):
+            raise OutputError(
+                f"{storage.path(name)} is {kind}, not a file. Move it away, and publish again."
+            )
 
 
 def expected(manifest: Manifest, found: Sums, said: Description) -> dict[str, bytes]:

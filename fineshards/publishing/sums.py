@@ -73,6 +73,8 @@ def hash_files(
 
 def _hash(storage: Storage, name: str) -> tuple[int, str, str]:
     """A file's size, CRC-32C and SHA-256."""
+    if storage.size(name) is None:
+        raise OutputError(f"{storage.path(name)} is missing. Make it again with fineshards repair.")
     size, checksum, digest = 0, 0, hashlib.sha256()
     with storage.open(name, _READ_AHEAD) as opened:
         while part := opened.read(_READ_BYTES):

@@ -1,4 +1,4 @@
-"""The job record: everything that decides the bytes of a dataset, and its fingerprint.
+"""The job record: the settings and source files of a dataset, and its fingerprint.
 
 `metadata/job.json` is written at launch. If the same command runs again, the job continues. Another
 command on the same output is refused, with the differences named. Workers and the commands for
@@ -103,7 +103,7 @@ class Tokenizer:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The options that decide the bytes of a dataset.
+    """The options that decide the bytes of a dataset, and the block size, which does not.
 
     Args:
         columns: Columns of the source files.
@@ -212,7 +212,9 @@ class Job:
         return Job(self.settings, files, origin, self.format_version, kept)
 
     def fingerprint(self, redactions: bool = True) -> str:
-        """SHA-256, as hex, of everything that decides the bytes.
+        """SHA-256, as hex, of the settings and of the source files' paths, sizes and identities.
+
+        So it identifies a job; the same files under other paths give the same shards.
 
         redactions: whether to tell a dataset from itself with documents redacted, which has the
         same documents in the same places.

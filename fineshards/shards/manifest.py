@@ -60,9 +60,10 @@ class Manifest:
     """The manifest of a finished dataset: how it was built and what it holds.
 
     Args:
-        fingerprint: SHA-256, as hex, of everything that decides the bytes.
+        fingerprint: SHA-256, as hex, of the settings and of the source files' paths, sizes and
+            identities.
         origin: How the user named the input, as (name, value) pairs.
-        settings: The options that decide the bytes.
+        settings: The options that decide the bytes, and the block size.
         files: The source files, in the order of the input.
         reports: Counts per source file, in the order of `files`.
         layout: How the splits are cut into shards.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fineshards.pages.loading_snippets import loading_snippets
+from fineshards.publishing.loading_snippets import loading_snippets
 from fineshards.shards.manifest import Manifest
 from fineshards.storage.base import open_storage
 
