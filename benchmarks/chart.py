@@ -86,7 +86,8 @@ def draw(result: Mapping[str, Any]) -> str:
 def draw_speeds(results: Sequence[Mapping[str, Any]]) -> str:
     """The speeds of several results, from their JSON, one below the other."""
     panels = [_Panel(f"{_text_of(result)} of text", _bars(result, _speed)) for result in results]
-    return _draw("MB of text per second: longer is better", panels, _caption(results))
+    longest = max(bar.high for panel in panels for bar in panel.bars)
+    return _draw("MB of text per second: longer is better", panels, _caption(results), longest)
 
 
 def _bars(
@@ -135,12 +136,15 @@ def _caption(results: Sequence[Mapping[str, Any]]) -> list[str]:
     return [*dict.fromkeys(machines), *inputs, ends]
 
 
-def _draw(title: str, panels: Sequence[_Panel], caption: Sequence[str]) -> str:
+def _draw(
+    title: str, panels: Sequence[_Panel], caption: Sequence[str], longest: float | None = None
+) -> str:
+    """longest: what the longest bar shows, if the panels have one scale."""
     lines, y = [_text(_MARGIN, 40, title, "title")], 52
     for panel in panels:
         y += _HEADING
         lines.append(_text(_MARGIN, y, panel.heading, "heading"))
-        scale = _LONGEST_BAR / max(bar.high for bar in panel.bars)
+        scale = _LONGEST_BAR / (longest or max(bar.high for bar in panel.bars))
         for number, bar in enumerate(panel.bars):
             lines += _bar(bar, y + 14 + _ROW * number, scale, ours=number == 0)
         y += 14 + _ROW * len(panel.bars)

@@ -1,6 +1,6 @@
 """Adds a month at a time to a dataset, while a run trains on the months before.
 
-pip install 'fineshards[build]'
+pip install '.[build]'
 python examples/append_by_month.py
 """
 

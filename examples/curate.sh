@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tries a recipe, builds with it, and looks at what it dropped and why.
 #
-# pip install 'fineshards[curation]'
+# pip install '.[curation]'
 # examples/curate.sh [OUTPUT]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

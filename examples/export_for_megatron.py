@@ -1,6 +1,6 @@
 """Exports a dataset for Megatron, as copies and as links, and reads a document in each way.
 
-pip install 'fineshards[build]'
+pip install '.[build]'
 python examples/export_for_megatron.py
 """
 

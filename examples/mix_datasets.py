@@ -1,6 +1,6 @@
 """Mixes two datasets, resumes with other weights, and prints the shares that a run has seen.
 
-pip install 'fineshards[curation]'
+pip install '.[curation]'
 python examples/mix_datasets.py
 """
 

@@ -1,6 +1,6 @@
 """Trains with FSDP, and resumes exactly where the last checkpoint was written.
 
-pip install 'fineshards[torch]'
+pip install '.[torch]'
 torchrun --nproc_per_node 2 examples/train_fsdp.py DATASET
 """
 

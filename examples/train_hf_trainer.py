@@ -1,6 +1,6 @@
 """Trains with Hugging Face's Trainer, and resumes exactly where the last checkpoint was written.
 
-pip install 'fineshards[torch]' accelerate transformers
+pip install '.[torch]' accelerate transformers
 python examples/train_hf_trainer.py DATASET, or with torchrun --nproc_per_node 2.
 """
 

@@ -1,6 +1,6 @@
 """Trains with JAX, and resumes exactly where the last checkpoint was written.
 
-pip install 'fineshards[jax]'
+pip install '.[jax]'
 python examples/train_jax.py DATASET
 """
 

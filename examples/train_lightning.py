@@ -1,6 +1,6 @@
 """Trains with Lightning, and resumes exactly where the last checkpoint was written.
 
-pip install 'fineshards[torch]' lightning
+pip install '.[torch]' lightning
 python examples/train_lightning.py DATASET, or with torchrun --nproc_per_node 2.
 """
 

@@ -1,6 +1,6 @@
 """Trains a small GPT on a CPU, from raw text to text that it writes, and resumes exactly.
 
-pip install 'fineshards[build,torch]'
+pip install '.[build,torch]'
 python examples/train_small_gpt.py
 
 Stop it at any time: the same command continues after the last checkpoint. It needs about a minute.

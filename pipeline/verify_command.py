@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 
 from fineshards.pipeline.command import Command, add_folder_and_generation
@@ -30,10 +31,10 @@ def _add_flags(parser: Parser) -> None:
 
 
 def _percentage(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ArgumentTypeError(f"must be a number of percent, got {text!r}") from None
+    with suppress(ValueError):
+        if 0 <= float(text) <= 100:
+            return float(text)
+    raise ArgumentTypeError(f"must be a percentage from 0 to 100, got {text!r}")
 
 
 def _verify(parser: Parser, arguments: Sequence[str]) -> int:

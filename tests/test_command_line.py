@@ -259,7 +259,8 @@ def test_python_takes_the_home_folder_too(monkeypatch: pytest.MonkeyPatch) -> No
         ("verify out --jsno", "unknown flag --jsno. Did you mean --json?"),
         ("verify", "give FOLDER."),
         ("verify out more", "unexpected argument 'more'."),
-        ("verify out --sample some", "--sample: must be a number of percent, got 'some'."),
+        ("verify out --sample some", "--sample: must be a percentage from 0 to 100, got 'some'."),
+        ("verify out --sample 1000", "--sample: must be a percentage from 0 to 100, got '1000'."),
         ("find out", "--id --token"),
     ],
 )

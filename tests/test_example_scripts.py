@@ -8,7 +8,9 @@ import runpy
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -84,6 +86,26 @@ def test_the_notebook_has_the_outputs_of_a_run() -> None:
     make_notebook = runpy.run_path(str(ROOT / "docs/make_notebook.py"))
     run_again = make_notebook["executed"]()
     assert make_notebook["NOTEBOOK"].read_text() == run_again, "run make notebook"
+
+
+def test_the_commands_that_the_notebook_names_show_its_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: Callable[..., Any]
+) -> None:
+    finished = ROOT / "tests/fixtures/version-2/finished"
+    (tmp_path / "explored").symlink_to(finished)
+    monkeypatch.chdir(tmp_path)
+    commands = re.findall(r"`fineshards (.+?)`", (EXAMPLES / "explore.ipynb").read_text())
+    assert {command.split()[0] for command in commands} == {"inspect", "report"}
+    printed = ""
+    for command in commands:
+        done = in_process(*command.split())
+        assert done.returncode == 0, done.stderr
+        printed += done.stdout
+    page = (tmp_path / "explored-report.html").read_text()
+    for count in manifest_of(finished).totals().values():
+        if count:
+            assert f"{count:,}" in page
+    assert f"{manifest_of(finished).totals()['tokens']:,}" in printed
 
 
 @pytest.mark.curation

@@ -59,6 +59,20 @@ def test_charts_show_what_the_results_say() -> None:
         assert path.read_text() == chart, f"{path.name} is not its result: run `make pictures`"
 
 
+def test_bars_of_the_readmes_chart_have_one_scale() -> None:
+    picture = parse(IMAGES / "speed.svg")
+    bars = [bar for bar in picture.iter(f"{SVG}rect") if "bar" in bar.get("class", "").split()]
+    speeds = [
+        float(found[1])
+        for text in picture.iter(f"{SVG}text")
+        if (found := re.match(r"([\d.]+) MB/s", text.text or ""))
+    ]
+    longest, most = max(float(bar.get("width", "")) for bar in bars), max(speeds)
+    assert len(bars) == 6
+    for bar, speed in zip(bars, speeds, strict=True):
+        assert float(bar.get("width", "")) == pytest.approx(longest * speed / most, rel=0.02)
+
+
 def test_drawings_have_one_style() -> None:
     assert len({parse(path).findtext(f"{SVG}style") for path in DRAWINGS}) == 1
 
