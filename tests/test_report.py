@@ -38,6 +38,7 @@ from fineshards.pipeline.cli import main
 from fineshards.publishing.loading_snippets import loading_snippets
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.manifest import Manifest
+from fineshards.shards.recipes import StepRecord
 from fineshards.storage.base import open_storage
 
 FLAGS = ["--shard_tokens=700", "--block_bytes=1"]
@@ -371,6 +372,7 @@ def test_its_code_loads_the_dataset(
         for generation in range(1, latest.generation + 1)
     ]
     snippets = [(each, snippet) for each in manifests for snippet in loading_snippets(each)]
+    capsys.readouterr()  # what a build has printed
     for manifest, (name, code) in snippets:
         if name == "PyTorch":  # which this environment does not have
             continue
@@ -430,6 +432,23 @@ def test_a_report_runs_no_code_that_a_recipe_names(
     (decision,) = json.loads(capsys.readouterr().out)["shown"]
     assert decision["cut"] == [MENU]
     assert (cut / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("use", "parameters", "is_foreign"),
+    [
+        ("mine:keep", {}, True),
+        ("datatrove:LambdaFilter", {}, True),
+        ("fasttext", {"model_url": "model.bin"}, True),
+        ("language", {"model": "model.bin"}, True),
+        ("language", {"model": None}, False),
+        ("lines", {"min_chars": 20}, False),
+    ],
+)
+def test_code_and_models_that_a_recipe_names_are_foreign(
+    use: str, parameters: dict[str, object], is_foreign: bool
+) -> None:
+    assert StepRecord.of(use, parameters, 1, {}, False).is_foreign is is_foreign
 
 
 def test_redacted_texts_are_not_shown_of_earlier_generations(cut: Path, tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def _notes(contents: Contents, record: RecipeRecord) -> Iterator[str]:
         yield (
             f"What was cut is not shown: that would load {shortened(', '.join(foreign))}, and a "
             "report runs no code and loads no model that a recipe names. "
-            "fineshards inspect --dropped does."
+            "fineshards inspect --dropped shows it."
         )
 
 
