@@ -18,10 +18,14 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
         ' Did you mean --test_fraction or --test_shards?'
         >>> did_you_mean("--verbose", ["--input", "--output"])
         ''
+        >>> did_you_mean("--output", ["--input", "--output"])
+        ''
     """
     from difflib import get_close_matches  # only mistakes pay for the import
 
     bare = {each.lstrip("-"): each for each in known}
+    if word in bare.values():
+        return ""  # known, but not here: not a misspelling
     wanted = word.lstrip("-").lower()
     close = get_close_matches(wanted, bare, n=1, cutoff=_ALIKE)
     if not close and len(wanted) > 2:

@@ -31,6 +31,8 @@ def show(outcome: Outcome, as_json: bool = False) -> int:
     text = "\n".join(map(printable, outcome.lines))
     if as_json:
         text = json.dumps(outcome.record)
+    if sys.stdout is None:
+        raise OutputError("stdout cannot be written: it is closed.")
     # A terminal may not have all letters of a text.
     encoding = sys.stdout.encoding or "utf-8"
     try:

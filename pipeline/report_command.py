@@ -16,8 +16,9 @@ def _add_flags(parser: Parser) -> None:
     what.add_argument(
         "--output",
         metavar="FILE",
-        help="The file to write, local, or a URL of gs:// or s3://. Default: NAME-report.html in "
-        "the current folder, by the name of the dataset's folder.",
+        help="The file to write, local, or a URL of gs:// or s3://. Default: NAME-report.html "
+        "by the name of the dataset's folder, in the current folder, or beside the dataset if that "
+        "is the dataset's own.",
     )
     what.add_argument(
         "--verify",

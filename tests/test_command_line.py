@@ -169,6 +169,14 @@ def test_stdout_need_not_have_every_letter_nor_room(data: Path) -> None:
     assert (silent.returncode, silent.stdout) == (1, "")
 
 
+def test_a_closed_stdout_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout", None)
+    assert main(["version"]) == 1
+    assert capsys.readouterr().err == "fineshards: stdout cannot be written: it is closed.\n"
+
+
 def test_files_may_be_given_one_by_one_and_flags_with_hyphens(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +235,10 @@ def test_python_takes_the_home_folder_too(monkeypatch: pytest.MonkeyPatch) -> No
         ("completion bsh", "unknown shell 'bsh'. Did you mean bash?"),
         ("completion", "give a shell: fineshards completion bash|zsh|fish."),
         ("build --outptu out --input x", "unknown flag --outptu. Did you mean --output?"),
+        (
+            "append out --input x --output out",
+            "unknown flag --output: neither fineshards nor Beam has it. See",
+        ),
         ("build --input x", "give --output."),
         ("build --input=x --output=y z", "unexpected argument 'z': files follow --input."),
         (

@@ -55,6 +55,17 @@ def test_every_link_of_a_page_leads_to_a_file_and_to_a_heading(page: Path) -> No
             assert anchor in anchors(target), link
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_of_running_text_have_at_most_100_columns(page: Path) -> None:
+    if page.name in ("api.md", "schemas.md"):  # made from the code
+        return
+    text = re.sub(r"^ *(```|~~~).*?^ *\1", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    shown = [re.sub(r"\]\([^)]*\)", "]", line) for line in text.splitlines()]
+    assert [
+        line for line in shown if len(line) > 100 and not line.startswith(("    ", "|", "!["))
+    ] == []
+
+
 def test_every_page_is_in_the_navigation() -> None:
     named = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
     assert {page.name for page in (ROOT / "docs").glob("*.md")} <= named

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import shutil
+import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import google_crc32c
 import numpy as np
+import numpy.typing as npt
 import pyarrow.parquet as pq
 import pytest
 from lxml import html
@@ -23,16 +26,19 @@ from support.token_files import made_up, with_eots, write_megatron
 from support.tokenizer_files import path_of
 
 import fineshards
+from fineshards.commands.verify import Verdict
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import OutputError, UsageError
 from fineshards.pages import lengths, report_contents, shown_document
 from fineshards.pages.markup import asset
+from fineshards.pages.report_page import Verified, report_page
 from fineshards.pages.shown_document import token_spans
 from fineshards.pipeline.cli import main
 from fineshards.publishing.loading_snippets import loading_snippets
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.manifest import Manifest
+from fineshards.shards.recipes import StepRecord
 from fineshards.storage.base import open_storage
 
 FLAGS = ["--shard_tokens=700", "--block_bytes=1"]
@@ -122,6 +128,16 @@ def rows_of(page: html.HtmlElement, section: str, number: int = 0) -> list[list[
     ]
 
 
+def figure(page: html.HtmlElement, name: str) -> str:
+    (found,) = page.xpath(f"//header//dt[text() = '{name}']/following-sibling::dd/text()")
+    return str(found)
+
+
+def eot_share(eot: int, shards: Iterable[npt.NDArray[np.unsignedinteger]]) -> str:
+    tokens = np.concatenate(list(shards))
+    return f"{100 * np.count_nonzero(tokens == eot) / len(tokens):.2f} %"
+
+
 def lengths_in_tables(dataset: Path, one_stream: bool) -> list[int]:
     """The lengths of all documents, added up over the pieces in the document tables."""
     found: Counter[tuple[str, int]] = Counter()
@@ -162,7 +178,8 @@ def test_the_numbers_are_those_of_the_files(
     )
     assert figures["Documents"] == f"{len(found):,}"
     assert figures["Tokens"] == f"{sum(found):,}"
-    assert figures["EOT share"] == f"{100 * len(found) / sum(found):.2f} %"
+    eot = Manifest.load_finished(open_storage(str(dataset))).settings.tokenizer.eot
+    assert figures["EOT share"] == eot_share(eot, shards.values())
     *_, last = fits = rows_of(page, "lengths")
     for length, count, _, tokens, _ in fits:
         fitting = [each for each in found if each <= int(length)]
@@ -176,6 +193,14 @@ def test_the_numbers_are_those_of_the_files(
     by_file = [row[2:4] for row in rows_of(page, "sources")]
     assert sum(int(count) for count, _ in by_file) == len(found)
     assert sum(int(tokens) for _, tokens in by_file) == sum(found)
+    assert ("Bytes of text" in page.get_element_by_id("sources").text_content()) is (
+        kind != "imported"
+    )
+    if kind != "imported":
+        compared = Manifest.load_finished(open_storage(str(dataset))).counts().compared
+        said = page.get_element_by_id("exactness").text_content()
+        assert f"of these {len(found)} documents it chose {compared or 'none'}." in said
+        assert ("A difference would have ended" in said) is (compared > 0)
     generations = kind == "grown and redacted"
     assert bool(page.xpath("//section[@id='generations']")) == generations
     if generations:
@@ -202,6 +227,16 @@ def test_an_earlier_generation_has_the_report_that_it_had(tmp_path: Path) -> Non
     growing.append(tmp_path / "out", second)
     assert written(tmp_path / "out", tmp_path / "after.html", generation=1) == before
     assert written(tmp_path / "out", tmp_path / "after.html") != before
+    manifest = Manifest.load_finished(open_storage(str(tmp_path / "out")))
+    # The first document and the last one, of which the first generation has one.
+    last = manifest.totals()["documents"] - 1
+    assert main(["redact", str(tmp_path / "out"), "--documents", "0", str(last)]) == 0
+    for generation in (1, 2):
+        manifest = Manifest.load_finished(open_storage(str(tmp_path / "out")), generation)
+        shards = [np.load(tmp_path / "out" / each.name)[: each.tokens] for each in manifest.shards]
+        page = written(tmp_path / "out", tmp_path / "after.html", generation=generation)
+        expected = eot_share(manifest.settings.tokenizer.eot, shards)
+        assert figure(html.fromstring(page), "EOT share") == expected
 
 
 def test_what_verify_finds_is_said_apart_from_the_rest(
@@ -241,6 +276,7 @@ def test_what_the_recipe_dropped_is_counted_and_shown_beside_witnesses(
     texts = [each.text_content() for each in page.xpath("//section[@id='recipe']//blockquote")]
     assert "<p>" in texts
     assert texts[-1] == texts[-2]  # a document and the one that it repeats
+    assert "as private as the sources" in page.get_element_by_id("recipe").text_content()
     moved = (hostile.parent / "in<put>").rename(tmp_path / "gone")
     try:
         again = html.fromstring(written(hostile, tmp_path / "again.html"))
@@ -330,19 +366,177 @@ def test_its_code_loads_the_dataset(
     built: Callable[[str], Path], kind: str, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     monkeypatch.chdir(built(kind))
-    manifest = Manifest.load_finished(open_storage("."))
-    for name, code in loading_snippets(manifest):
+    latest = Manifest.load_finished(open_storage("."))
+    manifests = [
+        Manifest.load_finished(open_storage("."), generation)
+        for generation in range(1, latest.generation + 1)
+    ]
+    snippets = [(each, snippet) for each in manifests for snippet in loading_snippets(each)]
+    capsys.readouterr()  # what a build has printed
+    for manifest, (name, code) in snippets:
         if name == "PyTorch":  # which this environment does not have
             continue
         found: dict[str, object] = {}
         exec(compile(code, name, "exec"), found)
         if "batch" in found:
+            assert found["dataset"].generation == manifest.generation
             dtype, shape = code.partition("# ")[2].splitlines()[0].split(", ", 1)
             assert (str(found["batch"].dtype), f"shape {found['batch'].shape}") == (dtype, shape)
             assert found["inputs"].shape == found["targets"].shape
         else:
             printed = capsys.readouterr().out.strip()
             assert printed == code.rpartition("# ")[2].strip()
+
+
+SECRET = "Grandmother hid the spare key below the third flower pot, and told only her sister. " * 4
+MENU = "Home and products and contact and about us"
+
+
+@pytest.fixture(scope="module")
+def cut(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset whose recipe calls a function in its folder, and cuts repeated lines.
+
+    The function writes a line to a file whenever its module is imported, or it is called.
+    """
+    folder = tmp_path_factory.mktemp("cut")
+    (folder / "mine.py").write_text(
+        "def keep(document):\n"
+        f"    open({str(folder / 'ran')!r}, 'a').write('called\\n')\n"
+        "    return 'unwanted' not in document['text']\n"
+        f"open({str(folder / 'ran')!r}, 'a').write('imported\\n')\n"
+    )
+    texts = [f"{MENU}\n{SECRET}", f"{MENU}\nAnother text.", f"{MENU}\nunwanted {SECRET}"]
+    growing.write_rows(folder / "a.jsonl", [{"text": text} for text in texts])
+    steps = '[[steps]]\nuse = "mine:keep"\n[[steps]]\nuse = "lines"\nmin_doc_words = 1\n'
+    (folder / "recipe.toml").write_text(steps)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        growing.build("out", "a.jsonl", "--recipe=recipe.toml", "--test_fraction=0")
+    return folder
+
+
+def test_a_report_runs_no_code_that_a_recipe_names(
+    cut: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(cut)
+    (cut / "ran").unlink()
+    sys.modules.pop("mine", None)
+    page = html.fromstring(written("out", cut / "report.html", verify=True))
+    assert not (cut / "ran").exists()
+    recipe = page.get_element_by_id("recipe").text_content()
+    assert "Cut 1 span: lines" in recipe
+    assert "Cut out:" not in recipe
+    assert "What was cut is not shown: that would load mine:keep" in recipe
+    capsys.readouterr()
+    assert main(["inspect", "out", "--dropped", "--step=2", "--json"]) == 0
+    (decision,) = json.loads(capsys.readouterr().out)["shown"]
+    assert decision["cut"] == [MENU]
+    assert (cut / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("use", "parameters", "is_foreign"),
+    [
+        ("mine:keep", {}, True),
+        ("datatrove:LambdaFilter", {}, True),
+        ("fasttext", {"model_url": "model.bin"}, True),
+        ("language", {"model": "model.bin"}, True),
+        ("language", {"model": None}, False),
+        ("lines", {"min_chars": 20}, False),
+    ],
+)
+def test_code_and_models_that_a_recipe_names_are_foreign(
+    use: str, parameters: dict[str, object], is_foreign: bool
+) -> None:
+    assert StepRecord.of(use, parameters, 1, {}, False).is_foreign is is_foreign
+
+
+def test_redacted_texts_are_not_shown_of_earlier_generations(cut: Path, tmp_path: Path) -> None:
+    dataset = shutil.copytree(cut / "out", tmp_path / "out")
+    assert b"Grandmother" in written(dataset, tmp_path / "report.html")
+    assert main(["redact", str(dataset), "--documents", "0"]) == 0
+    for generation in (1, 2):
+        found = written(dataset, tmp_path / "report.html", generation=generation)
+        assert b"Grandmother" not in found
+        page = html.fromstring(found)
+        assert "No examples are shown" in page.get_element_by_id("recipe").text_content()
+        said = page.get_element_by_id("exactness").text_content()
+        assert "the tokens of 1 document were overwritten" in said
+
+
+def test_a_report_of_a_damaged_dataset_shows_what_is_left(
+    built: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dataset = shutil.copytree(built("no test"), tmp_path / "out")
+    for shard in (dataset / "train").iterdir():
+        shard.unlink()
+    output = tmp_path / "report.html"
+    assert main(["report", str(dataset), f"--output={output}", "--verify"]) == 1
+    page = html.fromstring(output.read_bytes())
+    assert "or are damaged" in page.get_element_by_id("document").text_content()
+    (state,) = page.xpath("//section[@id='verification']//*[contains(@class, 'state')]/text()")
+    assert state == "problems found"
+    output.unlink()
+    table = next((dataset / "metadata/documents").iterdir())
+    table.write_bytes(table.read_bytes()[:-1])
+    for flags in ([], ["--verify"]):
+        capsys.readouterr()
+        assert main(["report", str(dataset), f"--output={output}", *flags]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "fineshards repair" in line
+        assert "overwrite" not in line
+        assert ("NOT VERIFIED: " in line) is bool(flags)
+    assert not output.exists()
+
+
+def test_long_lists_of_problems_and_long_values_are_shortened(tmp_path: Path) -> None:
+    rows = [
+        {"text": f"text {number}", "id": f"{number}" * 20_000, "dump": f"{number}" * 20_000}
+        for number in range(10, 30)
+    ]
+    source = growing.write_rows(tmp_path / "a.jsonl", rows)
+    growing.build(tmp_path / "out", source, "--test_fraction=0")
+    opened = Dataset.open(open_storage(str(tmp_path / "out")))
+    contents = report_contents.contents_of(opened, opened.manifest.generations)
+    problems = [f"problem {number}" for number in range(150)]
+    verdict = Verdict(False, problems, 1, 2, 3, 0)
+    found = html.fromstring(report_page(contents, Verified(verdict, "then", "1")))
+    section = found.get_element_by_id("verification")
+    items = [item.text_content() for item in section.findall(".//li")]
+    assert items[:100] == problems[:100]
+    assert items[100].startswith("and 50 more")
+    plain = html.fromstring(report_page(contents))
+    assert plain.xpath("//section[@id='verification']//*[@class='state']/text()") == ["not checked"]
+    longest = max(len(text) for text in plain.find("body").itertext() if "10" * 20 in text)
+    assert 250 <= longest < 400
+    assert "28" * 20_000 not in plain.text_content()
+
+
+def test_a_link_stays_and_what_is_not_a_file_is_not_replaced(
+    built: Callable[[str], Path], tmp_path: Path
+) -> None:
+    dataset = built("no test")
+    (tmp_path / "link.html").symlink_to("real.html")
+    page = written(dataset, tmp_path / "link.html")
+    assert (tmp_path / "link.html").is_symlink()
+    assert (tmp_path / "real.html").read_bytes() == page
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="pipe is not a regular file"):
+        fineshards.report(dataset, output=tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()
+    assert sorted(os.listdir(tmp_path)) == ["link.html", "pipe", "real.html"]
+
+
+def test_in_the_folder_of_a_dataset_the_report_goes_beside_it(
+    built: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = shutil.copytree(built("no test"), tmp_path / "mine")
+    for folder, name in ((dataset, "."), (dataset / "train", "..")):
+        monkeypatch.chdir(folder)
+        assert main(["report", name]) == 0
+        (tmp_path / "mine-report.html").unlink()
+    with pytest.raises(UsageError, match=r"Give gs://bucket/name\.html"):
+        fineshards.report(dataset, output="gs://mybucket")
 
 
 def test_places_that_a_report_cannot_be_in_are_refused(
@@ -381,3 +575,5 @@ def test_a_report_from_and_on_object_storage_has_the_bytes_of_a_local_one(
         assert (server.content("data", "reports/x.html") == page) is not verify
     with pytest.raises(UsageError, match="is in the dataset's folder"):
         fineshards.report(place, output=f"{place}/x.html")
+    with pytest.raises(UsageError, match="is in the dataset's folder"):
+        fineshards.report(place, output=place)

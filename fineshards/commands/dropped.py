@@ -58,7 +58,7 @@ class Decision:
 
     step: its number, from 1, and name. reason: why. spans: the numbers of the spans that were cut
     out of the text as the step found it; empty if the document was dropped. cut: these spans; None
-    where they cannot be made again. witness: the earlier document with the same key.
+    where they are not found out. witness: the earlier document with the same key.
     """
 
     document: SourceText
@@ -94,7 +94,12 @@ class _Chosen:
 
 
 def show_dropped(
-    dataset: Dataset, reason: str | None, step: int | None, document: str | None, count: int
+    dataset: Dataset,
+    reason: str | None,
+    step: int | None,
+    document: str | None,
+    count: int,
+    cuts: bool = True,
 ) -> DroppedDocuments:
     """Some of the documents that a dataset's recipe dropped or cut.
 
@@ -104,6 +109,7 @@ def show_dropped(
         step: Only those of this step, from 1.
         document: Only this one: the path of its file, or its number, then a colon and its row.
         count: How many to choose, by a hash of their places: the same ones every time.
+        cuts: Whether to find out what was cut, which loads all steps of the recipe and runs them.
 
     Raises:
         UsageError: For a dataset without a recipe, or a step, reason or file that is not there.
@@ -124,7 +130,7 @@ def show_dropped(
         chosen = _choose(dataset, reason, number, count)
     if not chosen and reason is not None and document is None:
         _refuse_reason(dataset, reason, number)
-    return DroppedDocuments(documents, _with_texts(dataset, recipe, chosen))
+    return DroppedDocuments(documents, _with_texts(dataset, recipe, chosen, cuts))
 
 
 def _count(dataset: Dataset, reason: str | None, step: int | None) -> int:
@@ -222,7 +228,7 @@ def _grouped(file: int, table: pa.Table, reason: str | None, step: int | None) -
 
 
 def _with_texts(
-    dataset: Dataset, recipe: RecipeRecord, chosen: Sequence[_Chosen]
+    dataset: Dataset, recipe: RecipeRecord, chosen: Sequence[_Chosen], with_cuts: bool
 ) -> list[Decision]:
     texts = _Texts(dataset, recipe)
     for each in chosen:
@@ -230,7 +236,7 @@ def _with_texts(
         if each.witness is not None:
             texts.want(each.step, *each.witness)
     texts.read()
-    cuts = _cuts(dataset, recipe, chosen, texts)
+    cuts = _cuts(dataset, recipe, chosen, texts) if with_cuts else {}
     return [
         Decision(
             document=texts.source(each.step, each.file, each.row),

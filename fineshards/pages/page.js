@@ -17,13 +17,15 @@ for (const table of document.querySelectorAll("table.sortable")) {
       const numeric = heading.classList.contains("number");
       const key = (row) => {
         const text = row.cells[column].textContent.trim();
-        return numeric ? Number(text.replaceAll(",", "")) : text;
+        return numeric ? parseFloat(text.replaceAll(",", "")) : text;
       };
       const order = (a, b) =>
         numeric ? a - b : a.localeCompare(b, "en", { numeric: true });
+      // "–" is not a number, and comes last in either order.
+      const last = (a, b) => Number.isNaN(a) - Number.isNaN(b);
       const body = table.tBodies[0];
       const rows = [...body.rows].map((row) => [key(row), row]);
-      rows.sort(([a], [b]) => (ascending ? order(a, b) : order(b, a)));
+      rows.sort(([a], [b]) => last(a, b) || (ascending ? order(a, b) : order(b, a)) || 0);
       body.append(...rows.map(([, row]) => row));
     });
   });

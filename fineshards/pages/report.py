@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
+from fineshards.commands.verify import Verdict
 from fineshards.commands.verify import verify as verify_dataset
 from fineshards.commands.wording import counted
 from fineshards.errors import OutputError, UsageError
@@ -46,13 +47,15 @@ def report(
     """Writes a report of a finished dataset as one HTML file, which loads nothing else.
 
     Its bytes depend on the dataset alone: not on where it lies, nor on the clock or the machine.
-    Two parts do: the section on verification, and with a recipe the texts of what it dropped, which
-    are read from the sources and left out where these are gone.
+    Three parts do: the section on verification; with a recipe the texts of what it dropped, which
+    are read from the sources and left out where these are gone; and the shown document, which is
+    ids without text where the tokenizer cannot be loaded.
 
     Args:
         folder: The dataset's folder, local, `gs://` or `s3://`.
         output: The file to write, local, `gs://` or `s3://`; one that exists is replaced. Default:
-            `NAME-report.html` in the current folder, by the name of the dataset's folder.
+            `NAME-report.html` by the name of the dataset's folder, in the current folder, or beside
+            the dataset if that is the dataset's own.
         generation: The generation to describe, from 1, of a dataset that has grown. Default: the
             latest.
         verify: Whether to verify the dataset first, and to say in the report what was found and
@@ -64,7 +67,7 @@ def report(
     Raises:
         OutputError: The dataset is not finished, its manifest or a document table is damaged, there
             is no such generation, or the file cannot be written.
-        UsageError: The output is in the dataset's folder.
+        UsageError: The output is in the dataset's folder, or is there and is not a file.
 
     Example:
         >>> import fineshards
@@ -74,12 +77,19 @@ def report(
     """
     storage = open_storage(os.fspath(folder))
     target = _target(storage, output)
-    contents = contents_of(Dataset.open(storage, generation))
     verified = None
     if verify:
         verdict = verify_dataset(folder, generation=generation)
         at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
         verified = Verified(verdict, at, version("fineshards"))
+    try:
+        latest = Dataset.open(storage)
+        dataset = latest if generation is None else Dataset.open(storage, generation)
+        contents = contents_of(dataset, latest.manifest.generations)
+    except OutputError as error:
+        if verified is None or verified.verdict.ok:
+            raise
+        raise OutputError(_too_damaged(storage, verified.verdict)) from error
     page = report_page(contents, verified).encode()
     _write(target, page)
     if verified is None:
@@ -97,17 +107,40 @@ def describe_report(written: Report) -> list[str]:
     return lines
 
 
+def _too_damaged(storage: Storage, verdict: Verdict) -> str:
+    """The message for a dataset whose damage, which verify has found, leaves nothing to report."""
+    first, *others = verdict.problems
+    more = f", and {len(others):,} more" if others else ""
+    return (
+        f"{storage.root} is too damaged for a report. NOT VERIFIED: {first}{more}. Run "
+        "fineshards verify for the whole list, and fineshards repair to fix what can be fixed."
+    )
+
+
 def _target(dataset: Storage, output: str | os.PathLike[str] | None) -> str:
     """The file to write, as an absolute path or a URL."""
+    root = _real(dataset.root)
     if output is None:
         output = f"{dataset.root.rstrip('/').rpartition('/')[2] or 'dataset'}-report.html"
+        if _is_in(_real("."), root):
+            output = os.path.join(os.path.dirname(root), output)
     target = os.fspath(output)
-    far = "://" in target
-    if not far:
+    if "://" in target:
+        scheme, _, place = target.partition("://")
+        bucket, _, name = place.partition("/")
+        if not bucket or not name or name.endswith("/"):
+            raise UsageError(f"--output {target} names no file. Give {scheme}://bucket/name.html.")
+    else:
         target = os.path.abspath(os.path.expanduser(target))
-        if os.path.isdir(target):
+        real = _real(target)
+        if os.path.isdir(real):
             raise UsageError(f"--output {target} is a folder. Give the name of a file.")
-    if f"{_real(target, far)}".startswith(f"{_real(dataset.root, '://' in dataset.root)}/"):
+        if os.path.lexists(real) and not os.path.isfile(real):
+            raise UsageError(
+                f"--output {target} is not a regular file. Give the name of a file, to be made or "
+                "replaced."
+            )
+    if _is_in(_real(target), root):
         raise UsageError(
             f"--output {target} is in the dataset's folder, where verify allows no other files. "
             "Choose another place."
@@ -115,8 +148,14 @@ def _target(dataset: Storage, output: str | os.PathLike[str] | None) -> str:
     return target
 
 
-def _real(path: str, far: bool) -> str:
-    return path.rstrip("/") if far else os.path.realpath(path)
+def _real(path: str) -> str:
+    """A path without links; a URL as it is."""
+    return path.rstrip("/") if "://" in path else os.path.realpath(path)
+
+
+def _is_in(path: str, folder: str) -> bool:
+    """Whether a place is a folder, or in it."""
+    return f"{path}/".startswith(f"{folder}/")
 
 
 def _write(target: str, content: bytes) -> None:
@@ -127,11 +166,13 @@ def _write(target: str, content: bytes) -> None:
         storage.write(name, content, over=storage.version(name))
         return
     try:
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        unfinished = f"{target}.{uuid.uuid4().hex}"
+        # A link stays, and what it leads to is replaced.
+        real = os.path.realpath(target)
+        os.makedirs(os.path.dirname(real), exist_ok=True)
+        unfinished = f"{real}.{uuid.uuid4().hex}"
         try:
             Path(unfinished).write_bytes(content)
-            os.replace(unfinished, target)
+            os.replace(unfinished, real)
         finally:
             with suppress(FileNotFoundError):
                 os.remove(unfinished)

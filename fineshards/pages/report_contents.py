@@ -17,7 +17,10 @@ from fineshards.pages.shown_document import ShownTokens, show_tokens
 from fineshards.shards.counts import Dropped
 from fineshards.shards.curated_files import is_statistics
 from fineshards.shards.dataset import Dataset
+from fineshards.shards.generations import Generation
+from fineshards.shards.job import load_redaction
 from fineshards.shards.manifest import Manifest
+from fineshards.shards.recipes import RecipeRecord
 from fineshards.shards.records import ShardRecord
 from fineshards.shards.statistics import OTHER_HOSTS
 
@@ -86,11 +89,20 @@ class StepRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Overwritten:
+    """Documents that were redacted, in this generation or a later one, and their tokens."""
+
+    documents: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Contents:
     """What a report says.
 
     manifest: for the numbers that it has. files, shards: all, or some of many. lengths, document,
-    steps: see there. hosts: None without statistics.
+    steps: see there. hosts: None without statistics. redacted: whether any generation up to the
+    latest redacted documents: then no examples of what was dropped are shown.
     """
 
     manifest: Manifest
@@ -103,11 +115,22 @@ class Contents:
     steps: tuple[StepRow, ...]
     document: ShownTokens | None
     shards: tuple[ShardRecord, ...]
+    overwritten: Overwritten
+    redacted: bool
+
+    @property
+    def eots(self) -> int:
+        """The number of tokens that are EOT: one per document, and all of those redacted."""
+        return self.summary.documents - self.overwritten.documents + self.overwritten.tokens
 
 
-def contents_of(dataset: Dataset) -> Contents:
-    """What a report of a dataset says; raises OutputError if a document table is damaged."""
+def contents_of(dataset: Dataset, generations: Sequence[Generation]) -> Contents:
+    """What a report of a dataset says; raises OutputError if a document table is damaged.
+
+    generations: all, up to the latest, which may have redacted documents of this one.
+    """
     manifest = dataset.manifest
+    redacted = any(generation.redacted for generation in generations)
     return Contents(
         manifest=manifest,
         # Where the dataset lies is no part of it.
@@ -117,9 +140,11 @@ def contents_of(dataset: Dataset) -> Contents:
         labels=_labels(manifest),
         hosts=_hosts(dataset),
         lengths=lengths_of(dataset),
-        steps=_steps(dataset),
+        steps=_steps(dataset, with_examples=not redacted),
         document=show_tokens(dataset),
         shards=_shards(manifest),
+        overwritten=_overwritten(dataset, generations),
+        redacted=redacted,
     )
 
 
@@ -199,7 +224,22 @@ def _hosts(dataset: Dataset) -> Values | None:
     )
 
 
-def _steps(dataset: Dataset) -> tuple[StepRow, ...]:
+def _overwritten(dataset: Dataset, generations: Sequence[Generation]) -> Overwritten:
+    """What was redacted of the documents that a dataset has, from the job records."""
+    manifest = dataset.manifest
+    ends = {split: sums["tokens"] for split, sums in manifest.splits().items()}
+    documents = tokens = 0
+    for number, generation in enumerate(generations, 1):
+        if generation.redacted:
+            found = load_redaction(dataset.storage, number, generation)
+            documents += sum(file < len(manifest.files) for file, _ in found.documents)
+            tokens += sum(
+                max(0, min(end, ends[split]) - begin) for split, begin, end in found.ranges
+            )
+    return Overwritten(documents, tokens)
+
+
+def _steps(dataset: Dataset, with_examples: bool) -> tuple[StepRow, ...]:
     recipe, counts = dataset.manifest.settings.recipe, dataset.manifest.counts()
     if recipe is None:
         return ()
@@ -217,18 +257,17 @@ def _steps(dataset: Dataset) -> tuple[StepRow, ...]:
                 dropped=dropped,
                 reasons=tuple(reasons[:MOST_REASONS]),
                 left_out=len(reasons[MOST_REASONS:]),
-                examples=_examples(dataset, number + 1),
+                examples=_examples(dataset, recipe, number + 1) if with_examples else (),
             )
         )
         found -= dropped
     return tuple(rows)
 
 
-def _examples(dataset: Dataset, step: int) -> tuple[Decision, ...]:
-    """Some decisions of a step; none if documents were redacted, whose texts they may repeat."""
-    if is_redacted(dataset.manifest):
-        return ()
-    shown = show_dropped(dataset, None, step, None, _EXAMPLES).shown
+def _examples(dataset: Dataset, recipe: RecipeRecord, step: int) -> tuple[Decision, ...]:
+    """Some decisions of a step. No code is run that the recipe names, so cuts may be missing."""
+    cuts = not any(each.is_foreign for each in recipe.steps)
+    shown = show_dropped(dataset, None, step, None, _EXAMPLES, cuts).shown
     return tuple(
         replace(
             each,
@@ -237,11 +276,6 @@ def _examples(dataset: Dataset, step: int) -> tuple[Decision, ...]:
         )
         for each in shown
     )
-
-
-def is_redacted(manifest: Manifest) -> bool:
-    """Whether documents were redacted, in any generation."""
-    return any(generation.redacted for generation in manifest.generations)
 
 
 def _without_reason(source: SourceText) -> SourceText:

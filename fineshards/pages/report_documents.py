@@ -7,8 +7,8 @@ from fineshards.pages.charts import Bar, histogram, split_bar
 from fineshards.pages.lengths import SEQUENCE_LENGTHS, Lengths
 from fineshards.pages.markup import Html, joined, tag
 from fineshards.pages.report_contents import Contents
-from fineshards.pages.shown_document import ShownTokens
-from fineshards.pages.tables import Column, facts, number_column, ratio, share, table
+from fineshards.pages.shown_document import LONG_ENOUGH, TRIED, ShownTokens
+from fineshards.pages.tables import Column, facts, number_column, ratio, share, shortened, table
 
 
 def splits(contents: Contents) -> list[Html]:
@@ -43,7 +43,7 @@ def splits(contents: Contents) -> list[Html]:
         table("What each split holds", columns, rows),
         facts(
             [
-                ("Split rule", tag("code", summary.split)),
+                ("Split rule", tag("code", shortened(summary.split))),
                 ("Order", order_of(contents)),
                 ("Text", _text(contents)),
                 ("Rows left out", _left_out(contents)),
@@ -155,9 +155,14 @@ def document_lengths(lengths: Lengths) -> list[Html]:
 def a_document(shown: ShownTokens | None) -> list[Html]:
     """The shown document, token by token."""
     if shown is None:
-        return [tag("p", "None is shown: those that the fingerprint chose have no text.")]
+        none = (
+            f"None is shown: up to {TRIED} that the fingerprint chose have no text, or are damaged."
+        )
+        return [tag("p", none)]
+    first = shown.tokens >= LONG_ENOUGH
+    which = f"the first with {LONG_ENOUGH} tokens or more" if first else "the longest"
     parts = [
-        tag("p", "The fingerprint of the dataset chose this document among all."),
+        tag("p", f"Of up to {TRIED} documents that the fingerprint chooses, this is {which}."),
         facts(
             [
                 ("Document", f"number {shown.number:,} of the dataset"),
@@ -167,9 +172,11 @@ def a_document(shown: ShownTokens | None) -> list[Html]:
                 ),
                 (
                     "Source",
-                    joined([tag("span", shown.file, class_="mono"), f", row {shown.row:,}"]),
+                    joined(
+                        [tag("span", shortened(shown.file), class_="mono"), f", row {shown.row:,}"]
+                    ),
                 ),
-                ("Id", tag("span", shown.id or "none", class_="mono")),
+                ("Id", tag("span", shortened(shown.id or "none"), class_="mono")),
                 ("Tokens", f"{shown.tokens:,}"),
             ]
         ),

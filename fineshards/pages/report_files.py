@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from fineshards.commands.wording import counted
+from fineshards.encoders.compared import COMPARED_SHARE
 from fineshards.pages.markup import Html, tag
 from fineshards.pages.report_contents import MOST_GENERATIONS, Contents
 from fineshards.pages.report_documents import order_of
-from fineshards.pages.tables import Column, facts, number_column, share, size, snippet, table
+from fineshards.pages.tables import (
+    Column,
+    facts,
+    number_column,
+    share,
+    shortened,
+    size,
+    snippet,
+    table,
+)
 from fineshards.publishing.loading_snippets import loading_snippets
 
-# Characters of an origin, which may name thousands of files.
-_ORIGIN = 300
+# Characters of a tokenizer's pattern.
+_PATTERN = 1_000
 
 
 def exactness(contents: Contents) -> list[Html]:
@@ -23,15 +33,28 @@ def exactness(contents: Contents) -> list[Html]:
             "document begins with the EOT. No text was tokenized."
         )
         return [tag("p", text)]
-    how = f"{library} itself encoded every document."
-    if counts.by_reference < counts.documents:
-        how = (
-            f"A faster tokenizer encoded most documents. Those with characters that it may split "
-            f"in another way went to {library} alone, and one document in 1,000, which a hash "
-            "chose, was encoded by both. A difference would have ended the build."
+    said = [f"The tokens are those that {library} gives."]
+    if counts.by_reference == counts.documents:
+        said.append(f"{library} itself encoded every document.")
+    else:
+        fast = f"A faster tokenizer encoded {counts.documents - counts.by_reference:,} documents"
+        if counts.by_reference:
+            fast += (
+                f", and {library} alone the {counts.by_reference:,} with characters that the other "
+                "may split in another way"
+            )
+        chosen = f"{counts.compared:,}" if counts.compared else "none"
+        said.append(
+            f"{fast}. A hash chooses about one in {round(1 / COMPARED_SHARE):,} that both encode: "
+            f"of these {counted(counts.documents, 'document')} it chose {chosen}."
         )
+        if counts.compared:
+            said.append("A difference would have ended the build.")
+    if contents.overwritten.documents:
+        redacted = counted(contents.overwritten.documents, "document")
+        said.append(f"Since then the tokens of {redacted} were overwritten by EOT.")
     return [
-        tag("p", f"The tokens are those that {library} gives. {how}"),
+        tag("p", " ".join(said)),
         facts(
             [
                 (f"By {library} alone", _documents(counts.by_reference, counts.documents)),
@@ -80,7 +103,9 @@ def shards(contents: Contents) -> list[Html]:
     about = (
         f"Each shard is a .npy file of {counted(summary.shard_tokens, 'token')}, {summary.dtype}; "
         "the last one of a split may have fewer. Documents are those that begin in it. The CRC-32C "
-        "of the file is written as Cloud Storage does. The rest is in metadata/manifest.json."
+        "of the file is written as Cloud Storage does. The rest is in the manifest. Sizes and "
+        f"checksums are those of generation {manifest.generation}: a later one may extend the last "
+        "shard of a split, and overwrite redacted documents."
     )
     return [tag("p", about), table(caption, columns, rows, sortable=True)]
 
@@ -134,11 +159,11 @@ def provenance(contents: Contents) -> list[Html]:
     tokenizer, names = settings.tokenizer, settings.columns
     origin = [(name, _origin(value)) for name, value in summary.origin.items()]
     options = [
-        ("Text column", names.text),
-        ("Id column", names.id),
+        ("Text column", shortened(names.text)),
+        ("Id column", shortened(names.id)),
         ("Tokens per shard", f"{settings.shard_tokens:,}"),
         ("Type", settings.dtype),
-        ("Split rule", tag("code", summary.split)),
+        ("Split rule", tag("code", shortened(summary.split))),
         ("Order", order_of(contents)),
         ("Bytes of text per block", f"{settings.block_bytes:,}"),
         ("Statistics", "counted" if settings.statistics else "not counted"),
@@ -165,12 +190,12 @@ def provenance(contents: Contents) -> list[Html]:
         tag("h3", "Tokenizer"),
         facts(
             [
-                ("Name", tokenizer.name),
+                ("Name", shortened(tokenizer.name)),
                 ("Kind", tokenizer.kind),
                 ("Ids", f"{tokenizer.size:,}"),
                 ("EOT", f"{tokenizer.eot}, before each document"),
                 ("File", tag("code", tokenizer.file)),
-                ("Pattern", tag("code", tokenizer.pattern)),
+                ("Pattern", tag("code", shortened(tokenizer.pattern, _PATTERN))),
             ]
         ),
         tag("h3", "Options"),
@@ -182,5 +207,4 @@ def provenance(contents: Contents) -> list[Html]:
 
 
 def _origin(value: str) -> Html:
-    shown = value if len(value) <= _ORIGIN else f"{value[:_ORIGIN]} …"
-    return tag("span", shown, class_="mono")
+    return tag("span", shortened(value), class_="mono")

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from fineshards.commands.verify import Verdict, describe_verdict
 from fineshards.commands.wording import approximately
 from fineshards.pages.markup import Html, asset, joined, page, tag
-from fineshards.pages.report_contents import MOST_GENERATIONS, Contents
+from fineshards.pages.report_contents import Contents
 from fineshards.pages.report_documents import a_document, document_lengths, splits
 from fineshards.pages.report_files import exactness, generations, loading, provenance, shards
 from fineshards.pages.report_recipe import recipe
 from fineshards.pages.report_sources import sources
-from fineshards.pages.tables import facts, ratio, share, size
+from fineshards.pages.tables import facts, ratio, share, shortened, size
+
+# Problems that are listed, and characters of each.
+MOST_PROBLEMS, _PROBLEM = 100, 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,7 @@ def report_page(contents: Contents, verified: Verified | None = None) -> str:
         ),
         tag("footer", tag("p", "Made by fineshards report.")),
     ]
-    title = f"{contents.title} · fineshards report"
+    title = f"{shortened(contents.title)} · fineshards report"
     return page(title, body, asset("page.js"), asset("report.css"))
 
 
@@ -89,7 +92,7 @@ def _masthead(contents: Contents) -> Html:
         ("Shards", _big(summary.shards)),
         ("Text", Html(size(summary.text_bytes))),
         ("Bytes per token", Html(ratio(summary.text_bytes, summary.tokens))),
-        ("EOT share", Html(share(summary.documents, summary.tokens))),
+        ("EOT share", Html(share(contents.eots, summary.tokens))),
     ]
     if summary.imported is not None:
         figures = [each for each in figures if each[0] not in ("Text", "Bytes per token")]
@@ -98,7 +101,7 @@ def _masthead(contents: Contents) -> Html:
         tag(
             "div",
             tag("p", "Dataset report", class_="kicker"),
-            tag("h1", contents.title),
+            tag("h1", shortened(contents.title)),
             tag("p", f"{what}. Fingerprint ", tag("code", summary.fingerprint[:16]), "."),
             facts(figures, "figures"),
         ),
@@ -118,15 +121,19 @@ def _verification(verified: Verified | None) -> list[Html]:
         command = tag("code", "fineshards report FOLDER --verify")
         text = "This report did not verify the dataset: it shows what the manifest says. "
         return [
-            tag("p", tag("span", "not verified", class_="state")),
+            tag("p", tag("span", "not checked", class_="state")),
             tag("p", text, command, " reads every file, and says here what it finds."),
         ]
     verdict = verified.verdict
-    first, *others = describe_verdict(verdict)
-    state, kind = ("verified", "state good") if verdict.ok else ("not verified", "state bad")
-    shown = others[:MOST_GENERATIONS]
-    return [
+    lines = describe_verdict(verdict)
+    state, kind = ("verified", "state good") if verdict.ok else ("problems found", "state bad")
+    parts = [
         tag("p", tag("span", state, class_=kind)),
-        tag("p", f"At {verified.at} (UTC), by fineshards {verified.version}. {first}."),
-        *([tag("ul", *(tag("li", line.strip()) for line in shown))] if shown else []),
+        tag("p", f"At {verified.at} (UTC), by fineshards {verified.version}. {lines[0]}."),
     ]
+    if verdict.problems:
+        shown = [shortened(problem, _PROBLEM) for problem in verdict.problems[:MOST_PROBLEMS]]
+        if left := len(verdict.problems) - len(shown):
+            shown.append(f"and {left:,} more; fineshards verify lists all")
+        parts.append(tag("ul", *(tag("li", line) for line in [*shown, lines[-1]])))
+    return parts

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from fineshards.commands.dropped import Decision, SourceText
 from fineshards.commands.wording import counted
 from fineshards.curation.recipe_text import recipe_text
 from fineshards.pages.charts import share_bar
 from fineshards.pages.markup import Html, joined, tag
-from fineshards.pages.report_contents import Contents, StepRow, is_redacted
-from fineshards.pages.tables import Column, bar_column, number_column, share, table
+from fineshards.pages.report_contents import Contents, StepRow
+from fineshards.pages.tables import Column, bar_column, number_column, share, shortened, table
+from fineshards.shards.recipes import RecipeRecord
 
-# Characters of the texts of examples, and spans that were cut out, that are shown.
-_EXAMPLE, _CUTS = 500, 5
+# Characters of the texts of examples and of the recipe, and spans that were cut out.
+_EXAMPLE, _RECIPE, _CUTS = 500, 20_000, 5
 
 
 def recipe(contents: Contents) -> list[Html]:
@@ -29,7 +32,7 @@ def recipe(contents: Contents) -> list[Html]:
     ]
     rows = [
         (
-            f"{step.number}\u00a0{step.use}",
+            f"{step.number}\u00a0{shortened(step.use)}",
             f"{step.found:,}",
             f"{step.dropped:,}",
             share(step.dropped, step.found),
@@ -44,23 +47,41 @@ def recipe(contents: Contents) -> list[Html]:
         f"({share(kept, found)})."
     )
     parts = [tag("p", about), table("What each step found and dropped", columns, rows)]
-    if is_redacted(contents.manifest):
-        hidden = "No examples are shown: documents were redacted, and an example may repeat one."
-        parts.append(tag("p", hidden, class_="note"))
+    parts += [tag("p", note, class_="note") for note in _notes(contents, record)]
     for step in contents.steps:
         if step.reasons or step.examples:
             parts += _step(step)
-    code = tag("pre", tag("code", recipe_text(record)), tabindex=0)
+    code = tag("pre", tag("code", shortened(recipe_text(record), _RECIPE)), tabindex=0)
     parts.append(tag("details", tag("summary", "The recipe as TOML"), code))
     return parts
 
 
+def _notes(contents: Contents, record: RecipeRecord) -> Iterator[str]:
+    """What to know about the examples."""
+    if contents.redacted:
+        yield "No examples are shown: documents were redacted, and an example may repeat one."
+        return
+    examples = [each for step in contents.steps for each in step.examples]
+    if examples:
+        yield (
+            "Examples are texts of the sources, before any step rewrote them. Keep this page as "
+            "private as the sources."
+        )
+    foreign = [step.use for step in record.steps if step.is_foreign]
+    if foreign and any(each.spans for each in examples):
+        yield (
+            f"What was cut is not shown: that would load {shortened(', '.join(foreign))}, and a "
+            "report runs no code and loads no model that a recipe names. "
+            "fineshards inspect --dropped shows it."
+        )
+
+
 def _step(step: StepRow) -> list[Html]:
-    parts = [tag("h3", f"{step.number} {step.use}")]
+    parts = [tag("h3", f"{step.number} {shortened(step.use)}")]
     if step.reasons:
         rows = [
             (
-                each.reason,
+                shortened(each.reason),
                 f"{each.documents:,}",
                 share(each.documents, step.dropped),
                 f"{each.text_bytes:,}",
@@ -80,9 +101,10 @@ def _step(step: StepRow) -> list[Html]:
 def _example(decision: Decision) -> Html:
     cut = decision.spans
     did = f"Cut {counted(len(cut), 'span')}" if cut else "Dropped"
-    parts = [tag("h4", f"{did}: {decision.reason}"), _source_text(decision.document)]
+    heading = tag("h4", f"{did}: {shortened(decision.reason)}")
+    parts = [heading, _source_text(decision.document)]
     for part in (decision.cut or [])[:_CUTS]:
-        parts.append(tag("p", "Cut out: ", tag("del", _shortened(part), dir="auto")))
+        parts.append(tag("p", "Cut out: ", tag("del", shortened(part, _EXAMPLE), dir="auto")))
     sides = [tag("div", *parts)]
     if decision.witness is not None:
         heading = tag("h4", "The earlier document with the same key")
@@ -91,12 +113,8 @@ def _example(decision: Decision) -> Html:
 
 
 def _source_text(source: SourceText) -> Html:
-    where = tag("p", tag("span", source.file, class_="mono"), f", row {source.row:,}")
+    where = tag("p", tag("span", shortened(source.file), class_="mono"), f", row {source.row:,}")
     if source.text is None:
         gone = "Its text cannot be read here any more; fineshards inspect --dropped says why."
         return joined([where, tag("p", gone, class_="muted")])
-    return joined([where, tag("blockquote", _shortened(source.text), dir="auto")])
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _EXAMPLE else f"{text[:_EXAMPLE]} …"
+    return joined([where, tag("blockquote", shortened(source.text, _EXAMPLE), dir="auto")])

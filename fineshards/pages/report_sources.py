@@ -6,7 +6,15 @@ from fineshards.commands.wording import counted
 from fineshards.pages.charts import share_bar
 from fineshards.pages.markup import Html, tag
 from fineshards.pages.report_contents import Contents, Values
-from fineshards.pages.tables import Column, bar_column, number_column, ratio, share, table
+from fineshards.pages.tables import (
+    Column,
+    bar_column,
+    number_column,
+    ratio,
+    share,
+    shortened,
+    table,
+)
 
 _DOCUMENTS_TOKENS = [
     number_column("Documents"),
@@ -23,12 +31,12 @@ def sources(contents: Contents) -> list[Html]:
     if left_out:
         caption += f"; shown are the {len(contents.files):,} with the most tokens"
     recipe = manifest.settings.recipe is not None
+    has_text = contents.summary.imported is None
     columns = [
         number_column("File"),
         Column("Path", class_="path"),
         *_DOCUMENTS_TOKENS,
-        number_column("Bytes of text"),
-        number_column("Bytes per token"),
+        *([number_column("Bytes of text"), number_column("Bytes per token")] if has_text else []),
         number_column("Without text"),
         number_column("Rejected"),
         *([number_column("Dropped")] if recipe else []),
@@ -36,12 +44,11 @@ def sources(contents: Contents) -> list[Html]:
     rows = [
         (
             f"{file.number:,}",
-            tag("span", file.path, class_="mono"),
+            tag("span", shortened(file.path), class_="mono"),
             f"{file.documents:,}",
             f"{file.tokens:,}",
             share(file.tokens, tokens),
-            f"{file.text_bytes:,}",
-            ratio(file.text_bytes, file.tokens),
+            *([f"{file.text_bytes:,}", ratio(file.text_bytes, file.tokens)] if has_text else []),
             f"{file.nulls:,}",
             f"{file.rejected:,}",
             *([f"{file.dropped:,}"] if recipe else []),
@@ -57,7 +64,7 @@ def sources(contents: Contents) -> list[Html]:
 def _values(values: Values, tokens: int) -> list[Html]:
     rows = [
         (
-            each.value,
+            shortened(each.value),
             f"{each.documents:,}",
             f"{each.tokens:,}",
             share(each.tokens, tokens),

@@ -8,15 +8,15 @@ import numpy as np
 
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import load_reference
-from fineshards.errors import FineshardsError
+from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards.dataset import Dataset, Document
 from fineshards.shards.hash_sample import splitmix64
 
 # Tokens that are shown of the document.
 MOST_TOKENS = 300
 # Documents that are tried, until one is long enough to show something.
-_TRIED = 16
-_LONG_ENOUGH = 32
+TRIED = 16
+LONG_ENOUGH = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class ShownTokens:
 
 
 def show_tokens(dataset: Dataset) -> ShownTokens | None:
-    """A document that the dataset's fingerprint chooses; None if those tried were redacted."""
+    """A document that the dataset's fingerprint chooses; None if none of those tried has text."""
     manifest = dataset.manifest
     document = _chosen(dataset)
     if document is None:
@@ -80,19 +80,25 @@ def show_tokens(dataset: Dataset) -> ShownTokens | None:
 
 
 def _chosen(dataset: Dataset) -> Document | None:
-    """The first long one of some documents, or else the longest of them."""
+    """The first long one of some documents, or else the longest of them.
+
+    Those that cannot be read are left out: a report of a damaged dataset shows what is there.
+    """
     manifest = dataset.manifest
     seed = int(manifest.fingerprint[:16], 16)
-    hashes = splitmix64(np.arange(_TRIED, dtype=np.uint64) ^ np.uint64(seed))
+    hashes = splitmix64(np.arange(TRIED, dtype=np.uint64) ^ np.uint64(seed))
     numbers = (hashes % np.uint64(manifest.totals()["documents"])).tolist()
     longest = None
     for number in numbers:
-        document = dataset.document(number)
+        try:
+            document = dataset.document(number)
+        except OutputError:
+            continue
         if bool(np.all(document.tokens == document.tokens[0])):
             continue  # redacted, or without text
         if longest is None or len(document.tokens) > len(longest.tokens):
             longest = document
-        if len(longest.tokens) >= _LONG_ENOUGH:
+        if len(longest.tokens) >= LONG_ENOUGH:
             break
     return longest
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from fineshards.pages.markup import Html, tag
 
+# Characters that are shown of names, labels, ids and reasons, which may be of any length.
+LONGEST = 250
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -85,6 +88,16 @@ def facts(pairs: Iterable[tuple[str, str]], class_: str = "facts") -> Html:
 def snippet(code: str) -> Html:
     """Code to copy."""
     return tag("div", tag("pre", tag("code", code), tabindex=0), class_="snippet")
+
+
+def shortened(text: str, most: int = LONGEST) -> str:
+    """The beginning of a text that is too long.
+
+    Example:
+        >>> shortened("abc"), shortened("abc", most=2)
+        ('abc', 'ab …')
+    """
+    return text if len(text) <= most else f"{text[:most]} …"
 
 
 def share(part: int, whole: int) -> str:

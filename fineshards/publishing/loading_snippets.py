@@ -18,8 +18,9 @@ def loading_snippets(manifest: Manifest) -> list[tuple[str, str]]:
         length //= 2
     batch = max(1, min(32, (tokens - 1) // length))
     chosen = f'"{split}", ' if split == "test" else ""
-    if manifest.generation > 1:
-        chosen += f"generation={manifest.generation}, "
+    # A later generation makes a shard longer that is not full.
+    part = "" if shard.tokens == manifest.layout.shard_tokens else f"[:{shard.tokens}]"
+    chosen += f"generation={manifest.generation}, "
     opened = f'dataset = TokenDataset(".", {chosen}sequence_length={length})'
     batches = f"BatchLoader(dataset, batch_size={batch}, seed=1"
     return [
@@ -28,7 +29,7 @@ def loading_snippets(manifest: Manifest) -> list[tuple[str, str]]:
             f"""\
 import numpy as np
 
-tokens = np.load("{shard.name}", mmap_mode="r")
+tokens = np.load("{shard.name}", mmap_mode="r"){part}
 print(tokens.dtype, len(tokens))  # {manifest.settings.dtype} {shard.tokens}
 """,
         ),

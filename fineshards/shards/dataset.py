@@ -27,6 +27,7 @@ from fineshards.storage.base import Storage
 _CHUNK_BYTES = 4 << 20
 # Documents of one source are all over a shuffled dataset.
 _SHUFFLED_CHUNK_BYTES = 64 << 10
+_FIX = "Run fineshards verify for all that is damaged, and fineshards repair to fix it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Dataset:
         if len(content) != end - begin:
             raise OutputError(
                 f"{self.storage.path(shard.name)} ends before token {stop}, expected "
-                f"{shard.tokens} tokens. Build the dataset again with --overwrite."
+                f"{shard.tokens} tokens. {_FIX}"
             )
         return np.frombuffer(content, dtype).astype(np.uint32, copy=False)
 
@@ -184,6 +185,5 @@ class Dataset:
             yield
         except (pa.ArrowException, OSError, ValueError) as error:
             raise OutputError(
-                f"{self.storage.path(name)} cannot be read as a document table: {error}. "
-                "Build the dataset again with --overwrite."
+                f"{self.storage.path(name)} cannot be read as a document table: {error}. {_FIX}"
             ) from error

@@ -52,6 +52,13 @@ class StepRecord:
         """Whether documents of the dataset are compared with each other."""
         return self.keyed and self.use != "seen_in"
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the step is other people's code, or loads a model from a file that it names."""
+        if ":" in self.use or self.use == "fasttext":
+            return True
+        return json.loads(self.parameters).get("model") is not None
+
     def to_json(self) -> dict[str, Any]:
         """The record as plain values."""
         return {

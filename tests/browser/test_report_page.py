@@ -36,6 +36,8 @@ def hostile_report(tmp_path_factory: pytest.TempPathFactory) -> str:
     source = write_hostile_input(folder / "in<put>")
     given = ["--input", f"{source}/*.jsonl", "--output", str(folder / "out")]
     given += ["--recipe", f"{source}/recipe.toml", "--statistics"]
+    # A file without a document, so without bytes per token.
+    (source / "none.jsonl").write_text('{"text": "short"}')
     assert main(["build", *given, "--shard_tokens", "500", "--test_shards", "2"]) == 0
     written = fineshards.report(folder / "out", output=folder / "report.html")
     return f"file://{written.output}"
@@ -103,6 +105,42 @@ def test_tables_sort_by_mouse_and_by_keyboard(sample_report: str, opened: Open) 
     names = table.locator("tbody tr th").all_inner_texts()
     assert names == sorted(names)
     assert heading.get_attribute("aria-sort") is None
+
+
+@pytest.mark.parametrize("report", ["sample_report", "hostile_report"])
+def test_every_heading_of_every_sortable_table_sorts(
+    request: pytest.FixtureRequest, opened: Open, report: str
+) -> None:
+    page = opened(request.getfixturevalue(report)).page
+    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    tables = page.locator("table.sortable").all()
+    assert tables
+    without_number = 0
+    for table in tables:
+        for number, heading in enumerate(table.locator("th[scope=col]").all()):
+            if heading.locator("button").count() == 0:
+                continue
+            for order in ("ascending", "descending"):
+                heading.locator("button").click()
+                assert heading.get_attribute("aria-sort") == order
+                texts = table.locator(f"tbody tr > :nth-child({number + 1})").all_inner_texts()
+                if "number" in (heading.get_attribute("class") or ""):
+                    numbers = [
+                        float(text.replace(",", "").removesuffix(" %"))
+                        for text in texts
+                        if text != "–"
+                    ]
+                    assert numbers == sorted(numbers, reverse=order == "descending")
+                    assert texts[len(numbers) :] == ["–"] * (len(texts) - len(numbers))
+                    without_number += len(texts) - len(numbers)
+                else:
+                    # Letters and digits have an order of their own in each language.
+                    assert page.evaluate(
+                        "([texts, sign]) => texts.slice(1).every((text, number) =>"
+                        " sign * text.localeCompare(texts[number], 'en', {numeric: true}) >= 0)",
+                        [texts, 1 if order == "ascending" else -1],
+                    )
+    assert (without_number > 0) is (report == "hostile_report")
 
 
 @pytest.mark.parametrize("place", ["#lengths svg >> nth=0", "#document .tokens"])
