@@ -91,13 +91,14 @@ def test_only_what_the_page_names_depends_on_paths_blocks_and_engine(
 ) -> None:
     for name, flags in (
         ("one", ["--block_bytes=1", "--tokenizer_engine=tiktoken"]),
-        ("two", ["--block_bytes=64MiB"]),
+        # A path of another length, so that the tables' sizes differ too.
+        ("the-second", ["--block_bytes=64MiB"]),
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / small.name).write_bytes(small.read_bytes())
         flags += ["--shard_tokens=3000", "--shuffle_seed=1"]
         assert build(tmp_path / name, tmp_path / f"out-{name}", *flags) == 0
-    one, two = tmp_path / "out-one", tmp_path / "out-two"
+    one, two = tmp_path / "out-one", tmp_path / "out-the-second"
     assert shards_in(one) == shards_in(two)
     tables = sorted(path.name for path in (one / "metadata/documents").iterdir())
     assert len(tables) > 2

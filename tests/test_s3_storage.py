@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from support.faulty_proxy import LOSE_ANSWER
+from support.faulty_proxy import CUT_DOWNLOAD, LOSE_ANSWER
 from support.s3_proxy import S3Proxy
 from support.s3_server import client_variables
 
@@ -129,6 +129,18 @@ def test_a_missing_bucket_is_named(s3: S3Proxy) -> None:
     ):
         with pytest.raises(OutputError, match="there is no bucket nowhere"):
             action()
+
+
+def test_an_answer_that_is_cut_still_says_that_an_object_is_missing(
+    s3: S3Proxy, storage: S3Storage
+) -> None:
+    rule = s3.fail("^GET /(data|nowhere)/", CUT_DOWNLOAD, range(1, 100))
+    assert storage.read_if_there("a") is None
+    with pytest.raises(OutputError, match="there is no such object"):
+        storage.read("a")
+    with pytest.raises(OutputError, match="there is no bucket nowhere"):
+        S3Storage("s3://nowhere/out").read("a")
+    assert rule.hits == 3
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from fineshards.storage.base import Entry, Part
 from fineshards.storage.objects import ObjectStorage
 from fineshards.storage.s3_client import (
     client,
-    code_of,
     condition,
     condition_failed,
     endpoint_of_environment,
@@ -129,7 +128,7 @@ class S3Storage(ObjectStorage[S3Object]):
             except Exception as error:
                 if status_of(error) == 501:
                     retried(lambda: client(self.endpoint).delete_object(**place), seconds)
-                elif status_of(error) != 412 and code_of(error) != "NoSuchKey":
+                elif not condition_failed(error):
                     raise
 
     def key(self, name: str) -> str:

@@ -160,9 +160,17 @@ def condition(over: str | None) -> dict[str, str]:
     return {"IfMatch": f'"{over.split()[0]}"'} if over else {"IfNoneMatch": "*"}
 
 
+def is_missing(error: BaseException) -> bool:
+    """Whether an error says that there is no object, and perhaps no bucket: see check_bucket.
+
+    Of an answer without a body, or whose body was cut on its way, boto knows the status alone.
+    """
+    return code_of(error) in ("NoSuchKey", "404")
+
+
 def condition_failed(error: BaseException) -> bool:
     """Whether a write was refused because of its condition; 404 is the answer of some stores."""
-    return status_of(error) == 412 or code_of(error) == "NoSuchKey"
+    return status_of(error) == 412 or is_missing(error)
 
 
 def check_bucket(bucket: str, endpoint: str | None) -> None:

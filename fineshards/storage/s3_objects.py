@@ -16,6 +16,7 @@ from fineshards.storage.s3_client import (
     client,
     code_of,
     explained,
+    is_missing,
     retried,
     status_of,
 )
@@ -125,7 +126,7 @@ def list_objects(
 def read_object(bucket: str, key: str, endpoint: str | None = None) -> bytes | None:
     """An object's content, compared with its CRC-32C; None if there is no object.
 
-    Raises boto's errors. Takes one request.
+    Raises boto's errors, also for a missing bucket. Takes one request.
     """
 
     def attempt() -> bytes:
@@ -139,8 +140,10 @@ def read_object(bucket: str, key: str, endpoint: str | None = None) -> bytes | N
     try:
         return retried(attempt)
     except Exception as error:
-        if code_of(error) != "NoSuchKey":
+        if not is_missing(error):
             raise
+        if code_of(error) != "NoSuchKey":
+            check_bucket(bucket, endpoint)
         return None
 
 
