@@ -284,8 +284,9 @@ def test_status_verify_and_inspect_take_few_requests(
         (["status", OUTPUT], 2),
         (["inspect", OUTPUT], 1),
         (["inspect", OUTPUT, "--shard=train/0", "--document=0"], 8),
-        # Listings and records; then one request per document table and two per shard.
-        (["verify", OUTPUT], 13 + 3 * shards),
+        # Listings, records, and what publish may have written; then one request per document table
+        # and two per shard.
+        (["verify", OUTPUT], 18 + 3 * shards),
     ):
         cloud.requests.clear()
         assert main(arguments) == 0

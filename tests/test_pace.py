@@ -270,7 +270,7 @@ def test_components_on_object_storage_are_no_workers(source: Path, cloud: Proxy)
     job.checkpoints.write_layout(Layout(TOKENS, 0, TOKENS))
     job.checkpoints.storage.write("checkpoints/unfinished/train_0000.npy.0123.0", b"header")
     found = status("gs://data/out")
-    assert (found.stage, found.writing) == ("discovering", ())
+    assert (found.stage, found.writing) == ("writing", ())
 
 
 def test_a_job_record_that_was_touched_or_copied_is_the_same_job(

@@ -143,7 +143,6 @@ class StatusReader:
                 "fineshards build."
             )
         self._job = job
-        self._record = storage.version(job.record_name)
         self._storage = storage
         self._checkpoints = Checkpoints.of(storage, job)
         self._blocks: dict[int, list[Block]] = {}
@@ -154,6 +153,7 @@ class StatusReader:
         self._ended: dict[str, float | None] = {}
         is_finished = manifest is not None and manifest.generation >= job.generation
         self._finished = manifest if is_finished else None
+        self._record = None if is_finished else storage.version(job.record_name)
         # What the dataset holds already, if this job makes it grow.
         self._before = None if is_finished else manifest
         self._since = time.time() if from_now else 0.0
