@@ -287,7 +287,8 @@ def test_an_unfinished_redaction_is_in_the_way_of_everything_else(
     for arguments, words in (
         (["append", "--input", str(more)], "a redaction of 3 documents of"),
         (["append", "--input", str(more), "--overwrite"], "a redaction of 3 documents of"),
-        (["repair"], "a redaction of"),
+        (["repair"], "and then repair"),
+        (["report", "--output", str(dataset.parent / "report.html")], "and then report"),
         (["verify"], "a redaction of 3 documents is not finished"),
         (["redact", "--documents", "5"], "another change of"),
     ):

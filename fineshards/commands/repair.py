@@ -16,7 +16,7 @@ from fineshards.errors import OutputError
 from fineshards.shards import npy
 from fineshards.shards.assembly import prefix_checksum, table_head
 from fineshards.shards.generations import kept_name
-from fineshards.shards.job import Job
+from fineshards.shards.job import Job, refuse_unfinished_redaction
 from fineshards.shards.layout import table_name
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.manifest_checks import refuse_earlier_version
@@ -83,11 +83,7 @@ def find_damaged(storage: Storage, manifest: Manifest) -> list[str]:
     is not.
     """
     following = Job.load(storage, manifest.generation + 1)
-    if following is not None and following.redaction is not None:
-        raise OutputError(
-            f"a redaction of {storage.root} is not finished. Run it again to finish it, and then "
-            "repair."
-        )
+    refuse_unfinished_redaction(storage, following, "repair")
     with ThreadPoolExecutor(usable_cores()) as pool:
         checked = pool.map(
             lambda file: (file[0], is_whole(storage, *file)), expected_files(manifest)

@@ -17,6 +17,7 @@ from fineshards.errors import OutputError, UsageError
 from fineshards.pages.report_contents import contents_of
 from fineshards.pages.report_page import Verified, report_page
 from fineshards.shards.dataset import Dataset
+from fineshards.shards.job import Job, refuse_unfinished_redaction
 from fineshards.storage.base import Storage, open_storage
 
 
@@ -65,8 +66,8 @@ def report(
         What was written, and what `verify` found.
 
     Raises:
-        OutputError: The dataset is not finished, its manifest or a document table is damaged, there
-            is no such generation, or the file cannot be written.
+        OutputError: The dataset or a redaction of it is not finished, its manifest or a document
+            table is damaged, there is no such generation, or the file cannot be written.
         UsageError: The output is in the dataset's folder, or is there and is not a file.
 
     Example:
@@ -84,6 +85,9 @@ def report(
         verified = Verified(verdict, at, version("fineshards"))
     try:
         latest = Dataset.open(storage)
+        # It could show a text that is to be removed.
+        following = Job.load(storage, latest.manifest.generation + 1)
+        refuse_unfinished_redaction(storage, following, "report")
         dataset = latest if generation is None else Dataset.open(storage, generation)
         contents = contents_of(dataset, latest.manifest.generations)
     except OutputError as error:

@@ -317,6 +317,19 @@ class Job:
             ) from error
 
 
+def refuse_unfinished_redaction(storage: Storage, following: Job | None, then: str) -> None:
+    """Raises OutputError if the job of the next generation redacts documents.
+
+    Until it has finished, files are neither those of one generation nor those of the other. then:
+    what to do after that.
+    """
+    if following is not None and following.redaction is not None:
+        raise OutputError(
+            f"a redaction of {storage.root} is not finished. Run it again to finish it, and then "
+            f"{then}."
+        )
+
+
 def load_redaction(storage: Storage, number: int, generation: Generation) -> Redaction:
     """What a generation redacted, from its job record; raises OutputError if that is damaged."""
     job = Job.load(storage, number)
