@@ -8,8 +8,10 @@ import sys
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,8 +22,10 @@ from support.gcs_server import client_environment, make_bucket
 
 from benchmarks.made_up_dataset import make_dataset, stream
 from fineshards.errors import OutputError, UsageError
+from fineshards.loader import remote
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.dataset import TokenDataset
+from fineshards.loader.far_requests import submit
 from fineshards.loader.far_shards import FarShards
 from fineshards.storage.base import open_storage
 
@@ -130,6 +134,19 @@ def test_shuffle_shards_fetches_every_chunk_about_once(fetched: Counter[tuple[in
     assert sum(fetched.values()) < 1.5 * len(fetched)
 
 
+@pytest.fixture
+def submitted(monkeypatch: pytest.MonkeyPatch) -> list[Future[Any]]:
+    """All requests for bytes of shards."""
+    requests = []
+
+    def recorded(action: Callable[[], Any]) -> Future[Any]:
+        requests.append(submit(action))
+        return requests[-1]
+
+    monkeypatch.setattr(remote, "submit", recorded)
+    return requests
+
+
 def test_threads_share_one_fetch_of_a_chunk(fetched: Counter[tuple[int, int]]) -> None:
     dataset = TokenDataset(f"{ADDRESS}-uint32", sequence_length=10)
     threads = [threading.Thread(target=dataset.gather, args=(np.arange(90),)) for _ in range(8)]
@@ -141,7 +158,7 @@ def test_threads_share_one_fetch_of_a_chunk(fetched: Counter[tuple[int, int]]) -
 
 
 def test_a_missing_or_damaged_shard_is_named_and_read_again_after_a_repair(
-    server: str,
+    server: str, submitted: list[Future[Any]]
 ) -> None:
     root = "gs://data/harmed"
     storage = open_storage(root)
@@ -155,6 +172,8 @@ def test_a_missing_or_damaged_shard_is_named_and_read_again_after_a_repair(
         (b"x" + content[1:], "is not a .npy file"),
         (b"", "has 0 bytes"),
     ]:
+        # A read that fails leaves requests in flight, which would see the shard change.
+        wait(submitted)
         storage.delete(name)
         if harm is not None:
             storage.write(name, harm)
@@ -163,6 +182,7 @@ def test_a_missing_or_damaged_shard_is_named_and_read_again_after_a_repair(
                 dataset.gather(np.array(numbers))
             assert said in str(caught.value)
         assert np.array_equal(dataset[45], stream(4500, 4601))
+    wait(submitted)
     storage.delete(name)
     storage.write(name, content)
     assert np.array_equal(dataset[25], stream(2500, 2601))
