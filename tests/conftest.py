@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import signal
 import subprocess
 import sys
@@ -51,6 +52,26 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("input") / "a.parquet"
     pq.write_table(pq.read_table(SAMPLE).slice(0, 40), path, row_group_size=5)
     return path
+
+
+@pytest.fixture(scope="session")
+def unpublished(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset to publish; no test may change it."""
+    from support.described import build_help
+
+    return build_help(sample, tmp_path_factory.mktemp("built"))
+
+
+@pytest.fixture
+def published(unpublished: Path, tmp_path: Path) -> Path:
+    """A copy of it that is published."""
+    from support.described import SAID
+
+    import fineshards
+
+    folder = shutil.copytree(unpublished, tmp_path / "out")
+    assert fineshards.publish(folder, **SAID).missing == []
+    return folder
 
 
 @pytest.fixture

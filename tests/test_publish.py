@@ -23,16 +23,17 @@ from huggingface_hub import DatasetCard
 from in_toto_attestation.predicates.provenance.v1 import provenance_pb2
 from in_toto_attestation.v1 import statement_pb2
 from in_toto_attestation.v1.statement import Statement
+from support.described import NAMES, SAID, check_sums, described, problems
+from support.oracle import files_in
 
 import fineshards
-from fineshards.errors import OutputError, UsageError
+from fineshards.errors import OutputError
 from fineshards.pipeline.cli import main
-from fineshards.publishing import facts, licenses
+from fineshards.publishing import facts
 from fineshards.publishing.names import CARD_NAME, CROISSANT_NAME, PROVENANCE_NAME, SUMS_NAME
 from fineshards.shards.generations import Generation
 from fineshards.shards.manifest import Manifest
 from fineshards.storage.base import open_storage
-from fineshards.storage.checksums import crc32c
 
 # Of the libraries that read what is published.
 pytestmark = [
@@ -40,76 +41,31 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The inplace keyword"),
 ]
 PAGE = (ROOT / "docs/publishing.md").read_text()
-NAMES = {CARD_NAME, CROISSANT_NAME, PROVENANCE_NAME, SUMS_NAME}
-SAID = {
-    "name": "Debian's help",
-    "description": 'Help pages.\n\nIn *twenty* languages: a "quote", a # and a | too.',
-    "license": "cc-by-sa-4.0",
-    "creator": "person:Ada Lovelace",
-    "url": "https://example.org/help",
-    "date_published": "2026-11-30",
-    "citation": "@misc{help,\n  title = {Help}\n}",
-}
-
-
-@pytest.fixture(scope="module")
-def built(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset of 150 documents in two splits and some shards."""
-    folder = tmp_path_factory.mktemp("built")
-    pq.write_table(pq.read_table(sample).slice(0, 150), folder / "help.parquet")
-    flags = ["--shard_tokens=20k", "--test_fraction=0.1", "--split_key=id"]
-    assert main(["build", f"--input={folder}/help.parquet", f"--output={folder}/out", *flags]) == 0
-    return folder / "out"
 
 
 @pytest.fixture
-def dataset(built: Path, tmp_path: Path) -> Path:
+def dataset(unpublished: Path, tmp_path: Path) -> Path:
     """A copy of it."""
-    return shutil.copytree(built, tmp_path / "out")
-
-
-@pytest.fixture
-def published(dataset: Path) -> Path:
-    """A copy that is published."""
-    assert fineshards.publish(dataset, **SAID).missing == []
-    return dataset
-
-
-def problems(folder: Path, **options: object) -> list[str]:
-    return fineshards.verify(folder, **options).problems
-
-
-def bytes_of(folder: Path) -> dict[str, bytes]:
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
-
-
-def described(folder: Path) -> dict[str, bytes]:
-    return {name: (folder / name).read_bytes() for name in NAMES}
+    return shutil.copytree(unpublished, tmp_path / "out")
 
 
 def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def check_sums(folder: Path) -> int:
-    command = ["sha256sum", "--check", "--strict", "--quiet", SUMS_NAME]
-    return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode
-
-
-def test_it_writes_four_files_and_changes_no_other(built: Path, published: Path) -> None:
-    found = bytes_of(published)
-    new = found.keys() - bytes_of(built).keys()
+def test_it_writes_four_files_and_changes_no_other(unpublished: Path, published: Path) -> None:
+    found = files_in(published)
+    new = found.keys() - files_in(unpublished).keys()
     assert new == NAMES
-    assert {name: found[name] for name in found.keys() - new} == bytes_of(built)
+    assert {name: found[name] for name in found.keys() - new} == files_in(unpublished)
     assert [path.name for path in published.iterdir() if path.name == "checkpoints"] == []
     assert problems(published) == problems(published, sha256=True) == []
 
 
-def test_sha256sum_checks_every_file_of_the_dataset(built: Path, published: Path) -> None:
+def test_sha256sum_checks_every_file_of_the_dataset(unpublished: Path, published: Path) -> None:
     assert check_sums(published) == 0
     listed = [line.split("  ")[1] for line in (published / SUMS_NAME).read_text().splitlines()]
-    assert listed == sorted(bytes_of(built))
+    assert listed == sorted(files_in(unpublished))
     shard = published / "train/train_0000.npy"
     content = bytearray(shard.read_bytes())
     content[-1] ^= 1
@@ -240,19 +196,19 @@ def test_the_code_of_the_card_of_a_small_dataset_runs(
     assert 1 < names["batch"].shape[1] <= len(names["tokens"]) < 1024
 
 
-def test_the_provenance_is_an_in_toto_statement(built: Path, published: Path) -> None:
+def test_the_provenance_is_an_in_toto_statement(unpublished: Path, published: Path) -> None:
     content = (published / PROVENANCE_NAME).read_text()
     statement = json_format.Parse(content, statement_pb2.Statement())
     Statement.copy_from_pb(statement).validate()
     subjects = {each.name: each.digest["sha256"] for each in statement.subject}
-    assert subjects == {name: sha256(built / name) for name in bytes_of(built)}
+    assert subjects == {name: sha256(unpublished / name) for name in files_in(unpublished)}
     found = json_format.ParseDict(json.loads(content)["predicate"], provenance_pb2.Provenance())
-    settings = json.loads((built / "metadata/manifest.json").read_text())["settings"]
+    settings = json.loads((unpublished / "metadata/manifest.json").read_text())["settings"]
     parameters = json_format.MessageToDict(found.build_definition.external_parameters)
     assert parameters["settings"]["shard_tokens"] == settings["shard_tokens"] == 20_000
     *_, source, tokenizer = found.build_definition.resolved_dependencies
-    assert source.uri == (built.parent / "help.parquet").as_uri()
-    assert tokenizer.digest["sha256"] == sha256(built / "metadata/vocabulary.tiktoken")
+    assert source.uri == (unpublished.parent / "help.parquet").as_uri()
+    assert tokenizer.digest["sha256"] == sha256(unpublished / "metadata/vocabulary.tiktoken")
     assert found.run_details.builder.version["numpy"] == np.__version__
 
 
@@ -271,15 +227,17 @@ def test_the_page_names_all_files_with_names_of_local_folders(
     patterns = re.findall(r"`(metadata/[^`]+)`", listed)
     named = {path for pattern in patterns for path in out.glob(pattern)}
     assert all(list(out.glob(pattern)) for pattern in patterns)
-    found = {out / name for name, content in bytes_of(out).items() if b"secret-folder" in content}
+    found = {out / name for name, content in files_in(out).items() if b"secret-folder" in content}
     assert found == named
 
 
-def test_the_same_call_writes_the_same_bytes(published: Path, tmp_path: Path, built: Path) -> None:
+def test_the_same_call_writes_the_same_bytes(
+    published: Path, tmp_path: Path, unpublished: Path
+) -> None:
     first = described(published)
     fineshards.publish(published)
     assert described(published) == first
-    elsewhere = shutil.copytree(built, tmp_path / "another/place")
+    elsewhere = shutil.copytree(unpublished, tmp_path / "another/place")
     fineshards.publish(elsewhere, **SAID)
     assert described(elsewhere) == first
 
@@ -341,12 +299,12 @@ def test_a_card_of_someones_own_is_left_alone(dataset: Path) -> None:
 
 
 def test_overwrite_deletes_what_is_published_but_no_ones_own_lines(
-    published: Path, built: Path
+    published: Path, unpublished: Path
 ) -> None:
-    build = ["build", f"--input={built.parent}/help.parquet", f"--output={published}"]
+    build = ["build", f"--input={unpublished.parent}/help.parquet", f"--output={published}"]
     (published / "metadata/provenance.json.sig").touch()
     assert main([*build, "--test_shards=0", "--shuffle_seed=3", "--overwrite"]) == 0
-    assert bytes_of(published).keys().isdisjoint(NAMES)
+    assert files_in(published).keys().isdisjoint(NAMES)
     fineshards.publish(published)
     dataset = mlcroissant.Dataset(published / CROISSANT_NAME)
     hashes = {record["documents/text_hash"] for record in dataset.records("documents")}
@@ -376,54 +334,6 @@ def test_overwrite_deletes_what_is_published_but_no_ones_own_lines(
     assert card.read_text().endswith("Mine.\n")
 
 
-@pytest.mark.parametrize("name", [CROISSANT_NAME, PROVENANCE_NAME, SUMS_NAME])
-def test_verify_finds_published_files_that_are_missing_or_changed(
-    published: Path, name: str
-) -> None:
-    path = published / name
-    content = path.read_bytes()
-    other = content.replace(b"https://example", b"nowhere"), content.replace(b"a", b"b", 1)
-    for changed in (content + b"\n", *other, b"", b"\xff[", b"[]"):
-        path.write_bytes(changed)
-        found = problems(published)
-        assert (found != []) == (changed != content)
-        assert all(CROISSANT_NAME in each or name in each for each in found)
-    path.unlink()
-    (problem,) = problems(published)
-    assert problem.startswith(f"{name} is missing")
-    fineshards.publish(published, **SAID)
-    assert path.read_bytes() == content
-
-
-def test_what_another_version_published_is_checked_by_its_sums(
-    published: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    now = described(published)
-    croissant = (published / CROISSANT_NAME).read_text()
-    label = f"fineshards publish {fineshards.__version__}"
-    assert label in croissant
-    other = croissant.replace(label, "fineshards publish 0.0.1").replace("The splits.", "Splits.")
-    (published / CROISSANT_NAME).write_text(other)
-    card, provenance = published / CARD_NAME, published / PROVENANCE_NAME
-    card.write_text(card.read_text().replace("## Limits", "## Bounds"))
-    provenance.write_text(provenance.read_text().replace("build:v1", "build:v0"))
-    assert main(["verify", str(published), "--sha256"]) == 0
-    (line,) = capsys.readouterr().out.splitlines()
-    assert line.endswith(
-        "; published by fineshards 0.0.1: of the published files only SHA256SUMS was checked"
-    )
-    (published / SUMS_NAME).write_bytes(
-        re.sub(
-            rb"\w{64}  train/train_0001.npy", b"0" * 64 + b"  train/train_0001.npy", now[SUMS_NAME]
-        )
-    )
-    (problem,) = problems(published, sha256=True)
-    assert problem.startswith("train/train_0001.npy has SHA-256 ")
-    fineshards.publish(published)
-    assert described(published) == now
-    assert fineshards.verify(published).published_by == ""
-
-
 def test_what_a_killed_process_has_left_is_deleted(published: Path) -> None:
     left = published / "checkpoints/unfinished/README.md.0123456789abcdef"
     for command in (["publish", str(published)], ["repair", str(published)]):
@@ -449,48 +359,6 @@ def test_a_folder_in_the_place_of_a_published_file_is_named(dataset: Path) -> No
     sentence = f"{dataset / CARD_NAME} is a folder, not a file. Move it away, and publish again."
     with pytest.raises(OutputError, match=re.escape(sentence)):
         fineshards.publish(dataset)
-
-
-def test_tools_files_and_signatures_are_accepted(published: Path) -> None:
-    (published / ".gitattributes").write_text("*.npy filter=lfs\n")
-    (published / ".cache/huggingface").mkdir(parents=True)
-    (published / "metadata/provenance.json.sig").write_text("signed")
-    assert problems(published) == []
-    (published / "SHA256SUM").write_text("")
-    (problem,) = problems(published)
-    assert problem.startswith("SHA256SUM does not belong")
-
-
-def forged(content: bytes, header: int, limit: int) -> bytes:
-    """Other tokens with the same CRC-32C: flips the lowest bit of some, as linear algebra says."""
-    tokens = np.frombuffer(content, "<u4", offset=header).copy()
-    # An EOT must stay one, and no other token may become one.
-    places = np.flatnonzero(tokens < limit)[:33]
-    chosen: dict[int, tuple[int, int]] = {}
-    plain = crc32c(content)
-    for number, place in enumerate(places.tolist()):
-        flipped = tokens.copy()
-        flipped[place] ^= 1
-        difference, used = crc32c(content[:header] + flipped.tobytes()) ^ plain, 1 << number
-        while difference and difference.bit_length() in chosen:
-            other, with_others = chosen[difference.bit_length()]
-            difference, used = difference ^ other, used ^ with_others
-        if not difference:
-            tokens[[p for n, p in enumerate(places) if used >> n & 1]] ^= 1
-            return content[:header] + tokens.tobytes()
-        chosen[difference.bit_length()] = difference, used
-    raise AssertionError("33 differences of 32 bits are dependent")
-
-
-def test_sha256_finds_what_no_crc_can(published: Path) -> None:
-    shard = published / "train/train_0000.npy"
-    content = shard.read_bytes()
-    shard.write_bytes(forged(content, 128, 100_000))
-    assert shard.read_bytes() != content
-    assert problems(published) == []
-    (problem,) = problems(published, sha256=True)
-    assert problem.startswith("train/train_0000.npy has SHA-256 ")
-    assert check_sums(published) == 1
 
 
 def test_a_damaged_dataset_is_not_published(dataset: Path) -> None:
@@ -544,13 +412,6 @@ def test_only_a_finished_dataset_is_published(dataset: Path, tmp_path: Path) -> 
         fineshards.publish(dataset)
 
 
-def test_sha256_needs_sums(dataset: Path) -> None:
-    with pytest.raises(UsageError, match="Write it with fineshards publish"):
-        fineshards.verify(dataset, sha256=True)
-    with pytest.raises(UsageError, match="latest generation"):
-        fineshards.verify(dataset, sha256=True, generation=1)
-
-
 def test_the_page_runs_as_written(
     dataset: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -580,53 +441,10 @@ def test_the_page_runs_as_written(
     assert names["documents"].num_rows == sum(rows)
 
 
-@pytest.mark.growing
-def test_a_dataset_that_has_changed_is_published_again(
-    published: Path, tmp_path: Path, sample: Path, built: Path
-) -> None:
-    more = tmp_path / "more.parquet"
-    pq.write_table(pq.read_table(sample).slice(150, 30), more)
-    versions, before = ["1.0.0"], described(published)
-    fineshards.append(published, input=more)
-    for change in (None, ["redact", str(published), "--documents", "3"]):
-        if change is not None:
-            assert main(change) == 0
-        (problem,) = problems(published)
-        assert problem.startswith(f"{SUMS_NAME} is of another state of the dataset")
-        assert problem.endswith("Run fineshards publish again.")
-        assert problems(published, generation=1) == []
-        assert fineshards.publish(published).missing == []
-        assert problems(published, sha256=True) == []
-        assert check_sums(published) == 0
-        content = json.loads((published / CROISSANT_NAME).read_text())
-        assert content["name"] == SAID["name"]
-        versions.append(content["version"])
-    assert versions == ["1.0.0", "1.1.0", "2.0.0"]
-    card = (published / CARD_NAME).read_text()
-    assert "the same sources, settings, versions and redactions give" in card
-    # As an interrupted call leaves them, which writes them in this order.
-    now, order = described(published), (CARD_NAME, SUMS_NAME, PROVENANCE_NAME, CROISSANT_NAME)
-    for done in range(len(order)):
-        for name in order[done:]:
-            (published / name).write_bytes(before[name])
-        assert problems(published) != []
-        fineshards.publish(published)
-        assert described(published) == now
-        for name in order[done:]:
-            (published / name).unlink()
-        assert problems(published) == [] if done == 0 else problems(published) != []
-        fineshards.publish(published, **SAID)
-        assert described(published) == now
-    lost = published / "train/train_0001.npy"
-    lost.unlink()
-    assert main(["repair", str(published)]) == 0
-    assert problems(published, sha256=True) == []
-
-
 @pytest.mark.cloud
-def test_stores_hold_what_a_disk_holds(either, published: Path, built: Path) -> None:
+def test_stores_hold_what_a_disk_holds(either, published: Path, unpublished: Path) -> None:
     storage = open_storage(f"{either.scheme}://data/out")
-    for name, content in bytes_of(built).items():
+    for name, content in files_in(unpublished).items():
         storage.write(name, content)
     for _ in range(2):
         fineshards.publish(storage.root, **SAID)
@@ -635,27 +453,8 @@ def test_stores_hold_what_a_disk_holds(either, published: Path, built: Path) -> 
     assert fineshards.verify(storage.root, sha256=True).problems == []
 
 
-def test_every_license_of_the_hub_is_found_by_its_spdx_identifier() -> None:
-    known = {name: name for name in licenses._HUB} | licenses._HUB_FAMILIES
-    for spdx, name in known.items():
-        assert licenses.hub_fields(licenses.license_url(spdx)) == {"license": name}
-
-
-def test_or_later_is_written_as_spdx_does_now() -> None:
-    assert licenses.license_url("gpl-2.0+") == "https://spdx.org/licenses/GPL-2.0-or-later"
-
-
-def test_other_licenses_are_named_with_a_link() -> None:
-    url = licenses.license_url("CC-BY-ND-3.0")
-    assert licenses.hub_fields(url) == {
-        "license": "other",
-        "license_name": "CC-BY-ND-3.0",
-        "license_link": "https://spdx.org/licenses/CC-BY-ND-3.0",
-    }
-
-
-def test_a_dataset_of_the_hub_is_named_with_its_commit(built: Path) -> None:
-    manifest = Manifest.load_finished(open_storage(str(built)))
+def test_a_dataset_of_the_hub_is_named_with_its_commit(unpublished: Path) -> None:
+    manifest = Manifest.load_finished(open_storage(str(unpublished)))
     names = ("dataset", "config", "split", "commit")
     origin = dict(zip(names, ("Owner/web", "10BT", "train", "c0ffee"), strict=True))
     later = {f"{name} of generation 2": value for name, value in origin.items()}

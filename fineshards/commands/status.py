@@ -232,6 +232,15 @@ class StatusReader:
             return self._ended["shuffling"]
         return max(done, default=None)
 
+    def _stage(self, all_known: bool, is_judging: bool, all_tokenized: bool) -> str:
+        if self._layout is not None:
+            return "writing"
+        if is_judging:
+            return "judging"
+        if all_tokenized and self._job.settings.shuffle is not None:
+            return "shuffling"
+        return "tokenizing" if all_known else "discovering"
+
     def _status(
         self,
         done: dict[tuple[int, int], tuple[int, float]],
@@ -254,14 +263,9 @@ class StatusReader:
             expected = tokens * bytes_total // text_bytes
             shards_total = max(1, self._expected_layout(expected).windows)
             estimated = True
+        all_tokenized = all_known and 0 < len(done) == len(sizes)
+        stage = self._stage(all_known, judged is not None, all_tokenized)
         shuffles = self._job.settings.shuffle is not None
-        stage = "tokenizing" if all_known else "discovering"
-        if self._layout is not None:
-            stage = "writing"
-        elif judged is not None:
-            stage = "judging"
-        elif shuffles and done and len(done) == len(sizes) and all_known:
-            stage = "shuffling"
         buckets = self._checkpoints.finished_blocks("buckets") if stage == "shuffling" else {}
         # Buckets of another size may be left from an earlier run.
         shuffled = min(tokens, sum(count for count, _ in buckets.values()))

@@ -83,7 +83,7 @@ class S3Proxy(Proxy):
         return [upload["Key"] for upload in found]
 
     def clear(self, bucket: str) -> None:
-        """Makes a bucket anew. Seaweed deletes one with its content, in a fifth of a second."""
+        """Makes an empty bucket. Seaweed deletes one with its content, in a fifth of a second."""
         with suppress(self.boto.exceptions.NoSuchBucket):
             self.boto.delete_bucket(Bucket=bucket)
         self.boto.create_bucket(Bucket=bucket)

@@ -1,0 +1,47 @@
+"""A dataset to publish, what is said of it, and what is then found beside it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+import fineshards
+from fineshards.pipeline.cli import main
+from fineshards.publishing.names import CARD_NAME, CROISSANT_NAME, PROVENANCE_NAME, SUMS_NAME
+
+NAMES = {CARD_NAME, CROISSANT_NAME, PROVENANCE_NAME, SUMS_NAME}
+SAID = {
+    "name": "Debian's help",
+    "description": 'Help pages.\n\nIn *twenty* languages: a "quote", a # and a | too.',
+    "license": "cc-by-sa-4.0",
+    "creator": "person:Ada Lovelace",
+    "url": "https://example.org/help",
+    "date_published": "2026-11-30",
+    "citation": "@misc{help,\n  title = {Help}\n}",
+}
+
+
+def build_help(sample: Path, folder: Path) -> Path:
+    """Builds a dataset of 150 documents in two splits and some shards."""
+    pq.write_table(pq.read_table(sample).slice(0, 150), folder / "help.parquet")
+    flags = ["--shard_tokens=20k", "--test_fraction=0.1", "--split_key=id"]
+    assert main(["build", f"--input={folder}/help.parquet", f"--output={folder}/out", *flags]) == 0
+    return folder / "out"
+
+
+def problems(folder: Path, **options: object) -> list[str]:
+    """What verify finds."""
+    return fineshards.verify(folder, **options).problems
+
+
+def described(folder: Path) -> dict[str, bytes]:
+    """The published files."""
+    return {name: (folder / name).read_bytes() for name in NAMES}
+
+
+def check_sums(folder: Path) -> int:
+    """The exit code of sha256sum."""
+    command = ["sha256sum", "--check", "--strict", "--quiet", SUMS_NAME]
+    return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode
