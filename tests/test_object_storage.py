@@ -13,9 +13,17 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from conftest import ROOT
 from support.damage import checksum
-from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, LeaveOut, Proxy
+from support.faulty_proxy import (
+    CUT_DOWNLOAD,
+    CUT_UPLOAD,
+    LOSE_ANSWER,
+    LeaveOut,
+    LeaveOutZeros,
+    Proxy,
+)
 
 from fineshards.errors import OutputError
+from fineshards.sources.finding import find_files
 from fineshards.storage.base import Storage, open_storage
 from fineshards.storage.range_reader import RangeReader
 
@@ -25,6 +33,7 @@ pytestmark = pytest.mark.cloud
 SIZES = {"small": 100_000, "large": 9 << 20}
 NAME = "train/train_0000.npy"
 OBJECT = f"out/{NAME}"
+EMPTY, FULL = "train/a.jsonl", "train/b.jsonl"
 
 
 @pytest.fixture
@@ -135,7 +144,7 @@ def test_other_requests_are_retried(
 def test_retries_end_with_an_error_that_names_the_object(
     cloud: Proxy, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"{cloud.client}._RETRY_SECONDS", 2.0)
+    monkeypatch.setattr("fineshards.storage.retries.RETRY_SECONDS", 2.0)
     cloud.fail(cloud.upload, 503, range(1, 100))
     with pytest.raises(
         OutputError, match=rf"^{cloud.scheme}://data/{OBJECT} cannot be written: .*503.*again"
@@ -262,6 +271,23 @@ def test_an_answer_that_leaves_out_what_was_written_is_asked_for(
     cloud.fail("^(POST|PUT) /upload", LeaveOut(("size",)), range(1, 100))
     storage.write(NAME, content_of(size))
     assert storage.size(NAME) == SIZES[size]
+
+
+@on_gs
+def test_an_empty_object_may_be_without_a_size(cloud: Proxy, storage: Storage) -> None:
+    """As on Google's storage-testbench, whose JSON has no zeros, in each answer."""
+    cloud.fail("^(GET|POST|PUT) ", LeaveOutZeros(), range(1, 100))
+    storage.write(EMPTY, b"")
+    storage.write(EMPTY, b"")
+    storage.write(FULL, b"full")
+    assert storage.size(EMPTY) == 0
+    with storage.open(EMPTY) as opened:
+        assert opened.read() == b""
+    assert {entry.name: entry.size for entry in storage.entries("train")} == {EMPTY: 0, FULL: 4}
+    found = find_files([f"{storage.root}/train/*"])
+    assert sorted(file.size for file in found) == [0, 4]
+    storage.delete(EMPTY)
+    assert storage.size(EMPTY) is None
 
 
 @on_gs

@@ -14,7 +14,8 @@ from support.faulty_proxy import CUT_DOWNLOAD, LOSE_ANSWER
 from support.s3_proxy import S3Proxy
 from support.s3_server import client_variables
 
-from fineshards.errors import OutputError, UsageError
+from fineshards.errors import InputError, OutputError, UsageError
+from fineshards.sources.finding import find_files
 from fineshards.storage.base import Part, open_storage
 from fineshards.storage.s3 import S3Storage
 
@@ -144,26 +145,32 @@ def test_an_answer_that_is_cut_still_says_that_an_object_is_missing(
 
 
 @pytest.mark.parametrize(
-    ("code", "message"),
+    ("status", "code", "message"),
     [
         (
+            403,
             "AccessDenied",
             r"no permission \(403\). Ask for the permissions of docs/s3.md on s3://da",
         ),
-        ("InvalidAccessKeyId", "the store refuses the credentials: .* Check or renew them"),
+        (403, "InvalidAccessKeyId", "the store refuses the credentials: .* Check or renew them"),
+        (400, "ExpiredToken", r"the store refuses the credentials: .*\(400 ExpiredToken\)\. Check"),
     ],
 )
 def test_a_refusal_is_reported_at_once(
-    s3: S3Proxy, storage: S3Storage, code: str, message: str
+    s3: S3Proxy, storage: S3Storage, status: int, code: str, message: str
 ) -> None:
-    s3.codes = {403: code}
-    s3.fail("", 403, range(1, 100))
+    """Also where the answer to HEAD has no body that could say why."""
+    s3.codes = {status: code}
+    s3.fail("", status, range(1, 100))
     for action in (
+        lambda: storage.size("a"),
+        lambda: find_files(["s3://data/in/a.parquet"]),
+        lambda: find_files(["s3://data/in/*.parquet"]),
         lambda: storage.write("a", b"1"),
         lambda: storage.read("a"),
         lambda: list(storage.entries("")),
     ):
-        with pytest.raises(OutputError, match=message):
+        with pytest.raises((OutputError, InputError), match=message):
             action()
 
 

@@ -510,3 +510,42 @@ def test_a_url_that_lost_a_slash_or_has_no_bucket_is_refused(scheme: str) -> Non
         open_storage(str(Path(f"{scheme}://bucket/folder")))
     with pytest.raises(UsageError, match=f"has no bucket name. Give {scheme}://bucket/folder"):
         open_storage(f"{scheme}://")
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "/etc/hostname", "a/../../x", "a//x", ".", "./x", "x\0", "\ud800", "x" * 10**7]
+)
+@pytest.mark.parametrize("root", ["out", "gs://bucket/out", "s3://bucket/out"])
+def test_no_name_leads_out_of_the_folder(root: str, name: str, tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path / root) if root == "out" else root)
+    for use in (
+        storage.size,
+        storage.open,
+        storage.read,
+        storage.delete,
+        storage.version,
+        storage.open_ranges,
+        lambda name: storage.write(name, b"x"),
+        lambda name: storage.claim(name, b"x"),
+        lambda name: storage.read_range(name, 0, 1),
+    ):
+        with pytest.raises(OutputError, match="which is not a file of this folder") as error:
+            use(name)
+        assert len(str(error.value)) < 1000
+    assert [path.name for path in tmp_path.rglob("x*")] == []
+
+
+def test_a_clean_up_that_fails_does_not_hide_why(tmp_path: Path) -> None:
+    """Nothing can unlink what has become a folder, or rename it to a file."""
+    storage = open_storage(str(tmp_path))
+    storage.write("a/b", b"before")
+
+    def replace_it() -> None:
+        with storage.create("a/b"):
+            (unfinished,) = (tmp_path / TEMPORARY).iterdir()
+            unfinished.unlink()
+            unfinished.mkdir()
+
+    with pytest.raises(OutputError, match="a/b cannot be written"):
+        replace_it()
+    assert storage.read("a/b") == b"before"

@@ -1,14 +1,101 @@
-"""No room for temporary files is one sentence; other errors stay what they are."""
+"""Scratch folders never outlive the next command; no room for them is one sentence."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
+from support.process_tree import start, wait_until
 
 from fineshards.errors import OutputError
-from fineshards.storage.temporary import temporary_room
+from fineshards.storage.temporary import remove_abandoned, scratch_folder, temporary_room
+
+HOLDER = """
+import sys
+from pathlib import Path
+from fineshards.storage.temporary import scratch_folder
+with scratch_folder(sys.argv[1]) as folder:
+    (Path(folder) / "deep").mkdir()
+    (Path(folder) / "deep/text").write_text("some text")
+    print(folder, flush=True)
+    sys.stdin.read()
+"""
+
+
+def hold(place: Path) -> tuple[subprocess.Popen[str], Path]:
+    """A process that holds a scratch folder until it is killed, and the folder."""
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, place],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdout is not None
+    return holder, Path(holder.stdout.readline().strip())
+
+
+def test_a_scratch_folder_is_removed_once_its_process_is_killed(tmp_path: Path) -> None:
+    (holder, folder), (other, abandoned) = hold(tmp_path), hold(tmp_path)
+    other.kill()
+    other.communicate()
+    assert (abandoned / "deep/text").exists()
+    with scratch_folder(str(tmp_path)) as own:
+        assert not abandoned.exists()
+        assert (folder / "deep/text").exists()
+        remove_abandoned(str(tmp_path))
+        assert Path(own).is_dir()
+    assert sorted(path.stem for path in tmp_path.iterdir()) == [folder.name, folder.name]
+    holder.kill()
+    holder.communicate()
+    remove_abandoned(str(tmp_path))
+    assert not any(tmp_path.iterdir())
+
+
+def test_what_only_looks_like_a_scratch_folder_stays(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    place = tmp_path / "place"
+    place.mkdir()
+    os.mkfifo(place / ".fineshards-1.lock")
+    (place / ".fineshards-2.lock").symlink_to(precious)
+    (place / ".fineshards-3").symlink_to(precious)
+    (place / ".fineshards-3.lock").touch()
+    (place / ".fineshards-4").mkdir()
+    names = {path.name for path in place.iterdir()}
+    remove_abandoned(str(place))
+    assert {path.name for path in place.iterdir()} == names
+    assert precious.is_dir()
+
+
+def test_a_scratch_folder_that_another_command_removes_is_one_sentence(tmp_path: Path) -> None:
+    def lose_it() -> None:
+        with scratch_folder(str(tmp_path / "a")) as folder:
+            os.rename(tmp_path / "a", tmp_path / "b")
+            (Path(folder) / "text").write_text("some text")
+
+    with pytest.raises(OutputError, match="was removed by another command"):
+        lose_it()
+
+
+def test_an_estimate_that_is_killed_leaves_nothing_after_the_next_command(tmp_path: Path) -> None:
+    place, source = tmp_path / "temporary", tmp_path / "a.jsonl"
+    place.mkdir()
+    source.write_text('{"text": "a secret of some words"}\n' * 200_000)
+    environment = os.environ | {"TMPDIR": str(place), "XDG_CACHE_HOME": str(tmp_path)}
+    job = start("estimate", f"--input={source}", env=environment)
+    wait_until(lambda: [*place.glob(".fineshards-*/metadata/job.json")], job)
+    job.kill()
+    job.communicate()
+    assert [*place.iterdir()]
+    next_one = start("status", tmp_path / "nothing", env=environment)
+    next_one.communicate()
+    assert not [*place.iterdir()]
 
 
 def test_a_full_disk_is_named_with_what_to_do() -> None:

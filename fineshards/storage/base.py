@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
+from fineshards.credentials import refuse_secrets
 from fineshards.errors import OutputError, UsageError, with_escaped_bytes
 from fineshards.extras import require
 
@@ -81,9 +82,25 @@ class Storage(ABC):
     def make_folders(self, folders: tuple[str, ...]) -> None:
         """Creates folders that readers expect to exist; existing ones are kept."""
 
+    def scratch_folder(self) -> str | None:
+        """The path of a folder for scratch files, on a disk; None elsewhere."""
+        return None
+
     @abstractmethod
     def size(self, name: str) -> int | None:
         """Size in bytes, or None if there is no such file."""
+
+    def matches(self, name: str, size: int, checksum: str) -> bool:
+        """Whether a file has a size and a CRC-32C, in base64.
+
+        On a disk the file is read. A store says the checksum of an object.
+        """
+        from fineshards.storage.checksums import checksum_to_base64, file_checksum  # late: `write`
+
+        if self.size(name) != size:
+            return False
+        with self.open(name, _READ_AHEAD) as opened:
+            return checksum_to_base64(file_checksum(opened)) == checksum
 
     @abstractmethod
     def version(self, name: str) -> str | None:
@@ -276,6 +293,8 @@ def open_storage(root: str, s3_endpoint: str | None = None) -> Storage:
     """
     if (shown := with_escaped_bytes(root)) != root:
         raise UsageError(f"{shown}: the name of the folder is not valid UTF-8. Rename it.")
+    refuse_secrets(root)
+    refuse_secrets(s3_endpoint or "", "--s3_endpoint")
     scheme, separator, _ = root.partition("://")
     if root.startswith(("gs:", "s3:")) and not separator:
         raise UsageError(

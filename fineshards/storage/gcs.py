@@ -21,6 +21,7 @@ from fineshards.storage.gcs_objects import (
     explained,
     retry,
     transfer,
+    with_size,
 )
 from fineshards.storage.gcs_ranges import ObjectRanges
 from fineshards.storage.objects import ObjectStorage
@@ -52,7 +53,7 @@ class GcsStorage(ObjectStorage["Blob"]):
     def entries(self, folder: str) -> Iterator[Entry]:
         """See Storage."""
         with explained("listed", self.path(folder)):
-            for blob in self._list(f"{folder}/" if folder else ""):
+            for blob in map(with_size, self._list(f"{folder}/" if folder else "")):
                 if not blob.name.endswith("/"):
                     yield Entry(self.name_of(blob), blob.size, blob.updated.timestamp())
 
@@ -75,7 +76,7 @@ class GcsStorage(ObjectStorage["Blob"]):
         """See Storage. Takes one request."""
 
         def attempt() -> bytes:
-            blob = bucket_of(self.root).blob(self._prefix + name)
+            blob = bucket_of(self.root).blob(self.key(name))
             content: bytes = blob.download_as_bytes(
                 start=start, end=stop - 1, raw_download=True, retry=None
             )
@@ -89,7 +90,7 @@ class GcsStorage(ObjectStorage["Blob"]):
         from google.api_core.exceptions import NotFound
 
         def attempt() -> bytes:
-            blob = bucket_of(self.root).blob(self._prefix + name)
+            blob = bucket_of(self.root).blob(self.key(name))
             content: bytes = blob.download_as_bytes(raw_download=True, retry=None)
             return content
 
@@ -127,7 +128,7 @@ class GcsStorage(ObjectStorage["Blob"]):
 
         Raises OutputError if the server does not say them.
         """
-        if not _is_described(blob):
+        if not _is_described(with_size(blob)):
             name = self.name_of(blob)
             found = self._look_up(name)
             if found is None or not _is_described(found):
@@ -152,7 +153,7 @@ class GcsStorage(ObjectStorage["Blob"]):
         """
         from google.api_core.exceptions import NotFound, PreconditionFailed
 
-        blob = bucket_of(self.root).blob(self._prefix + name)
+        blob = bucket_of(self.root).blob(self.key(name))
         # The type that uploads get; without it the server would copy a source's type.
         blob.content_type = "application/octet-stream"
         try:
@@ -190,7 +191,7 @@ class GcsStorage(ObjectStorage["Blob"]):
         from google.api_core.exceptions import PreconditionFailed
 
         def attempt() -> Blob:
-            blob = bucket_of(self.root).blob(self._prefix + name)
+            blob = bucket_of(self.root).blob(self.key(name))
             blob.upload_from_file(
                 content,
                 rewind=True,
@@ -211,14 +212,14 @@ class GcsStorage(ObjectStorage["Blob"]):
         from google.api_core.exceptions import NotFound
 
         with explained("read", self.path(name)):
-            blob = bucket_of(self.root).blob(self._prefix + name)
+            blob = bucket_of(self.root).blob(self.key(name))
             try:
                 blob.reload(retry=retry())
             except NotFound as error:
                 if bucket_is_missing(error):
                     raise
                 return None
-        return blob
+        return with_size(blob)
 
     def _list(self, prefix: str) -> Iterator[Blob]:
         yield from bucket_of(self.root).list_blobs(prefix=self._prefix + prefix, retry=retry())

@@ -18,11 +18,11 @@ import stat
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from fineshards.errors import OutputError
 from fineshards.storage.base import TEMPORARY, Entry, Storage, always
+from fineshards.storage.names import below
 
 # Unwritten bytes at which the disk starts to write.
 _WRITE_BEHIND_BYTES = 16 << 20
@@ -40,10 +40,15 @@ class LocalStorage(Storage):
 
     def path(self, name: str) -> str:
         """See Storage."""
-        return os.path.join(self.root, name)
+        return os.path.join(self.root, below(name, self.root))
 
     def make_folders(self, folders: tuple[str, ...]) -> None:
         """Does nothing: `create` makes a file's folders."""
+
+    def scratch_folder(self) -> str:
+        """See Storage."""
+        self._refuse_linked_folder(f"{TEMPORARY}/x", "written")
+        return self.path(TEMPORARY)
 
     def size(self, name: str) -> int | None:
         """See Storage."""
@@ -74,7 +79,8 @@ class LocalStorage(Storage):
 
         def refuse(error: OSError) -> None:
             if not isinstance(error, FileNotFoundError | NotADirectoryError):
-                raise self._error("read", os.path.relpath(error.filename, self.root), error)
+                place = os.path.relpath(error.filename, self.root)
+                raise self._error("read", "" if place == "." else place, error)
 
         for parent, folders, files in os.walk(self.path(folder), onerror=refuse):
             place = os.path.relpath(parent, self.root).replace(os.sep, "/")
@@ -164,8 +170,9 @@ class LocalStorage(Storage):
         Turns OSError into OutputError.
         """
         temporary = None
+        self._refuse_linked_folder(name, "written")
         try:
-            os.makedirs(self.path(TEMPORARY), exist_ok=True)
+            os.makedirs(self.scratch_folder(), exist_ok=True)
             os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
             temporary = self.path(f"{TEMPORARY}/{os.path.basename(name)}.{uuid.uuid4().hex}")
             yield temporary
@@ -173,7 +180,9 @@ class LocalStorage(Storage):
             raise self._error("written", name, error) from error
         finally:
             if temporary:
-                Path(temporary).unlink(missing_ok=True)
+                # What stays of an unfinished file is never taken for one.
+                with suppress(OSError):
+                    os.unlink(temporary)
 
     def link(self, name: str, target: str) -> None:
         """See Storage. The link is relative to where it is."""
@@ -197,8 +206,9 @@ class LocalStorage(Storage):
             )
 
     def delete(self, name: str, check: Callable[[], object] = always) -> None:
-        """See Storage."""
+        """See Storage. A link is deleted, and never what it leads to."""
         check()
+        self._refuse_linked_folder(name, "deleted")
         try:
             os.unlink(self.path(name))
         except (FileNotFoundError, NotADirectoryError):
@@ -209,6 +219,7 @@ class LocalStorage(Storage):
     def delete_folder(self, name: str, check: Callable[[], object] = always) -> None:
         """See Storage. The check is called once."""
         check()
+        self._refuse_linked_folder(name, "deleted")
 
         def ignore_missing(_function: object, _path: str, info: Any) -> None:
             if not isinstance(info[1], FileNotFoundError | NotADirectoryError):
@@ -218,6 +229,16 @@ class LocalStorage(Storage):
             shutil.rmtree(self.path(name), onerror=ignore_missing)
         except OSError as error:
             raise self._error("deleted", name, error) from error
+
+    def _refuse_linked_folder(self, name: str, action: str) -> None:
+        """Raises OutputError for a name whose folder is a link that leads out of this one."""
+        folder = os.path.realpath(os.path.dirname(self.path(name)))
+        root = os.path.realpath(self.root)
+        if os.path.commonpath([folder, root]) != root:
+            raise OutputError(
+                f"{self.path(name)} is not {action}, because a link leads to {folder}, out of "
+                f"{self.root}. Remove the link, or put a folder in its place, then run again."
+            )
 
     def _kind(self, name: str) -> str | None:
         """What has this name, if it is not a file; None for a file, and if there is nothing."""

@@ -24,6 +24,7 @@ from fineshards.storage.checksums import (
     checksum_to_base64,
     file_checksum,
 )
+from fineshards.storage.names import below
 from fineshards.storage.temporary import temporary_room
 
 # A file being written is kept in memory up to this size, then on the worker's disk, so that its
@@ -75,12 +76,22 @@ class ObjectStorage(Storage, Generic[Found]):
 
     def path(self, name: str) -> str:
         """See Storage."""
-        return f"{self.root}/{name}"
+        return f"{self.root}/{below(name, self.root)}"
+
+    def key(self, name: str) -> str:
+        """The full name of an object."""
+        return self._prefix + below(name, self.root)
 
     def size(self, name: str) -> int | None:
         """See Storage."""
         found = self.find(name)
         return None if found is None else found.size
+
+    def matches(self, name: str, size: int, checksum: str) -> bool:
+        """See Storage. A checksum that the store does not say is taken for right."""
+        found = self.find(name)
+        known = found is not None and found.crc32c is not None
+        return found is not None and found.size == size and (found.crc32c == checksum or not known)
 
     def open(self, name: str, read_ahead: int = 1 << 16) -> BinaryIO:
         """See Storage."""

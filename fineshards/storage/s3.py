@@ -131,10 +131,6 @@ class S3Storage(ObjectStorage[S3Object]):
                 elif not condition_failed(error):
                     raise
 
-    def key(self, name: str) -> str:
-        """The key of a file."""
-        return self._prefix + name
-
     @property
     def bucket(self) -> str:
         """The name of the bucket."""

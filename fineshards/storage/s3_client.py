@@ -6,26 +6,20 @@ needs it.
 
 from __future__ import annotations
 
-import logging
 import os
-import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from fineshards.credentials import refuse_secrets
 from fineshards.errors import FineshardsError, OutputError, UsageError
+from fineshards.storage import retries
 
 SCHEME = "s3://"
 
-# How long a request is retried, with waits that grow from about one second to a minute.
-_RETRY_SECONDS = 300.0
-# Retries that last longer than this are logged.
-_SILENT_SECONDS = 10.0
 # Of one process; further threads wait for one.
 _CONNECTIONS = 64
-_TRANSIENT_STATUS = {408, 429, 500, 502, 503, 504}
 # Transient errors with other status codes. BadDigest: the content was damaged on its way.
 # https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
 _TRANSIENT_CODES = {
@@ -35,7 +29,6 @@ REFUSED_CREDENTIALS = {
     *("ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"),
 }
 
-_log = logging.getLogger("fineshards")
 _Result = TypeVar("_Result")
 
 
@@ -50,6 +43,7 @@ class _Clients:
 
     def make(self, endpoint: str | None) -> Any:
         """A new client; the caller holds the lock."""
+        refuse_secrets(endpoint or "", "AWS_ENDPOINT_URL")
         import boto3
         from botocore.config import Config
 
@@ -115,21 +109,12 @@ def retried(action: Callable[[], _Result], seconds: float | None = None) -> _Res
 
     seconds: for how long; None for the default.
     """
-    most = _RETRY_SECONDS if seconds is None else seconds
-    began, wait, warned = time.monotonic(), 1.0, False
-    while True:
-        try:
-            return action()
-        except Exception as error:
-            passed = time.monotonic() - began
-            if not _is_transient(error) or passed > most:
-                raise
-            if not warned and passed > _SILENT_SECONDS:
-                warned = True
-                _log.warning("S3: %s; retrying", reason(error))
-        # Not of the generator that a user may have seeded.
-        time.sleep(random.SystemRandom().uniform(0, wait))
-        wait = min(2 * wait, 60.0)
+    return retries.retried(
+        action,
+        lambda error: 0.0 if _is_transient(error) else None,
+        lambda error: f"S3: {reason(error)}",
+        seconds,
+    )
 
 
 def _is_transient(error: BaseException) -> bool:
@@ -137,7 +122,7 @@ def _is_transient(error: BaseException) -> bool:
     from botocore import exceptions as boto
 
     if isinstance(error, boto.ClientError):
-        return status_of(error) in _TRANSIENT_STATUS or code_of(error) in _TRANSIENT_CODES
+        return status_of(error) in retries.TRANSIENT_STATUS or code_of(error) in _TRANSIENT_CODES
     broken = (boto.ConnectionError, boto.HTTPClientError, boto.IncompleteReadError)
     return isinstance(error, (*broken, urllib3.exceptions.HTTPError, ConnectionError))
 
@@ -177,8 +162,13 @@ def check_bucket(bucket: str, endpoint: str | None) -> None:
     """Raises boto's error if there is no such bucket; the answer to HEAD does not say that."""
     known = (endpoint or endpoint_of_environment(), bucket)
     if known not in _clients.known_buckets:
-        retried(lambda: client(endpoint).list_objects_v2(Bucket=bucket, MaxKeys=1))
+        ask_bucket(bucket, endpoint)
         _clients.known_buckets.add(known)
+
+
+def ask_bucket(bucket: str, endpoint: str | None) -> None:
+    """Lists one object, and so raises boto's error with the reason that HEAD does not tell."""
+    retried(lambda: client(endpoint).list_objects_v2(Bucket=bucket, MaxKeys=1))
 
 
 @contextmanager

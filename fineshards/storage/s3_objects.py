@@ -12,6 +12,7 @@ from fineshards.storage.checksums import checksum_to_base64, crc32c
 from fineshards.storage.range_reader import RangeReader
 from fineshards.storage.s3_client import (
     SCHEME,
+    ask_bucket,
     check_bucket,
     client,
     code_of,
@@ -55,13 +56,16 @@ class S3Object:
 def find_object(bucket: str, key: str, endpoint: str | None = None) -> S3Object | None:
     """An object's state, or None if there is none. Raises boto's errors, also for a missing bucket.
 
-    Takes one request, and a second one if there is no object and the bucket was not seen yet.
+    Takes one request, and a second one if it is refused, or there is no object and the bucket was
+    not seen yet.
     """
     try:
         found = retried(
             lambda: client(endpoint).head_object(Bucket=bucket, Key=key, ChecksumMode="ENABLED")
         )
     except Exception as error:
+        if status_of(error) in (400, 401, 403):
+            ask_bucket(bucket, endpoint)
         if status_of(error) != 404:
             raise
         check_bucket(bucket, endpoint)

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 from fineshards.errors import OutputError
 from fineshards.storage.base import TEMPORARY
 from fineshards.storage.checksums import checksum_to_base64, crc32c
-from fineshards.storage.s3_client import client, code_of, explained, reason, retried, status_of
+from fineshards.storage.s3_client import (
+    REFUSED_CREDENTIALS,
+    client,
+    code_of,
+    explained,
+    reason,
+    retried,
+    status_of,
+)
 
 if TYPE_CHECKING:
     from fineshards.storage.s3 import S3Storage
@@ -85,7 +93,8 @@ def _probe(storage: S3Storage, kind: str) -> Iterator[dict[str, Any] | None]:
         try:
             yield place
         except Exception as error:
-            if status_of(error) in (400, 501) and code_of(error) != "NoSuchBucket":
+            about_us = code_of(error) in {"NoSuchBucket", *REFUSED_CREDENTIALS}
+            if status_of(error) in (400, 501) and not about_us:
                 raise _refusal(storage, f"it refuses them: {reason(error)}") from error
             raise
         finally:

@@ -1,40 +1,126 @@
-"""Temporary files, and what to say if there is no room for them."""
+"""Temporary files: a folder for them, and what to say if there is no room for them."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import shutil
+import stat
 import tempfile
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from fineshards.errors import OutputError
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+# A dot, because input may be read from the same folder.
+_PREFIX, _LOCK = ".fineshards-", ".lock"
 
 
 @contextmanager
-def temporary_room() -> Iterator[None]:
-    """Turns the lack of a folder for temporary files, or of space in it, into OutputError."""
+def temporary_room(place: str | None = None) -> Iterator[None]:
+    """Turns the lack of a folder for temporary files, or of space in it, into OutputError.
+
+    place: the folder; that of the system by default.
+    """
+    advice = "Free some space there."
+    if place is None:
+        place, advice = _place(), "Free some space there, or set TMPDIR to another folder."
     try:
-        tempfile.gettempdir()
+        yield
+    except OSError as error:
+        # Files with a name are the caller's own.
+        name = error.filename
+        if error.errno not in _NO_ROOM or (
+            name and (isinstance(name, int) or not os.fsdecode(name).startswith(place))
+        ):
+            raise
+        raise OutputError(
+            f"a temporary file cannot be written in {place}: {error.strerror}. {advice}"
+        ) from error
+
+
+@contextmanager
+def scratch_folder(place: str | None = None) -> Iterator[str]:
+    """A folder for scratch files, which is removed at the end. As `temporary_room`.
+
+    place: where to make it; the system's folder for temporary files by default. A process that is
+    killed leaves its folder, which the next one removes, or the next command
+    (`remove_abandoned`): beside it is a file that is locked as long as its process lives.
+    """
+    with temporary_room(place):
+        place = _place() if place is None else place
+        os.makedirs(place, exist_ok=True)
+        remove_abandoned(place)
+        folder, lock = _claim(place)
+        try:
+            os.mkdir(folder, 0o700)
+            yield folder
+        except Exception as error:
+            if os.path.exists(folder + _LOCK):
+                raise
+            raise OutputError(
+                f"{folder} was removed by another command while it was in use. Run this again "
+                "when that one has ended."
+            ) from error
+        finally:
+            _remove(folder)
+            os.close(lock)
+
+
+def remove_abandoned(place: str | None = None) -> None:
+    """Removes the scratch folders of processes that have ended, as far as that is possible."""
+    with suppress(OSError, OutputError):
+        place = _place() if place is None else place
+        for name in os.listdir(place):
+            if name.startswith(_PREFIX) and name.endswith(_LOCK):
+                with suppress(OSError):
+                    _remove_if_abandoned(os.path.join(place, name))
+
+
+def _place() -> str:
+    """The system's folder for temporary files; raises OutputError if there is none."""
+    try:
+        return tempfile.gettempdir()
     except FileNotFoundError as error:
         raise OutputError(
             "there is no folder with space for temporary files. Free some space, or set TMPDIR to "
             "a folder that has some."
         ) from error
+
+
+def _claim(place: str) -> tuple[str, int]:
+    """The name of a new folder, and a descriptor of its locked file."""
+    while True:
+        folder = os.path.join(place, f"{_PREFIX}{uuid.uuid4().hex}")
+        lock = os.open(folder + _LOCK, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        with suppress(OSError):  # a file system without locks; then no one removes the folder
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        # Another process may have found the file before it was locked.
+        if os.path.exists(folder + _LOCK):
+            return folder, lock
+        os.close(lock)
+
+
+def _remove_if_abandoned(path: str) -> None:
+    """Removes a scratch folder and its file, if they are this user's and no one holds the lock."""
+    found = os.lstat(path)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
+        return
+    lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     try:
-        yield
-    except OSError as error:
-        # Files with a name are the caller's own.
-        named = error.filename and not _is_temporary(os.fspath(error.filename))
-        if error.errno not in _NO_ROOM or named:
-            raise
-        raise OutputError(
-            f"a temporary file cannot be written in {tempfile.gettempdir()}: {error.strerror}. "
-            "Free some space there, or set TMPDIR to another folder."
-        ) from error
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _remove(path.removesuffix(_LOCK))
+    finally:
+        os.close(lock)
 
 
-def _is_temporary(path: str | bytes | int) -> bool:
-    return not isinstance(path, int) and os.fsdecode(path).startswith(tempfile.gettempdir())
+def _remove(folder: str) -> None:
+    """Removes a scratch folder, and then the file beside it."""
+    # A worker that is about to be killed may still write.
+    shutil.rmtree(folder, ignore_errors=True)
+    if not os.path.lexists(folder):
+        with suppress(OSError):
+            os.unlink(folder + _LOCK)

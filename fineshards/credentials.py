@@ -1,0 +1,49 @@
+"""Passwords and tokens in URLs: refused where a URL is given, and masked where one is shown.
+
+Whatever names a place is recorded in datasets and shown in messages, so no secret may be in it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from fineshards.errors import UsageError
+
+_SECRETS = (
+    # A user and a password: what follows the colon is not a port, nor a repository on GitHub.
+    re.compile(r"((?<!github)://)[^\s/?#:@\[\]]*:(?!\d{0,5}(?:[/?#\s'\"]|$))\S{0,999}(?=@)"),
+    # A user alone, where the store has none: it is a token.
+    re.compile(r"((?:https?|s3|gs)://)[^\s/?#@]{1,999}(?=@)", re.IGNORECASE),
+    re.compile(
+        r"([?&](?:password|passwd|pwd|(?:\w+_)?secret|api[_-]?key|(?:\w+_)?token)=)[^\s&#'\"]+",
+        re.IGNORECASE,
+    ),
+)
+_URL = re.compile(r"[a-z][a-z0-9+.-]*:(//|:)", re.IGNORECASE)
+
+
+def masked(text: str) -> str:
+    """A text without the passwords and tokens of the URLs in it.
+
+    Example:
+        >>> masked("https://me:secret@host.example:9000/x?a=1&token=abc cannot be read")
+        'https://…@host.example:9000/x?a=1&token=… cannot be read'
+    """
+    for secret in _SECRETS:
+        text = secret.sub(r"\1…", text)
+    return text
+
+
+def refuse_secrets(place: str, flag: str = "") -> str:
+    """A path or URL as it is; raises UsageError for a URL with a password or token in it.
+
+    flag: what gave it, for the message.
+    """
+    shown = masked(place) if _URL.match(place) else place
+    if shown != place:
+        raise UsageError(
+            f"{flag and f'{flag} '}{shown}: a user or password in a URL, or a token, would be "
+            "written into records and messages. Leave it out: credentials come from the "
+            "environment, ~/.netrc or the files of the store's own tools."
+        )
+    return place

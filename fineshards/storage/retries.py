@@ -1,0 +1,52 @@
+"""Requests that are made again until a failure has passed, with waits that grow and differ."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+# How long a request is retried. Outages of a minute or two happen, and a worker that gives up costs
+# more than one that waits.
+RETRY_SECONDS = 300.0
+# The wait before the second attempt is at most that long; each further one may be twice as long.
+FIRST_WAIT = 1.0
+_LONGEST_WAIT = 60.0
+# Retries that last longer than this are logged.
+SILENT_SECONDS = 10.0
+# Status codes of failures that may pass: RFC 9110 and 6585.
+TRANSIENT_STATUS = frozenset((408, 425, 429, 500, 502, 503, 504))
+
+_log = logging.getLogger("fineshards")
+_Result = TypeVar("_Result")
+
+
+def retried(
+    action: Callable[[], _Result],
+    pause: Callable[[Exception], float | None],
+    failure: Callable[[Exception], str],
+    seconds: float | None = None,
+) -> _Result:
+    """Runs an action that can be repeated, again after each error that may pass.
+
+    pause: how long to wait at least after an error, in seconds; None for an error that stays.
+    failure: what the log says of an error, once. seconds: for how long; None for the default.
+    """
+    limit = RETRY_SECONDS if seconds is None else seconds
+    began, wait, warned = time.monotonic(), FIRST_WAIT, False
+    while True:
+        try:
+            return action()
+        except Exception as error:
+            least = pause(error)
+            passed = time.monotonic() - began
+            if least is None or passed + least > limit:
+                raise
+            if not warned and max(passed, least) > SILENT_SECONDS:
+                warned = True
+                _log.warning("%s; retrying", failure(error))
+        # Not of the generator that a user may have seeded.
+        time.sleep(least + random.SystemRandom().uniform(0, wait))
+        wait = min(2 * wait, _LONGEST_WAIT)
