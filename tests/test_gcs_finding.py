@@ -29,7 +29,7 @@ LINES = b'{"text": "a"}\n'
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries end after a tenth of a second, not after minutes."""
-    monkeypatch.setattr("fineshards.storage.gcs_objects._RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("fineshards.storage.retries.RETRY_SECONDS", 0.1)
 
 
 ALWAYS = range(1, 1 << 30)
@@ -177,7 +177,7 @@ def test_missing_credentials_are_one_sentence(tmp_path: Path) -> None:
 
 def test_an_unreachable_server_is_one_sentence(tmp_path: Path) -> None:
     program = (
-        "import sys, fineshards.storage.gcs_objects as objects; objects._RETRY_SECONDS = 0.1; "
+        "import sys, fineshards.storage.retries as retries; retries.RETRY_SECONDS = 0.1; "
         "from fineshards.pipeline.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", program, "build", "--input=gs://data-1/*.parquet"]

@@ -190,11 +190,12 @@ def change(stored: Stored, name: str, how: str) -> None:
 def error_pattern(stored: Stored, name: str, how: str, before: int) -> str:
     """A regular expression for the error about a changed object."""
     what = "was deleted" if how == "delete" else "changed"
-    now = "" if how == "delete" else f"generation:{stored.generation(name)} of"
-    return (
-        rf"gs://{stored.name}/{re.escape(name)} {what} since the job was launched: it was "
-        rf"generation:{before} of .*{now}.*--overwrite"
-    )
+    generation = "" if how == "delete" else stored.generation(name)
+    now = "" if how == "delete" else rf", now \d+ bytes and generation:{generation}"
+    had = rf"had \d+ bytes and generation:{before}{now}"
+    advice = "(Put .*--overwrite|Run a build again: it compares the content)"
+    url = f"gs://{stored.name}/{re.escape(name)}"
+    return rf"{url} {what} since the job was launched: it {had}\. {advice}"
 
 
 @pytest.mark.parametrize("how", ["replace", "delete"])
@@ -386,9 +387,9 @@ def test_verify_names_changed_sources(
     assert main(["verify", str(output), "--sample=100", "--json"]) == 1
     changed, deleted = json.loads(capsys.readouterr().out)["problems"]
     assert re.match(
-        r"gs://\S+/in/1\.parquet changed since .*generation:\d+ .*generation:\d+", changed
+        r"gs://\S+/in/1\.parquet has changed since .*: it has 7 bytes, expected [\d,]+\.", changed
     )
-    assert re.match(r"gs://\S+/in/3\.jsonl was deleted since", deleted)
+    assert re.match(r"gs://\S+/in/3\.jsonl is not there\.", deleted)
 
 
 def test_a_small_input_in_a_bucket_is_estimated_exactly(in_process: Run, source: str) -> None:

@@ -14,7 +14,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.fresh_interpreter import run_program
-from support.hub_client import ROOT, fineshards, read_column, read_digest, resolve, run
+from support.hub_client import (
+    ROOT,
+    find,
+    fineshards,
+    read_column,
+    read_digest,
+    read_texts,
+    resolve,
+    run,
+)
 from support.hub_server import HubServer, Repository
 from support.oracle import oracle, shards_in
 
@@ -77,6 +86,7 @@ def describe(url: str, path: Path, index: int) -> dict[str, object]:
         "extraction": None,
         "stop_row": None,
         "companions": [],
+        "recorded": None,
     }
 
 
@@ -196,6 +206,32 @@ def test_one_column_of_one_row_group_is_read_by_ranges(
     assert all(commit in path for path in hub.paths("GET", "/resolve/"))
 
 
+def test_an_outage_that_the_library_gives_up_on_is_survived(hub: HubServer, tmp_path: Path) -> None:
+    """The library makes six attempts, in half a minute. The hub fails longer, then comes back."""
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/a.jsonl").write_bytes(b'{"text": "a"}\n' * 1000)
+    hub.push("acme/text", tmp_path / "text")
+    (files,) = run(hub.url, tmp_path, find("hf://datasets/acme/text/a.jsonl"))
+    hub.outage = 20
+    (texts,) = run(hub.url, tmp_path, read_texts(files[0]), HURRY="100")
+    assert hub.outage == 0
+    assert texts == ["a"] * 1000
+
+
+def test_an_outage_that_stays_is_not_called_damage(hub: HubServer, tmp_path: Path) -> None:
+    texts = tmp_path / "text"
+    texts.mkdir()
+    (texts / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a"}\n' * 1000))
+    pq.write_table(pa.table({"text": ["a"] * 1000}), texts / "a.parquet")
+    hub.push("acme/text", texts)
+    (files,) = run(hub.url, tmp_path, find("hf://datasets/acme/text/*"))
+    hub.outage = 10_000
+    steps = [read_texts(file) for file in files]
+    for answer in run(hub.url, tmp_path, *steps, HURRY="100", PATIENCE="1"):
+        assert answer["error"] == "InputError"
+        assert f"{hub.url} answered 503. Try again later." in answer["message"]
+
+
 def test_compressed_lines_are_read_ahead_in_few_requests(hub: HubServer, tmp_path: Path) -> None:
     path = tmp_path / "lines" / "part [1] é.jsonl.gz"
     path.parent.mkdir()
@@ -308,9 +344,9 @@ def test_an_unreachable_hub_is_named(tmp_path: Path) -> None:
         assert "HF_HUB_OFFLINE is set" in answer["message"]
         file = {"index": 0, "path": f"hf://datasets/a/b@{'0' * 40}/c.parquet", "size": 9}
         file |= {"identity": "etag:0", "format": "parquet", "compression": "none"}
-        (answer,) = run(url, tmp_path, read_digest(file))
+        (answer,) = run(url, tmp_path, read_digest(file), PATIENCE="0.1")
         assert answer["error"] == "InputError"
-        assert "c.parquet cannot be opened" in answer["message"]
+        assert f"c.parquet: {url} cannot be reached" in answer["message"]
 
 
 def test_datasets_without_readable_files_are_explained(

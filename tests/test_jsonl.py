@@ -18,6 +18,7 @@ from support.source_files import COLUMNS, blocks_of, describe, read_all
 
 from fineshards.errors import InputError
 from fineshards.shards.job import Columns
+from fineshards.sources import compression
 from fineshards.sources.reading import read_block
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS
 
@@ -154,13 +155,16 @@ def test_only_line_feeds_end_a_line(tmp_path: Path, separator: str) -> None:
         (b'{"text":"\xff"}', "is not valid JSON"),
         (b'{"text":"a"', "is not valid JSON"),
         (b'{"text":"a"} {"text":"b"}', "is not valid JSON"),
-        (b'{"text":NaN}', "is not valid JSON"),
+        (b'{"text":NaN}', "holds NaN, which JSON does not have"),
+        (b'{"text":"a","score":-Infinity}', "holds -Infinity, which JSON does not have"),
+        (b'{"text":"NaN","score":NaN', "is not valid JSON"),
         (b'{"text":"a\tb"}', "is not valid JSON"),
         (b"\x00", "is not valid JSON"),
         (b'["text"]', "holds an array, expected an object"),
         (b'"text"', "holds a string, expected an object"),
         (b"null", "holds null, expected an object"),
-        (b'{"content":"a","id":1}', "has no field 'text'; its fields are content, id"),
+        (b'{"content":"a","id":1}', "has no field 'text' (an object of 2 fields)"),
+        (b'{"what a person wrote":1}', "has no field 'text' (an object of 1 field)"),
         (b'{"text":5}', "its 'text' is a number, expected a string"),
         (b'{"text":["a"]}', "its 'text' is an array, expected a string"),
         (b'{"text":{}}', "its 'text' is an object, expected a string"),
@@ -311,6 +315,34 @@ def test_a_zstd_file_may_begin_with_a_skippable_frame(tmp_path: Path) -> None:
     frames = [zstandard.compress(LINES[:half]), zstandard.compress(LINES[half:])]
     path.write_bytes(b"".join(skippable + frame for frame in frames))
     assert read_all(path).rows == ROWS
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"])
+def test_another_encoding_is_named(tmp_path: Path, encoding: str, ending: str) -> None:
+    path = tmp_path / f"a.jsonl{ending}"
+    content = '{"text":"a"}\n'.encode(encoding)
+    path.write_bytes(gzip.compress(content) if ending else content)
+    name = encoding[:6].upper()
+    with pytest.raises(
+        InputError, match=rf"a\.jsonl.*: is in {name}.*, expected UTF-8\. .*{name} "
+    ):
+        blocks_of(path)
+
+
+def test_a_line_longer_than_the_longest_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compression, "LONGEST", 100)
+    monkeypatch.setattr(compression, "_LINE_PIECE", 16)
+    path = tmp_path / "a.jsonl.gz"
+    rows = [json.dumps({"text": "a" * length}) + "\n" for length in range(88)]
+    path.write_bytes(gzip.compress("".join(rows).encode()))
+    assert [text for _, text, _ in read_all(path).rows] == ["a" * n for n in range(88)]
+    rows.append(rows[-1].replace("aa", "aaa", 1))
+    path.write_bytes(gzip.compress("".join(rows).encode()))
+    with pytest.raises(InputError, match=r"a\.jsonl\.gz: line 89 has more than 100 bytes"):
+        read_all(path)
 
 
 def test_a_line_that_compresses_a_thousandfold_is_read(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,7 +37,10 @@ def test_another_encoding_is_a_bad_row(tmp_path: Path, encoding: str) -> None:
     path.write_bytes("äö".encode(encoding))
     read = read_all(path)
     assert read.rows == []
-    assert [(bad.row, bad.reason) for bad in read.bad] == [(0, "its 'text' is not valid UTF-8")]
+    reason = "its 'text' is not valid UTF-8"
+    if encoding == "utf-16":
+        reason = "its text is in UTF-16, expected UTF-8"
+    assert [(bad.row, bad.reason) for bad in read.bad] == [(0, reason)]
 
 
 def test_other_columns_are_an_error(tmp_path: Path) -> None:
@@ -53,3 +59,45 @@ def test_damaged_compression_is_an_error(tmp_path: Path, ending: str) -> None:
         path.write_bytes(damaged)
         with pytest.raises(InputError, match=rf"a\.txt{ending}"):
             read_all(path)
+
+
+READ = """
+import resource, sys
+from pathlib import Path
+from support.source_files import read_all
+from fineshards.errors import InputError
+
+try:
+    read_all(Path(sys.argv[1]))
+except InputError as error:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "said"),
+    [
+        ("a.jsonl.gz", b'{"text":"', "line 1 has more than 1,073,741,824 bytes"),
+        ("a.csv.zst", b"text\n", "no end in the first 256 MiB|a record has more than 256 MiB"),
+        ("a.txt.xz", b"", "its text has more than 1,073,741,824 bytes"),
+    ],
+)
+def test_five_gigabytes_without_a_line_end_are_an_error_in_bounded_memory(
+    tmp_path: Path, name: str, begin: bytes, said: str
+) -> None:
+    """A few megabytes on disk: one piece, compressed once and repeated."""
+    path = tmp_path / name
+    compress = COMPRESSORS[path.suffix]
+    path.write_bytes(compress(begin) + compress(b"a" * (64 << 20)) * 80)
+    assert path.stat().st_size < 6 << 20
+    done = subprocess.run(
+        [sys.executable, "-c", READ, str(path)],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parent,
+    )
+    assert done.returncode == 0, done.stderr
+    memory, _, sentence = done.stdout.partition(" ")
+    assert re.search(said, sentence), done.stderr
+    assert "Traceback" not in done.stderr
+    assert int(memory) < 2 << 30

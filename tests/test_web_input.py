@@ -5,7 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import subprocess
+import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -39,8 +42,10 @@ def web() -> Iterator[Web]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The seconds before further attempts are thousandths."""
-    monkeypatch.setattr("fineshards.sources.http._WAITS", (0.001,) * 10)
+    """Waits are short, and so is the time for which requests are retried."""
+    monkeypatch.setattr("fineshards.storage.retries.FIRST_WAIT", 0.001)
+    monkeypatch.setattr("fineshards.storage.retries.RETRY_SECONDS", 0.5)
+    monkeypatch.setattr("fineshards.sources.http._FIND_SECONDS", 0.1)
 
 
 def read(file: SourceFile) -> Read:
@@ -153,7 +158,7 @@ def test_a_refusal_is_said_at_once(web: Web, status: int, said: str) -> None:
 
 
 def test_a_server_that_is_not_there_is_an_error(web: Web) -> None:
-    with pytest.raises(InputError, match=r"cannot be read: .*refused, in 3 attempts"):
+    with pytest.raises(InputError, match=r"cannot be read: .*refused\. Run the same"):
         find_files(["http://127.0.0.1:9/a.jsonl"])
 
 
@@ -211,14 +216,49 @@ def test_what_passes_is_tried_again(web: Web, fault: int) -> None:
 
 def test_what_does_not_pass_is_an_error(web: Web) -> None:
     (file,) = find_files([web.put("a.jsonl", LINES)])
-    web.faults = [503] * 11
+    web.faults = [503] * 1000
     with pytest.raises(
-        InputError, match=r"a\.jsonl cannot be read: the server answered 503, in 11 att"
+        InputError, match=r"a\.jsonl cannot be read: the server answered 503\. Run the same"
     ):
         read(file)
-    web.faults = [1000] * 11
+    web.faults = [1000] * 1000
     with open_file(file) as opened, pytest.raises(InputError, match=r"cannot be read: .*1000"):
         opened.read()
+
+
+def test_a_server_that_asks_to_wait_is_given_the_time(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says seconds, or a date, which is a full second."""
+    monkeypatch.setattr("fineshards.storage.retries.RETRY_SECONDS", 10.0)
+    url = web.put("a.jsonl", LINES)
+    (file,) = find_files([url])
+    for said in ("1", format_datetime(datetime.now(UTC) + timedelta(seconds=4), usegmt=True)):
+        web.retry_after, web.faults = said, [429]
+        with open_file(file) as opened:
+            began = time.monotonic()
+            assert opened.read() == LINES
+            assert time.monotonic() - began > 0.9
+
+
+def test_a_server_that_asks_to_wait_too_long_is_an_error_at_once(web: Web) -> None:
+    (file,) = find_files([web.put("a.jsonl", LINES)])
+    web.retry_after, web.faults = "3600", [503]
+    web.requests.clear()
+    with (
+        open_file(file) as opened,
+        pytest.raises(InputError, match=r"the server answered 503, and asks to wait 3,600 s\. Run"),
+    ):
+        opened.read()
+    assert len(web.requests) == 1
+
+
+@pytest.mark.parametrize("said", ["nonsense", "-1", "9" * 5000, "Sun, 22 Nov 2026 99:00:00 GMT"])
+def test_a_wait_that_cannot_be_read_is_the_usual_one(web: Web, said: str) -> None:
+    (file,) = find_files([web.put("a.jsonl", LINES)])
+    web.retry_after, web.faults = said, [503]
+    with open_file(file) as opened:
+        assert opened.read() == LINES
 
 
 @pytest.mark.parametrize("says", [("ETag",), ("Last-Modified",)])
@@ -314,7 +354,12 @@ def test_a_build_from_urls_has_the_bytes_of_one_from_paths(
     assert done.returncode == 0, done.stderr
     before = shards_in(far)
     again = in_process("append", far, f"--input={web.put('a.jsonl', OTHER_LINES)}?signed=yes")
-    assert "is in the dataset already, and has changed since" in again.stderr
+    assert again.stdout.startswith("nothing new")
+    assert "a.jsonl?signed=yes has another place, time or version and the same size" in again.stdout
+    verified = in_process("verify", far, "--sample=5")
+    assert "a.jsonl?signed=yes has changed since the dataset was built" in verified.stdout
+    longer = in_process("append", far, f"--input={web.put('a.jsonl', LINES + LINES)}?signed=yes")
+    assert "is in the dataset already, and has changed since" in longer.stderr
     web.put("a.jsonl", LINES)
 
     (damaged, *_) = sorted((far / "train").iterdir())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import io
 import lzma
@@ -25,6 +26,26 @@ _MAGIC = {
     "bzip2": (b"BZh",),
 }
 _PIECE = 1 << 20
+# In this order: the mark of UTF-16 begins that of UTF-32.
+_MARKS = {
+    "UTF-32": codecs.BOM_UTF32_LE,
+    "UTF-32 (big-endian)": codecs.BOM_UTF32_BE,
+    "UTF-16": codecs.BOM_UTF16_LE,
+    "UTF-16 (big-endian)": codecs.BOM_UTF16_BE,
+}
+# Where the zeros of two or one characters are.
+_WIDE: dict[tuple[bool, ...], str] = {
+    (False, True, False, True): "UTF-16",
+    (True, False, True, False): "UTF-16 (big-endian)",
+    (False, True, True, True): "UTF-32",
+    (True, True, True, False): "UTF-32 (big-endian)",
+}
+# The longest line in bytes, and the longest compressed text. A few megabytes of a compressed file
+# can hold gigabytes without a line end.
+LONGEST = 1 << 30
+_LINE_PIECE = 1 << 24
+# Memory that the dictionary of an xz stream may take: more than xz itself chooses.
+_XZ_MEMORY = 1 << 30
 _FAILURES = (EOFError, zlib.error, lzma.LZMAError, OSError)
 
 
@@ -60,6 +81,62 @@ def explained(file: SourceFile, place: Callable[[], str]) -> Iterator[None]:
         ) from error
 
 
+def read_lines(file: SourceFile, stream: BinaryIO) -> Iterator[bytes]:
+    """Yields the lines of a text; raises InputError for one that is longer than LONGEST."""
+    number = 0
+    while line := stream.readline(_LINE_PIECE):
+        number += 1
+        if len(line) == _LINE_PIECE:
+            line = _bounded(file, f"line {number}", _rest_of_line(line, stream))
+        yield line
+
+
+def read_text(file: SourceFile, stream: BinaryIO) -> bytes:
+    """All of a text; raises InputError for a compressed one that is longer than LONGEST."""
+    if file.compression == "none":
+        return stream.read()
+    return _bounded(file, "its text", iter(lambda: stream.read(_LINE_PIECE), b""))
+
+
+def _rest_of_line(piece: bytes, stream: BinaryIO) -> Iterator[bytes]:
+    yield piece
+    while not piece.endswith(b"\n") and (piece := stream.readline(_LINE_PIECE)):
+        yield piece
+
+
+def _bounded(file: SourceFile, what: str, pieces: Iterator[bytes]) -> bytes:
+    kept, size = [], 0
+    for piece in pieces:
+        kept.append(piece)
+        size += len(piece)
+        if size > LONGEST:
+            raise InputError(
+                f"{file.path}: {what} has more than {LONGEST:,} bytes, which is the most that is "
+                "read. Cut it into several documents, or exclude the file."
+            )
+    return b"".join(kept)
+
+
+def wide_encoding(start: bytes) -> str | None:
+    """The name of the encoding if a text begins as one of UTF-16 or UTF-32 does, or None.
+
+    start: its first four bytes. Text of these formats begins with a letter of ASCII, which has
+    zeros beside it, or with a byte order mark.
+    """
+    for name, mark in _MARKS.items():
+        if start.startswith(mark):
+            return name
+    return _WIDE.get(tuple(byte == 0 for byte in start))
+
+
+def not_utf8(file: SourceFile, encoding: str) -> InputError:
+    """The error for a file in another encoding."""
+    return InputError(
+        f"{file.path}: is in {encoding}, expected UTF-8. Convert it, such as with "
+        f"iconv -f {encoding.split()[0]} -t UTF-8."
+    )
+
+
 def _decompress(compression: str, opened: BinaryIO) -> Any:
     if compression == "gzip":
         return gzip.GzipFile(fileobj=opened)
@@ -67,7 +144,9 @@ def _decompress(compression: str, opened: BinaryIO) -> Any:
         # Not the zstandard package, whose reader does not detect a truncated file.
         return io.BufferedReader(pa.CompressedInputStream(_Lent(opened), "zstd"), _PIECE)
     if compression == "xz":
-        streams = _Streams(opened, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ), padding=4)
+        streams = _Streams(
+            opened, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY), padding=4
+        )
         return io.BufferedReader(streams, _PIECE)
     if compression == "bzip2":
         return io.BufferedReader(_Streams(opened, bz2.BZ2Decompressor), _PIECE)

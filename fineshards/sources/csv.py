@@ -6,6 +6,7 @@ values may hold line ends. All columns are strings. An empty value is null unles
 
 from __future__ import annotations
 
+import codecs
 import io
 import time
 import weakref
@@ -23,13 +24,14 @@ import pyarrow.csv as pacsv
 from fineshards.errors import InputError
 from fineshards.shards.job import Columns
 from fineshards.shards.records import BadRow, Block, SourceFile
-from fineshards.sources.compression import explained, open_text
+from fineshards.sources.compression import explained, not_utf8, open_text, wide_encoding
 from fineshards.sources.record_batches import check_columns, columns_to_read, rows_of
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, Rows
 
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 # Bytes that are parsed at a time. A record must fit, so a longer one is read again with the next.
-_READ_BYTES = (1 << 20, 16 << 20, 128 << 20, 1 << 30)
+# Memory is four times as much.
+_READ_BYTES = (1 << 20, 16 << 20, 256 << 20)
 _PIECE = 1 << 18
 # Seconds to wait for a thread that lets go of a file.
 _PATIENCE = 10.0
@@ -56,14 +58,16 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
     """
     header = _header(file, opened)
     check_columns(file, header, columns)
-    progress = _Progress()
-    for read_bytes in _READ_BYTES:
+    progress, sizes, any_bytes = _Progress(), list(_READ_BYTES), False
+    while sizes:
         opened.seek(0)
         try:
-            yield from _read(file, opened, columns, header, progress, read_bytes)
+            yield from _read(file, opened, columns, header, progress, sizes[0], any_bytes)
             return
         except _TooLongError:
-            continue
+            del sizes[0]
+        except _NotUtf8Error:
+            any_bytes = True
     raise InputError(
         f"{file.path}, after {progress}: a record has more than "
         f"{_READ_BYTES[-1] >> 20:,} MiB. A quote may be missing; fix the file, or exclude it."
@@ -79,6 +83,10 @@ class _TooLongError(Exception):
     """A record is longer than what is parsed at a time."""
 
 
+class _NotUtf8Error(Exception):
+    """The text is not UTF-8, so the file is read again as any bytes."""
+
+
 @dataclass(slots=True)
 class _Progress:
     """How far a file has been read. next_row: the rows before it have been returned."""
@@ -91,13 +99,23 @@ class _Progress:
 
 def _header(file: SourceFile, opened: BinaryIO) -> pa.Schema:
     """The columns of a file, all of strings; raises InputError for one without a header."""
-    for read_bytes in _READ_BYTES:
+    with explained(file, lambda: "the beginning"):
+        if found := wide_encoding(open_text(file, opened).read(4)):
+            raise not_utf8(file, found)
+    sizes, any_bytes = list(_READ_BYTES), False
+    while sizes:
         opened.seek(0)
         try:
-            with _open(file, opened, None, read_bytes, b"\n", {}) as readers:
-                return pa.schema([(name, pa.string()) for name in readers[0].schema.names])
+            with _open(file, opened, None, sizes[0], b"\n", {}, any_bytes) as (reader, _):
+                names = reader.schema.names
+                del reader
+            if any_bytes:
+                names = [name.encode("latin-1").decode() for name in names]
+            return pa.schema([(name, pa.string()) for name in names])
         except _TooLongError:
-            continue
+            del sizes[0]
+        except _NotUtf8Error:
+            any_bytes = True
         except UnicodeDecodeError as error:
             raise InputError(
                 f"{file.path}: its header is not valid UTF-8: {error.object[:40]!r}. "
@@ -108,7 +126,10 @@ def _header(file: SourceFile, opened: BinaryIO) -> pa.Schema:
                 f"{file.path}: has no header that can be read ({error}). Its first line must name "
                 "the columns; add one, or exclude the file."
             ) from error
-    raise InputError(f"{file.path}: its header has no end. The file is damaged; exclude it.")
+    raise InputError(
+        f"{file.path}: its header has no end in the first "
+        f"{_READ_BYTES[-1] >> 20:,} MiB. The file is damaged; exclude it."
+    )
 
 
 def _read(
@@ -118,14 +139,16 @@ def _read(
     header: pa.Schema,
     progress: _Progress,
     read_bytes: int,
+    any_bytes: bool,
 ) -> Iterator[Rows]:
     """Yields the rows that have not been returned yet."""
     end = f"\n{_DELIMITERS[file.format].join([_END] * len(header))}\n".encode()
     bad: dict[int, BadRow] = {}
     first, before = 0, None
     names = columns_to_read(header, columns)
-    with _open(file, opened, names, read_bytes, end, bad) as readers:
-        for batch in _batches(file, readers, progress):
+    with _open(file, opened, names, read_bytes, end, bad, any_bytes) as readers:
+        for each in _batches(file, readers, progress):
+            batch = _as_bytes(each, names) if any_bytes else each
             if before is not None:
                 yield from _rows(*before, bad, columns, progress)
             numbers = _numbers(first, batch.num_rows, bad)
@@ -161,13 +184,17 @@ def _open(
     read_bytes: int,
     end: bytes,
     bad: dict[int, BadRow],
+    any_bytes: bool,
 ) -> Iterator[list[Any]]:
     """A reader of pyarrow, which adds the records that it leaves out to `bad`, by row.
 
-    It is the one item of a list, because it must be gone when the block ends.
+    It is an item of a list, because it must be gone when the block ends; the other is its stream.
 
     names: the columns to read, as strings; None for all, of any type. end: what follows the file.
+    any_bytes: see _Followed.
     """
+    if any_bytes and names is not None:
+        names = [name.encode().decode("latin-1") for name in names]
 
     def leave_out(found: Any) -> str:
         row = found.number - 2  # counted from 1, with the header
@@ -176,7 +203,7 @@ def _open(
         return "skip"
 
     with explained(file, lambda: "the beginning"):
-        stream = _Followed(open_text(file, opened), end)
+        stream = _Followed(open_text(file, opened), end, any_bytes)
         buffered = io.BufferedReader(stream, _PIECE)
         read_by_arrow = weakref.ref(buffered)
         try:
@@ -199,12 +226,18 @@ def _open(
             )
         except pa.ArrowInvalid as error:
             stream.stop()
+            del buffered
+            _wait_until_gone(read_by_arrow)
+            if stream.is_not_utf8:
+                raise _NotUtf8Error from error
             if _STRADDLES in str(error):
                 raise _TooLongError from error
             raise
-    readers = [reader]
+    readers = [reader, stream]
     del reader, buffered
     try:
+        if stream.is_not_utf8:
+            raise _NotUtf8Error
         yield readers
     finally:
         stream.stop()
@@ -219,8 +252,12 @@ def _batches(file: SourceFile, readers: list[Any], progress: _Progress) -> Itera
             try:
                 batch = readers[0].read_next_batch()
             except StopIteration:
+                if readers[1].is_not_utf8:
+                    raise _NotUtf8Error from None
                 return
             except pa.ArrowInvalid as error:
+                if readers[1].is_not_utf8:
+                    raise _NotUtf8Error from error
                 if _STRADDLES in str(error):
                     raise _TooLongError from error
                 raise InputError(
@@ -228,6 +265,17 @@ def _batches(file: SourceFile, readers: list[Any], progress: _Progress) -> Itera
                 ) from error
         if batch.num_rows:
             yield batch
+
+
+def _as_bytes(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
+    """A batch with the bytes of the file, which were characters of Latin 1."""
+    columns = []
+    for values in batch.columns:
+        found = [None if each is None else each.encode("latin-1") for each in values.to_pylist()]
+        # Without a check: what is not UTF-8 is a bad row.
+        buffers = pa.array(found, pa.binary()).buffers()
+        columns.append(pa.Array.from_buffers(pa.string(), len(found), buffers))
+    return pa.record_batch(columns, names=names)
 
 
 def _numbers(first: int, count: int, bad: dict[int, BadRow]) -> npt.NDArray[np.int64]:
@@ -264,12 +312,18 @@ class _Followed(io.RawIOBase):
 
     A thread of pyarrow's reads ahead, and may still do so when its reader is closed. Once this is
     stopped it reads no more, so that the file can be read again from the start.
+
+    It ends before what is not UTF-8, unless it takes any bytes: then each is a character of
+    Latin 1. pyarrow prints a traceback where it cannot decode a record that has too many values.
     """
 
-    def __init__(self, stream: BinaryIO, end: bytes) -> None:
+    def __init__(self, stream: BinaryIO, end: bytes, any_bytes: bool) -> None:
         super().__init__()
         self._stream, self._end = stream, end
         self._lock, self._stopped = Lock(), False
+        self._any_bytes, self._begun = any_bytes, False
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self.is_not_utf8 = False
 
     def stop(self) -> None:
         """Ends the stream here, once a read that is under way is done."""
@@ -284,8 +338,34 @@ class _Followed(io.RawIOBase):
         with self._lock:
             if self._stopped:
                 return 0
-            content = self._stream.read(len(buffer))
+            try:
+                content = self._characters(len(buffer))
+            except UnicodeDecodeError:
+                self.is_not_utf8 = self._stopped = True
+                return 0
             if not content:
                 content, self._end = self._end[: len(buffer)], self._end[len(buffer) :]
             buffer[: len(content)] = content
             return len(content)
+
+    def _characters(self, size: int) -> bytes:
+        """The next characters in UTF-8, and none at the end; raises UnicodeDecodeError for others.
+
+        size: the most bytes.
+        """
+        if self._any_bytes:
+            # A character of Latin 1 has up to two bytes.
+            content = self._stream.read(size // 2)
+            begin = content if self._begun else content.removeprefix(codecs.BOM_UTF8)
+            self._begun = True
+            return begin.decode("latin-1").encode()
+        while True:
+            # The beginning of a character waits for its end, which has three bytes at most.
+            before, _ = self._decoder.getstate()
+            content = self._stream.read(size - 3)
+            self._decoder.decode(content, final=not content)
+            after, _ = self._decoder.getstate()
+            whole = before + content
+            whole = whole[: len(whole) - len(after)]
+            if whole or not content:
+                return whole

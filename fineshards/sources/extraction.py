@@ -1,8 +1,8 @@
 """The text of an HTML page, by one of two libraries.
 
-The libraries and their versions decide the text, so they are recorded with each WARC file
-(`SourceFile.extraction`). Limits are sizes, never seconds: the text of a page depends on the page
-alone, not on the machine, nor on the pages before it.
+The libraries, their versions and the rules of this package decide the text, so they are recorded
+with each WARC file (`SourceFile.extraction`). Limits are sizes, never seconds: the text of a page
+depends on the page alone, not on the machine, nor on the pages before it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from fineshards.errors import InputError, UsageError
 from fineshards.extras import naming_the_extra, require
 from fineshards.shards.records import SourceFile
+from fineshards.sources.page_encoding import decoded
 
 RESILIPARSE = "resiliparse"
 TRAFILATURA = "trafilatura"
@@ -25,6 +26,8 @@ TRAFILATURA = "trafilatura"
 HTML_LIMITS = {RESILIPARSE: 8 << 20, TRAFILATURA: 2 << 20}
 # Browsers nest no deeper. The time that resiliparse takes grows with the square of the depth.
 DEPTH_LIMIT = 512
+# Increment when the same libraries would give other texts.
+_RULES = "rules 2"
 _TOO_DEEP = ">".join("*" * (DEPTH_LIMIT + 1))
 # What each needs: fastwarc reads the responses, resiliparse finds the encoding for both.
 _LIBRARIES = {
@@ -34,7 +37,14 @@ _LIBRARIES = {
 
 
 class ExtractionError(Exception):
-    """A page whose text cannot be extracted; the message is a phrase about its row."""
+    """A page whose text cannot be extracted; the message is a phrase about its row.
+
+    kind: what is wrong, in a word.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 def with_extraction(files: Sequence[SourceFile], extractor: str) -> list[SourceFile]:
@@ -68,40 +78,44 @@ def check_versions(file: SourceFile) -> str:
         raise InputError(
             f"{file.path}: the job extracts its text with {recorded}; installed are "
             f"{_installed(extractor)}. Other versions may give another text: install those of the "
-            "job, or build the dataset again with --overwrite."
+            "job, with the version of fineshards that started it if the rules differ, or build the "
+            "dataset again with --overwrite."
         )
     return extractor
 
 
 @cache
 def _installed(extractor: str) -> str:
-    """An extractor with the versions of its libraries, such as `resiliparse: fastwarc 2.0.1, …`."""
+    """An extractor with what decides its texts, such as `resiliparse: fastwarc 2.0.1, …, rules 2`.
+
+    The rules are those of this package: encodings, limits. Version 1 has no name.
+    """
     libraries = (f"{library} {version(library)}" for library in _LIBRARIES[extractor])
-    return f"{extractor}: {', '.join(libraries)}"
+    return f"{extractor}: {', '.join([*libraries, _RULES])}"
 
 
 @naming_the_extra()
-def extract(html: bytes, extractor: str) -> str | None:
+def extract(html: bytes, extractor: str, charset: str | None = None) -> str | None:
     """The text of a page, or None if it has none; raises ExtractionError if that fails.
 
-    The encoding is that of the page's meta element, or what resiliparse detects.
+    charset: what the HTTP header says of its encoding.
     """
-    from resiliparse.parse.encoding import bytes_to_str, detect_encoding
     from resiliparse.parse.html import HTMLTree
 
     try:
-        page = bytes_to_str(html, detect_encoding(html, from_html_meta=True) or "utf-8")
+        page = decoded(html, charset)
         tree = HTMLTree.parse(page)
         if tree.document and tree.document.query_selector(_TOO_DEEP) is not None:
-            raise ExtractionError(f"its HTML is nested deeper than {DEPTH_LIMIT} elements")
+            raise ExtractionError(
+                "too_deep", f"its HTML is nested deeper than {DEPTH_LIMIT} elements"
+            )
         text = _by_trafilatura(page) if extractor == TRAFILATURA else _by_resiliparse(tree)
         (text or "").encode()
     except (ExtractionError, MemoryError):
         raise
     except Exception as error:
-        raise ExtractionError(
-            f"its text cannot be extracted ({type(error).__name__}: {error})"
-        ) from error
+        kind = type(error).__name__  # what it says may quote the page
+        raise ExtractionError("failed", f"its text cannot be extracted ({kind})") from error
     return text if text and text.strip() else None
 
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from fineshards.credentials import refuse_secrets
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.records import SourceFile
 from fineshards.sources.files import (
@@ -22,7 +23,7 @@ from fineshards.sources.files import (
     has_known_format,
 )
 from fineshards.sources.patterns import FoundFile
-from fineshards.sources.places import is_url, place_of
+from fineshards.sources.places import is_url, never_changes, place_of
 
 # Beside data files: descriptions for people, and those that the Hugging Face hub writes.
 _DESCRIPTION = re.compile(
@@ -77,6 +78,25 @@ def find_file(path: str, format_name: str) -> SourceFile | None:
     )
 
 
+def as_it_is(file: SourceFile) -> SourceFile:
+    """A source file of a dataset with the identity that it has now: it may have been copied.
+
+    Raises InputError if it is not there any more, or has another size.
+    """
+    if never_changes(file):
+        return file
+    found = find_file(file.path, file.format)
+    if found is None:
+        raise InputError(f"{file.path} is not there. Put it back where it was.")
+    if found.size != file.size:
+        raise InputError(
+            f"{file.path} has changed since the dataset was built: it has {found.size:,} bytes, "
+            f"expected {file.size:,}. Put the file back as it was."
+        )
+    companions = tuple(map(as_it_is, file.companions))
+    return replace(file, identity=found.identity, companions=companions)
+
+
 def is_beside_data(name: str) -> bool:
     """Whether a file is not data: name is its path below the folder, with `/`.
 
@@ -129,7 +149,7 @@ def _find_local(pattern: str) -> list[SourceFile]:
 
 
 def _find_stored(pattern: str) -> list[SourceFile]:
-    found = place_of(pattern).find(pattern)
+    found = place_of(refuse_secrets(pattern, "--input")).find(pattern)
     _check_covered(pattern, {each.path for each in found.beside if not is_beside_data(each.name)})
     files = found.files
     if found.is_folder:

@@ -7,11 +7,11 @@ version that is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from fineshards.errors import FineshardsError, InputError, MissingLibraryError, UsageError
 from fineshards.extras import missing_extra
@@ -25,6 +25,7 @@ from fineshards.sources.patterns import (
     find_matches,
 )
 from fineshards.storage.range_reader import RangeReader
+from fineshards.storage.retries import retried
 
 # What stores call the version of a file's content, the best first. They are compared as text.
 _ETAGS = ("etag", "ETag", "sha")
@@ -34,6 +35,7 @@ _TIMES = (
 )
 # What is read without this module.
 _SUPPORTED = "local paths, file://, gs://, s3://, https://, http://, hf://datasets/"
+_Result = TypeVar("_Result")
 
 
 def find(pattern: str) -> Matches:
@@ -67,31 +69,46 @@ def check(file: SourceFile) -> None:
 def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:
     """Opens the file; read_ahead: minimum bytes per request, 0 for exactly the bytes read."""
     store = _store(file.path)
-    with _explained("opened", file.path):
-        opened = store.open(store._strip_protocol(file.path), "rb", cache_type="none")
-    return whole_reads(file, opened, read_ahead)
+    name = store._strip_protocol(file.path)
+    opened = _attempted("opened", file.path, lambda: store.open(name, "rb", cache_type="none"))
+    return whole_reads(file, opened, read_ahead, partial(_attempted, "read", file.path))
 
 
-def whole_reads(file: SourceFile, opened: BinaryIO, read_ahead: int) -> BinaryIO:
+def whole_reads(
+    file: SourceFile,
+    opened: BinaryIO,
+    read_ahead: int,
+    attempted: Callable[[Callable[[], bytes]], bytes],
+) -> BinaryIO:
     """A file that fsspec has opened, whose reads fail where they would be short.
 
     Not every file system of fsspec notices that a connection ended, and formats would take that for
-    the end of the file.
+    the end of the file. attempted: runs a read, again if its failure may pass, and raises what
+    stays as a FineshardsError; formats would take other errors for damage of the file.
     """
-    return _WholeReads(file, opened).buffered(read_ahead)
+    return _WholeReads(file, opened, attempted).buffered(read_ahead)
 
 
 class _WholeReads(RangeReader):
     """See whole_reads."""
 
-    def __init__(self, file: SourceFile, opened: BinaryIO) -> None:
+    def __init__(
+        self,
+        file: SourceFile,
+        opened: BinaryIO,
+        attempted: Callable[[Callable[[], bytes]], bytes],
+    ) -> None:
         super().__init__(file.size, self._read_range)
         self._file = file
         self._opened = opened
+        self._attempted = attempted
 
     def _read_range(self, start: int, stop: int) -> bytes:
-        self._opened.seek(start)
-        content = self._opened.read(stop - start)
+        def attempt() -> bytes:
+            self._opened.seek(start)
+            return self._opened.read(stop - start)
+
+        content = self._attempted(attempt)
         if len(content) != stop - start:
             raise InputError(
                 f"{self._file.path} cannot be read: received {len(content)} bytes from byte "
@@ -177,6 +194,16 @@ def identity_of(info: Mapping[str, Any]) -> str:
                     value = (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
                 return f"{kind}:{value}".replace('"', "")
     return f"size:{info['size']}"
+
+
+def _attempted(what: str, url: str, action: Callable[[], _Result]) -> _Result:
+    """Runs an action, again after a broken connection; raises what `_explained` raises."""
+    with _explained(what, url):
+        return retried(
+            action,
+            lambda error: 0.0 if isinstance(error, ConnectionError | TimeoutError) else None,
+            lambda error: f"{url}: {error}",
+        )
 
 
 @contextmanager

@@ -12,12 +12,26 @@ from typing import Any, BinaryIO
 
 from fineshards.errors import InputError
 from fineshards.shards.records import SourceFile
-from fineshards.sources.patterns import FoundFile, Matches, deleted, find_matches, split_root
-from fineshards.storage.gcs_objects import ObjectReader, bucket_of, explained, retry, split_url
+from fineshards.sources.patterns import (
+    FoundFile,
+    Matches,
+    check_same,
+    deleted,
+    find_matches,
+    split_root,
+)
+from fineshards.storage.gcs_objects import (
+    ObjectReader,
+    bucket_of,
+    explained,
+    retry,
+    split_url,
+    with_size,
+)
 
 _GENERATION = "generation:"
 # The fields requested of a listing. All fields would be ten times as much.
-_FIELDS = "items(name,size,generation,contentEncoding),prefixes,nextPageToken"
+_FIELDS = "items(name,size,crc32c,generation,contentEncoding),prefixes,nextPageToken"
 
 
 def find(pattern: str) -> Matches:
@@ -40,10 +54,13 @@ def _list(url: str, root: str, prefix: str, deep: bool) -> tuple[list[FoundFile]
 
 
 def _found(root: str, blob: Any) -> FoundFile:
+    url, size = f"{root}/{blob.name}", with_size(blob).size
+    if size is None:
+        raise InputError(f"{url} cannot be read: the listing leaves out its size. Run again.")
     return FoundFile(
-        path=f"{root}/{blob.name}",
+        path=url,
         name=blob.name,
-        size=blob.size,
+        size=size,
         identity=f"{_GENERATION}{blob.generation}",
         encoding=blob.content_encoding or "",
     )
@@ -54,15 +71,9 @@ def check(file: SourceFile) -> None:
     with explained("read", file.path, InputError):
         blob = bucket_of(file.path).get_blob(split_url(file.path)[1], retry=retry())
     if blob is None:
-        # Writing it again would not help: that is another generation.
-        raise deleted(file, "Start over with --overwrite.")
+        raise deleted(file)
     if blob.generation != _generation(file):
-        raise InputError(
-            f"{file.path} changed since the job was launched: it was {file.identity} of "
-            f"{file.size} bytes, now it is {_GENERATION}{blob.generation} of {blob.size} bytes. "
-            "Start over with --overwrite. Writing an object again creates another generation, "
-            "even with the same bytes."
-        )
+        check_same(file, with_size(blob).size or 0, f"{_GENERATION}{blob.generation}")
 
 
 def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:

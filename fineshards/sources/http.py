@@ -7,11 +7,11 @@ never mix. https://www.rfc-editor.org/rfc/rfc9110#name-range-requests
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from urllib.parse import urlsplit
 
@@ -19,18 +19,15 @@ from fineshards.errors import InputError, UsageError
 from fineshards.shards.records import SourceFile
 from fineshards.sources.patterns import FoundFile, Matches, check_same
 from fineshards.storage.range_reader import RangeReader
+from fineshards.storage.retries import TRANSIENT_STATUS, retried
 
 if TYPE_CHECKING:
     from requests import Response, Session
 
-# Seconds before each further attempt; longer ones are logged.
-_WAITS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 60.0, 60.0)
-_SILENT_SECONDS = 8.0
+# How long a launch tries again: a misspelt name should not take long.
+_FIND_SECONDS = 3.0
 # Seconds to connect, and between two bytes.
 _TIMEOUT = (20.0, 60.0)
-# RFC 9110 and 6585: try again later.
-_TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
-_log = logging.getLogger("fineshards")
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
 
 
@@ -46,8 +43,8 @@ class _Range(NamedTuple):
 def find(url: str) -> Matches:
     """Returns the one file that a URL names.
 
-    Raises UsageError for a URL that looks like a pattern or a folder, or holds a password, and
-    InputError for a file that cannot be read by ranges.
+    Raises UsageError for a URL that looks like a pattern or a folder, and InputError for a file
+    that cannot be read by ranges.
     """
     try:
         parts = urlsplit(url)
@@ -58,20 +55,15 @@ def find(url: str) -> Matches:
             f"--input {url}: a web server does not list its files, so patterns and folders cannot "
             "be read from it. Give the URL of each file."
         )
-    if parts.username is not None:
-        raise UsageError(
-            f"--input {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}: a user or "
-            "password in a URL would be written into the dataset. Put it into ~/.netrc instead."
-        )
     with _session() as session:
-        found = _fetch(session, url, 0, 1, _WAITS[:2])  # a misspelt name should not take long
+        found = _fetch(session, url, 0, 1, _FIND_SECONDS)
     return Matches([FoundFile(url, parts.path, found.size, found.identity, found.encoding)])
 
 
 def check(file: SourceFile) -> None:
     """Raises InputError if the file has changed since launch. Makes one request."""
     with _session() as session:
-        found = _fetch(session, file.path, 0, 1, _WAITS)
+        found = _fetch(session, file.path, 0, 1)
     check_same(file, found.size, found.identity)
 
 
@@ -92,7 +84,7 @@ class _PinnedReader(RangeReader):
         self._session = _session()
 
     def _fetch(self, start: int, stop: int) -> bytes:
-        found = _fetch(self._session, self._file.path, start, stop, _WAITS)
+        found = _fetch(self._session, self._file.path, start, stop)
         check_same(self._file, found.size, found.identity)
         return found.content
 
@@ -112,29 +104,44 @@ def _session() -> Session:
     return session
 
 
-def _fetch(session: Session, url: str, start: int, stop: int, waits: tuple[float, ...]) -> _Range:
+def _fetch(
+    session: Session, url: str, start: int, stop: int, seconds: float | None = None
+) -> _Range:
     """Bytes `[start, stop)` of a file; fewer if it has fewer.
 
-    waits: seconds before each further attempt where a failure may pass.
+    seconds: how long it is tried again where a failure may pass; None for the default.
     """
-    failed = 0
-    while True:
-        try:
-            return _attempt(session, url, start, stop)
-        except _TransientError as error:
-            if failed == len(waits):
-                raise InputError(
-                    f"{url} cannot be read: {error}, in {failed + 1} attempts. Run the same "
-                    "command again when the server is reachable."
-                ) from error
-            if waits[failed] > _SILENT_SECONDS:
-                _log.warning("%s: %s; retrying", url, error)
-        time.sleep(waits[failed])
-        failed += 1
+    try:
+        return retried(
+            lambda: _attempt(session, url, start, stop),
+            lambda error: error.wait if isinstance(error, _TransientError) else None,
+            lambda error: f"{url}: {error}",
+            seconds,
+        )
+    except _TransientError as error:
+        raise InputError(
+            f"{url} cannot be read: {error}. Run the same command again when the server is "
+            "reachable."
+        ) from error
 
 
 class _TransientError(Exception):
-    """A failure that may pass."""
+    """A failure that may pass. wait: how long the server asks to wait, in seconds."""
+
+    def __init__(self, reason: str, wait: float = 0.0) -> None:
+        super().__init__(f"{reason}, and asks to wait {wait:,.0f} s" if wait else reason)
+        self.wait = wait
+
+
+def _asked_wait(headers: Any) -> float:
+    """The seconds of a Retry-After header, which may also be a date; 0 without one."""
+    said = headers.get("Retry-After", "")
+    if re.fullmatch(r"\d{1,9}", said):
+        return float(said)
+    try:
+        return max(parsedate_to_datetime(said).timestamp() - time.time(), 0.0)
+    except (ValueError, OverflowError):
+        return 0.0
 
 
 def _attempt(session: Session, url: str, start: int, stop: int) -> _Range:
@@ -147,8 +154,8 @@ def _attempt(session: Session, url: str, start: int, stop: int) -> _Range:
 def _range_of(url: str, response: Response, start: int, stop: int) -> _Range:
     """What a server has answered; raises InputError unless it is exactly what was asked for."""
     status, headers = response.status_code, response.headers
-    if status in _TRANSIENT:
-        raise _TransientError(f"the server answered {status}")
+    if status in TRANSIENT_STATUS:
+        raise _TransientError(f"the server answered {status}", _asked_wait(headers))
     found = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
     # Beyond the end of a file that is empty, or has become shorter.
     if status == 416 and found is not None and int(found[3]) <= start:

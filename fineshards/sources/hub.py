@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from fineshards.sources.hub_errors import (
     quiet_hub,
 )
 from fineshards.sources.hub_files import content_hash, pin
-from fineshards.storage.temporary import temporary_room
+from fineshards.storage.temporary import scratch_folder
 
 # The hub refuses to describe more than 1,000 paths in one request.
 PATHS_PER_REQUEST = 500
@@ -207,7 +206,7 @@ def _load_builder(request: DatasetRequest, path: str, commit: str | None) -> Any
 
     # If the library cannot list a dataset, it falls back to one that it prepared earlier, whatever
     # its revision. An empty cache prevents that.
-    with temporary_room(), tempfile.TemporaryDirectory() as cache:
+    with scratch_folder() as cache:
         try:
             return datasets.load_dataset_builder(
                 path, request.config, revision=commit, cache_dir=cache

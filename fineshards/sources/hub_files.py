@@ -7,6 +7,7 @@ cannot change.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import partial
 from typing import Any, BinaryIO
 from urllib.parse import unquote
@@ -14,8 +15,15 @@ from urllib.parse import unquote
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.records import SourceFile
 from fineshards.sources.fsspec_files import whole_reads
-from fineshards.sources.hub_errors import http_error, hub_failures, quiet_http_client, quiet_hub
+from fineshards.sources.hub_errors import (
+    brief,
+    http_error,
+    hub_failures,
+    quiet_http_client,
+    quiet_hub,
+)
 from fineshards.sources.patterns import FoundFile, Matches, find_matches
+from fineshards.storage.retries import TRANSIENT_STATUS, retried
 
 # The hub's own references hold slashes.
 _URL = re.compile(
@@ -52,14 +60,28 @@ def check(file: SourceFile) -> None:
 def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:
     """Opens the file; read_ahead: minimum bytes per request, 0 for exactly the bytes read."""
     quiet_http_client()
-    try:
-        import fsspec  # slow
+    import fsspec  # slow
 
-        hub = fsspec.filesystem("hf")
-        opened = hub.open(file.path, "rb", size=file.size, cache_type="none")
-    except http_error() as error:
-        raise InputError(f"{file.path} cannot be opened: {error}.") from error
-    return whole_reads(file, opened, read_ahead)
+    def open_pinned() -> Any:
+        return fsspec.filesystem("hf").open(file.path, "rb", size=file.size, cache_type="none")
+
+    opened = _attempted(file.path, open_pinned)
+    return whole_reads(file, opened, read_ahead, partial(_attempted, file.path))
+
+
+def _attempted(url: str, action: Callable[[], Any]) -> Any:
+    """Runs requests of the library's, and again where it has given up on a failure that may pass.
+
+    It gives up after half a minute. Raises UsageError or InputError for what stays.
+    """
+
+    def pause(error: Exception) -> float | None:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        passes = status is None or status in TRANSIENT_STATUS
+        return 0.0 if isinstance(error, (ConnectionError, http_error())) and passes else None
+
+    with hub_failures(url):
+        return retried(action, pause, lambda error: f"{url}: {brief(error)}")
 
 
 def pin(name: str, revision: str | None, flags: str, *more: str) -> Any:

@@ -14,7 +14,13 @@ from fineshards.errors import InputError
 from fineshards.shards.job import Columns
 from fineshards.shards.measures import SCORE_COLUMN, URL_COLUMN
 from fineshards.shards.records import BadRow, Block, SourceFile
-from fineshards.sources.compression import explained, open_text
+from fineshards.sources.compression import (
+    explained,
+    not_utf8,
+    open_text,
+    read_lines,
+    wide_encoding,
+)
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, LABEL_COLUMNS, Rows
 
 _KINDS = {str: "a string", bool: "a boolean", dict: "an object", list: "an array"}
@@ -125,7 +131,9 @@ def _parse_row(line: bytes, columns: Columns) -> tuple[dict[str, Any], list[str 
     """
     record = _parse(line)
     if columns.text not in record:
-        raise ValueError(f"has no field {columns.text!r}; its fields are {', '.join(record)}")
+        # Not the names of the others, which may be text: reasons stay in the dataset.
+        fields = "1 field" if len(record) == 1 else f"{len(record):,} fields"
+        raise ValueError(f"has no field {columns.text!r} (an object of {fields})")
     text = record[columns.text]
     if text is not None and not isinstance(text, str):
         raise ValueError(f"its {columns.text!r} is {_kind(text)}, expected a string")
@@ -168,10 +176,22 @@ def _parse(line: bytes) -> dict[str, Any]:
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError as error:
+        if constant := _constant(line):
+            raise ValueError(f"holds {constant}, which JSON does not have") from None
         raise ValueError(f"is not valid JSON ({error.msg} at column {error.colno})") from None
     if not isinstance(record, dict):
         raise ValueError(f"holds {_kind(record)}, expected an object")
     return record
+
+
+def _constant(line: bytes) -> str | None:
+    """The constant, such as NaN, for which a line is JSON to Python alone."""
+    found: list[str] = []
+    try:
+        json.loads(line, parse_constant=found.append)
+    except (RecursionError, ValueError):
+        return None
+    return found[0] if found else None
 
 
 def _is_inexact(value: object) -> bool:
@@ -223,7 +243,9 @@ def _lines(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Yields line numbers, from 1, and lines. Skips blank lines."""
     line_number = 0
     with explained(file, lambda: f"line {line_number}"):
-        for line_number, line in enumerate(open_text(file, opened), start=1):
+        for line_number, line in enumerate(read_lines(file, open_text(file, opened)), start=1):
+            if line_number == 1 and (found := wide_encoding(line[:4])):
+                raise not_utf8(file, found)
             content = line.removeprefix(_BYTE_ORDER_MARK) if line_number == 1 else line
             if content.strip():
                 yield line_number, content

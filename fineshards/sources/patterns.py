@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from fineshards.errors import InputError, UsageError
-from fineshards.shards.records import SourceFile
+from fineshards.shards.records import SourceFile, describe_state
 
 WILDCARDS = re.compile(r"[*?[]")
 
@@ -80,10 +80,12 @@ def find_matches(wanted: str, list_files: List) -> Matches:
 def check_same(file: SourceFile, size: int, identity: str) -> None:
     """Raises InputError if a file has not the size and identity that it had at launch."""
     if (size, identity) != (file.size, file.identity):
+        advice = "Put the old file back, or start over with --overwrite."
+        if size == file.size:
+            advice = "Run a build again: it compares the content, and goes on if it is the same."
         raise InputError(
-            f"{file.path} changed since the job was launched: it had {file.size} bytes and "
-            f"{file.identity}, now {size} bytes and {identity}. Restore the old file, or start "
-            "over with --overwrite."
+            f"{file.path} changed since the job was launched: it had {file.described()}, now "
+            f"{describe_state(size, identity)}. {advice}"
         )
 
 
@@ -92,8 +94,7 @@ def deleted(
 ) -> InputError:
     """What to raise for a file that is no longer there."""
     return InputError(
-        f"{file.path} was deleted since the job was launched: it was {file.identity} of "
-        f"{file.size} bytes. {advice}"
+        f"{file.path} was deleted since the job was launched: it had {file.described()}. {advice}"
     )
 
 

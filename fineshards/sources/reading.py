@@ -50,6 +50,16 @@ def discover_blocks(file: SourceFile, columns: Columns, block_bytes: int) -> lis
     return [replace(block, blocks=len(kept)) for block in kept]
 
 
+def check_head(file: SourceFile, columns: Columns) -> None:
+    """Raises InputError for a token file whose header, index or schema is not what it should be."""
+    kind = _FORMATS[file.format]
+    with explain_failures(file), open_file(file, 1 << 16) as opened:
+        if kind in (token_index, token_streams):
+            kind.check_head(file, opened, columns)
+        else:  # from its footer, or its first bytes
+            kind.discover(file, opened, columns, file.size)
+
+
 def read_block(file: SourceFile, columns: Columns, block: Block) -> Iterator[Rows]:
     """Yields the rows of a block in order; raises InputError if the file is damaged or changed."""
     check_unchanged(file)

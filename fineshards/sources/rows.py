@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fineshards.shards.counts import Counts, Dropped, LabelCount
+from fineshards.shards.counts import Counts, Dropped, LabelCount, Unextracted
 from fineshards.shards.documents import source_schema
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.measures import Traits
@@ -104,14 +106,16 @@ class Rows:
         return host_names(self.split) if key == "host" else self.split
 
     def counts(self) -> Counts:
-        """Counts all rows, rows without text and rejected rows."""
+        """Counts all rows, and those that are left out."""
         nulls = self.nulls + self.texts.null_count
         dropped = sum(each.documents for each in self.dropped)
+        pages = Counter(bad.unextracted for bad in self.bad if bad.unextracted is not None)
         return Counts(
             rows=len(self.numbers) + len(self.bad) + self.nulls + dropped,
             nulls=nulls,
-            rejected=len(self.bad),
+            rejected=len(self.bad) - pages.total(),
             dropped=self.dropped,
+            unextracted=tuple(starmap(Unextracted, sorted(pages.items()))),
         )
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import BinaryIO
 
 import numpy as np
@@ -10,7 +11,7 @@ import pyarrow as pa
 
 from fineshards.shards.job import Columns
 from fineshards.shards.records import Block, SourceFile
-from fineshards.sources.compression import explained, open_text
+from fineshards.sources.compression import explained, open_text, read_text, wide_encoding
 from fineshards.sources.files import file_name
 from fineshards.sources.record_batches import check_columns, rows_of
 from fineshards.sources.rows import Rows
@@ -30,12 +31,16 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
     """Yields the one row of a file; it is a bad row if it is not valid UTF-8."""
     check_columns(file, _SCHEMA, columns)
     with explained(file, lambda: "the beginning"):
-        content = open_text(file, opened).read()
+        content = read_text(file, open_text(file, opened))
     text = pa.array([content.removeprefix(_BYTE_ORDER_MARK)], pa.large_binary())
     # Without a check: what is not UTF-8 is a bad row.
     text = pa.Array.from_buffers(pa.large_string(), 1, text.buffers())
     batch = pa.record_batch([text, pa.array([file_name(file.path)])], schema=_SCHEMA)
-    yield rows_of(batch, np.zeros(1, np.int64), columns)
+    rows = rows_of(batch, np.zeros(1, np.int64), columns)
+    if found := wide_encoding(content[:4]):
+        reason = f"its text is in {found}, expected UTF-8"
+        rows = replace(rows, bad=[replace(bad, reason=reason) for bad in rows.bad])
+    yield rows
 
 
 def share_read(file: SourceFile, opened: BinaryIO, block: Block, rows: int) -> float:

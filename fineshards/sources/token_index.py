@@ -15,6 +15,7 @@ Both are little-endian. A block is a run of documents. No file is read as a whol
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -65,19 +66,29 @@ class _Index(Protocol):
         ...
 
 
+def check_head(file: SourceFile, opened: BinaryIO, columns: Columns) -> None:
+    """Raises InputError for a file whose index has another header, or is of another size."""
+    with _index_of(file) as index:
+        _check_size(file, index)
+
+
 def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: int) -> list[Block]:
     """Returns the blocks of a file; raises InputError if its index contradicts it or itself."""
     with _index_of(file) as index:
         index.check()
-        size = index.tokens * index.dtype.itemsize
-        if size != file.size:
-            raise InputError(
-                f"{file.path} has {file.size:,} bytes, expected {size:,} by its index: "
-                f"{index.tokens:,} tokens of {index.dtype.itemsize} bytes. One of the two files is "
-                "truncated, or belongs to another."
-            )
+        _check_size(file, index)
         cuts = cut_blocks(_checked(file, index), max(1, block_bytes // index.dtype.itemsize))
         return blocks_of(file, cuts, index.dtype.itemsize, by_document=True)
+
+
+def _check_size(file: SourceFile, index: _Index) -> None:
+    size = index.tokens * index.dtype.itemsize
+    if size != file.size:
+        raise InputError(
+            f"{file.path} has {file.size:,} bytes, expected {size:,} by its index: "
+            f"{index.tokens:,} tokens of {index.dtype.itemsize} bytes. One of the two files is "
+            "truncated, or belongs to another."
+        )
 
 
 def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> Iterator[Rows]:
@@ -119,11 +130,11 @@ def _checked(file: SourceFile, index: _Index) -> Iterator[tuple[int, npt.NDArray
 
 def _check_ascending(file: SourceFile, borders: npt.NDArray[np.int64], first: int) -> None:
     lengths = np.diff(borders)
-    if len(lengths) and int(lengths.min()) <= 0:
-        document = int(np.argmax(lengths <= 0))
+    if len(lengths) and int(lengths.min()) < 0:
+        document = int(np.argmax(lengths < 0))
         raise InputError(
             f"{file.path}, document {first + document}: has {lengths[document]} tokens by the "
-            "index, expected its EOT at least. Leave empty documents out."
+            "index, expected 0 at least. Write or download both files again."
         )
 
 
@@ -144,6 +155,10 @@ def _index_of(file: SourceFile) -> Iterator[_Index]:
             yield _MegatronIndex.of(companion, opened)
         else:
             yield _DatatroveIndex.of(companion, opened, *others)
+
+
+def _shortened(lines: list[str]) -> list[str]:
+    return [line if len(line) <= 80 else f"{line[:77]}..." for line in lines]
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,11 +278,12 @@ class _DatatroveIndex:
             lines = described.read(1 << 16).decode("utf-8", "replace").splitlines()
         size = lines[0].rpartition("|")[2] if lines else ""
         tokens = lines[1] if len(lines) > 1 else ""
-        if size not in ("2", "4") or not (tokens.isascii() and tokens.isdigit()):
+        # Python reads no number of thousands of digits; 18 are fewer than 63 bits.
+        if size not in ("2", "4") or not re.fullmatch("[0-9]{1,18}", tokens):
             raise InputError(
-                f"{metadata.path}: begins with {lines[:2]}, expected a name that ends with |2 or "
-                "|4, the bytes per token, and a line with the number of tokens. Write or download "
-                "it again."
+                f"{metadata.path}: begins with {_shortened(lines[:2])}, expected a name that ends "
+                "with |2 or |4, the bytes per token, and a line with the number of tokens. Write "
+                "or download it again."
             )
         return cls(file, opened, np.dtype(f"<u{size}"), file.size // 8, int(tokens))
 

@@ -35,20 +35,23 @@ def rows_of_tokens(
     """Rows of n documents.
 
     tokens: of the documents, as the file has them, EOTs included. borders: where each begins, and
-    the end of the last, shape (n+1,). first_row: number of the first document in the file. Raises
-    InputError for an id that is not in the vocabulary, and for a document that has not exactly one
-    EOT, at its side.
+    the end of the last, shape (n+1,). first_row: number of the first document in the file. A
+    document without any token, as Megatron's preprocessing writes of an empty text, has a null for
+    its text. Raises InputError for an id that is not in the vocabulary, and for a document that has
+    not exactly one EOT, at its side.
     """
     ids = _ids(file, imported, tokens, borders, first_row)
     is_eot = ids == imported.eot
-    sides = borders[:-1] if imported.eot_side == BEGIN else borders[1:] - 1
+    is_there = borders[1:] > borders[:-1]
+    sides = (borders[:-1] if imported.eot_side == BEGIN else borders[1:] - 1)[is_there]
     if not np.array_equal(np.flatnonzero(is_eot), sides):
         _refuse_eots(file, imported, ids, borders, first_row)
     documents = len(borders) - 1
-    offsets = (borders - np.arange(documents + 1)) * ids.itemsize
+    offsets = (borders - np.append(0, np.cumsum(is_there))) * ids.itemsize
     content = pa.py_buffer(np.ascontiguousarray(ids[~is_eot]))
+    valid = None if is_there.all() else pa.array(is_there).buffers()[1]
     texts = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), documents, [None, pa.py_buffer(offsets), content]
+        pa.large_binary(), documents, [valid, pa.py_buffer(offsets), content]
     )
     numbers = np.arange(first_row, first_row + documents, dtype=np.int64)
     none = pa.nulls(documents, pa.string())
@@ -134,10 +137,7 @@ def _refuse_eots(
         where = f"{file.path}, document {first_row + index}"
         at, side = (0, "first") if imported.eot_side == BEGIN else (len(document) - 1, "last")
         if not len(document):
-            raise InputError(
-                f"{where}: has no tokens, expected its EOT {imported.eot} at least. Leave such "
-                "documents out."
-            )
+            continue
         if document[at] != imported.eot:
             raise InputError(
                 f"{where}: its {side} token is {document[at]}, expected the EOT {imported.eot} "
@@ -150,5 +150,5 @@ def _refuse_eots(
             raise InputError(
                 f"{where}: its token {inside} is the EOT {imported.eot}, which only its {side} "
                 "token may be. A document that was redacted has EOTs in place of its tokens: "
-                "import a dataset without such documents."
+                "export with --skip redacted."
             )

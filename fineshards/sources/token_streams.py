@@ -74,6 +74,12 @@ def with_continuations(files: Sequence[SourceFile], imported: Imported) -> list[
     ]
 
 
+def check_head(file: SourceFile, opened: BinaryIO, columns: Columns) -> None:
+    """Raises InputError for a file that is not what its header says."""
+    assert columns.imported is not None
+    _Stream.of(file, opened, columns.imported)
+
+
 def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: int) -> list[Block]:
     """Returns the blocks of a file, of which all tokens are read to find its documents.
 

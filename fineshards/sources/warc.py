@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import re
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal
@@ -21,8 +20,9 @@ from fineshards.errors import InputError
 from fineshards.extras import naming_the_extra
 from fineshards.shards.job import Columns
 from fineshards.shards.records import BadRow, Block, SourceFile
-from fineshards.sources.compression import explained, open_text
+from fineshards.sources.compression import LONGEST, explained, open_text
 from fineshards.sources.extraction import HTML_LIMITS, ExtractionError, check_versions, extract
+from fineshards.sources.page_encoding import header_charset
 from fineshards.sources.record_batches import check_columns, rows_of
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, Rows
 
@@ -40,7 +40,7 @@ _VERSION = re.compile(rb"WARC/[0-9]+\.[0-9]+")
 # Of a record's header, and of the HTTP header in it.
 _HEADER_LIMIT = 1 << 20
 # How much of a record is kept: more than any page that is read.
-_KEPT = {"warc": max(HTML_LIMITS.values()) + 2 * _HEADER_LIMIT, "wet": sys.maxsize}
+_KEPT = {"warc": max(HTML_LIMITS.values()) + 2 * _HEADER_LIMIT, "wet": LONGEST}
 _PIECE = 1 << 20
 
 
@@ -70,7 +70,8 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
         extractor = check_versions(file)
 
         def text_of(record: _Record) -> str | None:
-            return extract(_html(record, HTML_LIMITS[extractor]), extractor)
+            html, charset = _html(record, HTML_LIMITS[extractor])
+            return extract(html, extractor, charset)
     else:
         text_of = _converted
     batch = _Batch()
@@ -127,7 +128,10 @@ class _Batch:
         except _OtherTypeError:
             return
         except ExtractionError as error:
-            self._bad.append(BadRow(record.number, "", str(error)))
+            self._bad.append(BadRow(record.number, "", str(error), error.kind))
+            return
+        except UnicodeDecodeError:
+            self._bad.append(BadRow(record.number, "", "its text is not valid UTF-8"))
             return
         url = record.header.get("warc-target-uri")
         others = ("warc-date", "warc-identified-content-language")
@@ -154,16 +158,16 @@ class _Batch:
 
 
 def _converted(record: _Record) -> str | None:
-    """The text of a record of WET."""
-    try:
-        return record.body.decode() or None
-    except UnicodeDecodeError:
-        raise ExtractionError("its text is not valid UTF-8") from None
+    """The text of a record of WET; raises UnicodeDecodeError if it is not UTF-8."""
+    return record.body.decode() or None
 
 
 @naming_the_extra()
-def _html(record: _Record, limit: int) -> bytes:
-    """The HTML of a response; raises _OtherTypeError if it is something else."""
+def _html(record: _Record, limit: int) -> tuple[bytes, str | None]:
+    """The HTML of a response, and the encoding that its HTTP header names.
+
+    Raises _OtherTypeError if it is something else.
+    """
     from fastwarc.warc import ArchiveIterator
 
     def parsed(decode: Literal["none", "all"]) -> Any:
@@ -177,13 +181,16 @@ def _html(record: _Record, limit: int) -> bytes:
         if (response.http_content_type or "").lower() not in _HTML:
             raise _OtherTypeError
         if record.length > limit + _HEADER_LIMIT:
-            raise ExtractionError(_too_large(limit))
+            raise ExtractionError("too_large", _too_large(limit))
+        charset = header_charset(response.http_headers.get("Content-Type"))
         html: bytes = parsed("all").reader.read(limit + 1)
     except (OSError, ValueError, StopIteration) as error:
-        raise ExtractionError(f"its HTTP response cannot be read ({error})") from error
+        kind = type(error).__name__  # what it says may quote the page
+        message = f"its HTTP response cannot be read ({kind})"
+        raise ExtractionError("bad_response", message) from error
     if len(html) > limit:
-        raise ExtractionError(_too_large(limit))
-    return html
+        raise ExtractionError("too_large", _too_large(limit))
+    return html, charset
 
 
 def _too_large(limit: int) -> str:
@@ -220,6 +227,11 @@ def _record(file: SourceFile, stream: BinaryIO, number: int) -> _Record | None:
             raise damaged("its header has no end")
     header = _header(lines[1:])
     length = header.get("content-length", "")
+    if file.format == "wet" and length.isdecimal() and int(length[:19]) > LONGEST:
+        raise InputError(
+            f"{file.path}, record {number}: has {int(length[:19]):,} bytes of text, and the most "
+            f"that is read are {LONGEST:,}. Exclude the file."
+        )
     if not line or not re.fullmatch(r"[0-9]{1,18}", length):
         raise damaged("its header has no end" if not line else f"has the length {length!r}")
     body, left = _start_of(stream, int(length), _KEPT[file.format])

@@ -1,6 +1,7 @@
 """Runs `fineshards.sources.hub` in a separate process, because HF_ENDPOINT is read at import.
 
-Standard input is a JSON list of steps, standard output the JSON list of their answers.
+Standard input is a JSON list of steps, standard output the JSON list of their answers. HURRY=100
+makes each wait a hundredth, PATIENCE=2 lets retries end after two seconds.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from fineshards.storage import retries
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -85,11 +89,16 @@ def read_digest(file: dict[str, Any]) -> dict[str, Any]:
     return {"file": file}
 
 
+def read_texts(file: dict[str, Any]) -> dict[str, Any]:
+    return {"texts": file}
+
+
 def _answer(step: dict[str, Any]) -> Any:
     from fineshards.errors import FineshardsError
     from fineshards.sources.files import SourceFile, open_file
     from fineshards.sources.finding import find_files
     from fineshards.sources.hub import DatasetRequest, resolve_dataset
+    from fineshards.sources.reading import discover_blocks, read_block
     from fineshards.storage.parquet import open_parquet
 
     try:
@@ -97,6 +106,14 @@ def _answer(step: dict[str, Any]) -> Any:
             return asdict(resolve_dataset(DatasetRequest(**step)))
         if "patterns" in step:
             return [asdict(file) for file in find_files(step["patterns"])]
+        if "texts" in step:
+            from support.source_files import COLUMNS, Read, add
+
+            source = SourceFile(**step["texts"] | {"companions": ()})
+            found = Read([], [], {})
+            for block in discover_blocks(source, COLUMNS, 1):
+                add(found, read_block(source, COLUMNS, block))
+            return [text for _, text, _ in found.rows]
         with open_file(SourceFile(**step["file"])) as opened:
             if "column" in step:
                 # As the job does it: Arrow's own threads may abort a process that ends.
@@ -114,4 +131,7 @@ def _answer(step: dict[str, Any]) -> Any:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)  # would show what a library logs
+    sleep, hurry = time.sleep, float(os.environ.get("HURRY", 1))
+    time.sleep = lambda seconds: sleep(seconds / hurry)
+    retries.RETRY_SECONDS = float(os.environ.get("PATIENCE", retries.RETRY_SECONDS))
     json.dump([_answer(step) for step in json.load(sys.stdin)], sys.stdout)

@@ -62,6 +62,8 @@ class HubServer:
         self.page_size = page_size
         self.repositories: dict[str, Repository] = {}
         self.requests: list[Request] = []
+        # Requests for the content of files that are still to fail.
+        self.outage = 0
         self.lfs: dict[str, Path] = {}
         self._http = ThreadingHTTPServer(
             ("127.0.0.1", 0), type("Bound", (_Handler,), {"hub": self})
@@ -114,6 +116,9 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             if match := API.fullmatch(url.path):
                 self._api(match, query, form)
+            elif self.hub.outage and url.path.startswith("/datasets"):
+                self.hub.outage -= 1
+                raise HubError(503, None, "Service unavailable")
             elif match := RESOLVE.fullmatch(url.path):
                 self._resolve(match)
             elif match := LFS.fullmatch(url.path):

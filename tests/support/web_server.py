@@ -25,7 +25,8 @@ class Web:
 
     ranges: whether it reads parts of files. says: which headers tell a file's version. faults: one
     for each coming request, in order: a status, the number of bytes after which the body is cut, or
-    a function that is called before the answer; None for none.
+    a function that is called before the answer; None for none. retry_after: when faults ask to be
+    asked again.
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -36,6 +37,7 @@ class Web:
     requests: list[Request] = field(default_factory=list)
     redirects: dict[str, str] = field(default_factory=dict)
     times: dict[str, str] = field(default_factory=dict)
+    retry_after: str = ""
 
     def __post_init__(self) -> None:
         handler = type("Bound", (_Handler,), {"web": self})
@@ -72,7 +74,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         content = web.files.get(path)
         if isinstance(fault, int) and fault >= 400:
-            self._send(fault, b"")
+            waits = {"Retry-After": self.web.retry_after} if self.web.retry_after else {}
+            self._send(fault, b"", waits)
         elif content is None:
             self._send(404, b"")
         else:
