@@ -191,7 +191,7 @@ def test_an_exception_while_a_block_is_written_leaves_no_block(checkpoints: Chec
 
     with pytest.raises(RuntimeError):
         fail_halfway()
-    assert list(checkpoints.storage.entries(".")) == []
+    assert list(checkpoints.storage.entries("")) == []
     assert checkpoints.read_summary(PLACE) is None
 
 
@@ -235,7 +235,7 @@ for limit, length in ((4_000_000, 1000), (40_000, 1)):
     assert "00003-00012.tokens cannot be written: File too large." in first
     assert "00003-00012.parquet cannot be written: File too large." in second
     assert done.stderr == ""
-    assert list(checkpoints.storage.entries(".")) == []
+    assert list(checkpoints.storage.entries("")) == []
 
 
 def test_finished_blocks_are_those_with_both_files(checkpoints: Checkpoints) -> None:

@@ -4,10 +4,13 @@ The first version, whose code was in six packages, wrote `fixtures/version-0.1.0
 dataset, the same job interrupted, and loader states (tests/test_batch_loader.py).
 Version 2 of the format wrote `fixtures/version-2` from the same input (`--shard_tokens 2000
 --test_fraction 0.2 --max_bad_rows 3`), with the split by document.
+Version 3, before manifests had a content fingerprint, wrote `fixtures/version-3`: a build of the
+first file, an append of the second one, loader states, and then a redaction.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -15,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT
@@ -22,6 +26,8 @@ from support.damage import edit_table
 from support.oracle import shards_in
 
 import fineshards
+from fineshards import BatchLoader, Mixture, Packing, TokenDataset
+from fineshards.commands.redact import redact
 from fineshards.config import BuildConfig
 from fineshards.errors import OutputError, UsageError
 from fineshards.pipeline.cli import main
@@ -35,10 +41,12 @@ EARLIER = ROOT / "tests/fixtures/version-0.1.0"
 
 
 VERSION_2 = ROOT / "tests/fixtures/version-2/finished"
+VERSION_3 = ROOT / "tests/fixtures/version-3"
 
 
 @pytest.mark.parametrize(
-    ("folder", "version", "samples"), [(EARLIER / "finished", 1, 257), (VERSION_2, 2, 245)]
+    ("folder", "version", "samples"),
+    [(EARLIER / "finished", 1, 257), (VERSION_2, 2, 245), (VERSION_3 / "finished", 3, 245)],
 )
 def test_a_finished_dataset_is_read_verified_and_described(
     folder: Path, version: int, samples: int
@@ -50,7 +58,12 @@ def test_a_finished_dataset_is_read_verified_and_described(
     assert job.format_version == manifest.version == version
     stored = json.loads((folder / "metadata/job.json").read_text())
     # The same settings and files still have the same fingerprint.
-    assert job.fingerprint() == stored["fingerprint"] == manifest.fingerprint
+    assert job.fingerprint() == stored["fingerprint"]
+    assert manifest.job.fingerprint() == manifest.fingerprint
+    assert job.generation < manifest.generation or job.fingerprint() == manifest.fingerprint
+    # Recorded by none of them, and computed from what all of them recorded.
+    assert manifest.recorded_content is None
+    assert len(manifest.content_fingerprint) == 64
     assert json.loads(manifest.to_bytes()) == json.loads(
         (folder / "metadata/manifest.json").read_text()
     )
@@ -91,6 +104,70 @@ def test_documents_of_version_2_are_numbered_in_the_dataset(
     )
     problems = fineshards.verify(output).problems
     assert any("train_0000.parquet begins with document 0" in problem for problem in problems)
+
+
+def of_version_3(folder: Path, order: str) -> BatchLoader:
+    """The loader that saved a state of version 3."""
+    generations = {"first": {"generation": 1}, "added": {"after_generation": 1}}
+    options = generations.get(order, {})
+    train = TokenDataset(folder, "train", sequence_length=64, **options)
+    if order == "mixture":
+        test = TokenDataset(folder, "test", sequence_length=64)
+        return BatchLoader(Mixture({"train": (train, 0.75), "test": (test, 0.25)}, seed=3), 8, 7)
+    packing = Packing(rows=16) if order == "packed" else None
+    shards = 2 if order == "windowed" else None
+    return BatchLoader(train, 8, 7, packing=packing, shuffle_shards=shards)
+
+
+@pytest.mark.parametrize("order", ["first", "shuffled", "windowed", "packed", "mixture", "added"])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_state_that_knew_the_job_and_not_the_shards_resumes(
+    tmp_path: Path, order: str, again: bool
+) -> None:
+    """Saved before the dataset was redacted. again: it was redacted once more since."""
+    folder = VERSION_3 / "finished"
+    if again:
+        folder = Path(shutil.copytree(folder, tmp_path / "out"))
+        redact(str(folder), documents=[5, 9])
+    recorded = json.loads((VERSION_3 / "states.json").read_text())[order]
+    with of_version_3(folder, order) as loader:
+        loader.load_state_dict(recorded["state"])
+        assert loader.step == 3
+        batch = next(loader)
+        state = loader.state_dict()
+        assert state["fingerprint"] != recorded["state"]["fingerprint"]
+    if not again and "next_batch_sha256" in recorded:
+        content = np.asarray(batch).astype("<u4").tobytes()
+        assert hashlib.sha256(content).hexdigest() == recorded["next_batch_sha256"]
+    # What it saves now is also what its neighbour saves.
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    with of_version_3(copy, order) as loader:
+        loader.load_state_dict(state)
+        assert loader.step == 4
+
+
+def test_a_dataset_without_a_content_fingerprint_grows_and_gets_one(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(VERSION_3 / "finished", tmp_path / "out"))
+    before = Manifest.load_finished(open_storage(str(folder)))
+    record = TokenDataset(folder, sequence_length=64).fingerprint
+    assert redact(str(folder), documents=[5, 9]).generation == 4
+    redacted = Manifest.load_finished(open_storage(str(folder)))
+    assert redacted.recorded_content == redacted.content_fingerprint != before.content_fingerprint
+    assert TokenDataset(folder, sequence_length=64).fingerprint == record
+    shutil.copy(EARLIER / "input-1.parquet", tmp_path / "more.parquet")
+    grown = fineshards.append(folder, input=tmp_path / "more.parquet", max_bad_rows=3)
+    assert grown.recorded_content == grown.content_fingerprint
+    assert fineshards.verify(folder).problems == []
+    # Each manifest that was kept is the one that was there.
+    kept = [
+        json.loads(path.read_bytes())
+        for path in sorted((folder / "metadata/generations").glob("000?.json"))
+    ]
+    assert [each.get("content_fingerprint") for each in kept] == [
+        *(None, None, None),
+        redacted.content_fingerprint,
+        grown.content_fingerprint,
+    ]
 
 
 def built_again(tmp_path: Path, state: str, **options: object) -> tuple[Path, BuildConfig]:

@@ -418,3 +418,40 @@ def test_damage_of_the_records_of_generations_is_found(
     for generation in (None, 1, 2, 3):
         problems = fineshards.verify(folder, generation=generation).problems
         assert any(f"metadata/generations/{name}" in problem for problem in problems)
+
+
+@pytest.mark.parametrize("there", [2, 3])
+def test_swapped_manifests_are_refused(
+    generations: list[Path], parts: list[Path], tmp_path: Path, there: int
+) -> None:
+    folder = tmp_path / "out"
+    shutil.copytree(generations[there - 1], folder)
+    swapped = folder / "metadata/manifest.json", folder / "metadata/generations/0001.json"
+    contents = [path.read_bytes() for path in swapped]
+    for path, content in zip(swapped, reversed(contents), strict=True):
+        path.write_bytes(content)
+    problems = fineshards.verify(folder).problems
+    assert any("generations/0001.json is not the same" in problem for problem in problems)
+    sentence = f"0001.json is the manifest of generation {there}, expected that of generation 1"
+    with pytest.raises(OutputError, match=sentence):
+        opened(folder)
+    with pytest.raises(OutputError, match=sentence):
+        fineshards.append(folder, input=parts[2])
+    for path, content in zip(swapped, contents, strict=True):
+        path.write_bytes(content)
+    assert fineshards.verify(folder).problems == []
+
+
+def test_kept_manifests_in_each_other_s_place_are_refused(
+    generations: list[Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+    shutil.copytree(generations[2], folder)
+    first, second = (folder / f"metadata/generations/000{number}.json" for number in (1, 2))
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content)
+    assert opened(folder).generation == 3
+    with pytest.raises(OutputError, match="is the manifest of generation 2, expected"):
+        opened(folder, generation=1)
+    assert not fineshards.verify(folder).ok

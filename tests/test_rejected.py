@@ -45,14 +45,39 @@ def test_the_first_row_beyond_the_limit_is_named_with_the_limit() -> None:
 
 
 def test_the_total_over_all_files_is_limited_too() -> None:
-    check_total(0, 0)
-    check_total(3, 3)
+    check_total(0, 0, 100)
+    check_total(3, 3, 100)
     with pytest.raises(InputError) as caught:
-        check_total(4, 3)
+        check_total(4, 3, 100)
     assert str(caught.value) == (
         "4 rows cannot be encoded, and --max_bad_rows allows 3. They are listed in "
         "metadata/rejected/. Fix them, or raise --max_bad_rows to skip such rows."
     )
+
+
+@pytest.mark.parametrize(
+    ("share", "rows", "most"),
+    [("0.1%", 4_000, 4), ("0.1%", 3_999, 3), ("0%", 9, 0), ("100%", 7, 7), ("0.0001%", 999_999, 0)],
+)
+def test_a_share_is_of_the_rows_of_all_files(share: str, rows: int, most: int) -> None:
+    Rejected(FILE, share).add(bad_rows(*range(50)))
+    check_total(most, share, rows)
+    said = rf"^{most + 1} rows of {rows:,} cannot be encoded, and --max_bad_rows allows {share}\."
+    with pytest.raises(InputError, match=said):
+        check_total(most + 1, share, rows)
+
+
+def test_pages_that_cannot_be_extracted_are_listed_and_not_limited(storage: Storage) -> None:
+    rejected = Rejected(FILE, 1)
+    rejected.add([BadRow(row, "", "its HTML is large", "too_large") for row in range(9)])
+    rejected.add(bad_rows(101))
+    with pytest.raises(InputError, match=r"row 107: .*allows 1"):
+        rejected.add(bad_rows(107))
+    rejected.save(storage, BLOCK)
+    listed = list(map(json.loads, storage.read(LIST).splitlines()))
+    assert len(listed) == 11
+    assert listed[0]["unextracted"] == "too_large"
+    assert "unextracted" not in listed[9]
 
 
 def test_rows_are_listed_one_json_object_per_line_in_a_file_per_block(storage: Storage) -> None:

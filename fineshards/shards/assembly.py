@@ -17,11 +17,17 @@ import pyarrow as pa
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards import npy
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.documents import DocumentTable, cut_documents, join_documents
+from fineshards.shards.documents import DocumentTable, cut_documents, join_documents, table_schema
 from fineshards.shards.layout import Layout, ShardKey, SplitRule, table_name
 from fineshards.shards.records import Piece, ShardRecord
 from fineshards.storage.base import Part, Storage
-from fineshards.storage.checksums import checksum_to_base64, crc32c, file_checksum
+from fineshards.storage.checksums import (
+    checksum_from_base64,
+    checksum_to_base64,
+    crc32c,
+    crc32c_combine,
+    file_checksum,
+)
 
 # Bytes per request, where requests have a price.
 _READ_AHEAD = 16 << 20
@@ -52,11 +58,16 @@ class Shorter:
         size = checkpoints.dtype.itemsize
         part = Part(name, npy.HEADER_BYTES, npy.HEADER_BYTES + record.tokens * size)
         if prefix_checksum(storage, part, checkpoints.dtype) != record.crc32c:
-            raise _damaged(storage, name)
+            raise damaged(storage, name)
         head = table_head(storage.read(table_name(name)), record, paths, checkpoints.rule)
         if head is None:
-            raise _damaged(storage, table_name(name))
-        return cls(part, version, table_version, DocumentTable.parse(head), head)
+            raise damaged(storage, table_name(name))
+        try:
+            table = DocumentTable.parse(head, table_schema(checkpoints.rule, 3))
+            join_documents((), paths, checkpoints.rule, table)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise damaged(storage, table_name(name)) from error
+        return cls(part, version, table_version, table, head)
 
 
 def table_head(
@@ -69,9 +80,9 @@ def table_head(
     if len(content) == record.table_bytes:
         return content if checksum_to_base64(crc32c(content)) == record.table_crc32c else None
     try:
-        rows = DocumentTable.parse(content).slice(0, record.pieces)
+        rows = DocumentTable.parse(content, table_schema(rule, 3)).slice(0, record.pieces)
         head = _table_bytes(join_documents((), paths, rule, rows))
-    except (pa.ArrowException, OSError, ValueError, KeyError):
+    except (pa.ArrowException, OSError, ValueError):
         return None
     return head if checksum_to_base64(crc32c(head)) == record.table_crc32c else None
 
@@ -109,10 +120,11 @@ def prefix_checksum(storage: Storage, part: Part, dtype: np.dtype[np.unsignedint
         return checksum_to_base64(file_checksum(opened, checksum, size))
 
 
-def _damaged(storage: Storage, name: str) -> OutputError:
+def damaged(storage: Storage, name: str) -> OutputError:
+    """The error for a file that an append would build on, and that is missing or has changed."""
     return OutputError(
-        f"{storage.path(name)} is not what the manifest says, so nothing is added to it. See what "
-        "fineshards verify says, and run fineshards repair."
+        f"{storage.path(name)} is not what the manifest says, so nothing is added to the dataset. "
+        "See what fineshards verify says, and run fineshards repair."
     )
 
 
@@ -134,7 +146,7 @@ def write_shard(
     """
     name = layout.shard_name(key)
     finished = checkpoints.read_shard_record(name)
-    if finished is not None:
+    if finished is not None and _is_whole(finished, checkpoints.storage):
         return finished
     ordered = sorted(pieces, key=lambda piece: piece.at)
     for _ in range(_ATTEMPTS):
@@ -146,6 +158,16 @@ def write_shard(
             if before is None or _versions(name, checkpoints.storage) == found:
                 raise
     return _write_shard(key, ordered, layout, checkpoints, paths, assembly, before)
+
+
+def _is_whole(record: ShardRecord, storage: Storage) -> bool:
+    """Whether what an earlier run left as a finished shard still is one."""
+    size, checksum = record.table_bytes, record.table_crc32c
+    if size is None or checksum is None:
+        return False
+    return storage.matches(record.name, record.bytes, record.crc32c) and storage.matches(
+        table_name(record.name), size, checksum
+    )
 
 
 def _versions(name: str, storage: Storage) -> tuple[str | None, str | None]:
@@ -200,9 +222,24 @@ def _write_shard(
         first_document=table["document"][0].as_py(),
         table_bytes=table_bytes,
         table_crc32c=checksum_to_base64(table_checksum),
+        unredacted_crc32c=_unredacted(checksum, (tokens - before.tokens) * size, before)
+        if before
+        else None,
     )
     checkpoints.write_shard_record(record)
     return record
+
+
+def _unredacted(checksum: int, more: int, before: ShardRecord) -> str | None:
+    """The checksum that a longer shard would have without redactions in the shorter one.
+
+    more: bytes that it has more. Checksums of equally long files are linear: they differ as the
+    shorter ones do, followed by zeros.
+    """
+    if before.unredacted_crc32c is None:
+        return None
+    redacted, unredacted = map(checksum_from_base64, (before.crc32c, before.unredacted_crc32c))
+    return checksum_to_base64(checksum ^ crc32c_combine(redacted ^ unredacted, 0, more))
 
 
 def _write_table(

@@ -1,6 +1,8 @@
 """Checkpoints: files in `checkpoints/<fingerprint>/` from which a restarted job resumes.
 
+    versions.json                  identities of source files that were copied or touched meanwhile
     files/00003.json               the blocks of a source file (step Discover)
+    same/00003-00012.json          a block of such a file that has the rows that it had
     blocks/00003-00012.tokens      a token block: tokens as in the shards, without a header
     blocks/00003-00012.parquet     the block's documents and summary; written after the tokens
     blocks/00003-00012.json        instead of it, if documents are shuffled: see runs.py
@@ -24,7 +26,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -52,7 +54,16 @@ from fineshards.shards.layout import (
     shard_stem,
     table_name,
 )
-from fineshards.shards.records import JSON_ERRORS, Block, ShardRecord, TokenBlock, from_fields
+from fineshards.shards.records import (
+    JSON_ERRORS,
+    Block,
+    ReadRows,
+    ShardRecord,
+    SourceFile,
+    TokenBlock,
+    as_text,
+    from_fields,
+)
 from fineshards.shards.reports import BlockSummary
 from fineshards.shards.runs import RunWriter, parse_cells
 from fineshards.shards.shuffle import Fragment
@@ -162,23 +173,73 @@ class Checkpoints:
 
     # -- discovered files
 
-    def write_blocks(self, file: int, blocks: list[Block]) -> None:
-        """Stores the blocks of a file."""
-        content = json.dumps([asdict(block) for block in blocks])
-        self.storage.write(self._blocks_name(file), content.encode(), durable=False)
+    def write_blocks(
+        self, file: int, blocks: list[Block], version: str | None = None, again: bool = False
+    ) -> None:
+        """Stores the blocks of a file. version: of the file, as they were found.
+
+        again: whether they were stored before, of another version.
+        """
+        content = json.dumps({"version": version, "blocks": [asdict(block) for block in blocks]})
+        name = self._blocks_name(file)
+        over = self.storage.version(name) if again else None
+        self.storage.write(name, content.encode(), durable=False, over=over)
 
     def read_blocks(self, file: int) -> list[Block] | None:
         """The blocks of a file, or None if they are not stored yet, or damaged."""
+        found = self.read_found(file)
+        return found and found[0]
+
+    def read_found(self, file: int) -> tuple[list[Block], str | None] | None:
+        """The blocks of a file, and its version then; that is None in jobs of earlier versions."""
         stored = self._read_json(self._blocks_name(file))
-        if not isinstance(stored, list):
-            return None
         try:
-            blocks = [from_fields(Block, fields) for fields in stored]
+            # Earlier versions stored the list alone.
+            version = None if isinstance(stored, list) else stored["version"]
+            listed = stored if isinstance(stored, list) else stored["blocks"]
+            blocks = [from_fields(Block, fields) for fields in listed]
+            if version is not None:
+                as_text(version)
         except JSON_ERRORS:
             return None
         places = [(block.file, block.index, block.blocks) for block in blocks]
         right = [(file, index, len(blocks)) for index in range(len(blocks))]
-        return blocks if places == right else None
+        return (blocks, version) if places == right else None
+
+    # -- source files that were copied or touched since the job was launched
+
+    def write_versions(self, files: Iterable[SourceFile]) -> None:
+        """Stores the identities of those source files whose identity is another one by now."""
+        content = {str(file.index): file.to_json() for file in files}
+        name = f"{self.folder}/versions.json"
+        over = self.storage.version(name)
+        if content or over is not None:
+            self.storage.write(name, json.dumps(content).encode(), over=over)
+
+    def read_versions(self) -> dict[int, SourceFile]:
+        """Those source files whose identity is another one than the job record has, by index."""
+        stored = self._read_json(f"{self.folder}/versions.json") or {}
+        try:
+            return {int(index): SourceFile.from_json(fields) for index, fields in stored.items()}
+        except JSON_ERRORS:
+            return {}  # The files are refused then, as others than those of the record.
+
+    def files_to_read(self) -> tuple[SourceFile, ...]:
+        """The source files that the job reads, as they are now."""
+        job, now = self.job(), self.read_versions()
+        return tuple(file.as_now(now.get(file.index, file)) or file for file in job.new_files)
+
+    def write_same(self, block: Block, rows: ReadRows) -> None:
+        """Records that a block has the rows that it had, in another version of the file."""
+        content, name = json.dumps(asdict(rows)).encode(), self._same_name(block)
+        self.storage.write(name, content, durable=False, over=self.storage.version(name))
+
+    def read_same(self, block: Block) -> ReadRows | None:
+        """The rows that a block has in the version of its file that was read again last."""
+        try:
+            return ReadRows.from_json(self._read_json(self._same_name(block)))
+        except JSON_ERRORS:
+            return None
 
     # -- token blocks
 
@@ -392,7 +453,7 @@ class Checkpoints:
         if fields is None:
             return None
         try:
-            record = from_fields(ShardRecord, fields)
+            record = from_fields(ShardRecord, {"unredacted_crc32c": None} | fields)
         except JSON_ERRORS:
             return None
         sizes = (self.storage.size(shard_name), self.storage.size(table_name(shard_name)))
@@ -408,6 +469,9 @@ class Checkpoints:
 
     def _blocks_name(self, file: int) -> str:
         return f"{self.folder}/files/{file:05d}.json"
+
+    def _same_name(self, block: Block) -> str:
+        return f"{self.folder}/same/{block.file:05d}-{block.index:05d}.json"
 
     def _plan_name(self) -> str:
         return f"{self.folder}/plan.json"

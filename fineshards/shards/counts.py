@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
+from itertools import starmap
 from typing import Any
 
 from fineshards.shards.records import from_fields
@@ -62,6 +64,19 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
+class Unextracted:
+    """Pages of WARC files whose text cannot be extracted, for one reason.
+
+    Args:
+        reason: Why: `bad_response`, `too_large`, `too_deep` or `failed`.
+        rows: Number of pages.
+    """
+
+    reason: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class Counts:
     """Counts of rows, and of the documents and tokens made from them. Add them with `+`.
 
@@ -69,13 +84,14 @@ class Counts:
         rows: All rows read.
         documents: Rows with text; each is one document.
         nulls: Rows without text.
-        rejected: Rows that cannot be encoded.
+        rejected: Rows that cannot be encoded, but for pages whose text cannot be extracted.
         tokens: Tokens of the documents, with one EOT each.
         text_bytes: UTF-8 bytes of the documents' text.
         by_reference: Documents encoded by the reference encoder.
         compared: Documents that the reference encoder encoded as well, with the same tokens.
         labels: Documents and tokens per label, sorted by column and value.
         dropped: Documents that the recipe dropped, by step and reason, sorted.
+        unextracted: Pages whose text cannot be extracted, by reason, sorted.
 
     Example:
         >>> from fineshards.shards.counts import Counts
@@ -94,6 +110,7 @@ class Counts:
     compared: int = 0
     labels: tuple[LabelCount, ...] = ()
     dropped: tuple[Dropped, ...] = ()
+    unextracted: tuple[Unextracted, ...] = ()
 
     def __add__(self, other: Counts) -> Counts:
         return Counts.total([self, other])
@@ -112,6 +129,7 @@ class Counts:
         numbers = dict.fromkeys(_NUMBERS, 0)
         labels: dict[str, dict[str, list[int]]] = {}
         dropped: dict[int, dict[str, list[int]]] = {}
+        unextracted: Counter[str] = Counter()
         for part in parts:
             for name in _NUMBERS:
                 numbers[name] += getattr(part, name)
@@ -121,6 +139,7 @@ class Counts:
             for each in part.dropped:
                 sums = (each.documents, each.text_bytes)
                 _add_value(dropped.setdefault(each.step, {}), each.reason, sums)
+            unextracted.update({each.reason: each.rows for each in part.unextracted})
         return cls(
             **numbers,
             labels=tuple(
@@ -133,6 +152,7 @@ class Counts:
                 for step, reasons in sorted(dropped.items())
                 for reason in sorted(reasons)
             ),
+            unextracted=tuple(starmap(Unextracted, sorted(unextracted.items()))),
         )
 
     @classmethod
@@ -142,12 +162,18 @@ class Counts:
         return {name: sum(getattr(part, name) for part in parts) for name in _NUMBERS}
 
     def balances(self) -> bool:
-        """Whether every row is a document, has no text or was rejected.
+        """Whether every row is a document, has no text or was left out for a reason.
 
         Returns:
-            True if rows = documents + nulls + rejected + dropped.
+            True if rows = documents + nulls + rejected + dropped + unextracted.
         """
-        return self.rows == self.documents + self.nulls + self.rejected + self.documents_dropped
+        left_out = self.rejected + self.documents_dropped + self.pages_unextracted
+        return self.rows == self.documents + self.nulls + left_out
+
+    @property
+    def pages_unextracted(self) -> int:
+        """The number of pages whose text cannot be extracted."""
+        return sum(each.rows for each in self.unextracted)
 
     @property
     def documents_dropped(self) -> int:
@@ -157,9 +183,10 @@ class Counts:
     def imbalance(self) -> str:
         """The numbers of rows that do not balance, for an error message."""
         dropped = f", {self.documents_dropped} dropped" if self.dropped else ""
+        pages = f", {self.pages_unextracted} not extracted" if self.unextracted else ""
         return (
-            f"{self.rows} rows, but {self.documents} documents{dropped}, {self.nulls} null and "
-            f"{self.rejected} rejected"
+            f"{self.rows} rows, but {self.documents} documents{dropped}{pages}, {self.nulls} null "
+            f"and {self.rejected} rejected"
         )
 
     def numbers(self) -> dict[str, int]:
@@ -182,27 +209,39 @@ class Counts:
             for column, values in content["labels"].items()
             for value, sums in values.items()
         )
-        dropped = tuple(from_fields(Dropped, each) for each in content.get("dropped", ()))
-        return from_fields(cls, content, labels=labels, dropped=dropped)
+        return from_fields(cls, content, labels=labels, **_left_out(content))
 
     def to_record(self) -> dict[str, Any]:
         """The counts in the form of a checkpoint."""
         labels = [asdict(label) for label in self.labels]
-        return self.numbers() | {"labels": labels, "dropped": self.dropped_json()}
+        return self.numbers() | {"labels": labels} | self.left_out_json()
 
-    def dropped_json(self) -> list[dict[str, Any]]:
-        """What the recipe dropped, in the manifest's form."""
-        return [asdict(each) for each in self.dropped]
+    def left_out_json(self) -> dict[str, list[dict[str, Any]]]:
+        """What was left out, in the manifest's form: by step or reason, without what is empty."""
+        left_out = {
+            "dropped": [asdict(each) for each in self.dropped],
+            "unextracted": [asdict(each) for each in self.unextracted],
+        }
+        return {name: found for name, found in left_out.items() if found}
 
     @classmethod
     def from_record(cls, content: Mapping[str, Any]) -> Counts:
         """The inverse of `to_record`; ignores other fields."""
         labels = tuple(LabelCount(**label) for label in content["labels"])
-        dropped = tuple(Dropped(**each) for each in content.get("dropped", ()))
-        return from_fields(cls, content, labels=labels, dropped=dropped)
+        return from_fields(cls, content, labels=labels, **_left_out(content))
 
 
-_NUMBERS = tuple(each.name for each in fields(Counts) if each.name not in ("labels", "dropped"))
+_GROUPED = ("labels", "dropped", "unextracted")
+_NUMBERS = tuple(each.name for each in fields(Counts) if each.name not in _GROUPED)
+
+
+def _left_out(content: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """The inverse of `Counts.left_out_json`."""
+    kinds = {"dropped": Dropped, "unextracted": Unextracted}
+    return {
+        name: tuple(from_fields(kind, each) for each in content.get(name, ()))
+        for name, kind in kinds.items()
+    }
 
 
 def _add_value(values: dict[str, list[int]], value: str, sums: tuple[int, int]) -> None:

@@ -18,6 +18,7 @@ from fineshards.shards import npy
 from fineshards.shards.documents import DocumentPiece, DocumentTable, table_schema
 from fineshards.shards.layout import SPLITS, table_name
 from fineshards.shards.manifest import Manifest
+from fineshards.shards.readable import readable_manifest
 from fineshards.shards.records import ShardRecord
 from fineshards.shards.redaction import ranges_of
 from fineshards.storage.base import Storage
@@ -69,9 +70,10 @@ class Dataset:
     def open(cls, storage: Storage, generation: int | None = None) -> Dataset:
         """Opens a dataset by its manifest; raises OutputError if that is missing or damaged.
 
-        generation: which one, from 1; the latest by default.
+        Also while a redaction is not finished. generation: which one, from 1; the latest by
+        default.
         """
-        return cls(storage, Manifest.load_finished(storage, generation))
+        return cls(storage, readable_manifest(storage, generation))
 
     def tokens(self, shard: ShardRecord, start: int, stop: int) -> npt.NDArray[np.uint32]:
         """Tokens `[start, stop)` of a shard; raises OutputError if the file is too short."""

@@ -112,14 +112,7 @@ class DocumentTable:
     @classmethod
     def read(cls, opened: BinaryIO, schema: pa.Schema, first: int = 0) -> DocumentTable:
         """Reads a table; raises pyarrow's errors, or ValueError for another schema."""
-        table = open_parquet(opened).read(use_threads=False)
-        if not table.schema.equals(schema):
-            raise ValueError(f"has the columns {table.schema.names}, expected {schema.names}")
-        table.validate(full=True)
-        for field in schema:
-            if not field.nullable and table[field.name].null_count:
-                raise ValueError(f"has no {field.name!r} in some rows")
-        return cls(table, first)
+        return cls(_checked(open_parquet(opened).read(use_threads=False), schema), first)
 
     @staticmethod
     def read_columns(opened: BinaryIO, schema: pa.Schema, names: list[str]) -> pa.Table:
@@ -131,9 +124,13 @@ class DocumentTable:
         return parquet.read(columns=names, use_threads=False)
 
     @staticmethod
-    def parse(content: bytes) -> pa.Table:
-        """The table that a file with this content holds, as it is stored."""
-        return open_parquet(BytesIO(content)).read(use_threads=False)
+    def parse(content: bytes, schema: pa.Schema | None = None) -> pa.Table:
+        """The table that a file with this content holds, as it is stored.
+
+        schema: that it must have; raises as `read` does.
+        """
+        table = open_parquet(BytesIO(content)).read(use_threads=False)
+        return table if schema is None else _checked(table, schema)
 
     @staticmethod
     def write(table: pa.Table, opened: BinaryIO) -> None:
@@ -211,6 +208,17 @@ class DocumentTable:
         if index == len(self) or self.document[index] != document:
             raise KeyError(document)
         return index
+
+
+def _checked(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """A table; raises pyarrow's errors, or ValueError, if it is not one of a schema."""
+    if not table.schema.equals(schema):
+        raise ValueError(f"has the columns {table.schema.names}, expected {schema.names}")
+    table.validate(full=True)
+    for field in schema:
+        if not field.nullable and table[field.name].null_count:
+            raise ValueError(f"has no {field.name!r} in some rows")
+    return table
 
 
 def cut_documents(

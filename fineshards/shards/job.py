@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from fineshards.shards.imported import Imported
 from fineshards.shards.layout import HASH_VERSION, KEY_VERSION, Shuffle, SplitRule
 from fineshards.shards.npy import DTYPES
 from fineshards.shards.recipes import RecipeRecord
-from fineshards.shards.records import JSON_ERRORS, SourceFile, as_text, from_fields
+from fineshards.shards.records import JSON_ERRORS, SourceFile, as_number, as_text, from_fields
 from fineshards.shards.redaction import Redaction
 from fineshards.storage.base import Storage
 
@@ -233,6 +233,29 @@ class Job:
         canonical = json.dumps(deciding, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
+    def as_begun(self, begun: Job, elsewhere: bool = True) -> Job:
+        """This job with the files' identities that one had which was launched before.
+
+        Files of the same sizes may have been copied or touched since. Content decides then.
+        elsewhere: whether they may also lie in other folders by now, which takes their paths too.
+        Files in another order are other files.
+        """
+        if len(begun.files) != len(self.files):
+            return self
+        pairs = zip(self.files, begun.files, strict=True)
+        known = (
+            {file.path for file in begun.files} if elsewhere else {now.path for now in self.files}
+        )
+        return replace(
+            self,
+            files=tuple(
+                replace(now, path=was.path, identity=was.identity, companions=was.companions)
+                if was.as_now(now) and (was.path == now.path or now.path not in known)
+                else now
+                for now, was in pairs
+            ),
+        )
+
     def differences(self, other: Job) -> list[str]:
         """How another job differs from this one, for an error message; empty if it does not."""
         found = self.settings.differences(other.settings)
@@ -260,8 +283,8 @@ class Job:
                 break
             if old_file != new_file:
                 found.append(
-                    f"{old_file.path} changed: it had {old_file.size} bytes and "
-                    f"{old_file.identity}, now {new_file.size} bytes and {new_file.identity}"
+                    f"{old_file.path} changed: it had {old_file.described()}, now "
+                    f"{new_file.described()}"
                 )
                 break
         return found
@@ -317,19 +340,6 @@ class Job:
             ) from error
 
 
-def refuse_unfinished_redaction(storage: Storage, following: Job | None, then: str) -> None:
-    """Raises OutputError if the job of the next generation redacts documents.
-
-    Until it has finished, files are neither those of one generation nor those of the other. then:
-    what to do after that.
-    """
-    if following is not None and following.redaction is not None:
-        raise OutputError(
-            f"a redaction of {storage.root} is not finished. Run it again to finish it, and then "
-            f"{then}."
-        )
-
-
 def load_redaction(storage: Storage, number: int, generation: Generation) -> Redaction:
     """What a generation redacted, from its job record; raises OutputError if that is damaged."""
     job = Job.load(storage, number)
@@ -366,11 +376,16 @@ def settings_from_json(fields: dict[str, Any]) -> Settings:
 
     Raises KeyError, TypeError or ValueError for other content.
     """
-    specials = fields["tokenizer"]["special_tokens"]
+    specials = tuple(
+        (as_text(text), as_number(token)) for text, token in fields["tokenizer"]["special_tokens"]
+    )
     if fields["tokenizer"]["kind"] not in TOKENIZER_FILES:
         raise ValueError(f"unknown kind of tokenizer {fields['tokenizer']['kind']!r}")
     if fields["dtype"] not in DTYPES:
         raise ValueError(f"unknown dtype {fields['dtype']!r}")
+    eot, size = (as_number(fields["tokenizer"][name]) for name in ("eot", "size"))
+    if size > 1 << 32 or any(token >= size for token in (eot, *(id_ for _, id_ in specials))):
+        raise ValueError(f"{size} is not the size of its tokenizer")
     return from_fields(
         Settings,
         fields,
@@ -378,7 +393,7 @@ def settings_from_json(fields: dict[str, Any]) -> Settings:
         tokenizer=from_fields(
             Tokenizer,
             fields["tokenizer"],
-            special_tokens=tuple((text, token) for text, token in specials),
+            special_tokens=specials,
         ),
         split=_rule_from_json(fields["split"]),
         shuffle=_shuffle_from_json(fields.get("shuffle")),
@@ -409,7 +424,7 @@ def _rule_from_json(fields: dict[str, Any]) -> SplitRule:
     rule = from_fields(SplitRule, {"key": None, "hash_version": None} | fields)
     if rule.by_document:
         valid = _FRACTION.fullmatch(rule.test_fraction or "") and rule.hash_version == HASH_VERSION
-        if not valid or rule.threshold > 1 << 32:
+        if not valid or rule.threshold > 1 << 32 or (rule.test_files or 0) < 0:
             raise ValueError(f"unknown split {fields}")
     return rule
 

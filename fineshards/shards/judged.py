@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,7 @@ from fineshards.errors import OutputError
 from fineshards.shards.checkpoints import Checkpoints, block_of
 from fineshards.shards.decisions import Decisions, from_bytes, merged, to_bytes
 from fineshards.shards.marks import Records
-from fineshards.shards.records import JSON_ERRORS, Block, SourceFile
+from fineshards.shards.records import JSON_ERRORS, Block, ReadRows, SourceFile
 from fineshards.shards.statistics import COUNTS
 from fineshards.storage.checksums import crc32c
 
@@ -78,11 +78,12 @@ class Stage:
         keys: Records | None,
         statistics: pa.Table | None = None,
         stop_row: int = 0,
+        read: ReadRows | None = None,
     ) -> None:
         """Stores what the stage decided about a block, and the keys of the documents left.
 
         statistics: what was counted meanwhile; None for nothing. stop_row: one more than the
-        number of the block's last row, for the stages that follow.
+        number of the block's last row, for the stages that follow. read: the rows that it judged.
         """
         metadata = {"keys": "0", "crc32c": "0"}
         if keys is not None:
@@ -90,6 +91,8 @@ class Stage:
             checksum = self._storage.write(self.keys_file(block), content, durable=False)
             metadata = {"keys": str(len(keys)), "crc32c": str(checksum)}
         metadata["stop_row"] = str(stop_row)
+        if read is not None:
+            metadata["read"] = json.dumps(asdict(read))
         if statistics is not None:
             metadata["statistics"] = json.dumps(statistics.to_pydict())
         self._write_decisions(self._block_name(block), to_bytes(merged(tables), metadata))
@@ -106,6 +109,11 @@ class Stage:
             return count
         size, checksum = count * key_type.itemsize, int(metadata[b"crc32c"])
         return count if self._is_whole(self.keys_file(block), size, checksum) else None
+
+    def read_rows(self, block: Block) -> ReadRows | None:
+        """The rows that were judged; None in jobs of earlier versions."""
+        stored = self.decisions(block).schema.metadata.get(b"read")
+        return None if stored is None else ReadRows.from_json(json.loads(stored))
 
     def decisions(self, block: Block) -> pa.Table:
         """What the stage decided about a block; raises OutputError if it is not there."""

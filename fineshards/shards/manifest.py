@@ -10,12 +10,13 @@ import json
 import platform
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards import manifest_checks, npy, version_1
+from fineshards.shards.content import content_fingerprint
 from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.generations import (
     Generation,
@@ -34,9 +35,12 @@ from fineshards.shards.records import (
     to_fields,
 )
 from fineshards.shards.reports import FileReport
+from fineshards.shards.seal import sealed
 from fineshards.storage.base import Storage
 
 MANIFEST_NAME = "metadata/manifest.json"
+# What the folder of a finished export has instead.
+EXPORT_NAME = "export.json"
 MANIFEST_VERSION = 3
 # The libraries that can change the bytes of a dataset.
 _LIBRARIES = (
@@ -75,6 +79,10 @@ class Manifest:
         version: Version of the manifest's format.
         generations: What each generation did, up to this one; a dataset that was built once has
             one.
+        recorded_content: The content fingerprint as the file has it; None in the file of an
+            earlier version.
+        repeats: Documents of the latest append whose text the dataset had before; None if nothing
+            was appended, or by a version of fineshards that did not count them.
 
     Example:
         >>> from fineshards.shards.manifest import Manifest
@@ -98,6 +106,20 @@ class Manifest:
     leaks: Leaks | None = None
     version: int = MANIFEST_VERSION
     generations: tuple[Generation, ...] = ()
+    recorded_content: str | None = None
+    repeats: int | None = None
+
+    @property
+    def content_fingerprint(self) -> str:
+        """SHA-256, as hex, of the shards' names, sizes and checksums, and of the EOT.
+
+        Equal for datasets with equal shards, wherever and from whatever files they were built.
+        """
+        return content_fingerprint(self.shards, self.settings.tokenizer.eot)
+
+    def with_content_recorded(self) -> Manifest:
+        """The manifest with the content fingerprint of its shards recorded."""
+        return replace(self, recorded_content=self.content_fingerprint)
 
     @property
     def generation(self) -> int:
@@ -153,7 +175,7 @@ class Manifest:
             generations=job.generations,
             versions={"python": platform.python_version()} | _installed(_LIBRARIES),
             leaks=leaks,
-        )
+        ).with_content_recorded()
         for problem in manifest.contradictions():
             raise FineshardsError(
                 f"the records of the job do not add up: {problem}. No manifest was written. "
@@ -251,6 +273,7 @@ class Manifest:
             "format": "fineshards",
             "version": self.version,
             "fingerprint": self.fingerprint,
+            **({"content_fingerprint": self.recorded_content} if self.recorded_content else {}),
             "origin": dict(self.origin),
             "generations": generations_to_json(self.generations),
             "settings": settings_to_json(self.settings, self.version),
@@ -264,6 +287,7 @@ class Manifest:
             "totals": self.totals(),
             "labels": self.counts().labels_json(),
             **({"leaks": self.leaks and to_fields(self.leaks)} if self.version > 2 else {}),
+            **({} if self.repeats is None else {"repeats": self.repeats}),
             "versions": self.versions,
             "files": [
                 _file_json(file, report)
@@ -286,15 +310,10 @@ class Manifest:
             What `save` writes. The last line but one is `"crc32c"`: the CRC-32C of the bytes
             before that line, as Cloud Storage writes it. Version 1 has none.
         """
-        content = json.dumps(self.to_json(), indent=1).encode()
+        content = self.to_json()
         if self.version == 1:
-            return content
-        # Imported here because it needs google_crc32c, which a read-only install may lack.
-        from fineshards.storage.checksums import checksum_to_base64, crc32c
-
-        checked = content.removesuffix(b"\n}") + b",\n"
-        seal = {"crc32c": checksum_to_base64(crc32c(checked))}
-        return checked + json.dumps(seal, indent=1).encode().removeprefix(b"{\n")
+            return json.dumps(content, indent=1).encode()
+        return sealed(content)
 
     def save(self, storage: Storage, before: Manifest | None = None) -> str:
         """Writes the manifest to an output folder.
@@ -367,12 +386,21 @@ class Manifest:
         if stored is None:
             return None
         latest = cls.parse(stored, storage.path(MANIFEST_NAME))
+        name, kept = kept_name(latest.generation), None
+        # A copy that is damaged is for verify to name, and one may not be allowed to look for it.
+        with suppress(OutputError):
+            if storage.size(name) not in (None, len(stored)):
+                kept = cls.parse(storage.read(name), storage.path(name))
+        if kept is not None:
+            _refuse_mixed_up(storage, name, kept, latest.generation)
         if generation is None or generation == latest.generation:
             return latest
         if not 1 <= generation <= latest.generation:
             raise OutputError(latest.no_generation(storage, generation))
         name = kept_name(generation)
-        return cls.parse(storage.read(name), storage.path(name))
+        manifest = cls.parse(storage.read(name), storage.path(name))
+        _refuse_mixed_up(storage, name, manifest, generation)
+        return manifest
 
     @classmethod
     def load_finished(cls, storage: Storage, generation: int | None = None) -> Manifest:
@@ -425,12 +453,27 @@ class Manifest:
             ) from error
 
 
+def _refuse_mixed_up(storage: Storage, name: str, found: Manifest, generation: int) -> None:
+    """Raises OutputError for a kept manifest of another generation than its name says."""
+    if found.generation != generation:
+        raise OutputError(
+            f"{storage.path(name)} is the manifest of generation {found.generation}, expected that "
+            f"of generation {generation}, so no one can tell which {MANIFEST_NAME} is. Copy the "
+            "manifests of the dataset again."
+        )
+
+
 def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def unfinished(storage: Storage) -> str:
     """The message for an output folder without a manifest."""
+    if storage.size(EXPORT_NAME) is not None:
+        return (
+            f"{storage.root} is an export, not a dataset: {EXPORT_NAME} says of what. Give the "
+            "folder of the dataset that it was made of. fineshards verify checks an export."
+        )
     return (
         f"{storage.root} holds no finished dataset: {MANIFEST_NAME} is missing. Check the path. If "
         "a build was interrupted, run it again to finish it; fineshards status shows its progress."
@@ -453,5 +496,6 @@ def _file_json(file: SourceFile, report: FileReport) -> dict[str, Any]:
         | {"blocks": report.blocks}
         | counts.numbers()
         | {"test": report.test and asdict(report.test), "labels": counts.labels_json()}
-        | ({"dropped": counts.dropped_json()} if counts.dropped else {})
+        | counts.left_out_json()
+        | ({"rows_hash": report.rows_hash} if report.rows_hash else {})
     )

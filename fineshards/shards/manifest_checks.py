@@ -19,9 +19,11 @@ def contradictions(manifest: Manifest) -> list[str]:
     return [
         *_in_the_job(manifest),
         *_in_the_shards(manifest),
+        *_in_the_content(manifest),
         *_in_the_metadata(manifest),
         *_in_the_counts(manifest),
         *_in_the_leaks(manifest),
+        *_in_the_repeats(manifest),
     ]
 
 
@@ -61,6 +63,14 @@ def _in_the_shards(manifest: Manifest) -> Iterator[str]:
                 yield f"{shard.name} has {shard.tokens} tokens, expected {length}"
             if shard.bytes != npy.file_bytes(shard.tokens, manifest.settings.token_dtype):
                 yield f"{shard.name} has {shard.bytes} bytes for {shard.tokens} tokens"
+
+
+def _in_the_content(manifest: Manifest) -> Iterator[str]:
+    content = manifest.content_fingerprint
+    if manifest.recorded_content not in (None, content):
+        yield (
+            f"its content fingerprint is {manifest.recorded_content}, but its shards give {content}"
+        )
 
 
 def _in_the_metadata(manifest: Manifest) -> Iterator[str]:
@@ -103,3 +113,11 @@ def _in_the_leaks(manifest: Manifest) -> Iterator[str]:
                 yield f"{leaking} documents of {split} leak, more than there are"
         if bool(manifest.leaks.test_documents) != bool(manifest.leaks.train_documents):
             yield "documents of one split leak, and none of the other"
+
+
+def _in_the_repeats(manifest: Manifest) -> Iterator[str]:
+    added = [generation.files for generation in manifest.generations if generation.files]
+    if manifest.repeats is not None:
+        new = sum(report.counts.documents for report in manifest.reports[sum(added[:-1]) :])
+        if len(added) < 2 or manifest.repeats > new:
+            yield f"{manifest.repeats} documents repeat earlier ones, more than were appended"

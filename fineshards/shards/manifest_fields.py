@@ -31,6 +31,8 @@ _METADATA_NAME = re.compile(
     + rf"|{KEYS_FOLDER}/[0-9]+-[0-9]+\.keys"
     + rf"|{GENERATIONS_FOLDER}/[0-9]{{4,}}((\.job)?\.json|\.statistics\.parquet)"
 )
+_CRC32C = re.compile(r"[A-Za-z0-9+/]{6}==")
+_UNREDACTED = {"unredacted_crc32c": None}  # recorded only where documents were redacted
 
 _NamedRecord = TypeVar("_NamedRecord", ShardRecord, MetadataFile)
 
@@ -41,6 +43,7 @@ def manifest_fields(content: dict[str, Any]) -> dict[str, Any]:
     read_layout = version_1.layout if version == 1 else _layout
     # What version 1 does not have.
     missing = {"table_bytes": None, "table_crc32c": None} if version == 1 else {}
+    content_fingerprint = content.get("content_fingerprint")
     metadata = () if version == 1 else content["metadata"]
     layout = read_layout(content["layout"])
     if min(layout.tokens, layout.shard_tokens) < 1 or not content["shards"]:
@@ -55,6 +58,7 @@ def manifest_fields(content: dict[str, Any]) -> dict[str, Any]:
             raise ValueError(f"{fields['path']} is not split as the settings say")
     return {
         "fingerprint": as_text(content["fingerprint"]),
+        "recorded_content": None if content_fingerprint is None else as_text(content_fingerprint),
         "origin": tuple((name, as_text(value)) for name, value in content["origin"].items()),
         "settings": settings,
         "files": tuple(SourceFile.from_json(fields) for fields in content["files"]),
@@ -65,12 +69,13 @@ def manifest_fields(content: dict[str, Any]) -> dict[str, Any]:
                 file=fields["index"],
                 counts=Counts.from_manifest(fields),
                 test=_sums(fields.get("test")),
+                rows_hash=as_text(fields["rows_hash"]) if "rows_hash" in fields else None,
             )
             for fields in content["files"]
         ),
         "layout": layout,
         "shards": tuple(
-            _named(_SHARD_NAME, from_fields(ShardRecord, fields, **missing))
+            _named(_SHARD_NAME, from_fields(ShardRecord, _UNREDACTED | fields, **missing))
             for fields in content["shards"]
         ),
         "metadata": tuple(
@@ -78,6 +83,7 @@ def manifest_fields(content: dict[str, Any]) -> dict[str, Any]:
         ),
         "versions": {name: as_text(value) for name, value in content["versions"].items()},
         "leaks": _leaks(content["leaks"]) if version > 2 else None,
+        "repeats": _count(content.get("repeats")),
         "version": int(version),  # not 1.0 or true
         "generations": generations_from_json(content["generations"], len(content["files"]))
         if version > 2
@@ -91,6 +97,9 @@ def _named(pattern: re.Pattern[str], record: _NamedRecord) -> _NamedRecord:
         raise ValueError(f"{record.name} is recorded in the split {record.split!r}")
     if not pattern.fullmatch(record.name):
         raise ValueError(f"it names the file {record.name!r}")
+    before = record.unredacted_crc32c if isinstance(record, ShardRecord) else None
+    if before is not None and not _CRC32C.fullmatch(before):
+        raise ValueError(f"{record.name} has the checksum {before!r} without redactions")
     return record
 
 
@@ -100,6 +109,12 @@ def _layout(fields: dict[str, Any]) -> Layout:
 
 def _leaks(fields: dict[str, Any] | None) -> Leaks | None:
     return None if fields is None else from_fields(Leaks, fields)
+
+
+def _count(value: object) -> int | None:
+    if value is not None and (type(value) is not int or value < 0):
+        raise ValueError(f"it counts {value!r} repeats")
+    return value
 
 
 def _sums(fields: dict[str, Any] | None) -> Sums | None:

@@ -87,7 +87,10 @@ def contradictions(
                     listed[path] += 1
             except JSON_ERRORS as error:
                 yield f"{name} is not a list of rejected rows of this dataset's files ({error!r})"
-    counted = {job.files[report.file].path: report.counts.rejected for report in reports}
+    counted = {
+        job.files[report.file].path: report.counts.rejected + report.counts.pages_unextracted
+        for report in reports
+    }
     for path, rows in listed.items():
         if rows != counted.get(path, 0):
             yield (

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fineshards.shards.records import SourceFile, as_text, from_fields, to_fields
+from fineshards.shards.records import SourceFile, as_number, as_text, from_fields, to_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +110,14 @@ class RecipeRecord:
             StepRecord.of(
                 as_text(step["use"]),
                 dict(step["parameters"]),
-                _number(step["version"]),
+                as_number(step["version"]),
                 {name: as_text(value) for name, value in step["pins"].items()},
                 step["keyed"] is True,
             )
             for step in fields["steps"]
         )
         indexes = tuple(
-            (_number(each["step"]), from_fields(SourceFile, each["file"], companions=()))
+            (as_number(each["step"]), from_fields(SourceFile, each["file"], companions=()))
             for each in fields["indexes"]
         )
         return from_fields(cls, fields, steps=steps, indexes=indexes)
@@ -157,9 +157,3 @@ class RecipeRecord:
 def _index_fields(file: SourceFile) -> dict[str, Any]:
     """A file that documents are looked up in: of text or keys, so without companions."""
     return {name: value for name, value in to_fields(file).items() if name != "companions"}
-
-
-def _number(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError(f"a number is a {type(value).__name__}, expected int")
-    return value

@@ -7,9 +7,11 @@ bytes), comparable, and easy to convert to JSON.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 _Record = TypeVar("_Record")
 
@@ -52,10 +54,29 @@ def _types(kind: type) -> dict[str, tuple[str, ...]]:
     return {name: found if set(found) <= _PLAIN else () for name, found in types.items()}
 
 
+def describe_state(size: int, identity: str) -> str:
+    """A file's size and identity for an error message, with times of local files as times."""
+    kind, _, value = identity.partition(":")
+    if kind == "mtime" and value.isdigit():
+        seconds, rest = divmod(int(value), 10**9)
+        then = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
+        return f"{size} bytes and the time {then:%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
+    return f"{size} bytes and {identity}"
+
+
 def as_text(value: object) -> str:
     """A value that must be text; raises TypeError for any other."""
     if not isinstance(value, str):
         raise TypeError(f"found a {type(value).__name__}, expected text")
+    return value
+
+
+def as_number(value: object) -> int:
+    """A value that must be a count or a position; raises TypeError or ValueError for any other."""
+    if type(value) is not int:
+        raise TypeError(f"found a {type(value).__name__}, expected a whole number")
+    if not 0 <= value < _LIMIT:
+        raise ValueError("a number is out of range")
     return value
 
 
@@ -79,6 +100,8 @@ class SourceFile:
         stop_row: With `--limit`, the row that the file ends before; None for all rows.
         companions: Files without which a token file cannot be read: its index, or those that its
             last document goes on in.
+        recorded: Its path in the job's record, which stays, if a resumed job reads the file
+            elsewhere. Never part of the record.
 
     Example:
         >>> from fineshards.shards.manifest import Manifest
@@ -97,6 +120,34 @@ class SourceFile:
     extraction: str | None = None
     stop_row: int | None = None
     companions: tuple[SourceFile, ...] = ()
+    recorded: str | None = None
+
+    @property
+    def version(self) -> str:
+        """The identities of the file and of its companions: other ones may be another content.
+
+        So may a file at another path: its identity may be a time that all files have.
+        """
+        place = [] if self.recorded is None else [self.path]
+        return "\n".join([self.identity, *place, *(each.version for each in self.companions)])
+
+    def described(self) -> str:
+        """Its size and identity for an error message."""
+        return describe_state(self.size, self.identity)
+
+    def as_now(self, now: SourceFile) -> SourceFile | None:
+        """The file with the identities and the folder of now; None if more has changed."""
+        same = (_name(self.path), self.size, len(self.companions))
+        if same != (_name(now.path), now.size, len(now.companions)):
+            return None
+        companions = [
+            was.as_now(found) for was, found in zip(self.companions, now.companions, strict=True)
+        ]
+        found = tuple(each for each in companions if each is not None)
+        settled = replace(self, identity=now.identity, companions=found)
+        if now.path != self.path:
+            settled = replace(settled, path=now.path, recorded=self.path)
+        return settled if len(found) == len(companions) else None
 
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON object, without what is None or empty."""
@@ -110,8 +161,13 @@ class SourceFile:
     def from_json(cls, content: Mapping[str, Any]) -> SourceFile:
         """The inverse of `to_json`; raises as `from_fields` does."""
         companions = tuple(map(cls.from_json, content.get("companions", ())))
-        found = {"extraction": None, "stop_row": None, **content}
+        found = {"extraction": None, "stop_row": None, "recorded": None, **content}
         return from_fields(cls, found, companions=companions)
+
+
+def _name(path: str) -> str:
+    """The name of a file, without the query of a URL, which may be a signature."""
+    return (urlsplit(path).path if "://" in path else path).rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +212,39 @@ class TokenBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadRows:
+    """The rows of a block as they were read.
+
+    hash: see `fineshards/sources/row_hash.py`, as hex. version: of the source file at that time.
+    parts: the first half of the hash after every 1,024 rows, to say where a file differs.
+    """
+
+    hash: str
+    version: str
+    parts: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(cls, content: Any) -> ReadRows | None:
+        """The record from JSON, where earlier versions have none; raises as `from_fields` does."""
+        if content is None:
+            return None
+        found = from_fields(cls, content, parts=tuple(map(as_text, content["parts"])))
+        bytes.fromhex(found.hash)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that cannot be encoded; place and reason are phrases for an error message."""
+    """A row that cannot be encoded; place and reason are phrases for an error message.
+
+    unextracted: what is wrong with a page whose text cannot be extracted, in a word, by which such
+    pages are counted; None for any other row.
+    """
 
     row: int
     place: str
     reason: str
+    unextracted: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +281,8 @@ class ShardRecord:
             version 2 they are numbered in the dataset, those of the test split first.
         table_bytes: Size of the document table in bytes; None in a manifest of version 1.
         table_crc32c: CRC-32C of the document table; None in a manifest of version 1.
+        unredacted_crc32c: CRC-32C that the file would have without redactions, by which loaders
+            know that nothing has moved; None if no document in it was redacted.
 
     Example:
         >>> from fineshards.shards.manifest import Manifest
@@ -218,6 +303,7 @@ class ShardRecord:
     first_document: int
     table_bytes: int | None
     table_crc32c: str | None
+    unredacted_crc32c: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from fineshards.errors import OutputError
+from fineshards.shards.records import as_number, as_text
+from fineshards.storage.names import shortened
+
 if TYPE_CHECKING:
     from fineshards.shards.documents import DocumentPiece
     from fineshards.shards.manifest import Manifest
@@ -41,6 +45,12 @@ class Redaction:
     ) -> Redaction:
         """The redaction of documents, from all their pieces in order."""
         files = {file.path: file.index for file in manifest.files}
+        unknown = {piece.file for _, piece in pieces} - files.keys()
+        if unknown:
+            raise OutputError(
+                f"the tables of documents name the file {shortened(min(unknown))}, which is not a "
+                "file of the manifest. Someone has changed the dataset. Copy it again."
+            )
         return cls(
             tuple(sorted({(files[piece.file], piece.row) for _, piece in pieces})),
             tuple(sorted(ranges_of(pieces, manifest.layout.shard_tokens))),
@@ -54,8 +64,11 @@ class Redaction:
     def from_json(cls, fields: dict[str, Any]) -> Redaction:
         """The inverse of `asdict`; raises one of JSON_ERRORS for other content."""
         return cls(
-            tuple((int(file), int(row)) for file, row in fields["documents"]),
-            tuple((str(split), int(begin), int(end)) for split, begin, end in fields["ranges"]),
+            tuple((as_number(file), as_number(row)) for file, row in fields["documents"]),
+            tuple(
+                (as_text(split), as_number(begin), as_number(end))
+                for split, begin, end in fields["ranges"]
+            ),
         )
 
 

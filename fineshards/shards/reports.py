@@ -8,8 +8,8 @@ from typing import Any
 
 from fineshards.errors import FineshardsError, InputError
 from fineshards.shards.counts import Counts, Sums
-from fineshards.shards.records import from_fields
-from fineshards.shards.rejected import check_total
+from fineshards.shards.records import ReadRows, from_fields
+from fineshards.shards.rejected import REJECTED_FOLDER, check_total
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,8 @@ class BlockSummary:
     """The counts of block `index`, one of the `blocks` blocks of source file `file`.
 
     test: what went to the test split, where the split is by document; otherwise None. runs: the
-    sorted parts of the token block, if documents are shuffled.
+    sorted parts of the token block, if documents are shuffled. read: the rows that the block was
+    made of; None for buckets and merged runs, and from versions that did not hash rows.
     """
 
     file: int
@@ -40,6 +41,7 @@ class BlockSummary:
     counts: Counts
     test: Sums | None = None
     runs: tuple[Run, ...] = ()
+    read: ReadRows | None = None
 
     def streams(self) -> tuple[Sums, ...]:
         """What went to each stream, in the order of SplitRule.streams."""
@@ -47,8 +49,9 @@ class BlockSummary:
 
     def to_record(self) -> dict[str, Any]:
         """The summary in the form of a checkpoint."""
-        fields = {"file": self.file, "index": self.index, "blocks": self.blocks}
+        fields: dict[str, Any] = {"file": self.file, "index": self.index, "blocks": self.blocks}
         fields |= self.counts.to_record() | {"test": self.test and asdict(self.test)}
+        fields |= {"read": self.read and asdict(self.read)}
         return fields | {"runs": [asdict(run) for run in self.runs]}
 
     @classmethod
@@ -63,6 +66,7 @@ class BlockSummary:
                 Run(run["stream"], tuple(run["tokens"]), tuple(run["documents"]))
                 for run in fields["runs"]
             ),
+            read=ReadRows.from_json(fields.get("read")),
         )
 
 
@@ -75,12 +79,15 @@ class FileReport:
         blocks: Number of its blocks.
         counts: Sum of the blocks' counts.
         test: What went to the test split, where the split is by document; otherwise None.
+        rows_hash: XXH3-128, as hex, of the hashes of the blocks' rows, in order, which tells a
+            source that has changed from one that was copied. None if a block has none.
     """
 
     file: int
     blocks: int
     counts: Counts
     test: Sums | None = None
+    rows_hash: str | None = None
 
     def streams(self) -> tuple[Sums, ...]:
         """What went to each stream.
@@ -120,24 +127,48 @@ def report_file(summaries: list[BlockSummary]) -> FileReport:
         )
     in_test = [summary.test for summary in summaries if summary.test is not None]
     test = Sums(sum(one.documents for one in in_test), sum(one.tokens for one in in_test))
-    return FileReport(file, len(summaries), counts, test if in_test else None)
+    hashes = [None if each.read is None else each.read.hash for each in summaries]
+    return FileReport(
+        file, len(summaries), counts, test if in_test else None, hash_of_blocks(hashes)
+    )
+
+
+def hash_of_blocks(hashes: Iterable[str | None]) -> str | None:
+    """The hash of a file's rows from those of its blocks, in order; None if one has none."""
+    from xxhash import xxh3_128_hexdigest  # the loader imports this module without it
+
+    known = [*hashes]
+    found = [bytes.fromhex(each) for each in known if each is not None]
+    return xxh3_128_hexdigest(b"".join(found)) if found and len(found) == len(known) else None
 
 
 def check_reports(
-    reports: Iterable[FileReport], max_bad_rows: int, must_have_documents: bool = True
+    reports: Iterable[FileReport],
+    max_bad_rows: int | str,
+    must_have_documents: bool = True,
+    of_tokens: bool = False,
 ) -> None:
-    """Raises InputError if there are no documents, or more rejected rows than allowed."""
+    """Raises InputError if there are no documents, or more rejected rows than allowed.
+
+    of_tokens: whether the input is tokens that exist already.
+    """
     reports = list(reports)
     sums = Counts.sum_numbers(report.counts for report in reports)
-    check_total(sums["rejected"], max_bad_rows)
+    check_total(sums["rejected"], max_bad_rows, sums["rows"])
     dropped = sum(report.counts.documents_dropped for report in reports)
+    pages = sum(report.counts.pages_unextracted for report in reports)
+    if must_have_documents and pages and not (dropped or sums["documents"]):
+        raise InputError(
+            f"the input has no documents: {sums['rows']:,} rows, and of {pages:,} pages the text "
+            f"cannot be extracted. {REJECTED_FOLDER}/ lists them with the reasons."
+        )
     if must_have_documents and dropped and not sums["documents"]:
         raise InputError(
             f"the recipe leaves no documents: {sums['rows']:,} rows, {dropped:,} of them dropped. "
             "`fineshards recipe check` shows what each step drops."
         )
     if must_have_documents and not sums["documents"]:
-        raise InputError(
-            f"the input has no documents: {sums['rows']} rows, none with text. Check --input and "
-            "--text_column."
-        )
+        rows = f"the input has no documents: {sums['rows']} rows, none with"
+        if of_tokens:
+            raise InputError(f"{rows} tokens. Check --input.")
+        raise InputError(f"{rows} text. Check --input and --text_column.")

@@ -23,7 +23,7 @@ from fineshards.shards.block_writer import Documents, check_counts, fitting, str
 from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.documents import source_schema
 from fineshards.shards.layout import Shuffle, SplitRule
-from fineshards.shards.records import TokenBlock
+from fineshards.shards.records import ReadRows, TokenBlock
 from fineshards.shards.reports import BlockSummary, Run
 from fineshards.shards.shuffle import (
     FRAGMENT_BYTES,
@@ -126,9 +126,12 @@ class RunWriter:
         if self._gathered.bytes >= self._run_bytes:
             self._write_run()
 
-    def finish(self, index: int, blocks: int, counts: Counts) -> BlockSummary:
+    def finish(
+        self, index: int, blocks: int, counts: Counts, read: ReadRows | None = None
+    ) -> BlockSummary:
         """Writes what is left; returns the summary of block `index` of `blocks`.
 
+        read: the rows that it was made of.
         Raises FineshardsError if `counts` differs from the documents and tokens appended.
         """
         if self._gathered.batches:
@@ -137,7 +140,7 @@ class RunWriter:
         check_counts(self._name, counts, documents, tokens)
         test = Sums(*self._sums[0]) if self._rule.by_document else None
         self._summary = BlockSummary(
-            self._name.file, index, blocks, counts, test, tuple(self._runs)
+            self._name.file, index, blocks, counts, test, tuple(self._runs), read
         )
         return self._summary
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from fineshards.shards.layout import Layout
+from fineshards.shards.records import as_number
 
 
 def layout(fields: dict[str, Any]) -> Layout:
     """The layout of a manifest of version 1; raises KeyError or TypeError for other content."""
     tokens, shard_tokens, test_windows = (
-        fields[name] for name in ("tokens", "shard_tokens", "test_windows")
+        as_number(fields[name]) for name in ("tokens", "shard_tokens", "test_windows")
     )
     test_tokens = min(test_windows * shard_tokens, tokens)
     return Layout(shard_tokens, test_tokens, tokens - test_tokens)

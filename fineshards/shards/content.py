@@ -1,0 +1,24 @@
+"""The content fingerprint: what shards hold, whatever they were made from, where and when."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from fineshards.shards.records import ShardRecord
+
+
+def content_fingerprint(shards: Iterable[ShardRecord], eot: int, redactions: bool = True) -> str:
+    """SHA-256, as hex, of the names, sizes and checksums of shards in their order, and of the EOT.
+
+    All else is either in the shards (their number of tokens and dtype are in their headers) or
+    decides none of their bytes. Document tables are not part of it: they name the source files.
+
+    redactions: False for the checksums that the shards had before documents were redacted, which
+    moves nothing. So loaders tell a split from another one, and not from itself.
+    """
+    lines = [f"eot {eot}\n"]
+    for shard in shards:
+        before = None if redactions else shard.unredacted_crc32c
+        lines.append(f"{shard.name} {shard.bytes} {before or shard.crc32c}\n")
+    return hashlib.sha256("".join(lines).encode()).hexdigest()

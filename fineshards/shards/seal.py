@@ -1,0 +1,33 @@
+"""The seal of a JSON file: its last line but one is the CRC-32C of all that is before that line.
+
+    …
+     "crc32c": "yZRlqg=="
+    }
+
+The checksum is in base64, as Cloud Storage writes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def sealed(content: Mapping[str, Any], ensure_ascii: bool = True) -> bytes:
+    r"""A JSON object with its seal, without a line end after it.
+
+    Example:
+        >>> print(sealed({"a": 1}).decode())
+        {
+         "a": 1,
+         "crc32c": "+1ZcjQ=="
+        }
+    """
+    # Imported here because it needs google_crc32c, which a read-only install may lack.
+    from fineshards.storage.checksums import checksum_to_base64, crc32c
+
+    written = json.dumps(content, indent=1, ensure_ascii=ensure_ascii).encode()
+    checked = written.removesuffix(b"\n}") + b",\n"
+    seal = {"crc32c": checksum_to_base64(crc32c(checked))}
+    return checked + json.dumps(seal, indent=1).encode().removeprefix(b"{\n")

@@ -1,0 +1,58 @@
+"""CountRepeats: from shard records to the number of new documents that repeat earlier ones.
+
+Modules in this folder do without `from __future__ import annotations`: see plan.py.
+"""
+
+from collections.abc import Iterator
+
+import apache_beam as beam
+
+from fineshards.shards.records import ShardRecord
+from fineshards.shards.repeats import Repeats, Sides
+from fineshards.transforms.gather import Gather
+from fineshards.transforms.metrics import StepMetrics
+from fineshards.transforms.run_tasks import RunTasks
+from fineshards.transforms.tasks import CompareTexts
+from fineshards.transforms.work import Work
+
+METRICS = StepMetrics("repeats")
+
+
+class CountRepeats(beam.PTransform):
+    """From the records of all shards, whose document tables are there, to one Repeats.
+
+    No hash crosses the shuffle: a task holds those of the new documents in one range, and reads
+    those of all earlier ones.
+    """
+
+    def __init__(self, work: Work) -> None:
+        super().__init__()
+        self._work = work
+
+    def expand(self, records: beam.PCollection) -> beam.PCollection:
+        """Builds the step."""
+        return (
+            records
+            | "AllRecords" >> Gather()
+            | "Ranges" >> beam.FlatMap(_ranges, self._work)
+            | "Spread" >> beam.Reshuffle()
+            | "Compare" >> beam.ParDo(_Compare(METRICS, self._work))
+            | "AllRanges" >> Gather()
+            | "Total" >> beam.Map(Repeats.total)
+        )
+
+
+def _ranges(records: list[ShardRecord], work: Work) -> Iterator[CompareTexts]:
+    assert work.before is not None
+    earlier = [sums.documents for sums in work.before.sums]
+    sides = Sides.of(records, earlier, work.settings.split)
+    for number in range(sides.ranges):
+        yield CompareTexts(sides, number)
+
+
+class _Compare(RunTasks):
+    def task(self, element: CompareTexts) -> CompareTexts:
+        return element
+
+    def counts(self, element: CompareTexts, found: Repeats) -> dict[str, int]:
+        return {"shards_in": len(element.sides.earlier), "documents_out": found.documents}
