@@ -291,7 +291,10 @@ def test_a_state_of_another_order_or_source_is_refused_by_name(folder: Path) -> 
 
 @pytest.mark.parametrize("order", ["shuffled", "in_order", "windowed", "mixture"])
 def test_a_state_saved_by_version_0_1_0_resumes_with_the_same_batch(order: str) -> None:
-    """States keep their keys and values on disk, whatever the arguments are called."""
+    """States keep their keys and values on disk, whatever the arguments are called.
+
+    But for the fingerprint, which was that of the job.
+    """
     folder = FIXTURES / "finished"
     train = TokenDataset(folder, "train", sequence_length=64)
     test = TokenDataset(folder, "test", sequence_length=64)
@@ -307,7 +310,9 @@ def test_a_state_saved_by_version_0_1_0_resumes_with_the_same_batch(order: str) 
         shuffle_shards=3 if order == "windowed" else None,
     ) as loader:
         loader.load_state_dict(recorded["state"])
-        assert saved(loader).items() >= (recorded["state"] | {"batch_size": 8}).items()
+        kept = recorded["state"] | {"batch_size": 8, "fingerprint": source.fingerprint}
+        assert recorded["state"]["fingerprint"] != source.fingerprint
+        assert saved(loader).items() >= kept.items()
         assert loader.step == recorded["state"]["consumed"] // 8
         content = next(loader).astype("<u4").tobytes()
     assert hashlib.sha256(content).hexdigest() == recorded["next_batch_sha256"]
@@ -389,6 +394,7 @@ def test_a_batch_larger_than_the_source_wraps_around() -> None:
         ({"rank": -1}, "rank is -1"),
         ({"epochs": 0}, "epochs is 0"),
         ({"shuffle_shards": 0}, "shuffle_shards is 0"),
+        ({"shuffle_shards": 2, "shuffle": False}, "shuffle_shards is 2, but shuffle is False"),
         ({"shuffle_shards": 2}, "but the source has no shards; leave shuffle_shards out"),
         ({"prefetch": -1}, "prefetch is -1"),
         ({"seed": "a"}, "seed is 'a'; give an integer"),
@@ -548,6 +554,22 @@ def test_numbers_that_no_loader_saves_are_refused(changes: dict[str, Any], said:
         assert said in refused(lambda: loader.load_state_dict(state | changes))  # noqa: B023
         assert saved(loader) == state
         loader.close()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"seed": True}, {"consumed": True}, {"samples": False}, {"shuffle": 1}, {"rank": 3}, {"x": 0}]
+    + [{name: True} for name in ("version", "batch_size", "epochs", "step", "begin", "since")],
+)
+def test_booleans_and_unknown_keys_are_no_state(changes: dict[str, Any]) -> None:
+    loader = BatchLoader(Numbers(25), 1, 1, epochs=1)
+    next(loader)
+    state = saved(loader)
+    (name,) = changes
+    message = refused(lambda: loader.load_state_dict(state | changes))
+    assert f"it says that {name} is {changes[name]!r}" in message
+    assert saved(loader) == state
+    loader.close()
 
 
 def test_a_state_of_0_1_0_with_a_wrong_batch_size_is_refused() -> None:

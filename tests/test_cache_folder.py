@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ROOT
+from support.oracle import files_in
 
 from benchmarks.far_server import far_server
 from benchmarks.made_up_dataset import make_dataset, stream
@@ -104,13 +106,15 @@ def test_the_least_recently_opened_shard_is_deleted_and_its_room_is_given_back(
     assert sum("(deleted)" in line and str(tmp_path) in line for line in mapped.splitlines()) <= 1
 
 
-def test_datasets_and_versions_do_not_mix(tmp_path: Path) -> None:
+def test_datasets_do_not_mix_and_equal_ones_share(tmp_path: Path) -> None:
     make_dataset(open_storage(str(tmp_path / "one")), 9900, 1000)
-    make_dataset(open_storage(str(tmp_path / "two")), 9900, 1000, files=2)
+    make_dataset(open_storage(str(tmp_path / "same")), 9900, 1000, files=2)
     make_dataset(open_storage(str(tmp_path / "narrow")), 9900, 1000, dtype="uint16")
-    for name in ("one", "two", "narrow", "one"):
+    make_dataset(open_storage(str(tmp_path / "small")), 9900, 500)
+    for name in ("one", "same", "narrow", "small", "one"):
         check_all(opened(tmp_path / name, tmp_path / "cache"))
-    assert len(copies(tmp_path / "cache")) == 30
+    # 10 copies of the first two together, 10 of the third, 20 of the last.
+    assert len(copies(tmp_path / "cache")) == 40
 
 
 def cut(path: Path) -> None:
@@ -188,6 +192,37 @@ except OutputError as error:
     assert "full cannot be used: File too large. Give one that you may write to" in done.stdout
     assert not list((tmp_path / "full").rglob("*.part"))
     check_all(dataset)
+
+
+@pytest.mark.parametrize("place", ["folder", "copy", "part", "lock"])
+@pytest.mark.parametrize("there", [True, False])
+def test_nothing_is_read_or_written_through_a_link_in_the_folder(
+    made: Path, tmp_path: Path, place: str, there: bool
+) -> None:
+    """there: the link leads to something."""
+    cache, outside = tmp_path / "cache", tmp_path / "outside"
+    outside.mkdir()
+    dataset = opened(made, cache)
+    check_all(dataset)
+    dataset.close()
+    copy = copies(cache)[3]
+    link = {
+        "folder": copy.parent,
+        "copy": copy,
+        "part": Path(f"{copy}.part"),
+        "lock": cache / "lock",
+    }[place]
+    for name in [path.name for path in copies(cache)] if there else []:
+        (outside / name).write_bytes(b"a canary")
+    copy.unlink()
+    if link.is_dir():
+        shutil.rmtree(link)
+    link.unlink(missing_ok=True)
+    link.symlink_to(outside if place == "folder" else outside / copy.name)
+    before = files_in(outside)
+    with pytest.raises(OutputError, match=r"the cache folder .* cannot be used: .* link"):
+        check_all(opened(made, cache))
+    assert files_in(outside) == before
 
 
 def test_a_generation_reads_its_own_part_of_a_shard_that_has_grown(tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ Each is tried mapped and read by pread.
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from support.growing import append, build, made_up_rows, unfinished_append, writ
 from support.sentences import refused
 
 from benchmarks.made_up_dataset import make_dataset, stream
+from fineshards import BatchLoader, Packing
 from fineshards.commands.redact import redact
 from fineshards.errors import OutputError
 from fineshards.loader.dataset import TokenDataset
@@ -150,11 +153,95 @@ def test_what_is_left_of_a_shard_that_was_cut_short_is_read(copy: Path) -> None:
     assert f"{SHARD} ends before byte {npy.HEADER_BYTES + 4 * 601:,}" in message
 
 
+# Reading that fails
+
+
+def descriptors(path: Path) -> list[int]:
+    """The descriptors of this process that are open on a file."""
+    numbers = map(int, os.listdir("/proc/self/fd"))
+    links = {number: f"/proc/self/fd/{number}" for number in numbers}
+    return [
+        number
+        for number, link in links.items()
+        if os.path.lexists(link) and os.readlink(link) == str(path)
+    ]
+
+
+def test_a_descriptor_that_fails_is_closed_and_the_shard_opened_once_more(copy: Path) -> None:
+    dataset = TokenDataset(copy, sequence_length=100, mapped=False)
+    expected = everything(dataset)
+    (stale,) = descriptors(copy / SHARD)
+    with open(os.devnull, "wb") as unreadable:
+        os.dup2(unreadable.fileno(), stale)  # each read from it fails now
+    assert np.array_equal(everything(dataset), expected)
+    assert len(descriptors(copy / SHARD)) == 1
+    with open(os.devnull, "wb") as unreadable:
+        os.dup2(unreadable.fileno(), descriptors(copy / SHARD)[0])
+    (copy / SHARD).rename(copy / "away")
+    for _ in range(2):
+        assert SHARD in refused(lambda: everything(dataset), OutputError)
+    (copy / "away").rename(copy / SHARD)
+    assert np.array_equal(everything(dataset), expected)
+
+
+def test_a_header_that_cannot_be_read_names_the_shard(copy: Path) -> None:
+    (copy / SHARD).unlink()
+    (copy / SHARD).symlink_to("/proc/self/mem")  # a file whose first page cannot be read
+    dataset = TokenDataset(copy, sequence_length=100, mapped=False)
+    message = refused(lambda: everything(dataset), OutputError)
+    assert SHARD in message
+
+
+def test_a_short_read_is_read_on(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = everything(TokenDataset(copy, sequence_length=100))
+    preadv, pread = os.preadv, os.pread
+    monkeypatch.setattr(os, "preadv", lambda file, to, at: preadv(file, [to[0][:7]], at))
+    monkeypatch.setattr(os, "pread", lambda file, size, at: pread(file, min(size, 7), at))
+    dataset = TokenDataset(copy, sequence_length=100, mapped=False)
+    assert np.array_equal(everything(dataset), expected)
+
+
+# Tokens that no vocabulary has
+
+
+@both_ways
+@pytest.mark.parametrize("dtype", ["uint32", "int32", "int64"])
+@pytest.mark.parametrize("packing", [None, Packing(rows=4)])
+def test_a_token_beyond_the_vocabulary_names_the_shard(
+    copy: Path, mapped: bool, dtype: str, packing: Packing | None
+) -> None:
+    whole = (copy / SHARD).read_bytes()
+    wrong = bytearray(whole)
+    wrong[npy.HEADER_BYTES + 4 * 777 + 3] |= 0x80  # a negative int32
+    dataset = TokenDataset(copy, sequence_length=100, mapped=mapped)
+    options: Any = {"shuffle": False, "epochs": 1, "dtype": dtype, "packing": packing}
+    expected = [as_bytes(batch) for batch in BatchLoader(dataset, 10, **options)]
+    loader = BatchLoader(dataset, 10, **options)
+    dataset.close()
+    (copy / SHARD).unlink()  # a mapped file must not change
+    (copy / SHARD).write_bytes(wrong)
+    found = list[bytes]()
+    message = refused(lambda: found.extend(as_bytes(batch) for batch in loader), OutputError)
+    assert f"{SHARD} has the token" in message
+    assert "at 777, but the vocabulary ends before 50257" in message
+    assert found == expected[:2]
+    assert f"{SHARD} has the token" in refused(lambda: next(loader), OutputError)
+    if packing is None:
+        assert f"{SHARD} has the token" in refused(lambda: dataset[27], OutputError)
+    (copy / SHARD).unlink()
+    (copy / SHARD).write_bytes(whole)
+    assert [as_bytes(batch) for batch in loader] == expected[2:]
+
+
+def as_bytes(batch: Any) -> bytes:
+    return b"".join(each.tobytes() for each in (batch.values() if type(batch) is dict else [batch]))
+
+
 # Whole shards compared when they are opened
 
 
 @both_ways
-@pytest.mark.parametrize("position", [npy.HEADER_BYTES, 2000, npy.HEADER_BYTES + 3999])
+@pytest.mark.parametrize("position", [npy.HEADER_BYTES, 2000, npy.HEADER_BYTES + 3996])
 def test_one_flipped_bit_is_found_when_the_shard_is_opened(
     copy: Path, mapped: bool, position: int
 ) -> None:

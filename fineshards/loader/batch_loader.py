@@ -23,7 +23,7 @@ from fineshards.loader.permutation import ALGORITHM_VERSION
 from fineshards.loader.prefetch import Prefetcher
 from fineshards.loader.ramp import Ramp, Ramped, checked_lengths
 from fineshards.loader.sample_documents import SampleDocument
-from fineshards.loader.sample_sources import MixedSource, Source, is_mixed
+from fineshards.loader.sample_sources import MixedSource, Source, is_mixed, job_fingerprint
 from fineshards.loader.state import (
     STATE_VERSION,
     checked_state,
@@ -142,6 +142,10 @@ class BatchLoader:
         for name, flag in (("shuffle", shuffle), ("drop_last", drop_last)):
             if not isinstance(flag, bool | np.bool_):
                 raise UsageError(f"{name} is {flag!r}; give True or False.")
+        if shuffle_shards is not None and not shuffle:
+            raise UsageError(
+                f"shuffle_shards is {shuffle_shards}, but shuffle is False. Leave one of them out."
+            )
         sizes = Ramp("batch_size", batch_size)
         lengths = checked_lengths(sequence_length, source.sequence_length)
         tokens = checked_dtype(dtype, source)
@@ -176,10 +180,14 @@ class BatchLoader:
         self._epochs = epochs
         self._depth = checked_integer("prefetch", prefetch, 0)
         self._position = Position()
-        self._ended = False
-        self._items: Iterator[Batch] | None = None
-        self._process: int | None = None
-        self._reading = threading.Lock()
+        # The position at which a pass has ended.
+        self._ended: Position | None = None
+        # Batches, where the next of them begins, and the process. They are used only there. So what
+        # an exception leaves anywhere else is never read on: see `_next`.
+        self._items: tuple[Position, int, Iterator[Batch]] | None = None
+        self._ahead: Prefetcher[Batch] | None = None
+        # The thread that reads, by process: a child has its parent's notes.
+        self._readers: dict[int, int] = {}
 
     @property
     def step(self) -> int:
@@ -197,7 +205,7 @@ class BatchLoader:
         return self._position
 
     def __iter__(self) -> Iterator[Batch]:
-        if self._ended:
+        if self._ended is self._position:
             following = self.batches.steps.next_pass(self._position)
             if following is None:
                 raise UsageError(
@@ -208,38 +216,50 @@ class BatchLoader:
         return self
 
     def __next__(self) -> Batch:
-        if self._process not in (None, os.getpid()):
-            self._items, self._reading = None, threading.Lock()  # the parent's
-        if not self._reading.acquire(blocking=False):
+        thread, process = threading.get_ident(), os.getpid()
+        if self._readers.setdefault(process, thread) != thread:
             raise UsageError(
                 "two threads read from one BatchLoader at the same time. Give each thread a "
                 "loader of its own, or read in one thread."
             )
         try:
-            return self._next()
+            return self._next(process)
         finally:
-            self._reading.release()
+            self._readers.pop(process, None)
 
-    def _next(self) -> Batch:
-        try:
-            if self._items is None:
-                self._process = os.getpid()
-                self._items = self.batches.iterate_from(self._position, ahead=self._depth)
-                # Read in this thread, so that the first batch does not wait for one to start.
-                batch = next(self._items)
-                if self._depth:
-                    self._items = Prefetcher(self._items, self._depth)
+    def _next(self, process: int) -> Batch:
+        """The next batch, and then the next position, in one step.
+
+        The handler of a signal may raise between any two instructions, or use this loader. So the
+        batches are taken away while one is read, and are put back with the position after it.
+        """
+        while True:
+            position, taken = self._position, self._items
+            self._items = None
+            if taken is not None and taken[0] is position and taken[1] == process:
+                items = taken[2]
             else:
-                batch = next(self._items)
-        except StopIteration:
-            self._ended = True
-            raise
-        except BaseException:
-            # A generator that raised is finished. The next call must read the same batch again.
-            self.close()
-            raise
-        self._position = self.batches.steps.advance(self._position, 1)
-        return batch
+                self._stop_ahead()
+                items = self.batches.iterate_from(position, ahead=self._depth)
+                if self._depth:
+                    items = self._ahead = Prefetcher(items, self._depth)
+            ahead = self._ahead
+            try:
+                batch = next(items)
+            except StopIteration:
+                if self._position is position and self._ahead is ahead:
+                    self._ended = position
+                    raise
+                continue  # a handler has moved or closed the loader
+            except BaseException:
+                self._stop_ahead()
+                raise
+            following = self.batches.steps.advance(position, 1)
+            if self._position is position:
+                if self._ahead is ahead:
+                    self._items = following, process, items
+                self._position = following
+                return batch
 
     def restart(self) -> None:
         """Goes back to the first batch of the first epoch."""
@@ -263,7 +283,7 @@ class BatchLoader:
             UsageError: `steps` is not an integer of at least 0.
         """
         position = self.batches.steps.advance(self._position, checked_integer("steps", steps, 0))
-        if self._ended and not steps:
+        if self._ended is self._position and not steps:
             position = self.batches.steps.next_pass(position) or position
         return {
             "version": STATE_VERSION,
@@ -290,15 +310,19 @@ class BatchLoader:
         state = checked_state(state, self._order)
         position = position_in(state, self.batches.steps, self._epochs)
         self._refuse_beyond_end(position)
-        order = self._order_of(position.consumed)
+        order = {**self._order_of(position.consumed)}
         # Other mixtures than Mixture may not know.
         find: Callable[[int], Source | None] = getattr(
             self._mixture, "plain_source", lambda _: None
         )
         plain = find(position.consumed)
-        if plain is not None and state["samples"] is not None:
+        if state["samples"] is None:
+            plain = None
+        if plain is not None:
             # A run that began without a mixture.
             order |= {"fingerprint": plain.fingerprint, "samples": len(plain)}
+        if state["fingerprint"] == self._job_fingerprint(position.consumed, plain):
+            order |= {"fingerprint": state["fingerprint"]}
         different = differences(state, order)
         if different:
             self._refuse_other_generation(state["fingerprint"])
@@ -438,9 +462,9 @@ class BatchLoader:
 
     def close(self) -> None:
         """Stops the background thread. The loader can still be used, from the same position."""
-        if isinstance(self._items, Prefetcher) and self._process == os.getpid():
-            self._items.close()
-        self._items = self._process = None
+        self._items = None
+        self._readers.clear()
+        self._stop_ahead()
 
     def __enter__(self) -> Self:
         return self
@@ -454,10 +478,7 @@ class BatchLoader:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_items": None, "_process": None, "_reading": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state | {"_reading": threading.Lock()}
+        return self.__dict__ | {"_items": None, "_ahead": None, "_readers": {}}
 
     def _order_of(self, consumed: int) -> dict[str, Any]:
         """What the order of the first `consumed` samples depends on."""
@@ -465,7 +486,20 @@ class BatchLoader:
             return self._order
         return self._order | {"fingerprint": self._mixture.fingerprint_of(consumed)}
 
+    def _job_fingerprint(self, consumed: int, plain: Source | None) -> str:
+        """The fingerprint in states of earlier versions. plain: what is read as no mixture."""
+        if self._mixture is None or plain is not None:
+            return job_fingerprint(plain or self.batches.sources[0])
+        # Other mixtures than Mixture may have had one fingerprint only.
+        earlier = getattr(self._mixture, "job_fingerprint_of", self._mixture.fingerprint_of)
+        return str(earlier(consumed))
+
     def _go_to(self, position: Position) -> None:
         self.close()
         self._position = position
-        self._ended = False
+
+    def _stop_ahead(self) -> None:
+        """Stops the background thread, also one that an exception has left."""
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None

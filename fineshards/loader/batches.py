@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
 
-from fineshards.errors import UsageError
+from fineshards.errors import OutputError, UsageError
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.boundaries import Bools, starts
+from fineshards.loader.dataset import JoinedDatasets
 from fineshards.loader.fields import Batch, Fields, Rows
 from fineshards.loader.memory import Memory
-from fineshards.loader.order import EpochOrder
+from fineshards.loader.order import EpochOrder, locate
 from fineshards.loader.packed_source import PackedSource
 from fineshards.loader.packing import Packing
 from fineshards.loader.ramp import Ramp
@@ -30,7 +31,10 @@ from fineshards.loader.sample_sources import (
 from fineshards.loader.steps import Position, Steps
 
 # Positions of the global order computed together: vectorised code needs thousands to be fast.
-_SPAN = 1 << 14
+_SPAN = 1 << 12
+# The steps of their computation are divided among the batches before them, so that none waits for
+# all of it. Usually there are fewer steps.
+_STEPS = 1 << 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +102,23 @@ class DrawnSample:
 class _Located:
     """One rank's part of a batch, not read yet.
 
-    which, numbers: the source index and sample number of each row. by_source: each source with its
-    rows and their sample numbers.
+    which, numbers: the source index and sample number of each row.
     """
 
     step: int
     which: Numbers
     numbers: Numbers
-    by_source: list[tuple[int, Numbers, Numbers]]
+
+    def by_source(self) -> list[tuple[int, Numbers, Numbers]]:
+        """Each source with its rows and their sample numbers."""
+        order = np.argsort(self.which, kind="stable")
+        which, numbers = self.which[order], self.numbers[order]
+        borders = [0, *(np.flatnonzero(np.diff(which)) + 1).tolist(), len(order)]
+        return [
+            (int(which[first]), order[first:stop], numbers[first:stop])
+            for first, stop in pairwise(borders)
+            if first < stop
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +194,12 @@ class Batches:
         for each in self.sources:
             if hasattr(each, "expect"):
                 each.expect(order.shuffle, order.shuffle_shards)
+        # None if rows are read, or requested, from one source after the other.
+        self._joined = JoinedDatasets.of(sources)
         self._eots = self._end_tokens()
+        # Tokens that all sources have.
+        sizes = [each.vocabulary_size for each in sources if hasattr(each, "vocabulary_size")]
+        self._vocabulary = min(sizes) if len(sizes) == len(sources) else None
 
     def know_steps_from(self, first: Position) -> None:
         """Earlier steps cannot be asked for: other batch sizes led there."""
@@ -210,7 +228,10 @@ class Batches:
             return []
         first, stop = self.share.part(self.steps.size(position))
         places = np.arange(position.consumed + first, position.consumed + stop)
-        which, epochs, numbers = self._locate(places)
+        which, positions = self._draw(places)
+        numbers = np.empty_like(positions)
+        deque(locate(self._orders, which, positions, numbers), maxlen=0)
+        epochs = positions // np.array([len(each) for each in self.sources])[which]
         drawn = zip(which.tolist(), epochs.tolist(), numbers.tolist(), strict=True)
         return [
             DrawnSample(step, self.share.rank, row, self.names[source], number, epoch)
@@ -229,9 +250,8 @@ class Batches:
 
     def tokens_of(self, drawn: DrawnSample) -> Samples:
         """The tokens of a drawn sample: shape (T + 1,), or the T inputs of a packed row."""
-        source, one = self.names.index(drawn.source), np.zeros(1, np.int64)
-        numbers = np.array([drawn.sample])
-        located = _Located(drawn.step, one + source, numbers, [(source, one, numbers)])
+        source = np.array([self.names.index(drawn.source)])
+        located = _Located(drawn.step, source, np.array([drawn.sample]))
         fields = Fields.checked(["inputs"], np.dtype(np.uint32), None)
         if self._packing is None:
             found = self._tokens(located, fields.dtype, Memory(1))
@@ -241,43 +261,53 @@ class Batches:
         return first
 
     def _locate_from(self, position: Position, step: int) -> Iterator[_Located]:
-        many = 1
-        while self.steps.size(position):
-            # Start with one batch at a time, so that the first one is ready soon.
-            numbers: list[int] = []
-            places: list[Numbers] = []
-            while len(numbers) < many and (size := self.steps.size(position)):
-                first, stop = self.share.part(size)
-                numbers.append(position.step)
-                places.append(np.arange(position.consumed + first, position.consumed + stop))
+        chunk: list[_Located] = []
+        many = 1  # at first, so that the first batch is ready soon
+        while True:
+            positions: list[Position] = []
+            while len(positions) < many and self.steps.size(position):
+                positions.append(position)
                 position = self.steps.advance(position, step)
-            which, _, samples = self._locate(np.concatenate(places))
-            sizes = [len(each) for each in places]
-            ends = np.cumsum(sizes).tolist()
-            groups = _by_source(which, samples, sizes)
-            for number, size, end, group in zip(numbers, sizes, ends, groups, strict=True):
-                here = slice(end - size, end)
-                yield _Located(number, which[here], samples[here], group)
+            following: list[_Located] = []
+            work = self._locate(positions, following)
+            for located in chunk:
+                yield located
+                deque(islice(work, -(-_STEPS // len(chunk))), maxlen=0)
+            deque(work, maxlen=0)
+            if not following:
+                return
+            chunk = following
             many = min(2 * many, max(1, _SPAN // (step * self.steps.sizes(position.step))))
 
-    def _locate(self, places: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-        """The source index, epoch and sample number of places of the order, which must increase."""
-        if self._mixture is None:
-            epochs = places // len(self.sources[0])
-            return np.zeros_like(places), epochs, self._orders[0](places)
-        if not len(places):
-            return places, places, places
+    def _locate(self, positions: list[Position], found: list[_Located]) -> Iterator[None]:
+        """Adds this rank's parts of batches to `found`; stops after each step of the work."""
+        if not positions:
+            return
+        places: list[Numbers] = []
+        for each in positions:
+            first, stop = self.share.part(self.steps.size(each))
+            places.append(np.arange(each.consumed + first, each.consumed + stop))
+        which, numbers = self._draw(np.concatenate(places))
+        yield
+        samples = np.empty_like(numbers)
+        yield from locate(self._orders, which, numbers, samples)
+        end = 0
+        for each, part in zip(positions, places, strict=True):
+            begin, end = end, end + len(part)
+            found.append(_Located(each.step, which[begin:end], samples[begin:end]))
+
+    def _draw(self, places: Numbers) -> tuple[Numbers, Numbers]:
+        """The source index, and the position in its order, of increasing places of the order."""
+        if self._mixture is None or not len(places):
+            return np.zeros_like(places), places
         first = int(places[0])
         which, numbers = self._mixture.draws(first, int(places[-1]) + 1)
-        which, numbers = which[places - first], numbers[places - first]
-        found, epochs = np.empty_like(numbers), np.empty_like(numbers)
-        for source, here in _groups(which):
-            found[here] = self._orders[source](numbers[here])
-            epochs[here] = numbers[here] // len(self.sources[source])
-        return which, epochs, found
+        return which[places - first], numbers[places - first]
 
     def _request(self, located: _Located) -> None:
-        for source, _, numbers in located.by_source:
+        if self._joined is not None:
+            return
+        for source, _, numbers in located.by_source():
             if hasattr(self.readers[source], "request"):
                 self.readers[source].request(numbers)
 
@@ -292,30 +322,66 @@ class Batches:
         begins: Bools | None = None
         if self._packing is not None:
             shape = len(located.numbers), self._width - 1
-            inputs, targets = memory.empty((2, *shape), np.dtype(np.uint32))
+            both = memory.empty((2, *shape), np.dtype(np.uint32))
+            inputs, targets = both
             begins = np.empty(shape, np.bool_) if fields.need_documents else None
-            for source, rows, numbers in located.by_source:
+            for source, rows, numbers in located.by_source():
                 self.readers[source].fill(inputs, targets, begins, rows, numbers)
+            self._check_vocabulary(both, located)
         else:
             tokens = self._tokens(located, np.dtype(np.uint32), memory)
             inputs, targets = tokens[:, :-1], tokens[:, 1:]
             if fields.need_documents:
                 begins = starts(inputs, self._eots[located.which][:, np.newaxis])
+                self._join_redacted(begins, located)
         counts: Bools | None = None
         if fields.need_mask:
             counts = targets != self._eots[located.which][:, np.newaxis]
-            for source, rows, numbers in located.by_source:
+            for source, rows, numbers in located.by_source():
                 if hasattr(self.readers[source], "loss_mask"):
                     counts[rows] &= self.readers[source].loss_mask(numbers)
         which = located.which.astype(np.int32)
         return Rows(inputs, targets, begins, counts, which, located.numbers)
 
+    def _join_redacted(self, begins: Bools, located: _Located) -> None:
+        """Lets no document begin within a redacted one, whose tokens are all EOT."""
+        begun = np.flatnonzero(begins)
+        rows, columns = np.divmod(begun[1:][np.diff(begun) == 1], begins.shape[1])
+        rows, columns = rows[columns > 0], columns[columns > 0]
+        for source in np.unique(located.which[rows]).tolist():
+            if hasattr(self.sources[source], "within_redacted"):
+                here = located.which[rows] == source
+                places = located.numbers[rows[here]] * (self._width - 1) + columns[here]
+                inside = self.sources[source].within_redacted(places)
+                begins[rows[here][inside], columns[here][inside]] = False
+
     def _tokens(self, located: _Located, dtype: np.dtype[Any], memory: Memory) -> Samples:
         """The samples: shape (rows, T + 1)."""
         tokens: Samples = memory.empty((len(located.numbers), self._width), dtype)
-        for source, rows, numbers in located.by_source:
-            gather_into(self.sources[source], tokens, rows, numbers)
+        if self._joined is not None:
+            self._joined.gather_into(tokens, located.which, located.numbers)
+        else:
+            for source, rows, numbers in located.by_source():
+                gather_into(self.sources[source], tokens, rows, numbers)
+        self._check_vocabulary(tokens, located)
         return tokens
+
+    def _check_vocabulary(self, tokens: Samples, located: _Located) -> None:
+        """Raises OutputError if there is a token that no vocabulary has."""
+        # One pass over the batch; a damaged token may be negative in the dtype of the batch.
+        unsigned = tokens.view(f"u{tokens.itemsize}")
+        if self._vocabulary is None or unsigned.max(initial=0) < self._vocabulary:
+            return
+        for source, rows, numbers in located.by_source():
+            found = unsigned[..., rows, :].max(initial=0)
+            if found >= self.sources[source].vocabulary_size:
+                if hasattr(self.readers[source], "refuse_unknown"):
+                    self.readers[source].refuse_unknown(numbers)
+                raise OutputError(
+                    f"the source {self.names[source]!r} gave the token {found}, but its vocabulary "
+                    f"has {self.sources[source].vocabulary_size:,}. Read the batch again, or check "
+                    "the source."
+                )
 
     def _end_tokens(self) -> Numbers:
         """The EOT of each source, where a field needs it."""
@@ -340,31 +406,3 @@ def _cut(tokens: Samples, length: int) -> Samples:
     found[..., :-1] = tokens[:, :-1].reshape(rows, times, length)
     found[..., -1] = tokens[:, length::length]
     return found.reshape(-1, length + 1)
-
-
-def _groups(which: Numbers) -> Iterator[tuple[int, Numbers]]:
-    """Each distinct value with the indices where it occurs."""
-    order = np.argsort(which, kind="stable")
-    values, firsts = np.unique(which[order], return_index=True)
-    yield from zip(values.tolist(), np.split(order, firsts[1:]), strict=False)
-
-
-def _by_source(
-    which: Numbers, samples: Numbers, sizes: list[int]
-) -> list[list[tuple[int, Numbers, Numbers]]]:
-    """For each of consecutive batches: its sources, each with its rows and their samples.
-
-    Sorts once for all batches: a sort per batch would cost as much as reading it.
-    """
-    batch = np.repeat(np.arange(len(sizes)), sizes)
-    order = np.lexsort((which, batch))
-    rows = order - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    which, samples = which[order], samples[order]
-    changes = np.flatnonzero((np.diff(which) != 0) | (np.diff(batch) != 0)) + 1
-    borders = [0, *changes.tolist(), len(order)]
-    found: list[list[tuple[int, Numbers, Numbers]]] = [[] for _ in sizes]
-    for first, stop in pairwise(borders):
-        if first < stop:
-            group = int(which[first]), rows[first:stop], samples[first:stop]
-            found[batch[first]].append(group)
-    return found

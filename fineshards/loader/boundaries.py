@@ -1,12 +1,14 @@
 """Where documents begin in samples, for attention that does not cross document boundaries.
 
-An EOT starts every document and occurs nowhere else, so the tokens alone are enough. Each function
-takes one sample, shape (T,), or a batch, shape (B, T), of whole samples or of model inputs. Every
-row counts as the start of a document, even where it begins in the middle of one.
+An EOT starts every document and occurs nowhere else, so the tokens alone are enough, unless some
+were redacted: all tokens of such a document are EOT. Each public function takes one sample, shape
+(T,), or a batch, shape (B, T), of whole samples or of model inputs. Every row counts as the start
+of a document, even where it begins in the middle of one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
@@ -26,6 +28,20 @@ def starts(tokens: Tokens, eot: int | Tokens) -> Bools:
 def document_starts(tokens: Tokens, eot: int) -> npt.NDArray[np.int64]:
     """Positions in the flattened tokens where a document or a row begins: int64, increasing."""
     return np.flatnonzero(starts(tokens, eot))
+
+
+def whole_documents(
+    found: npt.NDArray[np.int64],
+    begin: int,
+    redacted: Callable[[npt.NDArray[np.int64]], Bools],
+) -> npt.NDArray[np.int64]:
+    """Document starts without those within redacted documents, whose tokens are all EOT.
+
+    found: positions from `begin` on: int64, increasing; the first is kept. redacted: which of some
+    EOTs that follow an EOT are in such a document, behind its first token.
+    """
+    behind = np.flatnonzero(np.diff(found) == 1) + 1
+    return np.delete(found, behind[redacted(begin + found[behind])]) if len(behind) else found
 
 
 def cu_seqlens(tokens: Tokens, eot: int) -> npt.NDArray[np.int32]:

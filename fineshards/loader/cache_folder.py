@@ -8,6 +8,7 @@ file that is deleted while a process still reads it lives on for that process.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -93,12 +94,20 @@ class CacheFolder:
         """Whether a file is there."""
         return os.path.exists(self._file(name))
 
+    def _refuse_links(self, name: str) -> None:
+        """Raises OSError if a file or its folder is a link, which may lead anywhere."""
+        path = self._file(name)
+        for place in (os.path.dirname(path), path, path + _PART, os.path.join(self.path, _LOCK)):
+            if os.path.islink(place):
+                raise OSError(errno.ELOOP, f"{place} is a link")
+
     def _file(self, name: str) -> str:
         return os.path.join(self.path, name)
 
     def _opened(self, name: str, is_good: Callable[[BinaryIO], bool]) -> BinaryIO | None:
         """The file, marked as used now; None if there is none that is good."""
         with self._explained():
+            self._refuse_links(name)
             try:
                 found = open(self._file(name), "rb")  # noqa: SIM115 - returned
             except FileNotFoundError:
@@ -203,7 +212,7 @@ class _File:
 @contextmanager
 def _flocked(path: str, how: int = fcntl.LOCK_EX) -> Iterator[int]:
     """An open file, made if there is none, while this thread holds the lock on it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     _locked.add(descriptor)
     try:
         fcntl.flock(descriptor, how)

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.errors import UsageError
+from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.loader.arguments import checked_integer, checked_numbers
-from fineshards.loader.boundaries import document_starts
+from fineshards.loader.boundaries import document_starts, whole_documents
 from fineshards.loader.far_sizes import Order
-from fineshards.loader.local_shards import LocalShards
+from fineshards.loader.local_shards import LocalShards, fill_rows
 from fineshards.loader.open_shards import OPEN_SHARDS
+from fineshards.loader.redacted_tokens import RedactedTokens
 from fineshards.loader.remote import RemoteShards
 from fineshards.loader.sample_documents import SampleDocument, documents_of, pieces_between
 from fineshards.loader.sample_sources import Samples
 from fineshards.loader.shard_readers import Reading
 from fineshards.loader.split_shards import SplitShards
-from fineshards.shards.job import load_redaction
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.redaction import masked
 from fineshards.storage.base import open_storage
@@ -141,17 +141,25 @@ class TokenDataset:
         self._order: Order | None = None
         self._skip = _checked_skip(skip)
         self._skipped: npt.NDArray[np.int64] | None = None
+        self._redacted = RedactedTokens(self._split)
         self._process: int | None = None
         self._reader: LocalShards | RemoteShards | None = None
         self._dataset: Dataset | None = None
 
     @property
     def fingerprint(self) -> str:
-        """Identifies the documents, their order and the split, independent of their location.
+        """Identifies the split by the names, sizes and checksums of its shards.
 
-        It stays the same when documents are redacted, because nothing moves then.
+        So it is the same for a copy, and for shards that were built again, with the same bytes,
+        from whatever files. It stays the same when documents are redacted, because nothing moves
+        then.
         """
         return self._split.fingerprint + self._from
+
+    @property
+    def job_fingerprint(self) -> str:
+        """What `fingerprint` is in states of earlier versions: it identifies the dataset's job."""
+        return self._split.job_fingerprint + self._from
 
     @property
     def generation(self) -> int:
@@ -173,7 +181,7 @@ class TokenDataset:
         """The first generation of the dataset that has a fingerprint.
 
         Args:
-            fingerprint: What `fingerprint` is in that generation.
+            fingerprint: What `fingerprint` or `job_fingerprint` is in that generation.
 
         Returns:
             The generation, from 1; None if none of the dataset's has it.
@@ -181,10 +189,12 @@ class TokenDataset:
         Raises:
             OutputError: The manifest is missing or damaged.
         """
-        job = Manifest.load_finished(self._split.storage).job
-        for generation in range(1, job.generation + 1):
-            found = job.at(generation).fingerprint(redactions=False)
-            if fingerprint == f"{found}/{self._split.name}{self._from}":
+        for generation in range(1, self.latest() + 1):
+            try:
+                split = SplitShards.open(self._split.storage, self._split.name, generation)
+            except UsageError:
+                continue  # the split was empty
+            if fingerprint in (split.fingerprint + self._from, split.job_fingerprint + self._from):
                 return generation
         return None
 
@@ -245,6 +255,8 @@ class TokenDataset:
         numbers = checked_numbers(indices, len(self))
         out = np.empty((len(numbers), self.sequence_length + 1), np.uint32)
         self._fill(out, range(len(numbers)), numbers)
+        if out.max(initial=0) >= self.vocabulary_size:
+            self.refuse_unknown(numbers)
         return out
 
     def gather_into(
@@ -262,6 +274,30 @@ class TokenDataset:
             OutputError: A shard is missing or damaged.
         """
         self._fill(out, rows.tolist(), checked_numbers(indices, len(self)))
+
+    def refuse_unknown(self, indices: npt.NDArray[np.int64]) -> None:
+        """Checks that samples have no token beyond the vocabulary; a BatchLoader asks for it.
+
+        Args:
+            indices: Sample numbers, as in `gather`.
+
+        Raises:
+            OutputError: A shard has such a token. It is closed, so that a repaired one is found.
+        """
+        size, length = self._split.layout.shard_tokens, self.sequence_length
+        for start in (checked_numbers(indices, len(self)) * length).tolist():
+            tokens = self.read_tokens(start, start + length + 1)
+            wrong = np.flatnonzero(tokens >= self.vocabulary_size)
+            if len(wrong):
+                shard, offset = divmod(self._begin + start + int(wrong[0]), size)
+                token = int(tokens[wrong[0]])
+                self.close()
+                raise OutputError(
+                    f"the shard {self._split.storage.path(self._split.shard_name(shard))} has the "
+                    f"token {token} at {offset:,}, but the vocabulary ends before "
+                    f"{self.vocabulary_size}: it is damaged. Copy it again from its origin, or run "
+                    "fineshards repair."
+                )
 
     def expect(self, shuffle: bool, shuffle_shards: int | None = None) -> None:
         """Says in which order samples will be read; a BatchLoader does, and no one else has to.
@@ -295,10 +331,9 @@ class TokenDataset:
         Raises:
             IndexError: A number is out of range.
         """
-        files = self._files()
-        if hasattr(files, "request"):
-            numbers = checked_numbers(indices, len(self))
-            files.request(*self._places(numbers), self.sequence_length + 1)
+        if hasattr(self._files(), "request"):
+            places = self._places(checked_numbers(indices, len(self)))
+            self._use(lambda files: files.request(*places, self.sequence_length + 1))
 
     def read_tokens(self, start: int, stop: int) -> npt.NDArray[np.unsignedinteger]:
         """Consecutive tokens of the split, wherever samples begin.
@@ -328,13 +363,13 @@ class TokenDataset:
         if start == stop:
             return np.empty(0, self._split.dtype)
         size = self._split.layout.shard_tokens
-        files, (shard, offset) = self._files(), divmod(self._begin + start, size)
+        shard, offset = divmod(self._begin + start, size)
         found = None
-        if isinstance(files, LocalShards):
-            found = files.view(shard, offset, stop - start)
+        if isinstance(self._files(), LocalShards):
+            found = self._use(lambda files: files.view(shard, offset, stop - start))
         if found is None:
             found = np.empty(stop - start, self._split.dtype)
-            files.fill(found[None], [0], [shard], [offset])
+            self._use(lambda files: files.fill(found[None], [0], [shard], [offset]))
         return found
 
     def request_tokens(self, start: int, stop: int) -> None:
@@ -344,10 +379,9 @@ class TokenDataset:
             start: The first token, from 0.
             stop: The end, exclusive; at most `tokens`.
         """
-        files = self._files()
-        if hasattr(files, "request"):
+        if hasattr(self._files(), "request"):
             shard, offset = divmod(self._begin + start, self._split.layout.shard_tokens)
-            files.request([shard], [offset], stop - start)
+            self._use(lambda files: files.request([shard], [offset], stop - start))
 
     def loss_mask(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which labels of samples count: all but the tokens of the documents to `skip`.
@@ -376,19 +410,14 @@ class TokenDataset:
 
     def _find_skipped(self) -> npt.NDArray[np.int64]:
         """The tokens of the documents to skip, as ranges in the split: int64, shape (n, 2)."""
-        found: list[tuple[str, int, int]] = []
         if self._skip == "redacted":
-            storage = self._split.storage
-            latest = Manifest.load_finished(storage).generations
-            for number, generation in enumerate(latest, 1):
-                if generation.redacted:
-                    found += load_redaction(storage, number, generation).ranges
-        else:
-            for number in self._skip:
-                try:
-                    found += self._tables().ranges(number)
-                except IndexError:
-                    raise UsageError(f"skip: the dataset has no document {number}.") from None
+            return self._redacted.ranges()
+        found: list[tuple[str, int, int]] = []
+        for number in self._skip:
+            try:
+                found += self._tables().ranges(number)
+            except IndexError:
+                raise UsageError(f"skip: the dataset has no document {number}.") from None
         ranges = sorted({(begin, end) for split, begin, end in found if split == self._split.name})
         return np.array(ranges, np.int64).reshape(-1, 2)
 
@@ -408,7 +437,26 @@ class TokenDataset:
             IndexError: The number is out of range.
             OutputError: A shard is missing or damaged.
         """
-        return document_starts(self[index], self.eot)
+        sample, begin = self[index], self._number(index) * self.sequence_length
+        return whole_documents(document_starts(sample, self.eot), begin, self.within_redacted)
+
+    def within_redacted(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which tokens are in a redacted document, behind its first one.
+
+        The tokens of such a document are all EOT, which starts a document elsewhere. A BatchLoader
+        asks this, so that its documents begin where they began before the redaction.
+
+        Args:
+            places: EOTs that follow an EOT, counted from the first token of sample 0: int64,
+                shape (n,).
+
+        Returns:
+            bool, shape (n,).
+
+        Raises:
+            OutputError: A job record is missing or damaged.
+        """
+        return self._redacted.within(self._begin + places)
 
     def documents(self, index: int) -> list[SampleDocument]:
         """The documents that a sample touches, in order, with the source of each.
@@ -483,7 +531,8 @@ class TokenDataset:
         return self.__dict__ | {"_reader": None, "_dataset": None, "_process": None}
 
     def _fill(self, out: Samples, rows: Sequence[int], numbers: npt.NDArray[np.int64]) -> None:
-        self._files().fill(out, rows, *self._places(numbers))
+        places = self._places(numbers)
+        self._use(lambda files: files.fill(out, rows, *places))
 
     @property
     def _from(self) -> str:
@@ -522,6 +571,17 @@ class TokenDataset:
         """A shard's position in the manifest, which lists the test split first."""
         return shard + (self._split.layout.test_windows if self._split.name == "train" else 0)
 
+    def _use(self, action: Callable[[Any], Any]) -> Any:
+        """What an action on the reader returns."""
+        try:
+            return action(self._files())
+        except FineshardsError:
+            raise
+        except BaseException:
+            # The handler of a signal may have raised between any two steps of the reader.
+            self._reader = None
+            raise
+
     def _files(self) -> LocalShards | RemoteShards:
         # A fork inherits its parent's locks, but not the threads that would release them.
         reader = self._reader
@@ -539,8 +599,51 @@ class TokenDataset:
                 f"it with: pip install {error.name}"
             ) from error
         if self._dataset is None:
-            self._dataset = Dataset.open(self._split.storage, self.generation)
+            # A run that starts again while a redaction is unfinished is not stopped by it.
+            manifest = Manifest.load_finished(self._split.storage, self.generation)
+            self._dataset = Dataset(self._split.storage, manifest)
         return self._dataset
+
+
+class JoinedDatasets:
+    """Reads the samples of a batch in one pass, from several datasets on a local disk."""
+
+    def __init__(self, datasets: Sequence[TokenDataset]) -> None:
+        self._datasets = datasets
+        self._length = datasets[0].sequence_length
+        self._begins = np.array([each._begin for each in datasets])
+        self._sizes = np.array([each._split.layout.shard_tokens for each in datasets])
+
+    @classmethod
+    def of(cls, sources: Sequence[Any]) -> Self | None:
+        """None unless all sources are such datasets."""
+        for each in sources:
+            if type(each) is not TokenDataset or each._reading.folder is not None:
+                return None
+            if not each._split.storage.supports_mmap:
+                return None
+        return cls(sources)
+
+    def gather_into(
+        self, out: Samples, which: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64]
+    ) -> None:
+        """Copies sample `numbers[i]` of dataset `which[i]` to `out[i]`; see TokenDataset."""
+        tokens = self._begins[which] + numbers * self._length
+        shards, offsets = np.divmod(tokens, self._sizes[which])
+        order = np.lexsort((shards, which))
+        datasets = which[order].tolist()
+        try:
+            files: dict[int, Any] = {each: self._datasets[each]._files() for each in set(datasets)}
+            readers = [files[each] for each in datasets]
+            places = order.tolist(), readers, shards[order].tolist(), offsets[order].tolist()
+            fill_rows(out, zip(*places, strict=True))
+        except FineshardsError:
+            raise
+        except BaseException:
+            # As in `TokenDataset._use`.
+            for each in self._datasets:
+                each._reader = None
+            raise
 
 
 def _checked_skip(skip: object) -> Literal["redacted"] | tuple[int, ...]:

@@ -32,13 +32,17 @@ class _Threads:
         with self._lock:
             self._unfinished += 1
             start = self._started < min(self._unfinished, REQUESTS)
-            self._started += start
         self._waiting.put((future, action))
         if start:
             threading.Thread(target=self._run, name="fineshards-fetch", daemon=True).start()
         return future
 
     def _run(self) -> None:
+        # Counted here: the handler of a signal may raise in the thread that starts this one.
+        with self._lock:
+            if self._started >= REQUESTS:
+                return
+            self._started += 1
         while True:
             future, action = self._waiting.get()
             if future.set_running_or_notify_cancel():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import Future
 
 from fineshards.errors import OutputError
@@ -16,7 +15,6 @@ class FarShards:
 
     def __init__(self, split: SplitShards) -> None:
         self._split = split
-        self._lock = threading.Lock()
         self._open: dict[int, Future[Ranges]] = {}
 
     def read(self, shard: int, start: int, stop: int) -> bytes | bytearray:
@@ -38,18 +36,17 @@ class FarShards:
 
     def _opened(self, shard: int) -> Future[Ranges]:
         """The opened shard. The first thread that wants it opens it, and the others wait."""
-        with self._lock:
-            found = self._open.get(shard)
-            if found is not None:
-                return found
-            found = self._open[shard] = Future()
+        mine: Future[Ranges] = Future()
         try:
-            found.set_result(self._checked(shard))
+            found = self._open.setdefault(shard, mine)
+            if found is mine:
+                mine.set_result(self._checked(shard))
+            return found
         except BaseException as error:
-            self._forget(shard, found)
-            found.set_exception(error)
+            self._forget(shard, mine)
+            if not mine.done():
+                mine.set_exception(error)
             raise
-        return found
 
     def _checked(self, shard: int) -> Ranges:
         ranges = self._split.storage.open_ranges(self._split.shard_name(shard))
@@ -58,6 +55,5 @@ class FarShards:
         return ranges
 
     def _forget(self, shard: int, opened: Future[Ranges]) -> None:
-        with self._lock:
-            if self._open.get(shard) is opened:
-                del self._open[shard]
+        if self._open.get(shard) is opened:
+            self._open.pop(shard, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from io import BufferedReader
 from typing import BinaryIO, cast
 
@@ -49,16 +49,8 @@ class LocalShards:
 
         Raises OutputError if a shard is missing or damaged.
         """
-        width, last = out.shape[1], -1
-        # Sorted by shard, so that at most two shards are in use at a time.
-        for at in sorted(range(len(shards)), key=shards.__getitem__):
-            shard, offset = shards[at], offsets[at]
-            if shard != last:
-                tokens, last = self._tokens(shard), shard
-            if offset + width <= len(tokens):
-                out[rows[at]] = tokens[offset : offset + width]
-            else:
-                self._fill_across(out[rows[at]], shard, offset)
+        order = sorted(range(len(shards)), key=shards.__getitem__)
+        fill_rows(out, ((rows[at], self, shards[at], offsets[at]) for at in order))
 
     def _fill_across(self, row: Samples, shard: int, offset: int) -> None:
         filled = 0
@@ -97,25 +89,37 @@ class LocalShards:
             tokens = split.length(shard)
             loaded = np.frombuffer(content, split.dtype, tokens, offset=npy.HEADER_BYTES)
         else:
-            loaded = ReadShard(split, shard, split.storage.open(name))
+            loaded = ReadShard(split, shard)
         if self._contents is not None:
             self._contents.check(shard)
         return loaded
 
 
+def fill_rows(out: Samples, places: Iterable[tuple[int, LocalShards, int, int]]) -> None:
+    """Fills rows of an array, each from a reader's shard and offset, as `LocalShards.fill` does.
+
+    places: sorted by reader and shard, so that at most two shards are in use at a time.
+    """
+    width, last, last_shard = out.shape[1], None, -1
+    for row, reader, shard, offset in places:
+        if shard != last_shard or reader is not last:
+            tokens, last, last_shard = reader._tokens(shard), reader, shard
+        if offset + width <= len(tokens):
+            out[row] = tokens[offset : offset + width]
+        else:
+            reader._fill_across(out[row], shard, offset)
+
+
 class ReadShard:
-    """An open shard: a slice of it reads the tokens. Closes when it is no longer referenced."""
+    """A shard that is not mapped: a slice of it reads the tokens.
 
-    def __init__(self, split: SplitShards, shard: int, file: BinaryIO) -> None:
-        # Without the buffer, which would take more memory than the file's state.
-        self._file = cast(BufferedReader, file).detach()
-        self._path = split.storage.path(split.shard_name(shard))
-        self._dtype, self._tokens = split.dtype, split.length(shard)
-        first_bytes = os.pread(self._file.fileno(), npy.HEADER_BYTES, 0)
-        split.check(shard, os.fstat(self._file.fileno()).st_size, first_bytes)
+    Where reading fails, it is opened once more: the descriptor of a file on a network may be stale.
+    """
 
-    def __del__(self) -> None:
-        self._file.close()
+    def __init__(self, split: SplitShards, shard: int) -> None:
+        self._split, self._shard = split, shard
+        self._tokens = split.length(shard)
+        self._file: _File | None = self._opened()
 
     def __len__(self) -> int:
         return self._tokens
@@ -123,10 +127,50 @@ class ReadShard:
     def __getitem__(self, part: slice) -> Tokens:
         """A copy of tokens `[start, stop)`; raises OutputError if the file has become shorter."""
         start, stop, _ = part.indices(self._tokens)
-        out = np.empty(stop - start, self._dtype)
-        buffer, filled = out.view(np.uint8).data, 0
-        position = npy.HEADER_BYTES + start * self._dtype.itemsize
-        while filled < out.nbytes:  # the system reads at most 2 GiB at a time
+        out = np.empty(stop - start, self._split.dtype)
+        buffer = out.view(np.uint8).data
+        position = npy.HEADER_BYTES + start * self._split.dtype.itemsize
+        file = self._file
+        if file is not None:
+            try:
+                file.read(buffer, position)
+                return out
+            except OutputError as error:
+                if not isinstance(error.__cause__, OSError):
+                    raise
+            # Other threads may still read from it, so it closes after its last use.
+            self._file = file = None
+        opened = OPEN_SHARDS.with_room(self._opened)
+        opened.read(buffer, position)
+        self._file = opened
+        return out
+
+    def _opened(self) -> _File:
+        split, name = self._split, self._split.shard_name(self._shard)
+        file = _File(split.storage.path(name), split.storage.open(name))
+        first_bytes = bytearray(min(npy.HEADER_BYTES, file.size))
+        file.read(memoryview(first_bytes), 0)
+        split.check(self._shard, file.size, bytes(first_bytes))
+        return file
+
+
+class _File:
+    """An open file. Closes when it is no longer referenced."""
+
+    def __init__(self, path: str, file: BinaryIO) -> None:
+        # Without the buffer, which would take more memory than the file's state.
+        self._file = cast(BufferedReader, file).detach()
+        self._path = path
+        self.size = os.fstat(self._file.fileno()).st_size
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):  # the handler of a signal may have raised before
+            self._file.close()
+
+    def read(self, buffer: memoryview, position: int) -> None:
+        """Fills a buffer from a place on; raises OutputError if that is impossible."""
+        filled = 0
+        while filled < len(buffer):  # the system reads at most 2 GiB at a time, or less
             try:
                 count = os.preadv(self._file.fileno(), [buffer[filled:]], position + filled)
             except OSError as error:
@@ -136,9 +180,8 @@ class ReadShard:
                 ) from error
             if count == 0:
                 raise OutputError(
-                    f"the shard {self._path} ends before byte {position + out.nbytes:,}: it was "
+                    f"the shard {self._path} ends before byte {position + len(buffer):,}: it was "
                     "cut short after it was opened. Copy it again from its origin, or run "
                     "fineshards repair."
                 )
             filled += count
-        return out

@@ -20,7 +20,7 @@ from fineshards.loader.arguments import checked_integer
 from fineshards.loader.mixture_plan import SourcePlan, table
 from fineshards.loader.mixture_stretches import Stretches
 from fineshards.loader.mixture_weights import Weight, checked_weights, exact_text, in_samples
-from fineshards.loader.sample_sources import Numbers, Source
+from fineshards.loader.sample_sources import Numbers, Source, job_fingerprint
 
 Exhausted = Literal["repeat", "stop", "drop"]
 
@@ -181,6 +181,13 @@ class Mixture:
         Weights that start later are not included, and neither are sources that have had no weight
         by then. So weights can be changed, and sources added, where a run is resumed.
         """
+        return self._identify(draws, [source.fingerprint for source in self.sources])
+
+    def job_fingerprint_of(self, draws: int) -> str:
+        """What `fingerprint_of` is in states of earlier versions: of the sources' jobs."""
+        return self._identify(draws, [job_fingerprint(source) for source in self.sources])
+
+    def _identify(self, draws: int, fingerprints: list[str]) -> str:
         joins = self._stretches.joins
         drawn = np.flatnonzero((joins == 0) | ((joins > 0) & (joins < draws))).tolist()
         rows = {at: row for at, row in self._changes.items() if at < max(1, draws)}
@@ -191,7 +198,7 @@ class Mixture:
             "sources": [
                 [
                     self.names[source],
-                    self.sources[source].fingerprint,
+                    fingerprints[source],
                     len(self.sources[source]),
                     self._sizes[source],
                 ]

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import UsageError
-from fineshards.loader.permutation import Permutation, key
+from fineshards.loader.permutation import Permutation, key, permute
 from fineshards.loader.sample_sources import Numbers, Source
+
+# Places that are permuted together: their permutation, their indices, and the first such place.
+Group = tuple[Permutation, Numbers, int]
 
 
 class EpochOrder:
@@ -28,7 +35,7 @@ class EpochOrder:
         shuffle_shards: int | None = None,
         windows: tuple[int, int] | None = None,
     ) -> None:
-        self._samples = len(source)
+        self.samples = len(source)
         self._seed = seed
         self._name = name
         self._shuffle = shuffle
@@ -49,34 +56,73 @@ class EpochOrder:
 
     def __call__(self, positions: Numbers) -> Numbers:
         """The sample numbers at positions (int64, from 0); len(source) positions are one epoch."""
-        epochs, places = np.divmod(positions, self._samples)
-        if not self._shuffle:
-            return places
-        found = np.empty_like(places)
-        for epoch in np.unique(epochs).tolist():
-            here = epochs == epoch
-            found[here] = self._order(epoch)(places[here])
+        found = np.empty_like(positions)
+        deque(locate([self], np.zeros_like(positions), positions, found), maxlen=0)
         return found
 
     def positions(self, samples: Numbers, epoch: int) -> Numbers:
         """Where samples are in one epoch: positions as `__call__` takes them."""
-        places = self._order(epoch).inverse(samples) if self._shuffle else samples
-        return epoch * self._samples + places
+        order = self.of(epoch)
+        return epoch * self.samples + (samples if order is None else order.inverse(samples))
 
-    def _order(self, epoch: int) -> _Order:
+    def of(self, epoch: int) -> _Order | None:
+        """The shuffle of an epoch; None for the source's order."""
+        if not self._shuffle:
+            return None
         last = self._last
         if last is None or last[0] != epoch:
             epoch_key = key(self._seed, "epoch", self._name, epoch)
             order: _Order
             if self._windows is not None:
-                order = WindowShuffle(self._samples, *self._windows, epoch_key)
+                order = WindowShuffle(self.samples, *self._windows, epoch_key)
             elif self._bounds is None:
-                order = Permutation(self._samples, epoch_key)
+                order = Permutation(self.samples, epoch_key)
             else:
                 assert self._shuffle_shards is not None
                 order = GroupedShuffle(self._bounds, self._shuffle_shards, epoch_key)
             last = self._last = epoch, order
         return last[1]
+
+
+def locate(
+    orders: Sequence[EpochOrder], which: Numbers, positions: Numbers, samples: Numbers
+) -> Iterator[None]:
+    """Finds sample numbers: `samples[i]` is at `positions[i]` of order `which[i]`.
+
+    Computes all orders together; stops after each step, as `permute` does.
+    """
+    sizes = np.array([order.samples for order in orders])
+    epochs, places = np.divmod(positions, sizes[which])
+    by_order = np.lexsort((epochs, which))
+    changed = (np.diff(which[by_order]) != 0) | (np.diff(epochs[by_order]) != 0)
+    borders = [0, *(np.flatnonzero(changed) + 1).tolist(), len(by_order)]
+    parts: list[tuple[Permutation, Numbers]] = []
+    permuted: list[Numbers] = []
+    begins: list[int] = []
+    grouped: list[tuple[GroupedShuffle | WindowShuffle, Numbers]] = []
+    samples[:] = places
+    yield
+    for here in [by_order[first:stop] for first, stop in pairwise(borders) if first < stop]:
+        order = orders[which[here[0]]].of(int(epochs[here[0]]))
+        if order is None:
+            continue
+        groups: Iterable[Group] = [(order, np.arange(len(here)), 0)]
+        if not isinstance(order, Permutation):
+            groups = order.groups(places[here])
+            grouped.append((order, here))
+        for permutation, inside, begin in groups:
+            parts.append((permutation, places[here[inside]] - begin))
+            permuted.append(here[inside])
+            begins.append(begin)
+    yield
+    if parts:
+        where = np.concatenate(permuted)
+        images = np.empty_like(where)
+        yield from permute(parts, images)
+        samples[where] = images + np.repeat(begins, [len(each) for each in permuted])
+    for shuffle, here in grouped:
+        samples[here] = shuffle.at(samples[here])
+        yield
 
 
 class GroupedShuffle:
@@ -102,15 +148,13 @@ class GroupedShuffle:
 
     def __call__(self, places: Numbers) -> Numbers:
         """The sample numbers at places in the epoch."""
-        groups = np.searchsorted(self._groups, places, side="right") - 1
-        found = np.empty_like(places)
-        for group in np.unique(groups).tolist():
-            here = groups == group
-            begin = self._groups[group]
-            shuffled = begin + self._permutation(group)(places[here] - begin)
-            shard = np.searchsorted(self._begins, shuffled, side="right") - 1
-            found[here] = self._firsts[shard] + shuffled - self._begins[shard]
-        return found
+        return self.at(_within(self.groups(places), places))
+
+    def at(self, shuffled: Numbers) -> Numbers:
+        """The sample numbers at places in the order of the shards."""
+        shard = np.searchsorted(self._begins, shuffled, side="right") - 1
+        numbers: Numbers = self._firsts[shard] + shuffled - self._begins[shard]
+        return numbers
 
     def inverse(self, numbers: Numbers) -> Numbers:
         """The places in the epoch of samples."""
@@ -120,13 +164,17 @@ class GroupedShuffle:
         order = order[sizes[order] > 0]
         shard = order[np.searchsorted(self._firsts[order], numbers, side="right") - 1]
         shuffled = self._begins[shard] + numbers - self._firsts[shard]
-        groups = np.searchsorted(self._groups, shuffled, side="right") - 1
-        found = np.empty_like(numbers)
+        return _within(self.groups(shuffled), shuffled, inverse=True)
+
+    def groups(self, places: Numbers) -> Iterator[Group]:
+        """The groups that places are in."""
+        groups = np.searchsorted(self._groups, places, side="right") - 1
         for group in np.unique(groups).tolist():
-            here = groups == group
-            begin = self._groups[group]
-            found[here] = begin + self._permutation(group).inverse(shuffled[here] - begin)
-        return found
+            yield (
+                self._permutation(group),
+                np.flatnonzero(groups == group),
+                int(self._groups[group]),
+            )
 
     def _permutation(self, group: int) -> Permutation:
         last = self._last
@@ -159,14 +207,18 @@ class WindowShuffle:
 
     def __call__(self, places: Numbers) -> Numbers:
         """The row numbers at places in the epoch."""
-        shuffled = self._within_groups(places, inverse=False)
+        return self.at(_within(self.groups(places), places))
+
+    def at(self, shuffled: Numbers) -> Numbers:
+        """The row numbers at places in the order of the windows."""
         windows, rows = self._split(shuffled)
         return self._order(windows) * self._rows + rows
 
     def inverse(self, numbers: Numbers) -> Numbers:
         """The places in the epoch of rows."""
         windows, rows = np.divmod(numbers, self._rows)
-        return self._within_groups(self._begin(self._order.inverse(windows)) + rows, inverse=True)
+        shuffled = self._begin(self._order.inverse(windows)) + rows
+        return _within(self.groups(shuffled), shuffled, inverse=True)
 
     def _begin(self, windows: Numbers) -> Numbers:
         """The places where windows begin, given their place in the order of windows."""
@@ -178,20 +230,26 @@ class WindowShuffle:
         windows, rows = np.divmod(places + self._missing * after, self._rows)
         return windows, rows
 
-    def _within_groups(self, places: Numbers, inverse: bool) -> Numbers:
+    def groups(self, places: Numbers) -> Iterator[Group]:
+        """The groups that places are in."""
         groups = self._split(places)[0] // self._group_windows
-        found = np.empty_like(places)
         for group in np.unique(groups).tolist():
-            here = groups == group
             ends = np.array([group, group + 1]) * self._group_windows
             begin, end = self._begin(np.minimum(ends, self._count)).tolist()
             last = self._last
             if last is None or last[0] != group:
                 order = Permutation(end - begin, key(self._key, "rows", group))
                 last = self._last = group, order
-            within = last[1].inverse if inverse else last[1]
-            found[here] = begin + within(places[here] - begin)
-        return found
+            yield last[1], np.flatnonzero(groups == group), begin
+
+
+def _within(groups: Iterable[Group], places: Numbers, inverse: bool = False) -> Numbers:
+    """Permutes places within their groups."""
+    found = np.empty_like(places)
+    for permutation, here, begin in groups:
+        permuted = permutation.inverse if inverse else permutation
+        found[here] = begin + permuted(places[here] - begin)
+    return found
 
 
 _Order = Permutation | GroupedShuffle | WindowShuffle

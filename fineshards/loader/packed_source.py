@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import UsageError
+from fineshards.loader.boundaries import whole_documents
 from fineshards.loader.packing import Packing, pack
 from fineshards.loader.sample_sources import Numbers, Samples, Source
 
@@ -120,6 +121,14 @@ class PackedSource:
                 parts.append(counted[begin:end])
         return np.frombuffer(b"".join(parts), np.bool_).reshape(len(numbers), self._length)
 
+    def refuse_unknown(self, numbers: Numbers) -> None:
+        """Raises OutputError if the windows of rows have a token beyond the vocabulary."""
+        size, refuse = self._packing.rows, getattr(self._source, "refuse_unknown", None)
+        if refuse is not None:
+            for window in np.unique(numbers // size).tolist():
+                self._windows.pop(window, None)
+                refuse(np.arange(window * size, min(window * size + size, len(self))))
+
     def documents(self, number: int) -> list[SampleDocument]:
         """The documents in a row, in the order of the row; `begin` and `end` are columns."""
         if not hasattr(self._source, "documents_between"):
@@ -227,7 +236,12 @@ class PackedSource:
 
     def _pack(self, number: int) -> _Window:
         tokens, length = self._read(number), self._length
-        starts = np.flatnonzero(tokens[:-1] == self._source.eot)
+        # With the token after the window, so that a redacted document is known by its length.
+        starts = np.flatnonzero(tokens == self._source.eot)
+        if hasattr(self._source, "within_redacted"):
+            begin = number * self._window_tokens
+            starts = whole_documents(starts, begin, self._source.within_redacted)
+        starts = starts[starts < len(tokens) - 1]
         if not len(starts) or starts[0]:
             starts = np.append(0, starts)
         rows, most = (len(tokens) - 1) // length, self._packing.max_documents

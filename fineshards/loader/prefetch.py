@@ -30,67 +30,86 @@ class _Failure:
 
 
 class _Shared(Generic[Item]):
-    """What the thread and the caller use; the lock is for the iterator, and keeps the order."""
+    """What the thread and the caller use.
+
+    turn: holds the iterator. Who has taken it out computes an item, adds it to `ready` and puts it
+    back, so items stay in order. It is no lock: an exception of a signal's handler may leave it
+    empty, and then `stop` still ends the thread.
+    """
 
     def __init__(self, items: Iterator[Item], depth: int) -> None:
         self.depth = depth
         self.ready: deque[Item | _Failure] = deque()
-        self.lock = threading.Lock()
         self.wake: SimpleQueue[None] = SimpleQueue()
-        self.stopped = threading.Event()
-        self._items = items
+        self.turn: SimpleQueue[Iterator[Item] | None] = SimpleQueue()
+        self.turn.put(items)
+        self.stopped = False
 
-    def compute(self) -> Item | _Failure:
-        """The next item; the caller must hold the lock."""
-        try:
-            return next(self._items)
-        except BaseException as error:
-            # Including StopIteration.
-            return _Failure(error)
+    def stop(self) -> None:
+        """Lets the thread end after the item in progress."""
+        self.stopped = True
+        self.wake.put(None)
+        self.turn.put(None)
+
+
+def _compute(items: Iterator[Item]) -> Item | _Failure:
+    try:
+        return next(items)
+    except BaseException as error:
+        # Including StopIteration.
+        return _Failure(error)
 
 
 class Prefetcher(Generic[Item]):
     """Iterates over `items` with the help of a thread that is `depth` items ahead (at least 1).
 
-    An error of the iterator is raised here in place of its item. The thread ends when the iterator
+    The first item is computed by the caller, so that it does not wait for the thread to start. An
+    error of the iterator is raised here in place of its item. The thread ends when the iterator
     ends, on `close`, when this object is garbage collected, and when the interpreter exits.
     """
 
     def __init__(self, items: Iterator[Item], depth: int) -> None:
         self._shared = _Shared(items, depth)
         # The thread must not refer to this object, or it would never be collected.
-        thread = threading.Thread(
+        self._thread = threading.Thread(
             target=_work_ahead, args=(self._shared,), name="fineshards-prefetch", daemon=True
         )
-        self._end = weakref.finalize(self, _stop, thread, self._shared, os.getpid())
+        self._process = os.getpid()
+        self._started = False
+        weakref.finalize(self, _stop, self._thread, self._shared, self._process)
         self._returned = perf_counter()
-        self._shared.wake.put(None)
-        thread.start()
 
     def __iter__(self) -> Iterator[Item]:
         return self
 
     def __next__(self) -> Item:
-        if not self._end.alive:
-            raise StopIteration
         shared, away = self._shared, perf_counter() - self._returned
+        if shared.stopped:
+            raise StopIteration
         if shared.ready:
             item = shared.ready.popleft()
         else:
-            with shared.lock:
-                # Perhaps the thread has computed it while this one waited for the lock.
-                item = shared.ready.popleft() if shared.ready else shared.compute()
+            items = shared.turn.get()
+            if items is None:  # the handler of a signal has closed it
+                raise StopIteration
+            # Perhaps the thread has computed it while this one waited for its turn.
+            item = shared.ready.popleft() if shared.ready else _compute(items)
+            shared.turn.put(items)
         if isinstance(item, _Failure):
             self.close()
             raise item.error
-        if away >= _AWAY:
+        if not self._started:
+            self._started = True
+            shared.wake.put(None)
+            self._thread.start()
+        elif away >= _AWAY:
             shared.wake.put(None)
         self._returned = perf_counter()
         return item
 
     def close(self) -> None:
         """Stops the thread and discards the items it has ready."""
-        self._end()
+        _stop(self._thread, self._shared, self._process)
 
 
 def _work_ahead(shared: _Shared[Item]) -> None:
@@ -98,21 +117,23 @@ def _work_ahead(shared: _Shared[Item]) -> None:
     while True:
         shared.wake.get()
         for _ in range(shared.depth):
-            with shared.lock:
-                if shared.stopped.is_set():
-                    return
-                if len(shared.ready) >= shared.depth:
-                    break
-                item = shared.compute()
+            items = shared.turn.get()
+            if items is None or shared.stopped:
+                return
+            item: Item | _Failure | None = None
+            if len(shared.ready) < shared.depth:
+                item = _compute(items)
                 shared.ready.append(item)
+            shared.turn.put(items)
+            if item is None:
+                break
             if isinstance(item, _Failure):
                 return
 
 
 def _stop(thread: threading.Thread, shared: _Shared[Item], process: int) -> None:
-    # A forked child has no such thread, and its copy of the locks may never be released.
+    # A forked child has no such thread, and its copy of the queues may never be released.
     if process == os.getpid():
-        shared.stopped.set()
-        shared.wake.put(None)
-        if thread is not threading.current_thread():
+        shared.stop()
+        if thread.is_alive() and thread is not threading.current_thread():
             thread.join(_PATIENCE)

@@ -24,10 +24,15 @@ class Source(Protocol):
     - `expect(shuffle, shuffle_shards)` is called once: the order in which samples will be read.
     - `request(numbers)` says which samples will be read soon; it must not wait for them.
     - `eot`, the token that starts every document, is what fields such as `position_ids` need.
+    - `within_redacted(places)`: bool, shape (len(places),): which EOTs of the stream, each of which
+      follows another one, are in a redacted document.
     - `loss_mask(numbers)`: bool, shape (len(numbers), T), False for labels that must not count.
     - `read_tokens(start, stop)`, tokens of the source's stream, is what packing needs;
       `request_tokens(start, stop)` says which will be read soon, and must not wait for them.
+    - `vocabulary_size`, one more than the largest token, makes a BatchLoader check each batch;
+      `refuse_unknown(numbers)` then says which file is wrong.
     - `documents(number)` is what `BatchLoader.explain` needs.
+    - `job_fingerprint`, what `fingerprint` was in earlier versions, makes their states loadable.
     """
 
     @property
@@ -79,6 +84,11 @@ class MixedSource(Protocol):
 def is_mixed(source: Source | MixedSource) -> TypeGuard[MixedSource]:
     """Whether a source is a mixture; asks for no member that takes time to compute."""
     return hasattr(source, "draws")
+
+
+def job_fingerprint(source: Source) -> str:
+    """What a source's `fingerprint` was in states of earlier versions."""
+    return str(getattr(source, "job_fingerprint", source.fingerprint))
 
 
 def gather_into(source: Source, out: Samples, rows: Numbers, numbers: Numbers) -> None:

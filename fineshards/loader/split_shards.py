@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from fineshards.errors import OutputError, UsageError
 from fineshards.shards import npy
+from fineshards.shards.content import content_fingerprint
 from fineshards.shards.layout import SPLITS, Layout, ShardKey
 from fineshards.shards.manifest import Manifest
 from fineshards.storage.base import Storage
@@ -23,8 +24,9 @@ class SplitShards:
     The split's tokens are one stream, cut every `layout.shard_tokens` tokens: token t is in shard
     t // layout.shard_tokens.
 
-    name: the split. generation: of the dataset, from 1. fingerprint: identifies the documents,
-    their order and the split; the same after documents were redacted. tokens: in all shards.
+    name: the split. generation: of the dataset, from 1. fingerprint: identifies the tokens, their
+    order and the split; the same after documents were redacted. job_fingerprint: what it was in
+    states of earlier versions, which knew the job and not the shards. tokens: in all shards.
     dtype: of the shard files. eot: the token that starts every document. vocabulary_size: of the
     tokenizer.
     """
@@ -33,11 +35,13 @@ class SplitShards:
     name: str
     generation: int
     fingerprint: str
+    job_fingerprint: str
     layout: Layout
     tokens: int
     dtype: np.dtype[np.unsignedinteger]
     eot: int
     vocabulary_size: int
+    _opened: list[object] = field(default_factory=lambda: [object()], compare=False, repr=False)
 
     @classmethod
     def open(cls, storage: Storage, name: str, generation: int | None = None) -> SplitShards:
@@ -51,22 +55,25 @@ class SplitShards:
             raise UsageError(f"{storage.root} has no split {name!r}; choose {known}.")
         name = _OTHER_NAMES.get(name, name)
         manifest = Manifest.load_finished(storage, generation)
-        tokens = sum(shard.tokens for shard in manifest.shards if shard.split == name)
+        shards = [shard for shard in manifest.shards if shard.split == name]
+        tokens = sum(shard.tokens for shard in shards)
         if tokens == 0:
             raise UsageError(
                 f"{storage.root}: the {name} split is empty, because "
                 f"{manifest.settings.split.why_empty(name)}. Choose another split, or build the "
                 "dataset again with another --test_fraction."
             )
+        eot = manifest.settings.tokenizer.eot
         return cls(
             storage=storage,
             name=name,
             generation=manifest.generation,
-            fingerprint=f"{manifest.job.fingerprint(redactions=False)}/{name}",
+            fingerprint=f"{content_fingerprint(shards, eot, redactions=False)}/{name}",
+            job_fingerprint=f"{manifest.job.fingerprint(redactions=False)}/{name}",
             layout=manifest.layout,
             tokens=tokens,
             dtype=manifest.settings.token_dtype,
-            eot=manifest.settings.tokenizer.eot,
+            eot=eot,
             vocabulary_size=manifest.settings.tokenizer.size,
         )
 
@@ -91,11 +98,16 @@ class SplitShards:
         """Whether a longer shard, with the same beginning, may replace this one."""
         return self.length(shard) < self.layout.shard_tokens
 
+    def last_opened(self) -> object:
+        """Another object after each shard that was opened."""
+        return self._opened[0]
+
     def check(self, shard: int, size: int, first_bytes: bytes) -> None:
         """Raises OutputError if a file's size or its first 128 bytes are not those of the shard.
 
         The last shard may be longer than the manifest says, because the dataset grows.
         """
+        self._opened[0] = object()
         unchanged = self.file_bytes(shard), npy.header(self.length(shard), self.dtype)
         if (size, first_bytes) == unchanged:
             return  # without the time that the parser takes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from fineshards.errors import UsageError
@@ -13,12 +13,15 @@ from fineshards.loader.steps import Position, Steps
 STATE_VERSION = 1
 # Places of the order are computed in 64 bits.
 _MOST = 1 << 61
+# What states have beside the order; version 0.1.0 saved none of it.
+_POSITION = ("step", "begin", "batch_size", "epochs", "drop_last", "since")
+_FLAGS = ("shuffle", "drop_last")
 # Saved states have older names for two of the arguments.
 _ARGUMENTS = {"tokens_a_sample": "sequence_length", "window": "shuffle_shards"}
 
 
-def checked_state(state: object, order: Iterable[str]) -> Mapping[str, Any]:
-    """A state with all keys of an order; raises UsageError for anything else."""
+def checked_state(state: object, order: Collection[str]) -> Mapping[str, Any]:
+    """A state with all keys of an order and no others; raises UsageError for anything else."""
     if not isinstance(state, Mapping):
         raise UsageError(
             f"this is not the state of a BatchLoader but {type(state).__name__}. Pass what "
@@ -32,6 +35,13 @@ def checked_state(state: object, order: Iterable[str]) -> Mapping[str, Any]:
             f"this is not the state of a BatchLoader: it lacks {', '.join(missing)}. "
             "Pass what state_dict() returned."
         )
+    for name, value in state.items():
+        known = name in ("version", *order, "consumed", *_POSITION)
+        if not known or isinstance(value, bool) != (name in _FLAGS):
+            raise UsageError(
+                f"this is not the state of a BatchLoader of this version: it says that {name} is "
+                f"{value!r}. Pass what state_dict() returned."
+            )
     return state
 
 

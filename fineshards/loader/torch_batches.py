@@ -21,8 +21,10 @@ class TorchBatches(IterableDataset[Any]):
     Each of n workers reads every n-th batch, and DataLoader takes from the workers in turn, so the
     order is the same for every n. An iteration begins at the loader's position and does not move
     it: save `loader.state_dict(steps)`, where steps counts the batches taken. For a loader with
-    `epochs`, call `set_epoch` before each epoch, as trainers do. StatefulDataLoader saves the
-    position itself; it can be restored only with the same number of workers.
+    `epochs`, call `set_epoch` before each epoch, as trainers do; workers that persist see it, too.
+    They do not see that the loader was moved, so load its state before the first iteration.
+    StatefulDataLoader saves the position itself; it can be restored only with the same number of
+    workers.
 
     Args:
         loader: The BatchLoader; its `prefetch` is not used.
@@ -34,7 +36,8 @@ class TorchBatches(IterableDataset[Any]):
 
     def __init__(self, loader: BatchLoader) -> None:
         self._loader = loader
-        self._epoch: int | None = None
+        # The epoch, or -1. In shared memory, for workers that persist keep their copy of this.
+        self._epoch = torch.tensor(-1).share_memory_()
         # Batches this worker has returned in this iteration, and where the next iteration begins.
         self._given = 0
         self._begin = 0
@@ -47,39 +50,39 @@ class TorchBatches(IterableDataset[Any]):
         Raises:
             UsageError: The epoch is before the loader's position, or the loader has no end.
         """
-        self._epoch = checked_integer("epoch", epoch, 0)
-        self._position()
+        number = checked_integer("epoch", epoch, 0)
+        self._position(number)
+        self._epoch.fill_(number)
 
     def __iter__(self) -> Iterator[Any]:
         self._given, self._begin = self._begin, 0
-        return self._batches()
+        return _Iteration(self, int(self._epoch))
 
-    def _batches(self) -> Iterator[Any]:
+    def batches_from(self, epoch: int, given: int) -> Iterator[Any]:
+        """This worker's batches of an epoch, or from the loader's position on if it is -1.
+
+        given: how many of them are left out.
+        """
         worker = get_worker_info()
         number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
         batches = self._loader.batches
-        start = batches.steps.advance(self._position(), number + self._given * workers)
-        for batch in batches.iterate_from(start, workers):
-            self._given += 1
-            if isinstance(batch, dict):
-                yield {key: _tensor(value) for key, value in batch.items()}
-            else:
-                yield _tensor(batch)
+        start = batches.steps.advance(self._position(epoch), number + given * workers)
+        return batches.iterate_from(start, workers)
 
-    def _position(self) -> Position:
-        """Where the iteration begins."""
+    def _position(self, epoch: int) -> Position:
+        """Where an epoch begins; -1 is the one of the loader."""
         steps, position = self._loader.batches.steps, self._loader.position
-        if self._epoch is None:
+        if epoch < 0:
             return position
         if steps.length is None:
             return position  # one endless epoch, whatever the trainer calls it
         here = position.begin // steps.length
-        if self._epoch < here:
+        if epoch < here:
             raise UsageError(
-                f"epoch {self._epoch} was asked for, but the loader is in epoch {here}. Load an "
+                f"epoch {epoch} was asked for, but the loader is in epoch {here}. Load an "
                 "earlier state, or call restart()."
             )
-        for _ in range(self._epoch - here):
+        for _ in range(epoch - here):
             following = steps.next_pass(steps.advance(position, steps.length))
             if following is None:
                 raise UsageError("the mixture has one pass; there is no further epoch.")
@@ -93,10 +96,42 @@ class TorchBatches(IterableDataset[Any]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Lets the next iteration start at a saved position.
 
-        Raises UsageError if the state belongs to another order of samples.
+        Raises UsageError if this is no such state, or belongs to another order of samples.
         """
+        if not isinstance(state, dict) or set(state) != {"loader", "given"}:
+            raise UsageError("this is not the state of TorchBatches. Pass what state_dict() gave.")
+        given = checked_integer("given in the state", state["given"], 0)
         self._loader.load_state_dict(state["loader"])
-        self._given = self._begin = state["given"]
+        self._given = self._begin = given
+
+
+class _Iteration:
+    """An iteration over a worker's batches; after an exception it goes on with the same batch.
+
+    An iterator of batches is used only where the count of returned ones says that it is. So what
+    the handler of a signal leaves by an exception is dropped.
+    """
+
+    def __init__(self, source: TorchBatches, epoch: int) -> None:
+        self._source, self._epoch = source, epoch
+        self._items: tuple[int, Iterator[Any]] | None = None
+
+    def __iter__(self) -> _Iteration:
+        return self
+
+    def __next__(self) -> Any:
+        source, taken = self._source, self._items
+        given, self._items = source._given, None
+        if taken is None or taken[0] != given:
+            taken = given, source.batches_from(self._epoch, given)
+        batch = next(taken[1])
+        if isinstance(batch, dict):
+            batch = {key: _tensor(value) for key, value in batch.items()}
+        else:
+            batch = _tensor(batch)
+        self._items = given + 1, taken[1]
+        source._given = given + 1
+        return batch
 
 
 def _tensor(value: Any) -> Any:

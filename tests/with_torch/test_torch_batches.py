@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.interruptions import Interruption
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from fineshards.errors import UsageError
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.dataset import TokenDataset
 from fineshards.loader.torch_batches import TorchBatches
@@ -81,3 +83,51 @@ def test_torch_takes_a_map_style_dataset(dataset: TokenDataset, workers: int) ->
     expected = dataset.gather(np.arange(len(dataset)))
     assert rows.shape == expected.shape
     assert sorted(map(bytes, rows)) == sorted(map(bytes, expected))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_workers_that_persist_see_the_epoch(dataset: TokenDataset, workers: int) -> None:
+    loader = BatchLoader(dataset, 12, 5, epochs=1, drop_last=False)
+    expected = [list(loader) for _ in range(3)]
+    assert not np.array_equal(expected[0][0], expected[1][0])
+    batches = TorchBatches(BatchLoader(dataset, 12, 5, epochs=1, drop_last=False))
+    torch_loader = DataLoader(
+        batches, batch_size=None, num_workers=workers, persistent_workers=True
+    )
+    for epoch in (0, 1, 2, 1):
+        batches.set_epoch(epoch)
+        pairs = zip(torch_loader, expected[epoch], strict=True)
+        assert all(np.array_equal(a, b) for a, b in pairs)
+
+
+def test_an_exception_at_any_line_gives_the_same_batch_again_or_the_next(
+    dataset: TokenDataset,
+) -> None:
+    """In this process, where handlers of signals run."""
+    expected = list(BatchLoader(dataset, 12, 5, epochs=2, fields=["inputs"], dtype="int64"))
+    line = 0
+    while True:
+        loader = BatchLoader(dataset, 12, 5, epochs=2, fields=["inputs"], dtype="int64")
+        batches = TorchBatches(loader)
+        iterator = iter(DataLoader(batches, batch_size=None))
+        next(iterator)
+        interruption = Interruption(line, locks=True)
+        interruption.call(lambda: next(iterator))  # noqa: B023
+        if not interruption.raised:
+            break
+        state = batches.state_dict()
+        assert state["given"] in (1, 2)
+        resumed = TorchBatches(loader)
+        resumed.load_state_dict(state)
+        for batch, again, right in zip(iterator, resumed, expected[state["given"] :], strict=True):
+            assert np.array_equal(batch["inputs"], right["inputs"])
+            assert np.array_equal(again["inputs"], right["inputs"])
+        line += 1
+    assert line > 30
+
+
+@pytest.mark.parametrize("changes", [{"given": True}, {"given": -1}, {"more": 1}])
+def test_what_is_no_state_is_refused(dataset: TokenDataset, changes: dict[str, Any]) -> None:
+    batches = TorchBatches(BatchLoader(dataset, 12, 5))
+    with pytest.raises(UsageError):
+        batches.load_state_dict(batches.state_dict() | changes)

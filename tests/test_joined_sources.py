@@ -1,0 +1,106 @@
+"""Orders and reads of several sources together: the same batches, for little more work."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.numbered_samples import Numbers
+from support.scalar_permutation import ScalarPermutation, scalar_key
+
+from benchmarks.made_up_dataset import make_dataset, stream
+from fineshards.loader import permutation
+from fineshards.loader.batch_loader import BatchLoader
+from fineshards.loader.dataset import TokenDataset
+from fineshards.loader.mixture import Mixture
+from fineshards.storage.base import open_storage
+
+SIZES = (1, 3, 64, 4096, 4097, 5000, 70_000, 2**40)
+
+
+@cache
+def scalar_shuffle(source: int, epoch: int) -> ScalarPermutation:
+    return ScalarPermutation(SIZES[source], scalar_key(5, "epoch", f"source {source}", epoch))
+
+
+def test_sources_of_all_sizes_are_shuffled_as_each_would_be_alone() -> None:
+    sources = {
+        f"source {number}": (Numbers(size, number), min(size, 5000))
+        for number, size in enumerate(SIZES)
+    }
+    mixed = Mixture(sources, seed=2)
+    loader = BatchLoader(mixed, 96, seed=5)
+    # Tables, networks of different widths, and sources that begin again.
+    for step, batch in enumerate(islice(loader, 120)):
+        for row, (source, low, high) in enumerate(batch.tolist()):
+            name, number = mixed[96 * step + row]
+            epoch, place = divmod(number, SIZES[source])
+            assert name == f"source {source}"
+            assert (high << 32) + low == scalar_shuffle(source, epoch).forward(place)
+
+
+@pytest.mark.parametrize("sources", [1, 5])
+def test_no_batch_waits_for_the_orders_of_later_ones(
+    sources: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed = 0
+    hash_words = permutation.splitmix64
+
+    def counted(words: Any) -> Any:
+        nonlocal hashed
+        hashed += len(words)
+        return hash_words(words)
+
+    monkeypatch.setattr(permutation, "splitmix64", counted)
+    source: Any = Numbers(500_000)
+    if sources > 1:
+        source = Mixture({f"{name}": (Numbers(500_000), 1) for name in range(sources)})
+    loader = BatchLoader(source, 64, prefetch=0)
+    work = []
+    for _ in range(1024):
+        hashed = 0
+        next(loader)
+        work.append(hashed)
+    # Ten rounds per sample, and again for samples whose image is out of range.
+    assert sum(work) > 1024 * 64 * 10
+    assert max(work) < max(sum(work[at : at + 64]) for at in range(0, 1024, 64)) / 4
+
+
+def calls_per_batch(source: Any) -> float:
+    """Calls of functions, which a source's batches cost as long as they are small."""
+    loader, calls = BatchLoader(source, 64, prefetch=0), 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    for _ in range(128):
+        next(loader)
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        for _ in range(256):
+            next(loader)
+    finally:
+        sys.setprofile(before)
+    return calls / 256
+
+
+def test_a_mixture_of_fifty_sources_is_hardly_more_work_than_one(tmp_path: Path) -> None:
+    make_dataset(open_storage(str(tmp_path)), 40_001, 20_000)
+    dataset = TokenDataset(tmp_path, sequence_length=8)
+    one = calls_per_batch(dataset)
+    mixed = Mixture(
+        {f"source {each}": (TokenDataset(tmp_path, sequence_length=8), 1) for each in range(50)}
+    )
+    # Five calls for each source in a batch. There are thirty where each is read by itself.
+    assert calls_per_batch(mixed) < one + 6 * 50
+    explained = BatchLoader(mixed, 64)
+    drawn = explained.batches.drawn(0)
+    for row, each in zip(next(explained), drawn, strict=True):
+        assert np.array_equal(row, stream(each.sample * 8, each.sample * 8 + 9))
