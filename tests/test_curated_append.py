@@ -170,6 +170,40 @@ def test_damaged_keys_are_a_sentence_and_not_other_duplicates(
     assert content_of(dataset) == content_of(grown / "grown")
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "metadata/decisions/00001.parquet",
+        "metadata/generations/0001.json",
+        "metadata/generations/0002.json",
+        "metadata/generations/0002.job.json",
+        "metadata/generations/0002.statistics.parquet",
+        "metadata/job.json",
+        "metadata/keys/00001-00000.keys",
+        "metadata/statistics.parquet",
+    ],
+)
+def test_an_append_does_not_build_on_damaged_files(
+    grown: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, resumed: bool
+) -> None:
+    dataset = tmp_path / "dataset"
+    shutil.copytree(grown / "grown", dataset)
+    new = grown / "in/2.jsonl.gz"
+    if resumed:
+        unfinished_append(dataset, new)
+    whole = (dataset / name).read_bytes()
+    flip(dataset / name)
+    before = files_in(dataset)
+    assert main(["append", str(dataset), f"--input={new}"]) == 1
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert f"{dataset / name} is not what the manifest says, so nothing is added" in line
+    assert files_in(dataset) == before
+    (dataset / name).write_bytes(whole)
+    append(dataset, new)
+    assert fineshards.verify(dataset).problems == []
+
+
 def test_a_dataset_grows_after_a_redaction(grown: Path, tmp_path: Path) -> None:
     dataset = copy_of(grown, tmp_path)
     listed = tmp_path / "ids"

@@ -100,9 +100,31 @@ def test_formats(tmp_path: Path) -> None:
             Decontaminate((str(tmp_path / name),), evaluation_columns=("z",)).pins()
 
 
+def test_a_file_may_begin_with_a_byte_order_mark_and_json_be_an_array(tmp_path: Path) -> None:
+    records = [{"q": QUESTION}, {"q": ANSWER}]
+    lines = "".join(json.dumps(record) + "\n" for record in records).encode()
+    mark = b"\xef\xbb\xbf"
+    contents = {
+        "a.jsonl": mark + lines,
+        "b.json": lines,
+        "c.json": json.dumps(records, indent=1).encode(),
+        "d.json": mark + b" \n" + json.dumps(records).encode(),
+        "e.csv": mark + b"q\n" + b"".join(f'"{record["q"]}"\n'.encode() for record in records),
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+        step = Decontaminate((str(tmp_path / name),), evaluation_columns=("q",))
+        assert reasons(step, QUESTION, "x " + ANSWER) == [f"contaminated:{name[0]}"] * 2
+        found = step.witness(ANSWER)
+        assert found is not None
+        assert found.line == 2
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
+        ("x.json", b'[{"q": 1}, 2]', "element 2 is not an object"),
+        ("x.json", b'[{"q": 1}', "x.json cannot be read as json: "),
         ("x.jsonl", b'{"q": 1}\n{"q": \n', "x.jsonl cannot be read as jsonl: line 2: "),
         ("x.jsonl", b"[1]\n", "line 1 is not an object"),
         ("x.jsonl.gz", gzip.compress(b"{}" * 999, mtime=0)[:-9], "x.jsonl.gz cannot be read"),

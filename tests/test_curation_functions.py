@@ -49,6 +49,9 @@ def broken(document):
 def surrogate(document):
     return "\\ud800"
 
+def leaves(document):
+    raise SystemExit
+
 class Steps:
     @staticmethod
     def empty(document):
@@ -62,6 +65,8 @@ number = 5
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A module in the current folder, which is not on the import path."""
     (tmp_path / "my_steps.py").write_text(SOURCE)
+    (tmp_path / "fails_1.py").write_text("raise ValueError(3)")
+    (tmp_path / "fails_2.py").write_text("raise SystemExit(0)")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     yield "my_steps"
@@ -132,6 +137,7 @@ def test_other_answers(module: str) -> None:
         ),
         ("broken", "row 0: my_steps:broken failed with ZeroDivisionError: division by zero"),
         ("surrogate", "row 0: my_steps:surrogate failed with UnicodeEncodeError"),
+        ("leaves", "row 0: my_steps:leaves failed with SystemExit"),
     ],
 )
 def test_a_function_that_fails_is_named_with_the_row(module: str, function: str, said: str) -> None:
@@ -145,6 +151,8 @@ def test_a_function_that_fails_is_named_with_the_row(module: str, function: str,
         ("my_steps:nothing", "my_steps:nothing cannot be imported: module 'my_steps' has no attr"),
         ("no_such_module:x", "no_such_module:x cannot be imported: No module named"),
         ("my_steps:number", "my_steps:number is int, expected a function"),
+        ("fails_1:x", "fails_1:x cannot be imported: ValueError: 3"),
+        ("fails_2:x", "fails_2:x cannot be imported: SystemExit: 0"),
     ],
 )
 def test_a_function_that_is_not_there_is_named(module: str, use: str, said: str) -> None:

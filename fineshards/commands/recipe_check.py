@@ -18,7 +18,7 @@ from fineshards.curation.batch import Batch
 from fineshards.curation.curator import Curator
 from fineshards.curation.recipe import NamedStep
 from fineshards.curation.seen_in import SeenIn
-from fineshards.curation.step import Judge, Keyed, KeyedSpans
+from fineshards.curation.step import Judge, Keyed, KeyedSpans, Outcome
 from fineshards.shards import marks
 from fineshards.shards.hash_sample import splitmix64
 from fineshards.shards.job import Columns
@@ -192,6 +192,7 @@ def _run(
     if isinstance(step, Judge):
         for batch, each in pairs:
             curator.compare(step, number, batch, each.reasons, each.texts)
+            curator.compare_all(step, number, batch, Outcome(each.reasons, each.texts))
     kept = [each.kept(batch) for batch, each in pairs]
     reasons = Counter(reason for each in decided for reason in each.reasons or () if reason)
     result = StepResult(

@@ -239,17 +239,30 @@ class Curator:
     ) -> None:
         """Judges a sample again; raises FineshardsError for the first document that differs."""
         chosen = np.flatnonzero(sampled(batch.rows, COMPARED_SHARE, salt=batch.file))
+        once = Outcome(reasons, texts)
         for index in chosen.tolist():
             again = step.apply_again(batch.only(index))
-            first = None if reasons is None else reasons[index]
-            second = None if again.reasons is None else again.reasons[0]
-            if first != second:
-                self._complain(number, batch, index, *map(_verdict, (first, second)))
-            if first is None:
-                one = batch.strings[index] if texts is None else texts[index]
-                other = batch.strings[index] if again.texts is None else again.texts[0]
-                if one != other:
-                    self._complain(number, batch, index, "gave one text", "gave another text")
+            self._compare_one(number, batch, index, once, again, 0)
+
+    def compare_all(self, step: Judge, number: int, batch: Batch, once: Outcome) -> None:
+        """Judges all documents again, as before; raises as `compare` does."""
+        again = step.apply(batch)
+        for index in range(len(batch)):
+            self._compare_one(number, batch, index, once, again, index)
+
+    def _compare_one(
+        self, number: int, batch: Batch, index: int, once: Outcome, again: Outcome, at: int
+    ) -> None:
+        """Compares two outcomes for a document, which is number `at` in the second."""
+        first = None if once.reasons is None else once.reasons[index]
+        second = None if again.reasons is None else again.reasons[at]
+        if first != second:
+            self._complain(number, batch, index, *map(_verdict, (first, second)))
+        if first is None:
+            one = batch.strings[index] if once.texts is None else once.texts[index]
+            other = batch.strings[index] if again.texts is None else again.texts[at]
+            if one != other:
+                self._complain(number, batch, index, "gave one text", "gave another text")
 
     def _complain(self, number: int, batch: Batch, index: int, once: str, again: str) -> None:
         raise FineshardsError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,10 @@ from fineshards.errors import InputError, UsageError
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _SEPARATORS = {"csv": ",", "tsv": "\t"}
 FORMATS = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet")
+
+
+# Evaluations have some megabytes. A small compressed file can hold far more.
+_LARGEST = 1 << 30
 
 
 class Record(NamedTuple):
@@ -47,8 +52,17 @@ def records(file: Pinned) -> Iterator[Record]:
         for ending, compression in _COMPRESSIONS.items():
             if file.path.endswith(ending):
                 with pa.CompressedInputStream(pa.BufferReader(content), compression) as opened:
-                    content = opened.read()
-        yield from _jsonl(content) if format_ in FORMATS[:3] else _table(content, format_)
+                    content = opened.read(_LARGEST + 1)
+                if len(content) > _LARGEST:
+                    raise InputError(
+                        f"{file.path} has more than {_LARGEST:,} bytes without its compression. "
+                        "Cut it into several files."
+                    )
+        content = content.removeprefix(codecs.BOM_UTF8)
+        if format_ == "json" and content.lstrip()[:1] == b"[":
+            yield from _array(content)
+        else:
+            yield from _jsonl(content) if format_ in FORMATS[:3] else _table(content, format_)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(f"{file.path} cannot be read as {format_}: {error}") from error
 
@@ -107,6 +121,14 @@ def _jsonl(content: bytes) -> Iterator[Record]:
             raise ValueError(f"line {number}: {error}") from error
         if not isinstance(values, dict):
             raise ValueError(f"line {number} is not an object")
+        yield Record(number, values)
+
+
+def _array(content: bytes) -> Iterator[Record]:
+    """The objects of a file that is one array, as some evaluations are published."""
+    for number, values in enumerate(orjson.loads(content), 1):
+        if not isinstance(values, dict):
+            raise ValueError(f"element {number} is not an object")
         yield Record(number, values)
 
 

@@ -13,7 +13,6 @@ import hashlib
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -23,6 +22,7 @@ from typing import IO, NamedTuple
 from fineshards.errors import InputError, OutputError
 from fineshards.extras import require
 from fineshards.storage.base import Storage, open_storage
+from fineshards.storage.temporary import scratch_folder
 
 _READ_BYTES = 1 << 20
 _WILDCARDS = re.compile(r"[*?[]")
@@ -102,13 +102,17 @@ def local_copy(file: Pinned) -> Iterator[str]:
         yield path
         return
     storage, name = _place(file.path)
-    with tempfile.NamedTemporaryFile(prefix="fineshards-", suffix=os.path.basename(name)) as copy:
-        with _explained(file.path), storage.open(name, _READ_BYTES) as opened:
-            shutil.copyfileobj(opened, copy, _READ_BYTES)
-        copy.flush()
-        copy.seek(0)
-        _check(file, _digest(copy.file))
-        yield copy.name
+    with scratch_folder() as folder:
+        copy = os.path.join(folder, os.path.basename(name))
+        with (
+            _explained(file.path),
+            storage.open(name, _READ_BYTES) as opened,
+            open(copy, "wb") as target,
+        ):
+            shutil.copyfileobj(opened, target, _READ_BYTES)
+        with open(copy, "rb") as whole:
+            _check(file, _digest(whole))
+        yield copy
 
 
 def package_file(package: str, library: str, extra: str, *parts: str) -> str:

@@ -113,7 +113,8 @@ def _refusal(sql: str, reason: str) -> UsageError:
 def _tree(sql: str) -> Any:
     """The syntax tree of an expression."""
     node, around = _select(f"SELECT ({sql}\n)", sql), _select("SELECT (TRUE\n)", sql)
-    expressions = node.pop("select_list")
+    # Two of them, joined by UNION and the like, have no list of their own.
+    expressions = node.pop("select_list", [])
     around.pop("select_list")
     # Whatever is not in the parentheses that were put around it is no expression.
     if node != around or len(expressions) != 1 or expressions[0].get("alias"):

@@ -103,7 +103,9 @@ class UserFunction(Judge):
             try:
                 answer = function(document, **self.parameters)
                 reason, left = self._read(answer, text)
-            except Exception as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # sys.exit() would end a job as if it were finished
                 raise InputError(
                     f"{batch.place(row)}: {self.use} failed with {type(error).__name__}: {error}"
                 ) from error
@@ -140,14 +142,21 @@ def _function(use: str) -> tuple[ModuleType, Callable[..., object]]:
         function: Any = module
         for part in path.split("."):
             function = getattr(function, part)
-    except (ImportError, AttributeError, SyntaxError) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # of what the module does when it is imported
         raise UsageError(
-            f"{use} cannot be imported: {error}. Install its package, or start the job in the "
-            "folder where it is."
+            f"{use} cannot be imported: {_said(error)}. Install its package, or start the job in "
+            "the folder where it is."
         ) from error
     if not callable(function):
         raise UsageError(f"{use} is {type(function).__name__}, expected a function.")
     return module, function
+
+
+def _said(error: BaseException) -> str:
+    is_clear = isinstance(error, ImportError | AttributeError | SyntaxError)
+    return str(error) if is_clear else f"{type(error).__name__}: {error}"
 
 
 def _imported(name: str) -> ModuleType:
