@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
@@ -14,8 +14,9 @@ from fineshards.errors import FineshardsError
 from fineshards.exports.formats import format_of
 from fineshards.exports.job import ExportJob, finish, prepare, write_part
 from fineshards.exports.options import ExportOptions, Side
-from fineshards.exports.record import EXPORT_NAME, Export
+from fineshards.exports.record import Export
 from fineshards.extras import naming_the_extra
+from fineshards.shards.manifest import EXPORT_NAME
 
 if TYPE_CHECKING:
     from apache_beam import Pipeline
@@ -33,6 +34,7 @@ def export(
     sequence_length: int | None = None,
     dtype: str | None = None,
     link: bool = False,
+    skip: Literal["redacted", "none"] | None = None,
     generation: int | None = None,
     s3_endpoint: str | None = None,
     workers: int | None = None,
@@ -53,6 +55,8 @@ def export(
         sequence_length: Tokens per row, for formats of rows.
         dtype: `uint16` or `uint32`. Default: that of the dataset, if the format holds it.
         link: Point into the dataset's shards instead of copying the tokens.
+        skip: `redacted` to leave out redacted documents, or `none` to keep them as runs of EOTs.
+            Default: `redacted` for formats whose readers find documents by their EOTs.
         generation: The generation of a dataset that has grown, from 1. Default: the latest.
         s3_endpoint: The URL of the store that `s3://` means. Default: `AWS_ENDPOINT_URL`, or
             Amazon S3.
@@ -74,7 +78,7 @@ def export(
         >>> export.splits["train"]["tokens"], export.splits["train"]["documents"]
         (565972, 888)
     """
-    options = ExportOptions(to, split, eot, tokens_per_file, sequence_length, dtype, link)
+    options = ExportOptions(to, split, eot, tokens_per_file, sequence_length, dtype, link, skip)
     job, finished = prepare(os.fspath(folder), os.fspath(output), options, generation, s3_endpoint)
     return finished or run_here(job, workers)
 
@@ -159,7 +163,19 @@ def describe_export(job: ExportJob, export: Export) -> Iterator[str]:
                 f"  {split}: {counts['left_out']:,} tokens at the end are LEFT OUT, because the "
                 "format has no room for less than a row"
             )
-    yield from format_of(export.to).advice(job.settings)
+        if skipped := counts.get("skipped"):
+            yield (
+                f"  {split}: {skipped['documents']:,} redacted documents ({skipped['tokens']:,} "
+                "tokens) are left out"
+            )
+    redacted = sum(each.redacted for each in job.dataset.manifest.generations)
+    if redacted and not job.settings.skip:
+        without = " and without --link" if job.settings.link else ""
+        yield (
+            f"Redacted documents of the dataset, {redacted:,}, are kept as runs of EOTs: export "
+            f"into another folder with --skip redacted{without} to leave them out."
+        )
+    yield from format_of(export.to).advice(job.settings, job.parts)
 
 
 def export_record(job: ExportJob, export: Export) -> dict[str, object]:

@@ -51,6 +51,13 @@ def _add_flags(parser: Parser) -> None:
         "litdata on a local disk.",
     )
     what.add_argument(
+        "--skip",
+        choices=("redacted", "none"),
+        help="Leave out redacted documents, or none. Default: redacted for formats whose readers "
+        "find documents by their EOTs: all but megatron, datatrove, nanoset, and parquet and "
+        "hf-arrow without --sequence_length.",
+    )
+    what.add_argument(
         "--s3_endpoint",
         metavar="URL",
         help="The URL of the store that s3:// means. Default: AWS_ENDPOINT_URL, or Amazon S3.",

@@ -10,10 +10,11 @@ from fineshards.config import BuildConfig
 from fineshards.errors import UsageError
 from fineshards.pipeline.fresh import call_apart
 from fineshards.shards.imported import Imported
-from fineshards.shards.job import Tokenizer
+from fineshards.shards.job import Columns, Tokenizer
 from fineshards.shards.layout import FILES, HASH_VERSION, SplitRule
 from fineshards.shards.records import SourceFile
 from fineshards.sources.places import imports_libraries
+from fineshards.sources.reading import check_head
 from fineshards.sources.token_finding import find_token_files
 from fineshards.sources.token_streams import with_continuations
 
@@ -65,16 +66,21 @@ def _find(kind: str, patterns: Sequence[str], flag: str) -> list[SourceFile]:
     return find_token_files(kind, patterns, flag)
 
 
-def continued(files: Sequence[SourceFile], test_files: int, imported: Imported) -> list[SourceFile]:
-    """The files of each split with those that their last documents go on in."""
+def continued(files: Sequence[SourceFile], test_files: int, columns: Columns) -> list[SourceFile]:
+    """The files of each split with those that their last documents go on in.
+
+    Raises InputError if the first file is not of the layout, before a runner starts.
+    """
     if any(imports_libraries(file.path) for file in files):
-        return call_apart(_continued, files, test_files, imported)
-    return _continued(files, test_files, imported)
+        return call_apart(_continued, files, test_files, columns)
+    return _continued(files, test_files, columns)
 
 
-def _continued(
-    files: Sequence[SourceFile], test_files: int, imported: Imported
-) -> list[SourceFile]:
+def _continued(files: Sequence[SourceFile], test_files: int, columns: Columns) -> list[SourceFile]:
+    imported = columns.imported
+    assert imported is not None
+    for file in files[:1]:
+        check_head(file, columns)
     test, train = files[:test_files], files[test_files:]
     return [*with_continuations(test, imported), *with_continuations(train, imported)]
 

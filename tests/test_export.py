@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.damage import flip_bit
 from support.foreign_readers import (
     Documents,
     read_datatrove,
@@ -173,7 +174,7 @@ def test_olmo_names_the_source_of_each_document(
         assert [line[0] for line in found] == documents_of(by_document, side, split)
         for number, (_, name, source, row) in enumerate(found, first):
             document = data.document(number)
-            assert (name, source, row) == (document.id or "", document.file, document.row)
+            assert (name, source, row) == (document.id or "", document.file, document.row + 1)
         first += len(found)
 
 
@@ -229,6 +230,41 @@ def test_wide_tokens_are_narrowed_where_all_ids_fit(folder: Path, tmp_path: Path
     assert tokens == tokens_of(tmp_path / "wide", "train")
 
 
+def test_modded_nanogpt_needs_two_files_to_train_on(
+    narrow: Path, tmp_path: Path, in_process: Run
+) -> None:
+    given = ["export", narrow, "--to=modded-nanogpt"]
+    for number, (flag, said) in enumerate(
+        [("--tokens_per_file=9M", True), ("--tokens_per_file=200", False)]
+    ):
+        done = in_process(*given, flag, "--output", tmp_path / f"{number}")
+        assert done.returncode == 0
+        assert ("needs two files to train on, and this is one" in done.stdout) == said
+        files = len([*(tmp_path / f"{number}").glob("*_train_*")])
+        assert (files == 1) == said
+
+
+def test_olmo_says_that_the_last_document_of_test_has_no_eot(
+    one_stream: Path, by_document: Path, tmp_path: Path, in_process: Run
+) -> None:
+    said = "what test has of it ends without an EOT, and OLMo-core leaves that out"
+    for number, (dataset, flags, cut) in enumerate(
+        [
+            (one_stream, [], True),
+            (one_stream, ["--split=all"], False),
+            (one_stream, ["--split=train"], False),
+            (one_stream, ["--tokens_per_file=100"], True),
+            (by_document, [], False),
+        ]
+    ):
+        output = tmp_path / f"{number}"
+        done = in_process("export", dataset, "--to=olmo", *flags, "--output", output)
+        assert (said in done.stdout) == cut
+        eot = Dataset.open(open_storage(str(dataset))).manifest.settings.tokenizer.eot
+        ends = [np.fromfile(path, "<u4")[-1] == eot for path in output.glob("*/*.npy")]
+        assert ends.count(False) == cut
+
+
 @pytest.mark.parametrize("to", ["megatron", "datatrove", "olmo", "llmc", "raw"])
 def test_bytes_do_not_depend_on_workers_or_the_runner(
     by_document: Path, to: str, tmp_path: Path, in_process: Run
@@ -275,6 +311,22 @@ def test_a_killed_export_resumes_with_the_same_bytes(by_document: Path, tmp_path
     assert files_in(output) == files_in(expected)
     again = [name for name, inode in kept.items() if (output / name).stat().st_ino != inode]
     assert len(again) <= 2  # the part that the last kill interrupted
+
+
+def test_a_file_that_was_changed_after_a_kill_is_exported_again(
+    by_document: Path, tmp_path: Path
+) -> None:
+    expected, output = tmp_path / "expected", tmp_path / "killed"
+    fineshards.export(by_document, expected, "megatron", tokens_per_file=2500)
+    names = sorted(name for name in files_in(expected) if name != "export.json")
+    arguments = ["export", by_document, "--to=megatron", "--tokens_per_file=2500", "--workers=1"]
+    command = [sys.executable, "-c", _KILLED_BEFORE, names[-1], *map(str, arguments)]
+    running = subprocess.run([*command, "--output", output], check=False)
+    assert running.returncode == -signal.SIGKILL
+    changed = output / names[0]
+    flip_bit(changed, changed.stat().st_size // 2)
+    fineshards.export(by_document, output, "megatron", tokens_per_file=2500)
+    assert files_in(output) == files_in(expected)
 
 
 # Kills itself when the file of this name is about to appear.

@@ -149,6 +149,36 @@ def test_a_dataset_is_not_built_over_an_export(
     assert "holds an export. Choose another --output" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["report"],
+        ["inspect"],
+        ["stats"],
+        ["find", "--token=0"],
+        ["publish"],
+        ["append", "--input=x.parquet"],
+        ["redact", "--documents=1"],
+        ["repair"],
+        ["export", "--to=raw", "--output=y"],
+        ["explain", "--document=1", "--sequence_length=8"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_commands_for_datasets_say_that_a_folder_is_an_export(
+    by_document: Path, command: list[str], tmp_path: Path, in_process: Run
+) -> None:
+    fineshards.export(by_document, tmp_path / "x", "raw")
+    before = sorted(path.name for path in (tmp_path / "x").iterdir())
+    name, *flags = command
+    done = in_process(name, tmp_path / "x", *flags)
+    assert done.returncode != 0
+    assert re.fullmatch(
+        rf"fineshards: {tmp_path}/x is an export, not a dataset: [^\n]+\n", done.stderr
+    )
+    assert sorted(path.name for path in (tmp_path / "x").iterdir()) == before
+
+
 def test_links_know_that_the_dataset_has_grown(tmp_path: Path) -> None:
     parts = [write_rows(tmp_path / f"{n}.parquet", made_up_rows(n, 40)) for n in (5, 6)]
     out = tmp_path / "out"

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -192,6 +193,8 @@ def test_a_damaged_shard_is_found(dataset: Contents, to: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("to", "flags", "message"),
     [
+        ("parquet", {"dtype": "uint16"}, "--dtype: --to parquet has lists of int32. Leave it out"),
+        ("hf-arrow", {"dtype": "uint32"}, "--to hf-arrow has lists of int32. Leave it out"),
         ("mds", {}, "mds needs --sequence_length"),
         ("mds", {"sequence_length": 1 << 20}, "fewer than one row"),
         ("mds", {"sequence_length": 1 << 31}, "its offsets hold at most"),
@@ -208,3 +211,35 @@ def test_what_a_format_cannot_have_is_refused(
     with pytest.raises(UsageError, match=message):
         fineshards.export(dataset.folder, tmp_path / "x", to, **flags)
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("split", [None, "train", "all"])
+@pytest.mark.parametrize("length", [None, LENGTH])
+def test_load_from_disk_of_the_folder_has_every_split(
+    dataset: Contents, split: str | None, length: int | None, tmp_path: Path
+) -> None:
+    flags = {"split": split, "sequence_length": length}
+    fineshards.export(dataset.folder, tmp_path / "a", "hf-arrow", **flags)
+    found = datasets.load_from_disk(str(tmp_path / "a"))
+    assert isinstance(found, datasets.DatasetDict)
+    assert [*found] == ([split] if split else ["test", "train"])
+    for name, rows in found.items():
+        assert rows[:]["input_ids"] == read_hf_arrow(tmp_path / "a" / name)
+        assert rows.split == name
+    again = tmp_path / "again"
+    found.save_to_disk(again)
+    assert (again / "dataset_dict.json").read_text() == (
+        tmp_path / "a/dataset_dict.json"
+    ).read_text()
+
+
+def test_versions_before_4_know_the_type_of_the_column(dataset: Contents, tmp_path: Path) -> None:
+    """They have no `List`; this is what 3.6.0 writes itself."""
+    fineshards.export(dataset.folder, tmp_path / "a", "hf-arrow")
+    features = {"input_ids": {"feature": {"dtype": "int32", "_type": "Value"}, "_type": "Sequence"}}
+    info = json.loads((tmp_path / "a/train/dataset_info.json").read_text())
+    assert info["features"] == features
+    for path in (tmp_path / "a/train").glob("*.arrow"):
+        with pa.ipc.open_stream(path.read_bytes()) as stream:
+            stored = json.loads(stream.schema.metadata[b"huggingface"])
+        assert stored == {"info": {"features": features}}

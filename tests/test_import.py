@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 from conftest import ROOT
-from support.oracle import EOT, cut, shards_in
+from support.oracle import ENCODING, EOT, cut, shards_in
 from support.token_files import (
     Bodies,
     Documents,
@@ -30,7 +30,9 @@ from support.token_files import (
 from support.tokenizer_files import path_of
 
 from fineshards.commands.verify import verify
+from fineshards.errors import OutputError
 from fineshards.pipeline.cli import main
+from fineshards.shards.job import Job
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.recipes import RecipeRecord
 from fineshards.shards.records import SourceFile
@@ -212,3 +214,72 @@ def test_an_import_of_what_a_build_gave_has_its_bytes(
     described = capsys.readouterr().out
     assert "--test_input, the first 1 of the files" in described
     assert "from 2 files of megatron" in described
+
+
+def with_empty_documents(stem: Path, bodies: Bodies, empty: set[int], side: str) -> None:
+    """A file of Megatron some of whose documents have no sequence, as its preprocessing makes them.
+
+    empty: the numbers of these documents, of which there are as many more.
+    """
+    write_megatron(stem, with_eots(bodies, EOT, side))
+    content = bytearray(stem.with_suffix(".idx").read_bytes())
+    count = len(bodies) + len(empty)
+    there = [0 if number in empty else 1 for number in range(count)]
+    numbers = np.concatenate([[0], np.cumsum(there)]).astype("<i8")
+    content[26:34] = (count + 1).to_bytes(8, "little")
+    head = content[: 34 + 12 * len(bodies)]
+    stem.with_suffix(".idx").write_bytes(bytes(head) + numbers.tobytes())
+
+
+@pytest.mark.parametrize("side", ["begin", "end"])
+@pytest.mark.parametrize("block_bytes", [1, 900, 1 << 20])
+def test_documents_without_tokens_are_counted_and_their_rows_kept(
+    side: str, block_bytes: int, tmp_path: Path
+) -> None:
+    bodies = made_up(4, 40)
+    empty = {0, 1, 7, 20, 21, 22, 45, 46}
+    (tmp_path / "in").mkdir()
+    with_empty_documents(tmp_path / "in/a", bodies, empty, side)
+    output = tmp_path / "out"
+    flags = [f"--input={tmp_path}/in", f"--eot_side={side}", "--test_shards=1"]
+    assert take("megatron", output, *flags, f"--block_bytes={block_bytes}") == 0
+    assert shards_in(output) == cut(stream_of(bodies), 3000, 1)
+    manifest = Manifest.load_finished(open_storage(str(output)))
+    totals = manifest.totals()
+    assert (totals["rows"], totals["documents"], totals["nulls"]) == (48, 40, 8)
+    tables = sorted((output / "metadata/documents").iterdir(), key=lambda path: path.name)
+    found = [row for table in tables for row in pq.read_table(table).to_pylist()]
+    rows = [row["row"] for row in found if row["start"] == 0]
+    assert rows == [row for row in range(48) if row not in empty]
+    verdict = verify(str(output), sample=100)
+    assert (verdict.problems, verdict.sampled) == ([], 40)
+
+
+def test_megatrons_empty_documents_go_with_texts_that_have_none(tmp_path: Path) -> None:
+    """Texts are compared with the documents that have tokens; a limit counts these alone."""
+    texts = ["one", "two and three", "four"]
+    encoded = [ENCODING.encode_ordinary(text) for text in texts]
+    with_empty_documents(tmp_path / "a", encoded, {0, 2, 5}, "end")
+    lines = [None, "one", None, "two and three", "four", None]
+    pq.write_table(pa.table({"text": pa.array(lines, pa.string())}), tmp_path / "texts.parquet")
+    flags = [f"--input={tmp_path}/a.bin", "--eot_side=end", "--test_shards=0"]
+    texts_too = [f"--verify_text={tmp_path}/texts.parquet"]
+    assert take("megatron", tmp_path / "out", *flags, *texts_too) == 0
+    assert shards_in(tmp_path / "out") == cut(stream_of(encoded), 3000, 0)
+    assert take("megatron", tmp_path / "two", *flags, "--limit=2") == 0
+    assert shards_in(tmp_path / "two") == cut(stream_of(encoded[:2]), 3000, 0)
+
+
+@pytest.mark.parametrize("files", ["1" * 5000, "x", "", "-1"])
+def test_a_record_whose_number_of_test_files_cannot_be_read_is_refused(
+    files: str, tmp_path: Path
+) -> None:
+    write_megatron(tmp_path / "a", with_eots([[1], [2]], EOT, "end"))
+    write_megatron(tmp_path / "b", with_eots([[3]], EOT, "end"))
+    flags = [f"--input={tmp_path}/a.bin", f"--test_input={tmp_path}/b.bin", "--eot_side=end"]
+    assert take("megatron", tmp_path / "out", *flags) == 0
+    record = (tmp_path / "out/metadata/job.json").read_bytes()
+    changed = record.replace(b'"files:1"', f'"files:{files}"'.encode())
+    assert changed != record
+    with pytest.raises(OutputError, match="is not a readable job record"):
+        Job.parse(changed, "job.json")

@@ -77,9 +77,12 @@ def number(value: int, size: int = 8) -> bytes:
         (lambda folder: patched(folder / "a.idx", 50, number(132)), "from byte 132 on, expected"),
         (lambda folder: patched(folder / "a.idx", 74, number(1 << 40)), "expected at least 0 from"),
         (lambda folder: patched(folder / "a.idx", 90, number(9)), "document 1 begins with seq"),
-        (lambda folder: patched(folder / "a.idx", 90, number(0)), "document 0: has 0 tokens"),
+        (
+            lambda folder: patched(folder / "a.idx", 90, number(0)),
+            "document 1: its token 3 is the EOT 9",
+        ),
         (lambda folder: patched(folder / "a.idx", 82, number(1)), "document 0: begins at token 4"),
-        (lambda folder: patched(folder / "a.idx", 114, number(3)), "document 3: has 0 tokens"),
+        (lambda folder: patched(folder / "a.idx", 114, number(3)), "4 documents in 7 tokens"),
         (lambda folder: patched(folder / "a.bin", 4, number(10, 4)), "document 0: its token 1 is"),
         (lambda folder: patched(folder / "a.bin", 4, number(-1, 4)), "document 0: its token 1 is"),
         (lambda folder: patched(folder / "a.bin", 16, number(3, 4)), "document 1: its last token"),
@@ -121,11 +124,19 @@ def test_ids_of_every_type_are_checked(dtype: str, tmp_path: Path) -> None:
         (lambda folder: os.truncate(folder / "a.ds", 40), "has 40 bytes, expected 48 by its"),
         (lambda folder: os.truncate(folder / "a.ds.index", 30), "has 30 bytes, expected 8 per"),
         (lambda folder: os.truncate(folder / "a.ds.index", 24), "in 7 tokens, expected 12"),
-        (lambda folder: patched(folder / "a.ds.index", 8, number(4)), "document 1: has 0 tokens"),
+        (
+            lambda folder: patched(folder / "a.ds.index", 8, number(4)),
+            "document 2: its token 0 is the EOT",
+        ),
         (lambda folder: patched(folder / "a.ds.index", 8, number(3)), "document 1: has -1 tokens"),
         (lambda folder: patched(folder / "a.ds.index", 24, number(99)), "in 99 tokens, expected"),
         (lambda folder: (folder / "a.ds.metadata").write_text("x|3\n12\n"), "expected a name"),
         (lambda folder: (folder / "a.ds.metadata").write_text(""), "expected a name"),
+        (
+            lambda folder: (folder / "a.ds.metadata").write_text(f"x|4\n{'1' * 5000}\n"),
+            f"begins with ['x|4', '{'1' * 77}...'], expected a name",
+        ),
+        (lambda folder: (folder / "a.ds.metadata").write_text("x|4\n\u0661\n"), "expected a name"),
         (lambda folder: (folder / "a.ds.metadata").write_text("x|2\n24\n"), "document 0: its"),
         (lambda folder: (folder / "a.ds.metadata").unlink(), "a.ds.metadata is not there"),
         (lambda folder: (folder / "a.ds.index").unlink(), "a.ds.index is not there"),
@@ -177,8 +188,6 @@ def test_columns_that_are_not_token_ids(
     refused(kind, tmp_path, "document 0: its first token is 1, expected the EOT 9", side="begin")
     write(path, with_eots([*BODIES, [11]], EOT, "end"))
     refused(kind, tmp_path, "document 4: its token 0 is 11, expected an id from 0 to 9")
-    write(path, [*with_eots(BODIES, EOT, "end"), np.array([], np.uint32)])
-    refused(kind, tmp_path, "document 4: has no tokens")
     write(path, with_eots(BODIES, EOT, "end"), pa.float32())
     refused(kind, tmp_path, "expected lists of integers")
 
@@ -243,3 +252,42 @@ def test_a_file_cannot_be_in_both_splits(tmp_path: Path) -> None:
     flags = ["--from=megatron", "--tokenizer=cl100k_base", "--eot_side=end"]
     assert main(["import", *both, *flags, f"--output={tmp_path}/out"]) == 2
     assert not (tmp_path / "out/metadata").exists()
+
+
+@pytest.mark.parametrize("kind", ["megatron", "datatrove", "olmo", "parquet", "hf-arrow"])
+def test_the_first_file_is_checked_before_a_runner_starts(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is left in the output folder, so that the right files can be given."""
+    (tmp_path / "in").mkdir()
+    documents = with_eots(BODIES, EOT, "end")
+    if kind == "megatron":
+        write_megatron(tmp_path / "in/a", documents)
+        patched(tmp_path / "in/a.idx", 0, b"X")
+    elif kind == "datatrove":
+        write_datatrove(tmp_path / "in/a", documents)
+        (tmp_path / "in/a.ds.metadata").write_text("x")
+    elif kind == "olmo":
+        np.save(tmp_path / "in/a.npy", np.array([1, EOT], np.uint16))
+    elif kind == "parquet":
+        write_parquet(tmp_path / "in/a.parquet", documents, pa.float32())
+    else:
+        write_arrow(tmp_path / "in/a.arrow", documents, pa.float32())
+    given = ["import", f"--from={kind}", f"--input={tmp_path}/in", "--eot_side=end"]
+    given += ["--source_dtype=uint16"] if kind == "olmo" else []
+    status = main([*given, "--tokenizer=cl100k_base", f"--output={tmp_path}/out"])
+    assert status == InputError.exit_code
+    assert "expected" in capsys.readouterr().err or kind == "olmo"
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_import_without_documents_asks_for_no_column(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_megatron(tmp_path / "a", [np.array([], np.uint32)] * 3)
+    given = ["import", "--from=megatron", f"--input={tmp_path}/a.bin", "--eot_side=end"]
+    status = main([*given, "--tokenizer=cl100k_base", f"--output={tmp_path}/out"])
+    assert status == InputError.exit_code
+    said = capsys.readouterr().err
+    assert "the input has no documents: 3 rows, none with tokens. Check --input." in said
+    assert "--text_column" not in said

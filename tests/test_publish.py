@@ -65,7 +65,7 @@ def test_it_writes_four_files_and_changes_no_other(unpublished: Path, published:
 def test_sha256sum_checks_every_file_of_the_dataset(unpublished: Path, published: Path) -> None:
     assert check_sums(published) == 0
     listed = [line.split("  ")[1] for line in (published / SUMS_NAME).read_text().splitlines()]
-    assert listed == sorted(files_in(unpublished))
+    assert listed == sorted([CARD_NAME, *files_in(unpublished)])
     shard = published / "train/train_0000.npy"
     content = bytearray(shard.read_bytes())
     content[-1] ^= 1
@@ -103,7 +103,7 @@ def test_mlcroissant_reads_the_documents(published: Path) -> None:
     tables = sorted((published / "metadata/documents").iterdir())
     assert len(tables) > 3
     expected = [
-        {"split": table.name.partition("_")[0], **row}
+        {"split": table.name.partition("_")[0], "shard": table.stem, **row}
         for table in tables
         for row in pq.read_table(table).to_pylist()
     ]
@@ -170,7 +170,8 @@ def run_card(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]
     monkeypatch.chdir(folder)
     names: dict[str, object] = {}
     snippets = re.findall(r"```python\n(.*?)```", (folder / CARD_NAME).read_text(), re.DOTALL)
-    assert len(snippets) == 2
+    assert len(snippets) == 3
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", folder.parent / "cache")
     for snippet in snippets:
         exec(compile(snippet, CARD_NAME, "exec"), names)
     return names
@@ -181,6 +182,8 @@ def test_the_code_of_the_card_runs(published: Path, monkeypatch: pytest.MonkeyPa
     assert np.array_equal(names["tokens"], np.load("train/train_0000.npy"))
     assert names["batch"].shape[1] == 1025
     assert names["batch"].dtype == names["tokens"].dtype == np.uint32
+    assert names["documents"]["shard"][:] == shards_of_rows(published)
+    assert "Shard 0 of train is `train/train_0000.npy`." in (published / CARD_NAME).read_text()
 
 
 def test_the_code_of_the_card_of_a_small_dataset_runs(
@@ -194,6 +197,7 @@ def test_the_code_of_the_card_of_a_small_dataset_runs(
     names = run_card(tmp_path / "out", monkeypatch)
     assert np.array_equal(names["tokens"], np.load("test/test_0000.npy"))
     assert 1 < names["batch"].shape[1] <= len(names["tokens"]) < 1024
+    assert names["documents"]["shard"][:] == [0]
 
 
 def test_the_provenance_is_an_in_toto_statement(unpublished: Path, published: Path) -> None:
@@ -261,7 +265,12 @@ def test_an_owners_lines_of_the_card_are_kept(published: Path) -> None:
     edited = text.replace("\n---\n", "\ntags_of_mine: [a]\n---\nMine.\n", 1) + "Mine, too: Ä.\n"
     card.write_text(edited)
     assert problems(published) == []
+    (problem,) = problems(published, sha256=True)
+    assert problem.startswith(f"{CARD_NAME} is another one than {SUMS_NAME} lists")
+    assert check_sums(published) == 1
     fineshards.publish(published, name="Another")
+    assert problems(published, sha256=True) == []
+    assert check_sums(published) == 0
     now = card.read_text()
     assert now == edited.replace(SAID["name"], "Another")
     card.write_text(now.replace("| train |", "| training |"))
@@ -282,10 +291,11 @@ def test_a_card_keeps_the_ends_of_its_lines(published: Path) -> None:
     assert "generated part" in problems(published)[0]
 
 
-def test_a_card_may_be_deleted(published: Path) -> None:
+def test_a_card_that_is_missing_is_written_again(published: Path) -> None:
     content = (published / CARD_NAME).read_bytes()
     (published / CARD_NAME).unlink()
-    assert problems(published) == []
+    (problem,) = problems(published)
+    assert problem.startswith(f"{CARD_NAME} is missing, and {SUMS_NAME} lists it")
     fineshards.publish(published)
     assert (published / CARD_NAME).read_bytes() == content
 
@@ -407,7 +417,7 @@ def test_only_a_finished_dataset_is_published(dataset: Path, tmp_path: Path) -> 
         with pytest.raises(OutputError, match="holds no finished dataset"):
             command(tmp_path)
     (dataset / "metadata/generations").mkdir()
-    (dataset / "metadata/generations/0002.job.json").write_text("{}")
+    shutil.copy(dataset / "metadata/job.json", dataset / "metadata/generations/0002.job.json")
     with pytest.raises(OutputError, match="generation 2 is being made"):
         fineshards.publish(dataset)
 
@@ -439,6 +449,17 @@ def test_the_page_runs_as_written(
         exec(compile(program, "publishing.md", "exec"), names)
     rows = [pq.read_table(table).num_rows for table in dataset.glob("metadata/documents/train*")]
     assert names["documents"].num_rows == sum(rows)
+    assert names["documents"]["shard"][:] == shards_of_rows(dataset)
+
+
+def shards_of_rows(dataset: Path) -> list[int]:
+    """The number of the shard of each row of the tables of train."""
+    tables = sorted(dataset.glob("metadata/documents/train_*.parquet"))
+    numbers = [
+        [int(table.stem.partition("_")[2])] * pq.read_table(table).num_rows for table in tables
+    ]
+    assert len(numbers) > 1
+    return [number for each in numbers for number in each]
 
 
 @pytest.mark.cloud

@@ -45,7 +45,12 @@ def test_what_another_version_published_is_checked_by_its_sums(
     label = f"fineshards publish {fineshards.__version__}"
     assert label in croissant
     other = croissant.replace(label, "fineshards publish 0.0.1").replace("The splits.", "Splits.")
+    # Earlier versions sealed nothing, and did not list the card.
+    other = re.sub(r',\n "crc32c": .*\n}', "\n}", other)
     (published / CROISSANT_NAME).write_text(other)
+    listed = now[SUMS_NAME].decode().splitlines(keepends=True)
+    unlisted = "".join(line for line in listed if CARD_NAME not in line).encode()
+    (published / SUMS_NAME).write_bytes(unlisted)
     card, provenance = published / CARD_NAME, published / PROVENANCE_NAME
     card.write_text(card.read_text().replace("## Limits", "## Bounds"))
     provenance.write_text(provenance.read_text().replace("build:v1", "build:v0"))
@@ -55,9 +60,7 @@ def test_what_another_version_published_is_checked_by_its_sums(
         "; published by fineshards 0.0.1: of the published files only SHA256SUMS was checked"
     )
     (published / SUMS_NAME).write_bytes(
-        re.sub(
-            rb"\w{64}  train/train_0001.npy", b"0" * 64 + b"  train/train_0001.npy", now[SUMS_NAME]
-        )
+        re.sub(rb"\w{64}  train/train_0001.npy", b"0" * 64 + b"  train/train_0001.npy", unlisted)
     )
     (problem,) = problems(published, sha256=True)
     assert problem.startswith("train/train_0001.npy has SHA-256 ")

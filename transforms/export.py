@@ -4,7 +4,8 @@ import apache_beam as beam
 
 from fineshards.exports.job import ExportJob, finish, write_part
 from fineshards.exports.parts import Part
-from fineshards.exports.record import EXPORT_NAME, PartRecord
+from fineshards.exports.record import PartRecord
+from fineshards.shards.manifest import EXPORT_NAME
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
 

@@ -7,14 +7,17 @@ number for people.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fineshards.exports.format import Format, Settings, Target, Written, write_tokens
-from fineshards.exports.parts import PartReader
+from fineshards.exports.parts import Part, PartReader
 
 
 class Datatrove(Format):
     """Read by datatrove's DatatroveFolderDataset."""
 
     name = "datatrove"
+    by_eot = False
 
     def write(self, reader: PartReader, settings: Settings, target: Target) -> Written:
         """See Format."""
@@ -38,7 +41,7 @@ class Nanoset(Datatrove):
 
     name = "nanoset"
 
-    def advice(self, settings: Settings) -> list[str]:
+    def advice(self, settings: Settings, parts: Sequence[Part]) -> list[str]:
         """See Format."""
         return [
             "data_stages:",

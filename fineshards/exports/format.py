@@ -27,6 +27,7 @@ class Settings:
 
     side: whether the EOT is before each document or after it. tokens_per_file: None for one file
     per split. eot: its token id. vocabulary: one more than the largest token id. tokenizer: name.
+    skip: `redacted` if there are redacted documents and they are left out.
     """
 
     to: str
@@ -38,6 +39,7 @@ class Settings:
     eot: int
     vocabulary: int
     tokenizer: str
+    skip: str | None = None
 
     @property
     def token_dtype(self) -> np.dtype[np.unsignedinteger]:
@@ -118,7 +120,9 @@ class Format(ABC):
     one file per split, or `shard` for that of a shard. rows: whether `--sequence_length` is needed,
     may be given, or has no meaning. links: whether `--link` works. dtypes: types of tokens that it
     holds. most_ids: how many different ids it holds. libraries: packages whose versions
-    decide its bytes.
+    decide its bytes. revision: goes up when the same dataset gets other bytes. by_eot: whether
+    readers find documents by their EOTs alone, so that redacted ones are left out by default.
+    fixed_dtype: what tokens are stored as whatever `--dtype` says; empty where it decides.
     """
 
     name: ClassVar[str]
@@ -130,6 +134,9 @@ class Format(ABC):
     dtypes: ClassVar[tuple[str, ...]] = ("uint32", "uint16")
     most_ids: ClassVar[int] = 1 << 32
     libraries: ClassVar[tuple[str, ...]] = ()
+    revision: ClassVar[int] = 1
+    by_eot: ClassVar[bool] = True
+    fixed_dtype: ClassVar[str] = ""
 
     def plan(self, stream: Stream, settings: Settings) -> list[Part]:
         """The parts of a stream."""
@@ -150,7 +157,11 @@ class Format(ABC):
         """The files that index all parts of a split, as (name, content)."""
         yield from ()
 
-    def advice(self, settings: Settings) -> list[str]:
+    def finish_all(self, splits: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        """The files that index all splits, as (name, content)."""
+        yield from ()
+
+    def advice(self, settings: Settings, parts: Sequence[Part]) -> list[str]:
         """What the user of the files should know, one sentence per line."""
         return []
 

@@ -6,7 +6,7 @@ from importlib import import_module
 
 from fineshards.errors import UsageError
 from fineshards.exports.format import Format, Settings
-from fineshards.exports.options import ExportOptions
+from fineshards.exports.options import REDACTED, ExportOptions
 from fineshards.shards.job import Settings as DatasetSettings
 from fineshards.suggestions import did_you_mean
 
@@ -39,8 +39,11 @@ def format_of(name: str) -> Format:
     return found
 
 
-def settle(options: ExportOptions, dataset: DatasetSettings) -> Settings:
-    """The options in effect; raises UsageError for those that the format cannot have."""
+def settle(options: ExportOptions, dataset: DatasetSettings, redacted: bool = False) -> Settings:
+    """The options in effect; raises UsageError for those that the format cannot have.
+
+    redacted: whether the dataset has redacted documents.
+    """
     kind, tokenizer = format_of(options.to), dataset.tokenizer
     wanted = options.dtype or (dataset.dtype if dataset.dtype in kind.dtypes else kind.dtypes[0])
     _check_flags(options, kind)
@@ -71,7 +74,16 @@ def settle(options: ExportOptions, dataset: DatasetSettings) -> Settings:
         tokenizer.eot,
         tokenizer.size,
         tokenizer.name,
+        _skip(options, kind) if redacted else None,
     )
+
+
+def _skip(options: ExportOptions, kind: Format) -> str | None:
+    """What is left out of a dataset with redacted documents."""
+    # Rows of so many tokens say nothing of documents either.
+    by_default = (kind.by_eot or options.sequence_length is not None) and not options.link
+    wanted = options.skip or (REDACTED if by_default else None)
+    return wanted if wanted == REDACTED else None
 
 
 def _check_flags(options: ExportOptions, kind: Format) -> None:
@@ -81,6 +93,10 @@ def _check_flags(options: ExportOptions, kind: Format) -> None:
         raise UsageError(f"--eot {options.eot}: {to} has the EOT at the {kind.sides[0]} only.")
     if options.link and not kind.links:
         raise UsageError(f"--link: {to} cannot point into other files. Leave --link out.")
+    if options.link and options.skip == REDACTED:
+        raise UsageError("--skip redacted: links lead to whole shards. Leave --link out.")
+    if options.dtype and kind.fixed_dtype:
+        raise UsageError(f"--dtype: {to} has lists of {kind.fixed_dtype}. Leave it out.")
     if options.link and options.tokens_per_file:
         raise UsageError("--link has one file per shard; leave --tokens_per_file out.")
     if kind.rows == "needed" and options.sequence_length is None:

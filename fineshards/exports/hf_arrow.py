@@ -2,6 +2,7 @@
 
 `SPLIT/data-00000-of-00001.arrow` is a stream of Arrow's IPC format, `SPLIT/dataset_info.json` has
 the types of the columns, and `SPLIT/state.json` the names of the files and a fingerprint.
+`dataset_dict.json` names the splits.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from fineshards.exports.input_ids import SCHEMA, InputIds, batches, row_ends
 from fineshards.exports.parts import PartReader
 from fineshards.exports.record import PartRecord
 
+# Versions before 4 know no `List`, and later ones read `Sequence` as one.
 _FEATURES = {
-    "input_ids": {"feature": {"dtype": "int32", "_type": "Value"}, "_type": "List"},
+    "input_ids": {"feature": {"dtype": "int32", "_type": "Value"}, "_type": "Sequence"},
 }
 _INFO = {"citation": "", "description": "", "features": _FEATURES, "homepage": "", "license": ""}
 _METADATA = {"huggingface": json.dumps({"info": {"features": _FEATURES}})}
@@ -29,6 +31,7 @@ class HfArrow(InputIds):
     """Read by `datasets.load_from_disk`, which maps the files into memory."""
 
     name = "hf-arrow"
+    revision = 2  # `Sequence`, `dataset_dict.json`
 
     def write(self, reader: PartReader, settings: Settings, target: Target) -> Written:
         """See Format."""
@@ -61,3 +64,7 @@ class HfArrow(InputIds):
         }
         yield f"{split}/state.json", json.dumps(state, indent=2).encode()
         yield f"{split}/dataset_info.json", json.dumps(_INFO, indent=2).encode()
+
+    def finish_all(self, splits: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        """See Format."""
+        yield "dataset_dict.json", json.dumps({"splits": [*splits]}).encode()

@@ -33,6 +33,8 @@ class InputIds(Format):
     rows = "allowed"
     most_ids = 1 << 31
     libraries = ("pyarrow",)
+    by_eot = False
+    fixed_dtype = "int32"
 
     def plan(self, stream: Stream, settings: Settings) -> list[Part]:
         """See Format."""

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import cached_property
 from importlib.metadata import version
+from typing import Any
 
 from fineshards.errors import OutputError, UsageError
 from fineshards.exports.format import Format, Settings, Target
@@ -20,10 +21,12 @@ from fineshards.exports.formats import format_of, settle
 from fineshards.exports.options import ExportOptions
 from fineshards.exports.parts import Part, PartReader
 from fineshards.exports.proof import damaged_shards
-from fineshards.exports.record import EXPORT_NAME, Export, FileRecord, PartRecord
+from fineshards.exports.record import Export, FileRecord, PartRecord
+from fineshards.exports.redacted import NONE, redacted_ranges
 from fineshards.exports.stream import Stream, splits_of
 from fineshards.shards.dataset import Dataset
-from fineshards.shards.manifest import MANIFEST_NAME
+from fineshards.shards.manifest import EXPORT_NAME, MANIFEST_NAME
+from fineshards.shards.readable import readable_manifest
 from fineshards.shards.records import to_fields
 from fineshards.storage.base import Storage, open_storage
 
@@ -60,7 +63,8 @@ class ExportJob:
     @cached_property
     def streams(self) -> dict[str, Stream]:
         """The streams, by the names of their splits."""
-        return {name: Stream(self.dataset, name) for name in {part.split for part in self.parts}}
+        names = {part.split for part in self.parts}
+        return {stream.split: stream for stream in _streams(self.dataset, names, self.settings)}
 
     def __getstate__(self) -> dict[str, object]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
@@ -81,27 +85,44 @@ def prepare(
     """
     dataset = Dataset.open(open_storage(source, s3_endpoint), generation)
     manifest, storage = dataset.manifest, open_storage(output, s3_endpoint)
-    settings = settle(options, manifest.settings)
+    redacted = any(each.redacted for each in manifest.generations)
+    settings = settle(options, manifest.settings, redacted)
     _check_places(dataset.storage, storage, options)
-    streams = [Stream(dataset, split) for split in splits_of(dataset, options.split)]
+    streams = _streams(dataset, splits_of(dataset, options.split), settings)
+    if options.split is None and any(stream.tokens for stream in streams):
+        streams = [stream for stream in streams if stream.tokens]
     for stream in streams:
         if not stream.tokens:
-            raise UsageError(f"--split {stream.split}: the dataset has no tokens there.")
+            but = " but those of redacted documents" if settings.skip else ""
+            raise UsageError(f"--split {stream.split}: the dataset has no tokens there{but}.")
     _check_links(streams, options)
     kind = format_of(settings.to)
     parts = tuple(part for stream in streams for part in kind.plan(stream, settings))
     kind.check(settings, parts)
     decides = {
-        "settings": to_fields(settings),
+        "settings": _options(settings),
         "splits": [stream.split for stream in streams],
         "dataset": manifest.fingerprint,
         # A redaction changes tokens, and not the fingerprint's job.
         "shards": [(shard.name, shard.crc32c, shard.table_crc32c) for shard in manifest.shards],
         "libraries": {name: version(name) for name in kind.libraries},
+        **({"revision": kind.revision} if kind.revision > 1 else {}),
     }
     fingerprint = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
     job = ExportJob(dataset.storage, manifest.generation, storage, settings, parts, fingerprint)
     return job, _claim(job)
+
+
+def _streams(dataset: Dataset, splits: Iterable[str], settings: Settings) -> list[Stream]:
+    """The streams of splits, without what the settings leave out."""
+    redacted = redacted_ranges(dataset) if settings.skip else NONE
+    return [Stream(dataset, split, redacted) for split in splits]
+
+
+def _options(settings: Settings) -> dict[str, Any]:
+    """The settings as the record has them; without those of documents that there are none of."""
+    fields = to_fields(settings)
+    return fields if settings.skip else {k: v for k, v in fields.items() if k != "skip"}
 
 
 def _check_places(source: Storage, storage: Storage, options: ExportOptions) -> None:
@@ -174,7 +195,12 @@ def write_part(job: ExportJob, part: Part) -> PartRecord:
     storage, name = job.storage, _record_name(job, part.split, part.index)
     stored = storage.read_if_there(name)
     found = None if stored is None else PartRecord.parse(stored)
-    if found and all(storage.size(file.name) == file.bytes for file in found.files):
+    if (
+        found
+        and (found.split, found.index) == (part.split, part.index)
+        and found.tokens + found.left_out == part.tokens
+        and all(storage.matches(file.name, file.bytes, file.crc32c) for file in found.files)
+    ):
         return found
     target = Target(storage)
     settings = job.settings
@@ -202,6 +228,7 @@ def finish(job: ExportJob, found: Iterable[PartRecord]) -> Export:
     Raises OutputError if a shard is damaged; what was made of it is deleted.
     """
     storage = job.storage
+    _refuse_redacted(job)
     records = sorted(found, key=lambda record: (record.split, record.index))
     if not job.settings.link:  # Nothing was read of shards that are linked to.
         _refuse_damage(job, records)
@@ -217,13 +244,16 @@ def finish(job: ExportJob, found: Iterable[PartRecord]) -> Export:
             "documents": None if None in documents else sum(filter(None, documents)),
             "tokens": sum(record.tokens for record in of_split),
             "left_out": sum(record.left_out for record in of_split),
+            **({"skipped": job.streams[split].skipped()} if job.settings.skip else {}),
         }
+    for name, content in job.format.finish_all(sorted(job.streams)):
+        target.write(name, content)
     manifest = job.dataset.manifest
     files: list[FileRecord] = [file for record in records for file in record.files]
     export = Export(
         job.settings.to,
         job.fingerprint,
-        to_fields(job.settings),
+        _options(job.settings),
         {"fingerprint": manifest.fingerprint, "generation": manifest.generation},
         splits,
         tuple(sorted([*files, *target.files], key=lambda file: file.name)),
@@ -243,6 +273,18 @@ def _refuse_others(storage: Storage, export: Export) -> None:
                 f"{storage.path(entry.name)} is not of this export, and readers take every file of "
                 "a folder. Move it away, and run again."
             )
+
+
+def _refuse_redacted(job: ExportJob) -> None:
+    """Raises OutputError if documents were redacted while the export was made, or are about to."""
+    now = {shard.name: shard for shard in readable_manifest(job.source).shards}
+    for stream in job.streams.values():
+        for number in range(len(stream.positions)):
+            shard = stream.shard(number)
+            later = now[shard.name]
+            # A longer one has been appended to.
+            if later.tokens == shard.tokens and later.crc32c != shard.crc32c:
+                raise stream.damaged(shard.name, f"its crc32c is {later.crc32c} now")
 
 
 def _refuse_damage(job: ExportJob, records: list[PartRecord]) -> None:

@@ -107,7 +107,7 @@ class Litdata(Format):
         }
         yield f"{split}/index.json", json.dumps(index, sort_keys=True).encode()
 
-    def advice(self, settings: Settings) -> list[str]:
+    def advice(self, settings: Settings, parts: Sequence[Part]) -> list[str]:
         """See Format."""
         if settings.link:
             return [

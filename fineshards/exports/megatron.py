@@ -11,6 +11,7 @@ With `--link`, `.bin` is a link to a shard, and the pointers step over its heade
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -32,6 +33,7 @@ class Megatron(Format):
     name = "megatron"
     links = True
     most_ids = 1 << 31
+    by_eot = False
 
     def plan(self, stream: Stream, settings: Settings) -> list[Part]:
         """See Format."""
@@ -67,7 +69,7 @@ class Megatron(Format):
         # Of links, pieces of documents are counted, which no one asks for.
         return Written(None if settings.link else len(ends))
 
-    def advice(self, settings: Settings) -> list[str]:
+    def advice(self, settings: Settings, parts: Sequence[Part]) -> list[str]:
         """See Format."""
         if not settings.link:
             return []

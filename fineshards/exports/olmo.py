@@ -1,20 +1,21 @@
 """Dolma's and OLMo-core's arrays (olmo_core/data/utils.py).
 
 `part-0-00000.npy` holds the tokens and nothing else: it has no header, though it is named `.npy`.
-`part-0-00000.csv.gz` has a line per document: start and end in tokens, id, source file, row.
+`part-0-00000.csv.gz` has a line per document: start and end in tokens, id, source file, line of it.
 """
 
 from __future__ import annotations
 
 import gzip
 import io
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from fineshards.exports.format import Format, Settings, Target, Written, write_tokens
-from fineshards.exports.parts import PartReader
+from fineshards.exports.parts import Part, PartReader
 
 # Lines that are made into text at a time.
 _LINES = 1 << 16
@@ -24,6 +25,7 @@ class Olmo(Format):
     """Read by OLMo-core's NumpyFSLDataset and its kin."""
 
     name = "olmo"
+    revision = 2  # lines from 1
 
     def write(self, reader: PartReader, settings: Settings, target: Target) -> Written:
         """See Format."""
@@ -34,8 +36,9 @@ class Olmo(Format):
             write_tokens(reader, file)
         starts = pa.array([0, *ends[:-1].tolist()], pa.int64())
         names = [_in_one_line(sources[column]) for column in ("id", "file")]
+        lines = pc.add(sources["row"], 1)  # Dolma counts them from 1
         table = pa.table(
-            [starts, pa.array(ends), *names, sources["row"]], ["start", "end", "id", "src", "loc"]
+            [starts, pa.array(ends), *names, lines], ["start", "end", "id", "src", "loc"]
         )
         # Without a clock in it, so that the bytes are the same every time.
         with (
@@ -43,13 +46,19 @@ class Olmo(Format):
             gzip.GzipFile("", "wb", 6, io.BufferedWriter(file), mtime=0) as packed,
         ):
             options = pa_csv.WriteOptions(include_header=False, quoting_style="needed")
-            for lines in table.to_batches(_LINES):
-                pa_csv.write_csv(lines, packed, options)
+            for batch in table.to_batches(_LINES):
+                pa_csv.write_csv(batch, packed, options)
         return Written(len(ends))
 
-    def advice(self, settings: Settings) -> list[str]:
+    def advice(self, settings: Settings, parts: Sequence[Part]) -> list[str]:
         """See Format."""
-        return ["The .npy files have no header: OLMo-core reads them, numpy.load does not."]
+        said = ["The .npy files have no header: OLMo-core reads them, numpy.load does not."]
+        if settings.side == "end" and not all(part.append for part in parts):
+            said.append(
+                "The last document of test goes on in train, so what test has of it ends without "
+                "an EOT, and OLMo-core leaves that out. --split all exports both splits as one."
+            )
+        return said
 
 
 def _in_one_line(names: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -10,6 +10,8 @@ from fineshards.errors import UsageError
 Side = Literal["begin", "end"]
 SIDES: tuple[Side, ...] = ("begin", "end")
 SPLIT_CHOICES = ("test", "train", "all")
+REDACTED: Literal["redacted"] = "redacted"
+SKIPS = (REDACTED, "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,7 @@ class ExportOptions:
         sequence_length: Tokens per row, for formats of rows.
         dtype: `uint16` or `uint32`; that of the dataset by default.
         link: Make no copy of the tokens: point into the dataset's shards.
+        skip: `redacted` to leave out redacted documents, or `none` to keep them as runs of EOTs.
 
     Raises:
         UsageError: For a value out of range.
@@ -36,12 +39,14 @@ class ExportOptions:
     sequence_length: int | None = None
     dtype: str | None = None
     link: bool = False
+    skip: str | None = None
 
     def __post_init__(self) -> None:
         for name, allowed in (
             ("split", SPLIT_CHOICES),
             ("eot", SIDES),
             ("dtype", ("uint16", "uint32")),
+            ("skip", SKIPS),
         ):
             value = getattr(self, name)
             if value is not None and value not in allowed:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fineshards.exports.format import Format, Settings, Target, Written, write_tokens
-from fineshards.exports.parts import PartReader
+from fineshards.exports.parts import Part, PartReader
 
 
 class Raw(Format):
@@ -23,7 +25,7 @@ class Raw(Format):
             write_tokens(reader, file)
         return Written()
 
-    def advice(self, settings: Settings) -> list[str]:
+    def advice(self, settings: Settings, parts: Sequence[Part]) -> list[str]:
         """See Format."""
         if settings.dtype == "uint16":
             return []

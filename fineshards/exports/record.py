@@ -1,6 +1,7 @@
 """`export.json`: what an export holds. Written last; a folder without it is not finished.
 
-It depends on the dataset and the options alone, not on clock, host or paths.
+It depends on the dataset and the options alone, not on clock, host or paths. Its last line but one
+is its checksum; version 1 has none.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from typing import Any
 
 from fineshards.errors import OutputError
 from fineshards.exports.stream import Read
-from fineshards.shards.records import JSON_ERRORS, from_fields, to_fields
+from fineshards.shards.manifest import EXPORT_NAME
+from fineshards.shards.records import JSON_ERRORS, as_text, from_fields, to_fields
+from fineshards.shards.seal import sealed
 from fineshards.storage.base import Storage
+from fineshards.storage.names import is_below, shortened
 
-EXPORT_NAME = "export.json"
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,27 @@ class FileRecord:
     bytes: int
     crc32c: str
     link: str | None = None
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> FileRecord:
+        """The record from JSON; raises one of JSON_ERRORS for other content.
+
+        A file of this name is opened, and may be deleted, so the name must stay in the folder.
+        """
+        found = from_fields(cls, {"link": None, **fields})
+        if not is_below(found.name) or found.name == EXPORT_NAME:
+            raise ValueError(f"it names {shortened(found.name)}, which is no file of an export")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _SplitCounts:
+    """What `export.json` has of each split."""
+
+    parts: int
+    documents: int | None
+    tokens: int
+    left_out: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +89,20 @@ class PartRecord:
         content = to_fields(self)
         content["files"] = [to_fields(file) for file in self.files]
         content["reads"] = [to_fields(read) for read in self.reads]
-        return json.dumps(content).encode()
+        return sealed(content)
 
     @classmethod
     def parse(cls, content: bytes) -> PartRecord | None:
         """The inverse of `to_bytes`; None for a damaged record."""
         try:
             fields = json.loads(content)
-            fields["files"] = tuple(from_fields(FileRecord, file) for file in fields["files"])
-            fields["reads"] = tuple(from_fields(Read, read) for read in fields["reads"])
-            return cls(**fields)
+            found = from_fields(
+                cls,
+                fields,
+                files=tuple(FileRecord.from_json(file) for file in fields["files"]),
+                reads=tuple(from_fields(Read, read) for read in fields["reads"]),
+            )
+            return found if found.to_bytes() == content else None
         except JSON_ERRORS:
             return None
 
@@ -89,7 +117,7 @@ class Export:
         options: The options in effect, by name.
         dataset: What was exported: fingerprint and generation.
         splits: For each split: parts, documents (None where the format counts none), tokens, and
-            tokens that were left out.
+            tokens that were left out; and with `skip` the redacted documents and tokens that were.
         files: The files, by name.
 
     Example:
@@ -106,11 +134,11 @@ class Export:
     splits: dict[str, dict[str, Any]]
     files: tuple[FileRecord, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_bytes(self, version: int = _VERSION) -> bytes:
         """The content of `export.json`."""
-        return {
+        content = {
             "format": "fineshards-export",
-            "version": _VERSION,
+            "version": version,
             "to": self.to,
             "fingerprint": self.fingerprint,
             "options": self.options,
@@ -121,10 +149,12 @@ class Export:
                 for file in self.files
             ],
         }
+        written = json.dumps(content, indent=1).encode() if version == 1 else sealed(content)
+        return written + b"\n"
 
     def save(self, storage: Storage) -> None:
         """Writes `export.json`."""
-        storage.write(EXPORT_NAME, json.dumps(self.to_json(), indent=1).encode() + b"\n")
+        storage.write(EXPORT_NAME, self.to_bytes())
 
     @classmethod
     def load(cls, storage: Storage) -> Export | None:
@@ -134,18 +164,27 @@ class Export:
             return None
         try:
             fields = json.loads(stored)
-            if (fields["format"], fields["version"]) != ("fineshards-export", _VERSION):
+            version = fields["version"]
+            if fields["format"] != "fineshards-export" or version not in range(1, _VERSION + 1):
                 raise ValueError("it is of another version")
-            files = tuple(
-                from_fields(FileRecord, {"link": None, **file}) for file in fields["files"]
+            for counts in fields["splits"].values():
+                from_fields(_SplitCounts, counts)
+            found = cls(
+                to=as_text(fields["to"]),
+                fingerprint=as_text(fields["fingerprint"]),
+                options=dict(fields["options"]),
+                dataset=dict(fields["dataset"]),
+                splits=fields["splits"],
+                files=tuple(FileRecord.from_json(file) for file in fields["files"]),
             )
-            kept = ("to", "fingerprint", "options", "dataset", "splits")
-            found = cls(**{name: fields[name] for name in kept}, files=files)
-            sound = found.to_json() == fields
+            if found.to_bytes(version) != stored:
+                raise ValueError("its content is not what its checksum says")
+            if len({file.name for file in found.files}) < len(found.files):
+                raise ValueError("it names a file twice")
         except JSON_ERRORS as error:
-            sound, found = False, error  # type: ignore[assignment]
-        if not sound:
+            why = f"it has no {error}" if isinstance(error, KeyError) else error
             raise OutputError(
-                f"{storage.path(EXPORT_NAME)} is damaged. Delete the folder and export again."
-            )
+                f"{storage.path(EXPORT_NAME)} is damaged: {why}. Delete the folder and export "
+                "again."
+            ) from error
         return found

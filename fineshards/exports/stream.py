@@ -9,7 +9,7 @@ other is, one token later.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -17,12 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import OutputError
+from fineshards.exports.redacted import NONE, Ranges, kept, length_of, outside
 from fineshards.shards import npy
 from fineshards.shards.assembly import table_head
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.documents import DocumentTable
 from fineshards.shards.layout import SPLITS, table_name
-from fineshards.shards.manifest import Manifest
+from fineshards.shards.readable import readable_manifest
 from fineshards.shards.records import ShardRecord
 from fineshards.storage.checksums import crc32c
 
@@ -46,12 +47,13 @@ class Stream:
     """The tokens of one split, or of both, in the order of the dataset.
 
     split: `test`, `train`, or `all` for the one stream of a dataset that was built with a number of
-    test shards. starts: where each shard begins, and where the last one ends.
+    test shards. redacted: what is left out of it, by shard; a place in the stream is then a place
+    among the tokens that are left. starts: where each shard begins, and where the last one ends.
     """
 
-    def __init__(self, dataset: Dataset, split: str) -> None:
+    def __init__(self, dataset: Dataset, split: str, redacted: Mapping[str, Ranges] = NONE) -> None:
         manifest = dataset.manifest
-        self.dataset, self.split = dataset, split
+        self.dataset, self.split, self.redacted = dataset, split, redacted
         self.dtype = manifest.settings.token_dtype
         self.eot = manifest.settings.tokenizer.eot
         self.positions = [
@@ -59,19 +61,20 @@ class Stream:
             for position, shard in enumerate(manifest.shards)
             if split in (shard.split, "all")
         ]
-        lengths = [manifest.shards[position].tokens for position in self.positions]
+        shards = [manifest.shards[position] for position in self.positions]
+        lengths = [shard.tokens - length_of(redacted.get(shard.name)) for shard in shards]
         self.starts: list[int] = [0, *np.cumsum(lengths, dtype=np.int64).tolist()]
         self.table = lru_cache(maxsize=2)(self._read_table)
 
     @property
     def tokens(self) -> int:
-        """Number of tokens in the shards."""
+        """Number of tokens."""
         return self.starts[-1]
 
     @cached_property
     def begins_whole(self) -> bool:
         """Whether the first token is a document's first, its EOT."""
-        return bool(self.positions) and int(self.table(0).start[0]) == 0
+        return bool(self.tokens) and self.document_at_or_after(0) == 0
 
     @cached_property
     def ends_whole(self) -> bool:
@@ -80,12 +83,28 @@ class Stream:
         shards = self.dataset.manifest.shards
         if self.dataset.manifest.settings.split.by_document or following == len(shards):
             return True
-        return int(self._parse(shards[following]).start[0]) == 0
+        table = self._parse(shards[following])
+        # The rest of a document that is left out is left out too.
+        return int(table.start[0]) == 0 or bool(self.redacted and table.redacted[0])
+
+    def skipped(self) -> dict[str, int]:
+        """The redacted documents that begin in the stream and are left out, and their tokens."""
+        documents = tokens = 0
+        for number in range(len(self.positions)):
+            ranges = self.redacted.get(self.shard(number).name)
+            if ranges is not None:
+                begins, (rows, _) = self.table(number).start == 0, self._rows(number)
+                documents += int(begins.sum() - begins[rows].sum())
+                tokens += length_of(ranges)
+        return {"documents": documents, "tokens": tokens}
 
     def damaged(self, name: str, why: str) -> OutputError:
-        """What to raise for a file of the dataset that is not as it was in its generation."""
+        """What to raise for a file of the dataset that is not as it was in its generation.
+
+        Raises it itself where a redaction is not finished.
+        """
         storage, generation = self.dataset.storage, self.dataset.manifest.generation
-        later = Manifest.load_finished(storage).generations[generation:]
+        later = readable_manifest(storage).generations[generation:]
         if any(each.redacted for each in later):
             return OutputError(
                 f"{storage.path(name)} is not what it was in generation {generation}: {why}. "
@@ -104,8 +123,8 @@ class Stream:
         """The first place from a token on where a document begins; the end if there is none."""
         first = bisect_right(self.starts, token) - 1
         for number in range(first, len(self.positions)):
-            table = self.table(number)
-            begins = self.starts[number] + table.offset[table.start == 0]
+            rows, begins = self._rows(number)
+            begins = begins[self.table(number).start[rows] == 0]
             found = int(np.searchsorted(begins, token))
             if found < len(begins):
                 return int(begins[found])
@@ -119,13 +138,13 @@ class Stream:
         Yields where they begin in the stream (`start` for one that begins before it), and the
         shard's table with their rows: int64, shape (documents,).
         """
-        for number, shard_start in self._overlap(start, stop):
+        for number, _ in self._overlap(start, stop):
             table = self.table(number)
-            begins = table.offset + shard_start
-            meant = (begins + table.length > start) & (begins < stop)
+            rows, begins = self._rows(number)
+            meant = (begins + table.length[rows] > start) & (begins < stop)
             # One that goes on from the shard before was a row of that shard's table.
-            rows = np.flatnonzero(meant & ((table.start == 0) | (begins <= start)))
-            yield np.maximum(begins[rows], start), table, rows
+            meant &= (table.start[rows] == 0) | (begins <= start)
+            yield np.maximum(begins[meant], start), table, rows[meant]
 
     def read(
         self, start: int, stop: int, reads: list[Read]
@@ -139,21 +158,30 @@ class Stream:
         for number, shard_start in self._overlap(start, stop):
             shard = self.shard(number)
             first = max(start - shard_start, 0)
-            end = min(stop - shard_start, shard.tokens)
-            checksum, left = 0, (end - first) * size
-            with storage.open(shard.name, min(left, _READ_AHEAD)) as opened:
-                opened.seek(npy.HEADER_BYTES + first * size)
-                while left:
-                    content = opened.read(min(left, _READ_BYTES))
-                    if len(content) % size or not content:
-                        raise OutputError(
-                            f"{storage.path(shard.name)} ends {left:,} bytes early. "
-                            "Run fineshards repair, then export again."
-                        )
-                    checksum = crc32c(content, checksum)
-                    left -= len(content)
-                    yield np.frombuffer(content, self.dtype)
-            reads.append(Read(shard.name, first, end, checksum))
+            end = min(stop, self.starts[number + 1]) - shard_start
+            with storage.open(shard.name, min((end - first) * size, _READ_AHEAD)) as opened:
+                for begin, until in kept(self.redacted.get(shard.name), first, end):
+                    checksum, left = 0, (until - begin) * size
+                    opened.seek(npy.HEADER_BYTES + begin * size)
+                    while left:
+                        content = opened.read(min(left, _READ_BYTES))
+                        if len(content) % size or not content:
+                            raise OutputError(
+                                f"{storage.path(shard.name)} ends {left:,} bytes early. "
+                                "Run fineshards repair, then export again."
+                            )
+                        checksum = crc32c(content, checksum)
+                        left -= len(content)
+                        yield np.frombuffer(content, self.dtype)
+                    reads.append(Read(shard.name, begin, until, checksum))
+
+    def _rows(self, number: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The rows of a shard's table that are in the stream, and where each begins in it."""
+        table, redacted = self.table(number), self.redacted.get(self.shard(number).name)
+        if redacted is None:
+            return np.arange(len(table)), table.offset + self.starts[number]
+        rows, offsets = outside(redacted, table.offset)
+        return rows, offsets + self.starts[number]
 
     def _overlap(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """The shards with tokens in `[start, stop)`: number and first token."""

@@ -71,7 +71,7 @@ class Llmc(_TokenBins):
         kind = (20240520, 1) if settings.dtype == "uint16" else (20240801, 7)
         return (*kind, tokens)
 
-    def advice(self, settings: Settings) -> list[str]:
+    def advice(self, settings: Settings, parts: Sequence[Part]) -> list[str]:
         """See Format."""
         if settings.dtype == "uint16":
             return []
@@ -98,11 +98,18 @@ class ModdedNanogpt(_TokenBins):
         """See _TokenBins."""
         return (20240520, 1, tokens)
 
-    def advice(self, settings: Settings) -> list[str]:
+    def advice(self, settings: Settings, parts: Sequence[Part]) -> list[str]:
         """See Format."""
-        if settings.eot == _GPT2_EOT:
-            return []
-        return [
-            f"modded-nanogpt looks for the token {_GPT2_EOT} (GPT-2's EOT), and this tokenizer's "
-            f"is {settings.eot}: change BOS_ID in train_gpt.py."
-        ]
+        said = []
+        if settings.eot != _GPT2_EOT:
+            said.append(
+                f"modded-nanogpt looks for the token {_GPT2_EOT} (GPT-2's EOT), and this "
+                f"tokenizer's is {settings.eot}: change BOS_ID in train_gpt.py."
+            )
+        # Its loader opens the next file of training before it needs it.
+        if len([part for part in parts if part.split != "test"]) == 1:
+            said.append(
+                "modded-nanogpt needs two files to train on, and this is one: export again into "
+                "another folder with smaller --tokens_per_file."
+            )
+        return said

@@ -27,6 +27,7 @@ from fineshards.shards.job import TIKTOKEN
 from fineshards.shards.layout import SPLITS
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.records import JSON_ERRORS, as_text
+from fineshards.shards.seal import sealed
 
 _CONFORMS_TO = (
     "http://mlcommons.org/croissant/1.1",
@@ -64,6 +65,7 @@ _TEXT = "text/plain"
 
 # Followed by the version of fineshards that wrote this file.
 _PUBLISHED_BY = "fineshards publish "
+_CONTENT = "urn:fineshards:content:"
 _TABLES = "document-tables"
 _SPLIT_KINDS = {"test": "cr:TestSplit", "train": "cr:TrainingSplit"}
 _COLUMNS = {
@@ -93,6 +95,7 @@ def to_bytes(manifest: Manifest, found: Sums, said: Description) -> bytes:
         "license": said.license,
         "creator": said.creator and _creator(said.creator),
         "url": said.url,
+        "identifier": f"{_CONTENT}{manifest.content_fingerprint}",
         "datePublished": said.date_published,
         "citeAs": said.citation,
         "version": facts.version(manifest),
@@ -114,7 +117,7 @@ def to_bytes(manifest: Manifest, found: Sums, said: Description) -> bytes:
         "recordSet": [_splits(manifest), _documents(manifest)],
     }
     kept = {key: value for key, value in content.items() if value not in ("", [])}
-    return json.dumps(kept, indent=1, ensure_ascii=False).encode() + b"\n"
+    return sealed(kept, ensure_ascii=False) + b"\n"
 
 
 def said_in(content: bytes, manifest: Manifest) -> Description:
@@ -123,7 +126,7 @@ def said_in(content: bytes, manifest: Manifest) -> Description:
     Raises OutputError for a file that `to_bytes` has not written.
     """
     with _damage_reported():
-        fields = json.loads(content)
+        fields = _unsealed(content)
         creator = fields.get("creator", {})
         prefix = PERSON if creator.get("@type") == "sc:Person" else ""
         found = Description(
@@ -146,9 +149,7 @@ def other_version(content: bytes) -> str:
     Raises OutputError for a file that no version has written.
     """
     with _damage_reported():
-        labels = [
-            as_text(each["prov:label"]) for each in json.loads(content)["prov:wasGeneratedBy"]
-        ]
+        labels = [as_text(each["prov:label"]) for each in _unsealed(content)["prov:wasGeneratedBy"]]
         (found,) = (label for label in labels if label.startswith(_PUBLISHED_BY))
     wrote = found.removeprefix(_PUBLISHED_BY)
     return "" if wrote == version("fineshards") else wrote
@@ -163,6 +164,18 @@ def _damage_reported() -> Iterator[None]:
         raise OutputError(
             f"{CROISSANT_NAME} is damaged. Delete it, and run fineshards publish with its flags."
         ) from error
+
+
+def _unsealed(content: bytes) -> dict[str, Any]:
+    """The fields of the file; raises ValueError if they are not what its seal says.
+
+    Versions up to 0.2 wrote none.
+    """
+    fields: dict[str, Any] = json.loads(content)
+    found = fields.pop("crc32c", None)
+    if found is not None and sealed(fields, ensure_ascii=False) + b"\n" != content:
+        raise ValueError("its content is not what its checksum says")
+    return fields
 
 
 def _creator(text: str) -> dict[str, str]:
@@ -233,20 +246,14 @@ def _splits(manifest: Manifest) -> dict[str, Any]:
 
 
 def _documents(manifest: Manifest) -> dict[str, Any]:
-    # The expression is applied twice by mlcroissant, to the file's name and to what it finds.
     split = {
-        "@type": "cr:Field",
-        "@id": "documents/split",
-        "name": "split",
-        "description": "The split, from the name of the table.",
-        "dataType": "sc:Text",
-        "source": {
-            "fileSet": {"@id": _TABLES},
-            "extract": {"fileProperty": "filename"},
-            "transform": {"regex": "^(test|train)"},
-        },
+        **_of_table("split", "filename", "^(test|train)", "The split, from the name of the table."),
         "references": {"field": {"@id": "splits/name"}},
     }
+    about = "The shard that its tokens are in: train_0000 is the file train/train_0000.npy."
+    # Of the path, because mlcroissant changes the name where the split is found.
+    at_end = "^.*?((?:test|train)_[0-9]+)(?:[.]parquet)?$"
+    shard = _of_table("shard", "fullpath", at_end, about)
     schema = table_schema(manifest.settings.split, manifest.version)
     return {
         "@type": "cr:RecordSet",
@@ -254,7 +261,24 @@ def _documents(manifest: Manifest) -> dict[str, Any]:
         "name": "documents",
         "description": "The documents of each shard, in order. A document that goes on in the next "
         "shard has a record for each.",
-        "field": [split, *map(_column, schema)],
+        "field": [split, shard, *map(_column, schema)],
+    }
+
+
+def _of_table(name: str, what: str, regex: str, about: str) -> dict[str, Any]:
+    """A field whose values are a part of the names of the tables."""
+    # The expression is applied twice by mlcroissant: also to what it finds.
+    return {
+        "@type": "cr:Field",
+        "@id": f"documents/{name}",
+        "name": name,
+        "description": about,
+        "dataType": "sc:Text",
+        "source": {
+            "fileSet": {"@id": _TABLES},
+            "extract": {"fileProperty": what},
+            "transform": {"regex": regex},
+        },
     }
 
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, fields, replace
 from datetime import date
 
+from fineshards.credentials import refuse_secrets
 from fineshards.errors import UsageError, with_escaped_bytes
 from fineshards.publishing.licenses import is_url, license_url
 
@@ -54,6 +55,8 @@ class Description:
             value = getattr(self, field.name)
             if with_escaped_bytes(value) != value:
                 raise UsageError(f"--{field.name}: it is not valid UTF-8. Write it in UTF-8.")
+        refuse_secrets(self.url, "--url")
+        refuse_secrets(self.license, "--license")
         if self.url and not is_url(self.url):
             raise UsageError(
                 f"--url {self.url}: not the URL of a page. It begins with https://, and what is "

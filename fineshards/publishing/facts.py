@@ -111,6 +111,8 @@ def limits(manifest: Manifest) -> Iterator[str]:
             f"Rows of the sources: {totals['rows']:,}; without text: {totals['nulls']:,}; "
             f"unreadable: {totals['rejected']:,}."
         )
+    if pages := manifest.counts().pages_unextracted:
+        yield f"Pages whose text could not be extracted, and which were left out: {pages:,}."
     recipe = manifest.settings.recipe
     if recipe is None:
         yield "Nothing was filtered or deduplicated by fineshards."

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from fineshards.publishing.sums import Sums
 from fineshards.shards.job import settings_to_json
-from fineshards.shards.manifest import Manifest
+from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.records import SourceFile
 
 BUILD_TYPE = "urn:fineshards:build:v1"
@@ -25,7 +25,7 @@ def to_bytes(manifest: Manifest, found: Sums) -> bytes:
     tokenizer = manifest.settings.tokenizer
     statement = {
         "_type": "https://in-toto.io/Statement/v1",
-        "subject": [{"name": name, "digest": {"sha256": found[name]}} for name in sorted(found)],
+        "subject": [_subject(name, found[name], manifest) for name in sorted(found)],
         "predicateType": "https://slsa.dev/provenance/v1",
         "predicate": {
             "buildDefinition": {
@@ -52,6 +52,12 @@ def to_bytes(manifest: Manifest, found: Sums) -> bytes:
         },
     }
     return json.dumps(statement, indent=1, ensure_ascii=False).encode() + b"\n"
+
+
+def _subject(name: str, digest: str, manifest: Manifest) -> dict[str, Any]:
+    about = {"contentFingerprint": manifest.content_fingerprint}
+    fields: dict[str, Any] = {"name": name, "digest": {"sha256": digest}}
+    return fields | ({"annotations": about} if name == MANIFEST_NAME else {})
 
 
 def _hub_datasets(manifest: Manifest) -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job import job_name
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.manifest_checks import refuse_earlier_version
+from fineshards.shards.readable import readable_manifest
 from fineshards.storage.base import TEMPORARY, Storage, open_storage
 
 
@@ -115,7 +116,7 @@ def publish_files(
     report: Callable[[int], None] = lambda done: None,
 ) -> Published:
     """As `publish`. report: is told how many files of the dataset are hashed."""
-    manifest = Manifest.load_finished(storage)
+    manifest = readable_manifest(storage)
     refuse_earlier_version(manifest, storage, "which `publish` cannot describe. Build it again.")
     if storage.size(job_name(manifest.generation + 1)) is not None:
         raise OutputError(
@@ -128,10 +129,11 @@ def publish_files(
     said = said.with_given(**given)
     found = sums.hash_files(storage, manifest, report)
     card = storage.read_if_there(CARD_NAME)
-    own_card = card is not None and not dataset_card.is_marked(card)
+    whole = dataset_card.to_bytes(manifest, said)
+    own_card = card is not None and dataset_card.is_own(card, whole)
     # The last one has what was said, and verify misses it until it is there.
     contents = {} if own_card else {CARD_NAME: dataset_card.to_bytes(manifest, said, card)}
-    contents |= expected(manifest, found, said)
+    contents |= expected(manifest, found, said, contents.get(CARD_NAME))
     kept = any(name != f"{TEMPORARY}/" for name in storage.names(f"{CHECKPOINTS}/"))
     for each, content in contents.items():
         if storage.read_if_there(each) != content:
@@ -151,15 +153,20 @@ def _refuse_folders(storage: Storage) -> None:
             )
 
 
-def expected(manifest: Manifest, found: Sums, said: Description) -> dict[str, bytes]:
+def expected(
+    manifest: Manifest, found: Sums, said: Description, card: bytes | str | None
+) -> dict[str, bytes]:
     """The files that follow from a dataset and what its owner says, but for the card, by name.
 
-    found: the SHA-256 of each file of the dataset.
+    found: the SHA-256 of each file of the dataset. card: the card or its SHA-256; None for one that
+    is its owner's own.
     """
+    digest = hashlib.sha256(card).hexdigest() if isinstance(card, bytes) else card
+    listed = dict(found) if digest is None else {**found, CARD_NAME: digest}
     return {
-        SUMS_NAME: sums.to_bytes(found),
+        SUMS_NAME: sums.to_bytes(listed),
         PROVENANCE_NAME: provenance.to_bytes(manifest, found),
-        CROISSANT_NAME: croissant.to_bytes(manifest, found, said),
+        CROISSANT_NAME: croissant.to_bytes(manifest, listed, said),
     }
 
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-from conftest import Exported
+from conftest import SAMPLE, Exported
 from olmo_core.data import NumpyFSLDataset
 from olmo_core.data.utils import iter_document_indices, load_array_slice
 from support.dataset_contents import Contents, same
@@ -67,6 +67,23 @@ def test_olmo_trains_from_the_arrays(dataset: Contents, exported: Exported, tmp_
     assert all(
         np.array_equal(loader[number]["input_ids"].numpy(), row) for number, row in enumerate(rows)
     )
+
+
+def test_olmo_finds_no_document_where_one_was_redacted(tmp_path: Path) -> None:
+    built, out = tmp_path / "built", tmp_path / "out"
+    build = ["build", "--input", str(SAMPLE), "--output", str(built), "--test_shards", "0"]
+    assert main([*build, "--limit", "50"]) == 0
+    assert main(["redact", str(built), "--documents", "0", "7", "8", "49"]) == 0
+    counts = {}
+    for skip in ("redacted", "none"):
+        folder = out / skip
+        export = ["export", str(built), "--to", "olmo", "--output", str(folder), "--skip", skip]
+        assert main(export) == 0
+        eot = json.loads((folder / "export.json").read_text())["options"]["eot"]
+        path = folder / "train/part-0-00000.npy"
+        counts[skip] = len([*iter_document_indices(path, eos_token_id=eot, dtype=np.uint32)])
+    assert counts["redacted"] == 46
+    assert counts["none"] > 1000
 
 
 def test_ids_of_several_lines_do_not_end_a_line(tmp_path: Path) -> None:
