@@ -10,8 +10,11 @@ def main() -> int:
     # Before anything else is imported, which takes time.
     own_process.end_at_once()
     own_process.claim()
-    from fineshards.pipeline import cli
-
+    try:
+        from fineshards.pipeline import cli, terminal  # noqa: F401
+    except (ImportError, MemoryError, OSError) as error:
+        print(f"fineshards: it cannot start: {error}. Install it again.", file=sys.stderr)
+        return 1
     return cli.main()
 
 

@@ -12,6 +12,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from urllib.parse import unquote
 
+from fineshards.credentials import refuse_secrets
 from fineshards.errors import UsageError, with_escaped_bytes
 from fineshards.import_flags import settled_import
 
@@ -24,6 +25,8 @@ _DEFAULT_TEST_FRACTION = "1/100"
 _DEFAULT_SPLIT_KEY = "text"
 _SPLIT_KEYS = ("text", "id", "host", "row")
 # The hash that decides a document's split has 32 bits.
+# A share of rows. More digits than these would choose no row of any input.
+_SHARE = re.compile(r"[0-9]{1,3}(\.[0-9]{1,12})?%")
 _LEAST_FRACTION = Fraction(1, 2**32)
 
 # Flags that take files, one or more.
@@ -126,10 +129,13 @@ class BuildConfig:
         assembly: How token blocks become shards: with compose the store joins them, with stream the
             workers copy them. The bytes are the same. Default: auto, which means compose on gs://
             and s3://.
-        max_bad_rows: Skip up to this many unreadable rows, and list them in metadata/rejected/. One
-            more fails the job. Default: 0.
+        max_bad_rows: Skip up to this many unreadable rows, or up to a share of all rows such as
+            0.1%, and list them in metadata/rejected/. One more fails the job: of a share, once all
+            rows are read. Default: 0.
         fail_on_leak: Fail, before the dataset is finished, if a text is in both splits. Default: a
             warning with the number of such documents.
+        fail_on_repeats: For an append. Fail, before it is finished, if the text of a new document
+            is in the dataset already. Default: a warning with the number of such documents.
         keep_checkpoints: Keep the token blocks when the job is finished.
         beam_args: Options of Apache Beam, such as ("--runner=DataflowRunner",).
 
@@ -186,8 +192,9 @@ class BuildConfig:
     block_bytes: int | None = _flag(None, _WORK, "SIZE", least=1, decides=True)
     bucket_bytes: int | None = _flag(None, _WORK, "SIZE", least=1)
     assembly: Literal["auto", "compose", "stream"] = _flag("auto", _WORK)
-    max_bad_rows: int = _flag(0, _WORK, "N")
+    max_bad_rows: int | str = _flag(0, _WORK, "N")
     fail_on_leak: bool = _flag(False, _WORK)
+    fail_on_repeats: bool = _flag(False, _WORK)
     keep_checkpoints: bool = _flag(False, _WORK)
     beam_args: Sequence[str] = ()
 
@@ -206,6 +213,7 @@ class BuildConfig:
             raise UsageError(f"beam_args must be a list such as [{self.beam_args!r}], not text.")
         self._settle("beam_args", tuple(self.beam_args))
         self._check_places()
+        self._settle("max_bad_rows", _allowance(self.max_bad_rows))
         for flag in flags():
             self._check_value(flag)
         if self.test_fraction is not None and self.test_shards is not None:
@@ -213,6 +221,11 @@ class BuildConfig:
         self._check_import()
         if self.append:
             self._check_append()
+        elif self.fail_on_repeats:
+            raise UsageError(
+                "--fail_on_repeats goes with an append: it compares new documents with those of "
+                "the dataset. Leave it out."
+            )
         elif self.bucket_bytes is not None and self.shuffle_seed is None and not self.curates:
             raise UsageError(
                 "--bucket_bytes goes with --shuffle_seed or deduplication; without it has no "
@@ -325,8 +338,10 @@ class BuildConfig:
         if set(kinds(flag)) <= {str, NoneType} and not isinstance(value, kinds(flag)):
             raise UsageError(f"--{flag.name} must be text, got {value!r}.")
         if isinstance(value, str):
-            _utf8(flag.name, value)
+            refuse_secrets(_utf8(flag.name, value), f"--{flag.name}")
         if int not in kinds(flag) or (value is None and NoneType in kinds(flag)):
+            return
+        if isinstance(value, str) and str in kinds(flag):
             return
         # Integers of numpy count too; a bool does not.
         if isinstance(value, bool) or not hasattr(value, "__index__"):
@@ -374,7 +389,7 @@ def _place(name: str, value: str | os.PathLike[str]) -> str:
     text = value if isinstance(value, str) else getattr(value, "__fspath__", lambda: None)()
     if not isinstance(text, str):
         raise UsageError(f"--{name} must be text or a path, got {value!r}.")
-    return os.path.expanduser(_utf8(name, text))
+    return os.path.expanduser(refuse_secrets(_utf8(name, text), f"--{name}"))
 
 
 def local_path(place: str) -> str:
@@ -394,6 +409,19 @@ def _utf8(name: str, text: str) -> str:
     if (shown := with_escaped_bytes(text)) != text:
         raise UsageError(f"--{name} {shown}: is not valid UTF-8. Rename it, or give another.")
     return text
+
+
+def _allowance(value: int | str) -> int | str:
+    """A share of rows as it is; a number of rows given as text as a number."""
+    if not isinstance(value, str):
+        return value
+    if _SHARE.fullmatch(value) and Fraction(value.removesuffix("%")) <= 100:
+        return value
+    if re.fullmatch(r"[0-9]{1,18}", value):
+        return int(value)
+    raise UsageError(
+        f"--max_bad_rows must be a number of rows, or a share such as 0.1%, got {value!r}."
+    )
 
 
 def _simplest(value: str | float | Fraction) -> str:

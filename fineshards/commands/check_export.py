@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+from fineshards.commands.wording import counted
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError
-from fineshards.exports.record import EXPORT_NAME, Export, FileRecord
-from fineshards.storage.base import Storage
+from fineshards.exports.record import Export, FileRecord
+from fineshards.shards.manifest import EXPORT_NAME, MANIFEST_NAME, Manifest
+from fineshards.shards.readable import readable_manifest
+from fineshards.storage.base import Storage, open_storage
 from fineshards.storage.checksums import checksum_to_base64, file_checksum
 
 # Bytes per request, where requests have a price.
@@ -28,6 +32,41 @@ def check_export(storage: Storage, export: Export) -> Iterator[str]:
         for problem in pool.map(lambda file: _problem(storage, file), export.files):
             if problem:
                 yield problem
+
+
+def linked_dataset(storage: Storage, export: Export) -> Storage | None:
+    """The folder of the dataset whose shards an export links to; None if there are no links."""
+    for file in export.files if storage.supports_mmap else ():
+        if file.link:
+            target = os.path.realpath(storage.path(file.name))
+            found = open_storage(target.removesuffix(f"/{file.link}"))
+            if found.size(MANIFEST_NAME) is not None:
+                return found
+    return None
+
+
+def check_dataset(export: Export, dataset: Storage) -> Iterator[str]:
+    """One sentence if an export is not of a dataset, or if that was redacted since."""
+    fingerprint, generation = map(export.dataset.get, ("fingerprint", "generation"))
+    try:
+        latest = readable_manifest(dataset)
+    except OutputError as error:
+        yield str(error)
+        return
+    known = type(generation) is int and 1 <= generation <= latest.generation
+    if not known or Manifest.load_finished(dataset, generation).fingerprint != fingerprint:
+        yield (
+            f"the export is not of {dataset.root}: it is of generation {generation} of the dataset "
+            f"with the fingerprint {fingerprint}. Name that dataset."
+        )
+    elif redacted := sum(each.redacted for each in latest.generations[generation:]):
+        linked = any(file.link for file in export.files)
+        state = "are of the state before" if linked else "still have them"
+        yield (
+            f"{counted(redacted, 'document')} of {dataset.root} were redacted since generation "
+            f"{generation} was exported, and these files {state}. Delete them, and export the "
+            "dataset again."
+        )
 
 
 def _problem(storage: Storage, file: FileRecord) -> str:

@@ -36,8 +36,10 @@ class Folders:
         self.files = {entry.name for folder in _FOLDERS for entry in storage.entries(folder)}
         self.others = {name: kind for folder in _FOLDERS for name, kind in storage.others(folder)}
         self.expected = {MANIFEST_NAME, JOB_NAME, manifest.settings.tokenizer.file}
-        if manifest.generation > 1:
-            self.expected.add(kept_name(manifest.generation))
+        kept = kept_name(manifest.generation)
+        # An append keeps the first manifest just before it writes its own.
+        if manifest.generation > 1 or (following is not None and kept in self.files):
+            self.expected.add(kept)
         for shard in manifest.shards:
             self.expected |= {shard.name, table_name(shard.name)}
         self.expected |= {file.name for file in manifest.metadata}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from fineshards.commands.wording import describe_leaks
+from fineshards.commands.wording import counted, describe_leaks
 from fineshards.cores import usable_cores
 from fineshards.shards.layout import SPLITS, SplitRule
 from fineshards.shards.leaks import (
@@ -19,6 +19,7 @@ from fineshards.shards.leaks import (
 )
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.records import Leaks
+from fineshards.shards.repeats import Sides, count_repeats, earlier_documents
 from fineshards.storage.base import Storage
 
 
@@ -47,6 +48,24 @@ def check_leaks(storage: Storage, manifest: Manifest, most: int = RANGE_DOCUMENT
         yield (
             f"by text_hash in the document tables {describe_leaks(found)}; {MANIFEST_NAME} says "
             f"{manifest.leaks.test_documents:,} and {manifest.leaks.train_documents:,}"
+        )
+
+
+def check_repeats(storage: Storage, manifest: Manifest) -> Iterator[str]:
+    """The manifest counts as many documents of the latest append that repeat earlier ones."""
+    if manifest.repeats is None:
+        return
+    rule = manifest.settings.split
+    earlier = earlier_documents(manifest.reports, manifest.generations, len(rule.streams))
+    sides = Sides.of(manifest.shards, earlier, rule)
+    found = sum(
+        count_repeats(storage, rule, sides, number, usable_cores()).documents
+        for number in range(sides.ranges)
+    )
+    if found != manifest.repeats:
+        yield (
+            f"by the hashes in the document tables {counted(found, 'new document')} repeat earlier "
+            f"ones; {MANIFEST_NAME} says {manifest.repeats:,}"
         )
 
 

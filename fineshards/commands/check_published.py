@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator
 
 from fineshards.errors import OutputError
-from fineshards.publishing import croissant, dataset_card, sums
+from fineshards.publishing import card_parts, croissant, dataset_card, sums
 from fineshards.publishing.names import CARD_NAME, CROISSANT_NAME, PUBLISHED, SUMS_NAME
 from fineshards.publishing.publish import expected
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
@@ -23,9 +23,9 @@ def check_published(storage: Storage, manifest: Manifest, hashes: bool) -> Itera
     SHA-256 with that in `SHA256SUMS`.
     """
     stored = {name: storage.read_if_there(name) for name in PUBLISHED}
-    card = storage.read_if_there(CARD_NAME) or b""
+    card = storage.read_if_there(CARD_NAME)
     if not any(content is not None for content in stored.values()):
-        if dataset_card.emptied(card) != card:
+        if card is not None and card_parts.emptied(card) != card:
             yield f"{CARD_NAME} is published, and {CROISSANT_NAME} is missing. {_AGAIN}"
         return
     there = {name: content for name, content in stored.items() if content is not None}
@@ -36,6 +36,7 @@ def check_published(storage: Storage, manifest: Manifest, hashes: bool) -> Itera
         return
     try:
         found = sums.parse(there[SUMS_NAME])
+        listed_card = found.pop(CARD_NAME, None)
         other = croissant.other_version(there[CROISSANT_NAME])
         said = None if other else croissant.said_in(there[CROISSANT_NAME], manifest)
     except OutputError as error:
@@ -50,12 +51,25 @@ def check_published(storage: Storage, manifest: Manifest, hashes: bool) -> Itera
         yield f"{SUMS_NAME} {how} {name}. {_AGAIN}"
     if names != found.keys():
         return
-    follow = {} if said is None else expected(manifest, found, said)
+    follow = {} if said is None else expected(manifest, found, said, listed_card)
     for name, content in follow.items():
         if there[name] != content:
             yield f"{name} is not what follows from {MANIFEST_NAME} and {SUMS_NAME}. {_AGAIN}"
-    if said is not None and dataset_card.to_bytes(manifest, said, card) != card:
-        yield f"the generated part of {CARD_NAME} is not what follows from the dataset. {_AGAIN}"
+    if listed_card is not None and card is None:
+        yield f"{CARD_NAME} is missing, and {SUMS_NAME} lists it. {_AGAIN}"
+    elif card is not None and (listed_card is not None or card_parts.is_marked(card)):
+        lost = card_parts.missing_mark(card)
+        if lost:
+            yield f"{CARD_NAME} is damaged: it lacks the line '{lost}' in its place. {_AGAIN}"
+        elif said is not None and dataset_card.to_bytes(manifest, said, card) != card:
+            yield (
+                f"the generated part of {CARD_NAME} is not what follows from the dataset. {_AGAIN}"
+            )
+        elif hashes and listed_card not in (None, hashlib.sha256(card).hexdigest()):
+            yield (
+                f"{CARD_NAME} is another one than {SUMS_NAME} lists. If your lines in it have "
+                f"changed, run fineshards publish again."
+            )
     if hashes:
         now = sums.hash_files(storage, manifest)
         for name in sorted(names):

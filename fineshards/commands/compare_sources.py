@@ -21,8 +21,10 @@ from fineshards.shards.documents import DocumentPiece
 from fineshards.shards.hash_sample import sampled, splitmix64
 from fineshards.shards.job import Settings
 from fineshards.shards.records import ShardRecord, SourceFile
-from fineshards.shards.reports import FileReport
+from fineshards.shards.reports import FileReport, hash_of_blocks
+from fineshards.sources.finding import as_it_is
 from fineshards.sources.reading import discover_blocks, read_block
+from fineshards.sources.row_hash import RowHash
 from fineshards.sources.rows import Rows
 
 
@@ -61,9 +63,12 @@ def compare_with_sources(dataset: Dataset, percent: float) -> Compared:
         sample = chosen[file.path]
         try:
             counts: list[Counts] = []
-            for rows in _read(file, settings):
+            hashes: list[str | None] = []
+            if report.rows_hash is not None:
+                file = as_it_is(file)
+            for rows in _read(file, settings, hashes):
                 documents = rows.with_text()
-                counts.append(Counts(nulls=rows.texts.null_count, rejected=len(rows.bad)))
+                counts.append(rows.counts())
                 if judging is not None:
                     found.problems += judging.compare(file, documents, set(sample.pieces))
                     counts.append(judging.count_dropped(file, documents))
@@ -71,6 +76,11 @@ def compare_with_sources(dataset: Dataset, percent: float) -> Compared:
                 found.problems += sample.compare(dataset, file, documents, encoder, judging)
                 counts.append(
                     Counts(documents=len(documents.numbers), text_bytes=documents.text_bytes)
+                )
+            if report.rows_hash not in (None, hash_of_blocks(hashes)):
+                found.problems.append(
+                    f"{file.path} has changed since the dataset was built: the hash of its rows is "
+                    f"{hash_of_blocks(hashes)}, expected {report.rows_hash}"
                 )
             rewrites = judging is not None and judging.rewrites
             found.problems += _other_counts(file, report, Counts.total(counts), rewrites)
@@ -93,6 +103,8 @@ def _other_counts(
         now, recorded = getattr(found, what), getattr(report.counts, what)
         if now != recorded and not (what == "text_bytes" and rewrites):
             yield f"{file.path}: {what} is {now}; the manifest says {recorded}"
+    if found.unextracted != report.counts.unextracted:
+        yield (f"{file.path}: {_pages(found)}; the manifest says {_pages(report.counts)}")
     for now, recorded in zip_longest(found.dropped, report.counts.dropped):
         if now != recorded:
             yield (
@@ -100,6 +112,11 @@ def _other_counts(
                 f"{_described(recorded)}"
             )
             return
+
+
+def _pages(counts: Counts) -> str:
+    reasons = ", ".join(f"{each.rows:,} {each.reason}" for each in counts.unextracted)
+    return f"pages without extracted text are {reasons or 'none'}"
 
 
 def _described(dropped: Dropped | None) -> str:
@@ -194,6 +211,9 @@ def _choose(dataset: Dataset, percent: float) -> dict[str, _Sample]:
     return samples
 
 
-def _read(file: SourceFile, settings: Settings) -> Iterator[Rows]:
+def _read(file: SourceFile, settings: Settings, hashes: list[str | None]) -> Iterator[Rows]:
+    """The rows of a file; adds the hash of each block to `hashes`."""
     for block in discover_blocks(file, settings.columns, settings.block_bytes):
-        yield from read_block(file, settings.columns, block)
+        hashed = RowHash()
+        yield from hashed.through(read_block(file, settings.columns, block))
+        hashes.append(hashed.read(file).hash)

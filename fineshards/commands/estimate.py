@@ -21,7 +21,8 @@ class Estimate:
     that is likely; None if too little was read to tell. rejected: rows of the probe that cannot be
     encoded. seconds: of a build on this machine. memory_bytes: at most, at the peak. output_bytes:
     of the finished dataset. peak_bytes: on the disk just before the end, with checkpoints.
-    probe_share: the probe's share of the tokens, 0 to 1.
+    probe_share: the probe's share of the tokens, 0 to 1. repeats: documents whose text is in the
+    dataset that the input is to be appended to; None if there is none.
     """
 
     exact: bool
@@ -36,6 +37,7 @@ class Estimate:
     peak_bytes: int
     probe_share: float
     dataflow: Dataflow
+    repeats: int | None = None
 
 
 def scaled(
@@ -83,6 +85,10 @@ def describe_estimate(found: Estimate) -> list[str]:
         f"({cloud.machine}): {cloud.machine_hours:,.1f} machine hours, ${cloud.dollars:,.2f};",
         f"             then ${cloud.dollars_per_month:,.2f} per month for the dataset",
     ]
+    if found.repeats is not None:
+        share = found.repeats / max(found.documents, 1)
+        words = f"{about(found.repeats)} documents ({share:.1%}) are in the dataset already"
+        lines.insert(3, f"  repeats    {words}")
     if found.rejected:
         lines.append(
             f"  bad rows   {found.rejected:,} in the probe; a build needs --max_bad_rows, or fails"

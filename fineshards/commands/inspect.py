@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from fineshards.commands.wording import counted, describe_leaks, describe_splits
 from fineshards.encoders.loading import load_reference
@@ -37,8 +38,10 @@ class Summary:
     split: the rule. splits: what each split holds. leaks: None where nothing can leak, or where it
     was not counted. ids: one more than the tokenizer's largest id.
     eot: the id before each document. nulls: rows without text. rejected: rows that could not be
-    read. origin: how the input was named. shuffle_seed: None in the order of the sources. imported:
-    the layout of the token files that it was made of; None if it was made of text.
+    read. origin: how the input was named. shuffle_seed: None in the order of the sources.
+    fingerprint: of the job. content_fingerprint: equal for equal shards. imported: the layout of
+    the token files that it was made of; None if it was made of text. unextracted: pages whose text
+    cannot be extracted, by reason.
     """
 
     folder: str
@@ -60,8 +63,10 @@ class Summary:
     files: int
     origin: dict[str, str]
     fingerprint: str
+    content_fingerprint: str
     generations: list[GenerationSummary]
     imported: str | None = None
+    unextracted: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +121,10 @@ def summarize(dataset: Dataset) -> Summary:
         files=len(manifest.files),
         origin={name: value for name, value in manifest.origin if value},
         fingerprint=manifest.fingerprint,
+        content_fingerprint=manifest.content_fingerprint,
         generations=_generations(manifest),
         imported=None if imported is None else imported.kind,
+        unextracted={each.reason: each.rows for each in manifest.counts().unextracted},
     )
 
 
@@ -156,6 +163,7 @@ def describe_summary(summary: Summary) -> list[str]:
         f"{summary.ids:,} ids, EOT {summary.eot} before each document",
         f"  documents  {summary.documents:,} ({counted(summary.nulls, 'row')} without text, "
         f"{summary.rejected:,} rejected)",
+        *([f"  no text    {_pages(summary.unextracted)}"] if summary.unextracted else []),
         f"  text       {summary.text_bytes / 1e6:,.1f} MB from {counted(summary.files, 'file')}"
         if summary.imported is None
         else f"  imported   from {counted(summary.files, 'file')} of {summary.imported}",
@@ -164,9 +172,16 @@ def describe_summary(summary: Summary) -> list[str]:
             for name, value in summary.origin.items()
             if " " not in name
         ),
+        f"  content    {summary.content_fingerprint}",
         f"  job        {summary.fingerprint}",
         *_describe_generations(summary),
     ]
+
+
+def _pages(unextracted: Mapping[str, int]) -> str:
+    reasons = ", ".join(f"{rows:,} {reason}" for reason, rows in unextracted.items())
+    pages = counted(sum(unextracted.values()), "page")
+    return f"of {pages}, whose text cannot be extracted ({reasons})"
 
 
 def _describe_generations(summary: Summary) -> list[str]:

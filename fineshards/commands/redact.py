@@ -148,7 +148,7 @@ def _overwrite_all(dataset: Dataset, job: Job, by_shard: dict[int, list[_Piece]]
                 key=lambda file: file.name,
             )
         ),
-    ).save(storage, before)
+    ).with_content_recorded().save(storage, before)
     checkpoints.clear()
 
 
@@ -247,6 +247,7 @@ class _Rewrite:
         record = replace(
             shard,
             crc32c=_checksum(storage, shard, ranges, eot, dtype),
+            unredacted_crc32c=shard.unredacted_crc32c or shard.crc32c,
             table_bytes=len(marked),
             table_crc32c=checksum_to_base64(crc32c(marked)),
         )
@@ -348,5 +349,9 @@ def describe_redacted(done: Redacted) -> list[str]:
         f"redacted {counted(done.documents, 'document')}, {counted(done.tokens, 'token')}, in "
         f"{counted(len(done.shards), 'shard')}: {done.folder} is now generation {done.generation}"
     ]
+    lines.append(
+        "Exports that were made before still have them: see fineshards verify EXPORT --dataset "
+        f"{done.folder}, delete them and export again."
+    )
     scheme, separator, _ = done.folder.partition("://")
     return [*lines, _KEPT[scheme]] if separator else lines

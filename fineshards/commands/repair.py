@@ -10,17 +10,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
+from fineshards.commands.check_folders import Folders
+from fineshards.commands.check_published import check_published
 from fineshards.commands.wording import counted
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError
 from fineshards.shards import npy
 from fineshards.shards.assembly import prefix_checksum, table_head
 from fineshards.shards.generations import kept_name
-from fineshards.shards.job import Job, refuse_unfinished_redaction
+from fineshards.shards.job import Job
 from fineshards.shards.layout import table_name
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.manifest_checks import refuse_earlier_version
 from fineshards.shards.plan import Before
+from fineshards.shards.readable import readable_manifest
 from fineshards.shards.records import ShardRecord
 from fineshards.storage.base import Part, Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c, file_checksum
@@ -31,18 +34,23 @@ class Repaired:
     """What a repair has done.
 
     checked: files that were read. repaired: names of those that were made again. sources: source
-    files that were tokenized for it.
+    files that were tokenized for it. left: what is still wrong and cannot be made again, a sentence
+    each: files that do not belong to the dataset, and what is published.
     """
 
     folder: str
     checked: int
     repaired: list[str]
     sources: list[str]
+    left: list[str]
 
 
 def load_whole_manifest(storage: Storage) -> Manifest:
-    """The manifest of a dataset; raises OutputError if it is damaged: all else follows from it."""
-    manifest = Manifest.load_finished(storage)
+    """The manifest of a dataset; raises OutputError if it is damaged: all else follows from it.
+
+    Also while a redaction is not finished.
+    """
+    manifest = readable_manifest(storage)
     refuse_earlier_version(
         manifest,
         storage,
@@ -79,11 +87,9 @@ def names_of(shard: ShardRecord) -> tuple[str, str]:
 def find_damaged(storage: Storage, manifest: Manifest) -> list[str]:
     """The names of the files that are missing or have another content than the manifest says.
 
-    While an append is not finished, last shards may be longer. Raises OutputError while a redaction
-    is not.
+    While an append is not finished, last shards may be longer.
     """
     following = Job.load(storage, manifest.generation + 1)
-    refuse_unfinished_redaction(storage, following, "repair")
     with ThreadPoolExecutor(usable_cores()) as pool:
         checked = pool.map(
             lambda file: (file[0], is_whole(storage, *file)), expected_files(manifest)
@@ -120,12 +126,24 @@ def is_whole(storage: Storage, name: str, size: int, checksum: str) -> bool:
         return False
 
 
+def left_wrong(storage: Storage, manifest: Manifest) -> list[str]:
+    """What is wrong in a dataset whose files are whole, a sentence each."""
+    following = Job.load(storage, manifest.generation + 1)
+    found = [*Folders(storage, manifest, following).problems()]
+    if not found and following is None:
+        found += check_published(storage, manifest, hashes=False)
+    return found
+
+
 def describe_repaired(done: Repaired) -> list[str]:
     """What a repair has done, in some lines."""
-    if not done.repaired:
-        return [f"nothing to repair: {counted(done.checked, 'file')} of {done.folder} are whole"]
-    return [
-        *(f"repaired {name}" for name in done.repaired),
-        f"repaired {counted(len(done.repaired), 'file')} of {counted(done.checked, 'file')} in "
-        f"{done.folder}, from {counted(len(done.sources), 'source file')}",
-    ]
+    lines = [f"nothing to repair: {counted(done.checked, 'file')} of {done.folder} are whole"]
+    if done.repaired:
+        lines = [
+            *(f"repaired {name}" for name in done.repaired),
+            f"repaired {counted(len(done.repaired), 'file')} of {counted(done.checked, 'file')} in "
+            f"{done.folder}, from {counted(len(done.sources), 'source file')}",
+        ]
+    if done.left:
+        lines.append(f"STILL WRONG, and not for repair: {counted(len(done.left), 'problem')}")
+    return [*lines, *(f"  {problem}" for problem in done.left)]

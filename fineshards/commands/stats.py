@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from fineshards.commands.wording import counted
 from fineshards.errors import OutputError, UsageError
 from fineshards.shards.curated_files import is_statistics
-from fineshards.shards.manifest import Manifest
+from fineshards.shards.readable import readable_manifest
 from fineshards.shards.statistics import (
     COUNTS,
     LABELS,
@@ -71,7 +71,7 @@ def stats(folder: str, step: int | None = None, generation: int | None = None) -
     if it has none, and UsageError if there is no such step.
     """
     storage = open_storage(folder)
-    manifest = Manifest.load_finished(storage, generation)
+    manifest = readable_manifest(storage, generation)
     names = [file.name for file in manifest.metadata if is_statistics(file.name)]
     if not names:
         raise OutputError(

@@ -185,7 +185,8 @@ class StatusReader:
             self._checkpoints.finished_blocks(),
             self._checkpoints.finished_shards(),
             judged,
-            list(self._storage.entries(TEMPORARY)),
+            # Not those in the scratch folder of a repair.
+            [each for each in self._storage.entries(TEMPORARY) if each.name.count("/") == 2],
         )
 
     def _check_record(self) -> None:

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from fineshards.commands.check_decisions import DroppedRows, check_decisions
-from fineshards.commands.check_export import check_export
+from fineshards.commands.check_export import check_dataset, check_export, linked_dataset
 from fineshards.commands.check_folders import Folders
-from fineshards.commands.check_leaks import check_leaks
+from fineshards.commands.check_leaks import check_leaks, check_repeats
 from fineshards.commands.check_metadata import check_manifest, check_metadata
 from fineshards.commands.check_published import check_published, published_by
 from fineshards.commands.check_shards import (
@@ -33,6 +33,7 @@ from fineshards.publishing.names import SUMS_NAME
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.job import Job, job_name
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest, unfinished
+from fineshards.shards.readable import unfinished_redaction
 from fineshards.storage.base import Storage, open_storage
 
 
@@ -78,6 +79,7 @@ def verify(
     sample: float = 0.0,
     generation: int | None = None,
     sha256: bool = False,
+    dataset: str | os.PathLike[str] | None = None,
 ) -> Verdict:
     """Checks every file of a finished dataset or export, and returns all problems found.
 
@@ -91,6 +93,8 @@ def verify(
             latest, which includes the others.
         sha256: Whether to read every file once more and compare its SHA-256 with that in
             `SHA256SUMS`, which `publish` writes.
+        dataset: Of an export, the folder of the dataset that it was made of: then documents that
+            were redacted since are a problem. Default: where the links of an export lead.
 
     Returns:
         A Verdict. `ok` is True if there are no problems; `problems` has one sentence per problem.
@@ -116,7 +120,12 @@ def verify(
                 f"{storage.root} is an export: --sample, --sha256 and --generation go with "
                 "datasets."
             )
-        return _verify_export(storage, export)
+        return _verify_export(storage, export, dataset)
+    if dataset is not None:
+        raise UsageError(
+            f"--dataset goes with the folder of an export, and {storage.root} is not one. Leave it "
+            "out."
+        )
     if sha256 and generation is not None:
         raise UsageError(f"--sha256: {SUMS_NAME} is of the latest generation. Leave one out.")
     while True:
@@ -127,8 +136,12 @@ def verify(
             return verdict
 
 
-def _verify_export(storage: Storage, export: Export) -> Verdict:
+def _verify_export(
+    storage: Storage, export: Export, dataset: str | os.PathLike[str] | None
+) -> Verdict:
     problems = list(check_export(storage, export))
+    known = linked_dataset(storage, export) if dataset is None else open_storage(os.fspath(dataset))
+    problems += check_dataset(export, known) if known else []
     tokens = sum(counts["tokens"] for counts in export.splits.values())
     documents = sum(counts["documents"] or 0 for counts in export.splits.values())
     return Verdict(not problems, problems, 0, tokens, documents, 0, files=len(export.files))
@@ -165,10 +178,7 @@ def _verify(
             following = Job.parse(record, storage.path(job_name(latest.generation + 1)))
         except OutputError as error:
             problems.append(str(error))
-    if following is not None and following.redaction is not None:
-        # Its files are neither those of this generation nor those of the next.
-        count = counted(len(following.redaction.documents), "document")
-        problem = f"a redaction of {count} is not finished. Run it again, then verify."
+    if problem := unfinished_redaction(storage, following):
         return Verdict(False, [problem], len(latest.shards), 0, 0, 0)
     folders = Folders(storage, latest, following)
     problems += folders.problems()
@@ -206,6 +216,7 @@ def _verify(
     other_version = ""
     if not problems and following is None and manifest is latest:
         problems += check_leaks(storage, manifest)
+        problems += check_repeats(storage, manifest)
         problems += check_published(storage, manifest, sha256)
         other_version = "" if problems else published_by(storage)
     compared = Compared()

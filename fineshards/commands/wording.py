@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fineshards.shards.layout import SplitRule
+    from fineshards.shards.manifest import Manifest
     from fineshards.shards.records import Leaks
 
 _PLURALS = {"process": "processes"}
@@ -83,6 +84,17 @@ def warn_of_leaks(leaks: Leaks, rule: SplitRule) -> str:
     return (
         f"{describe_leaks(leaks)}, so a test measures what was memorized: build with "
         f"{flags_against_leaks(rule)} to keep exact duplicates in one split"
+    )
+
+
+def describe_repeats(manifest: Manifest) -> str:
+    """How many documents of the latest append have a text that the dataset had before."""
+    added = [generation.files for generation in manifest.generations if generation.files][-1]
+    new = sum(report.counts.documents for report in manifest.reports[-added:])
+    has = "has" if manifest.repeats == 1 else "have"
+    return (
+        f"{manifest.repeats or 0:,} of {counted(new, 'new document')} {has} the text of a document "
+        "that was in the dataset before"
     )
 
 

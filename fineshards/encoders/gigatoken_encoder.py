@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ import pyarrow as pa
 from fineshards.cores import usable_cores
 from fineshards.encoders.differences import string_buffers
 from fineshards.encoders.encoder import TokenBatch
-from fineshards.storage.temporary import temporary_room
+from fineshards.storage.temporary import scratch_folder
 
 # gigatoken 0.10 caches every pretoken that it has seen (its issue 36). So after REBUILD_SECONDS of
 # work a tokenizer is rebuilt, if the process has grown large. Unseen text costs both memory and
@@ -40,15 +39,12 @@ def from_ranks(ranks: bytes, scheme: str) -> gigatoken.Tokenizer:
 
     scheme: gigatoken's name for the way of splitting. Raises RuntimeError if it rejects the ranks.
     """
-    with (
-        temporary_room(),
-        _no_panic(),
-        tempfile.NamedTemporaryFile(suffix=".tiktoken") as file,
-    ):
-        file.write(ranks)
-        file.flush()
+    with scratch_folder() as folder, _no_panic():
+        file = os.path.join(folder, "ranks.tiktoken")
+        with open(file, "wb") as opened:
+            opened.write(ranks)
         # No special tokens, because gigatoken would match them in text.
-        return gigatoken.Tokenizer.from_tiktoken(file.name, scheme, {})
+        return gigatoken.Tokenizer.from_tiktoken(file, scheme, {})
 
 
 def from_json(data: bytes) -> gigatoken.Tokenizer:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 from fineshards.encoders.differences import Scheme, load_table
@@ -15,7 +17,7 @@ from fineshards.encoders.tokenizer_json import (
     read_tokenizer_json,
 )
 from fineshards.encoders.vocabulary import Vocabulary, resolve_vocabulary
-from fineshards.errors import FineshardsError, UsageError
+from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.shards.job import HUGGINGFACE, TIKTOKEN, Tokenizer
 from fineshards.storage.base import Storage
 
@@ -58,14 +60,17 @@ def load_encoder(tokenizer: Tokenizer, storage: Storage, engine: str) -> Encoder
     There is one per process and tokenizer, shared by threads. Raises FineshardsError if the
     vocabulary file is not the recorded one, or if the golden texts have other tokens here.
     """
-    vocabulary = _recorded(tokenizer, storage.read(tokenizer.file))
+    data = storage.read(tokenizer.file)
+    with _described(tokenizer):
+        vocabulary = _recorded(tokenizer, data)
     if vocabulary.sha256 != tokenizer.vocabulary_sha256:
         raise FineshardsError(
             f"{tokenizer.file} has sha256 {vocabulary.sha256}, but the dataset was started with "
             f"{tokenizer.vocabulary_sha256}. Restore the file, or start over with --overwrite."
         )
-    encoder = _encoder(vocabulary, engine)
-    golden = golden_sha256(encoder)
+    with _described(tokenizer):
+        encoder = _encoder(vocabulary, engine)
+        golden = golden_sha256(encoder)
     if golden != tokenizer.golden_sha256:
         raise FineshardsError(
             f"{encoder.name} gives different tokens for the golden texts (sha256 {golden}) than "
@@ -73,6 +78,22 @@ def load_encoder(tokenizer: Tokenizer, storage: Storage, engine: str) -> Encoder
             "every worker."
         )
     return encoder
+
+
+@contextmanager
+def _described(tokenizer: Tokenizer) -> Iterator[None]:
+    """Turns what a library raises for a tokenizer that is described wrongly into OutputError."""
+    try:
+        yield
+    except BaseException as error:
+        wrong = isinstance(error, ArithmeticError | LookupError | TypeError | ValueError)
+        # A panic of Rust is not an Exception.
+        if not wrong and type(error).__module__ != "pyo3_runtime":
+            raise
+        raise OutputError(
+            f"{tokenizer.file} is not the tokenizer that the dataset's records describe "
+            f"({type(error).__name__}). Copy the dataset from its origin again."
+        ) from error
 
 
 def load_reference(tokenizer: Tokenizer, storage: Storage) -> Encoder:

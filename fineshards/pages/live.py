@@ -133,7 +133,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """See http.server."""
-        if not _NAMES.fullmatch(self.headers.get("Host", "")):
+        hosts = self.headers.get_all("Host", [])
+        if len(hosts) != 1:  # RFC 9112, 3.2; what stands between may go by another one than we do
+            self._answer(HTTPStatus.BAD_REQUEST, "A request has one Host header.\n")
+        elif not _NAMES.fullmatch(hosts[0]):
             self._answer(HTTPStatus.FORBIDDEN, f"This page is at {self.server.address} only.\n")
         elif self.path == "/":
             self._answer(HTTPStatus.OK, live_page(), "text/html")

@@ -13,11 +13,11 @@ from pathlib import Path
 from fineshards.commands.verify import Verdict
 from fineshards.commands.verify import verify as verify_dataset
 from fineshards.commands.wording import counted
+from fineshards.credentials import refuse_secrets
 from fineshards.errors import OutputError, UsageError
 from fineshards.pages.report_contents import contents_of
 from fineshards.pages.report_page import Verified, report_page
 from fineshards.shards.dataset import Dataset
-from fineshards.shards.job import Job, refuse_unfinished_redaction
 from fineshards.storage.base import Storage, open_storage
 
 
@@ -85,9 +85,6 @@ def report(
         verified = Verified(verdict, at, version("fineshards"))
     try:
         latest = Dataset.open(storage)
-        # It could show a text that is to be removed.
-        following = Job.load(storage, latest.manifest.generation + 1)
-        refuse_unfinished_redaction(storage, following, "report")
         dataset = latest if generation is None else Dataset.open(storage, generation)
         contents = contents_of(dataset, latest.manifest.generations)
     except OutputError as error:
@@ -128,7 +125,7 @@ def _target(dataset: Storage, output: str | os.PathLike[str] | None) -> str:
         output = f"{dataset.root.rstrip('/').rpartition('/')[2] or 'dataset'}-report.html"
         if _is_in(_real("."), root):
             output = os.path.join(os.path.dirname(root), output)
-    target = os.fspath(output)
+    target = refuse_secrets(os.fspath(output), "--output")
     if "://" in target:
         scheme, _, place = target.partition("://")
         bucket, _, name = place.partition("/")

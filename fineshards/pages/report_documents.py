@@ -78,6 +78,7 @@ def _left_out(contents: Contents) -> str:
     parts = [
         (counts.nulls, "without text"),
         (counts.rejected, "that cannot be encoded"),
+        (counts.pages_unextracted, "whose text cannot be extracted"),
         (counts.documents_dropped, "dropped by the recipe"),
     ]
     said = ", ".join(f"{count:,} {what}" for count, what in parts if count)

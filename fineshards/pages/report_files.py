@@ -180,7 +180,8 @@ def provenance(contents: Contents) -> list[Html]:
     return [
         facts(
             [
-                ("Fingerprint", tag("code", manifest.fingerprint)),
+                ("Fingerprint of the content", tag("code", manifest.content_fingerprint)),
+                ("Fingerprint of the job", tag("code", manifest.fingerprint)),
                 ("Generation", str(manifest.generation)),
                 ("Format", f"fineshards, version {manifest.version}"),
             ]

@@ -102,7 +102,7 @@ def _masthead(contents: Contents) -> Html:
             "div",
             tag("p", "Dataset report", class_="kicker"),
             tag("h1", shortened(contents.title)),
-            tag("p", f"{what}. Fingerprint ", tag("code", summary.fingerprint[:16]), "."),
+            tag("p", f"{what}. Content ", tag("code", summary.content_fingerprint[:16]), "."),
             facts(figures, "figures"),
         ),
         class_="masthead",
