@@ -5,15 +5,25 @@ from __future__ import annotations
 import filecmp
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from fineshards.commands.repair import expected_files, names_of
+from fineshards.commands.wording import describe_repeats
 from fineshards.config import BuildConfig
+from fineshards.cores import usable_cores
 from fineshards.encoders.taken import encoder_of
-from fineshards.errors import OutputError, UsageError
-from fineshards.pipeline.launch import Launch, find_input, refuse_leaks, settle_input
+from fineshards.errors import FineshardsError, OutputError, UsageError
+from fineshards.pipeline.launch import (
+    Launch,
+    find_input,
+    refuse_leaks,
+    settle_input,
+    touched_files,
+)
 from fineshards.pipeline.output_folder import refuse_foreign_files
 from fineshards.pipeline.overlap import refuse_overlap
-from fineshards.shards.assembly import restore_shard
+from fineshards.shards.assembly import damaged, restore_shard
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
@@ -23,6 +33,7 @@ from fineshards.shards.layout import table_name
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.manifest_checks import refuse_earlier_version
 from fineshards.shards.plan import Before
+from fineshards.shards.readable import unfinished_redaction
 from fineshards.shards.records import SourceFile
 from fineshards.shards.rejected import REJECTED_FOLDER
 from fineshards.sources.places import is_content_hash, is_url
@@ -37,7 +48,7 @@ def prepare_append(config: BuildConfig) -> Launch:
     """
     storage = open_storage(config.folder, config.s3_endpoint)
     version = storage.version(MANIFEST_NAME)
-    manifest = _finished_dataset(storage)
+    manifest = finished_dataset(storage)
     before = manifest.job
     _refuse_lost_keys(storage, before)
     imported = before.settings.columns.imported
@@ -45,13 +56,19 @@ def prepare_append(config: BuildConfig) -> Launch:
     refuse_overlap(storage, files, (config.dataset,) if config.dataset else config.patterns)
     refuse_foreign_files(storage)
     files = settle_input(files, before.settings.columns, config)
-    if not _are_new(before, files):
+    if not are_new(before, files):
         # A job that was killed just after its manifest leaves them behind.
         if not config.keep_checkpoints:
             Checkpoints.of(storage, before).clear()
         if config.fail_on_leak:
             refuse_leaks(manifest, storage.root)
-        return Launch(before, Checkpoints.of(storage, before), manifest)
+        if config.fail_on_repeats and manifest.repeats:
+            raise FineshardsError(
+                f"the append to {storage.root} is finished, but {describe_repeats(manifest)} "
+                "(--fail_on_repeats)."
+            )
+        touched = touched_files(before, files)
+        return Launch(before, Checkpoints.of(storage, before), manifest, touched=touched)
     number = manifest.generation + 1
     job = Job(
         before.settings,
@@ -61,8 +78,12 @@ def prepare_append(config: BuildConfig) -> Launch:
     )
     # Also the check that this tokenizer gives the tokens that it gave when the dataset was built.
     encoder_of(job.settings, storage, config.tokenizer_engine)
-    replaces = _claim(storage, manifest, version, job, config.overwrite)
-    return Launch(job, Checkpoints.of(storage, job), None, replaces, Before.of(manifest))
+    _refuse_damage(storage, manifest)
+    found = job.new_files
+    job, replaces = _claim(storage, manifest, version, job, config.overwrite)
+    checkpoints, touched = Checkpoints.of(storage, job), touched_files(job, found)
+    checkpoints.write_versions(touched)
+    return Launch(job, checkpoints, None, replaces, Before.of(manifest), touched)
 
 
 def withdraw(launch: Launch) -> None:
@@ -77,12 +98,30 @@ def withdraw(launch: Launch) -> None:
         _discard(storage, manifest, job.generation, (version, record))
 
 
-def _finished_dataset(storage: Storage) -> Manifest:
+def finished_dataset(storage: Storage) -> Manifest:
+    """The latest manifest of a dataset that can grow; raises OutputError if there is none."""
     manifest = Manifest.load_finished(storage)
     refuse_earlier_version(
         manifest, storage, "whose datasets cannot grow. Build it again with all files."
     )
     return manifest
+
+
+def _refuse_damage(storage: Storage, manifest: Manifest) -> None:
+    """Raises OutputError if a file that an append builds on is missing or has changed.
+
+    These are the last shards with their tables, and what else is in `metadata/`.
+    """
+    last = {name for shard in Before.of(manifest).last for name in names_of(shard)}
+    kept = {file.name for file in manifest.metadata} | {kept_name(manifest.generation)}
+    files = [file for file in expected_files(manifest) if file[0] in last | kept]
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        for (name, size, _), whole in zip(
+            files, pool.map(lambda file: storage.matches(*file), files), strict=True
+        ):
+            # What an earlier attempt has made longer is checked when it is written again.
+            if not whole and not (name in last and (storage.size(name) or 0) > size):
+                raise damaged(storage, name)
 
 
 def _refuse_lost_keys(storage: Storage, before: Job) -> None:
@@ -104,17 +143,16 @@ def _refuse_lost_keys(storage: Storage, before: Job) -> None:
             )
 
 
-def _are_new(before: Job, files: Sequence[SourceFile]) -> bool:
+def are_new(before: Job, files: Sequence[SourceFile]) -> bool:
     """Whether files are new to a dataset; raises UsageError if some are and some are not."""
     known = {file.path: file for file in before.files}
     there = [file for file in files if file.path in known]
     for file in there:
         was = known[file.path]
-        if (file.size, file.identity) != (was.size, was.identity):
+        if was.as_now(file) is None:
             raise UsageError(
-                f"{file.path} is in the dataset already, and has changed since: it had {was.size} "
-                f"bytes and {was.identity}, now {file.size} bytes and {file.identity}. A dataset "
-                "grows by new files only."
+                f"{file.path} is in the dataset already, and has changed since: it had "
+                f"{was.described()}, now {file.described()}. A dataset grows by new files only."
             )
         if (file.stop_row, file.extraction) != (was.stop_row, was.extraction):
             rows = "all rows" if was.stop_row is None else f"the rows before {was.stop_row}"
@@ -140,8 +178,8 @@ def _refuse_other_names(before: Job, files: Sequence[SourceFile]) -> None:
         was = known.get((file.size, file.identity))
         if was is not None and _is_same(was.path, file):
             raise UsageError(
-                f"{file.path} is in the dataset already, as {was.path}: both have {file.size} "
-                f"bytes and {file.identity}. Give new files only."
+                f"{file.path} is in the dataset already, as {was.path}: both have "
+                f"{file.described()}. Give new files only."
             )
 
 
@@ -160,10 +198,11 @@ def _is_same(path: str, file: SourceFile) -> bool:
 
 def _claim(
     storage: Storage, manifest: Manifest, version: str | None, job: Job, overwrite: bool
-) -> str:
+) -> tuple[Job, str]:
     """Makes the next generation this job's; returns how a job that it replaces differed.
 
-    version: of the manifest's file. Raises UsageError if another append has the generation.
+    version: of the manifest's file. The job is the one on record, whose files may have had other
+    identities. Raises UsageError if another append has the generation.
     """
     replaces = ""
     record = storage.version(job.record_name)
@@ -173,27 +212,27 @@ def _claim(
         if not overwrite:
             raise
         other = None
-    if other is not None and other.redaction is not None:
-        raise UsageError(
-            f"a redaction of {len(other.redaction.documents)} documents of {storage.root} is not "
-            "finished. Run it again to finish it before you append."
-        )
+    if problem := unfinished_redaction(storage, other):
+        raise UsageError(problem)
     if record is not None and (
         overwrite if other is None else other.fingerprint() != job.fingerprint()
     ):
         if other is not None and not overwrite:
             replaces = _differences(other, job)
-            if Checkpoints.of(storage, other).has_finished_blocks():
+            begun = Checkpoints.of(storage, other).has_finished_blocks()
+            if begun and other.fingerprint() == job.as_begun(other).fingerprint():
+                return other, ""
+            if begun:
                 raise UsageError(
                     f"another append to {storage.root} is not finished: {replaces}. Finish it with "
                     "its own command, or discard what it has done with --overwrite."
                 )
         _discard(storage, manifest, job.generation, (version, record))
     if storage.claim(job.record_name, job.to_bytes()):
-        return replaces
+        return job, replaces
     winner = Job.load(storage, job.generation)
-    if winner is not None and winner.fingerprint() == job.fingerprint():
-        return replaces  # another launch of this very job was faster
+    if winner is not None and winner.fingerprint() == job.as_begun(winner).fingerprint():
+        return winner, replaces  # another launch of this very job was faster
     raise UsageError(_faster(storage, "" if winner is None else f": {_differences(winner, job)}"))
 
 

@@ -9,6 +9,7 @@ from fineshards.errors import UsageError
 from fineshards.pipeline.command import Command
 from fineshards.pipeline.command_table import COMMANDS
 from fineshards.pipeline.outcome import Outcome, show
+from fineshards.storage.temporary import remove_abandoned
 from fineshards.suggestions import did_you_mean
 
 # Commands that the table does not have, with their lines on the help page.
@@ -55,6 +56,7 @@ def _run(name: str, *arguments: str) -> int:
     if name == "completion":
         return show(Outcome({}, _completion(*arguments).splitlines()))
     command = _command(name)
+    remove_abandoned()
     return command.run(command.parser(), arguments)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,20 +10,32 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 
+import numpy as np
+
 from fineshards.commands.dataflow_cost import on_dataflow
 from fineshards.commands.estimate import Estimate, scaled
 from fineshards.commands.remembered import remember
 from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
 from fineshards.errors import InputError, UsageError
+from fineshards.pipeline.append import are_new, finished_dataset
 from fineshards.pipeline.fresh import call_in_fresh_interpreter
-from fineshards.pipeline.launch import default_block_bytes, describe_job
+from fineshards.pipeline.launch import (
+    default_block_bytes,
+    describe_job,
+    find_input,
+    settle_input,
+)
+from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts
+from fineshards.shards.documents import DocumentTable
 from fineshards.shards.job import Job
+from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import Block, SourceFile
-from fineshards.storage.base import open_storage
-from fineshards.storage.temporary import temporary_room
+from fineshards.shards.repeats import hash_columns, repeats_among, text_hashes
+from fineshards.storage.base import Storage, open_storage
+from fineshards.storage.temporary import scratch_folder
 from fineshards.transforms.pool import Pool
 from fineshards.transforms.tasks import DiscoverFile, Done, ProbeBlock, Task
 from fineshards.transforms.work import Work
@@ -40,6 +51,52 @@ _FIXED_SECONDS, _WRITE = 1.5, 1.1
 _GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 Found = dict[SourceFile, list[Block]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Grows:
+    """A dataset that the input is to be appended to."""
+
+    storage: Storage
+    manifest: Manifest
+
+    @classmethod
+    def of(cls, config: BuildConfig) -> _Grows:
+        """The dataset; raises OutputError if it is not finished, UsageError if it has no texts."""
+        storage = open_storage(config.folder, config.s3_endpoint)
+        manifest = finished_dataset(storage)
+        if manifest.settings.columns.imported is not None:
+            raise UsageError("an import tokenizes nothing, so there is nothing to estimate.")
+        return cls(storage, manifest)
+
+    def describe(self, config: BuildConfig, block_bytes: int) -> tuple[Job, bytes]:
+        """As `describe_job`, with the dataset's settings, and without its recipe."""
+        settings = replace(
+            self.manifest.settings,
+            block_bytes=block_bytes,
+            shuffle=None,
+            recipe=None,
+            statistics=False,
+        )
+        files, origin, _ = find_input(config)
+        files = settle_input(files, settings.columns, config)
+        if not are_new(self.manifest.job, files):
+            raise UsageError(f"{self.storage.root} has all of these files, so nothing is appended.")
+        vocabulary = self.storage.read(settings.tokenizer.file)
+        return Job(settings, tuple(files), origin), vocabulary
+
+    def share(self, probe: Storage) -> float:
+        """The share of the documents of a probe whose text is in the dataset."""
+        rule, hashes = self.manifest.settings.split, []
+        for entry in probe.entries(CHECKPOINTS):
+            if entry.name.endswith(".parquet"):
+                table = DocumentTable.parse(probe.read(entry.name))
+                columns = {name: table[name].to_numpy() for name in hash_columns(rule)}
+                tokens = table["end"].to_numpy() - table["offset"].to_numpy()
+                hashes.append(text_hashes(rule, columns, tokens))
+        found = np.concatenate(hashes)
+        shards, cores = self.manifest.shards, usable_cores()
+        return repeats_among(self.storage, rule, found, shards, cores) / max(len(found), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +118,7 @@ def estimate(config: BuildConfig, workers: int | None, size: int | None = None) 
     """
     if config.import_from is not None:
         raise UsageError("an import tokenizes nothing, so there is nothing to estimate.")
-    with temporary_room(), tempfile.TemporaryDirectory(prefix="fineshards-estimate-") as folder:
+    with scratch_folder() as folder:
         probed = size or min(_CORE_BYTES * usable_cores(), _MOST_BYTES)
         return call_in_fresh_interpreter(_measure, config, workers, probed, folder)
 
@@ -74,9 +131,12 @@ def spread(count: int) -> list[int]:
 def _measure(config: BuildConfig, workers: int | None, size: int, folder: str) -> Estimate:
     block_bytes = min(size // _PARTS, _BLOCK_BYTES)
     # Rows that cannot be encoded are counted, not refused.
-    trial = replace(config, output=folder, block_bytes=block_bytes, max_bad_rows=sys.maxsize)
+    trial = replace(
+        config, append=False, output=folder, block_bytes=block_bytes, max_bad_rows=sys.maxsize
+    )
     storage = open_storage(folder)
-    job, vocabulary = describe_job(trial)
+    grows = _Grows.of(config) if config.append else None
+    job, vocabulary = describe_job(trial) if grows is None else grows.describe(config, block_bytes)
     storage.write(job.settings.tokenizer.file, vocabulary)
     job.save(storage)
     work, kinds = Work.of(Checkpoints.of(storage, job), job, trial), defaultdict(list)
@@ -96,6 +156,8 @@ def _measure(config: BuildConfig, workers: int | None, size: int, folder: str) -
     largest = max(usual, *(block.bytes for blocks in found.values() for block in blocks))
     busy = min(usable_cores(), max(1.0, sum(totals.values()) / largest))
     result = _conclude(job, workers, usual, parts, totals, busy, Path(folder))
+    if grows is not None:
+        result = replace(result, repeats=round(grows.share(storage) * result.documents))
     remember(result, job.files, job.settings)
     return result
 

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import re
+import traceback
 
 from fineshards import errors
 from fineshards.errors import FineshardsError
 from fineshards.extras import missing_extra
 
+# The environment variable that shows the traceback of an unexpected error.
+SHOW_TRACEBACK = "FINESHARDS_TRACEBACK"
+# How libraries say that there is no memory, beside MemoryError.
+_NO_MEMORY = re.compile(
+    "failed to map segment|cannot allocate memory|can't start new thread|bad_alloc", re.IGNORECASE
+)
+_MOST_CHARACTERS = 400
+_TRACEBACK = "Traceback (most recent call last)"
+_SEE_MORE = f"{SHOW_TRACEBACK}=1 in the environment shows the traceback."
 # Beam appends the step's label to the message of an exception that leaves a DoFn.
 _STEP_LABEL = re.compile(r" \[while running '[^']*'\]")
 # Runners with separate workers raise a RuntimeError whose text is the worker's traceback.
@@ -29,7 +40,7 @@ def explain(error: BaseException) -> FineshardsError | None:
         explained: FineshardsError = kind(_STEP_LABEL.sub("", message))
         return explained
     ended = _DATAFLOW_ENDED.match(str(error))
-    if ended and "Traceback (most recent call last)" not in ended[2]:
+    if ended and _TRACEBACK not in ended[2]:
         reason = "" if ended[2] == "None" else f": {' '.join(ended[2].split()).rstrip('.')}"
         return FineshardsError(
             f"the Dataflow job ended as {ended[1]}{reason}. Finished work is safe; run the same "
@@ -41,3 +52,31 @@ def explain(error: BaseException) -> FineshardsError | None:
             "cancel it, or choose another --job_name."
         )
     return None
+
+
+def describe_unexpected(error: BaseException) -> str:
+    """One sentence for an error that no one expected, and what to do."""
+    again = "Finished work is safe; run the same command again to resume."
+    lines = str(error).split("\n")
+    # The text of an error of another process is a traceback, and ends with what it was.
+    text = lines[-1] or lines[-2] if _TRACEBACK in str(error) else " ".join(lines)
+    said = _STEP_LABEL.sub("", text)[:_MOST_CHARACTERS].strip().rstrip(".")
+    about = f" ({said})" if said else ""
+    no_memory = isinstance(error, MemoryError) or _NO_MEMORY.search(said)
+    if no_memory or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return (
+            f"there is not enough memory{about}. Give the process more (ulimit -v, the limit of "
+            f"its container), or use fewer --workers. {again}"
+        )
+    if isinstance(error, ImportError):
+        return f"a library cannot be loaded: {said}. Install fineshards and its extras again."
+    if isinstance(error, OSError) and error.strerror:
+        place = "" if error.filename is None else f" ({error.filename})"
+        return f"the system reports: {error.strerror}{place}. {again} {_SEE_MORE}"
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f", at {frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else ""
+    about = f": {said}" if said else ""
+    return (
+        f"unexpected {type(error).__name__}{where}{about}. {again} This is a bug in fineshards or "
+        f"a library. Please report it. {_SEE_MORE}"
+    )

@@ -10,6 +10,7 @@ from fineshards.transforms.discover import Discover
 from fineshards.transforms.leaks import CountLeaks
 from fineshards.transforms.mark_later import MarkLater
 from fineshards.transforms.plan import Plan, Report
+from fineshards.transforms.repeats import CountRepeats
 from fineshards.transforms.shuffle import Shuffle
 from fineshards.transforms.statistics import WriteStatistics
 from fineshards.transforms.tokenize import Tokenize
@@ -36,9 +37,12 @@ def build_pipeline(root: beam.Pipeline, work: Work) -> beam.PCollection:
     records = planned["pieces"] | "Write" >> Write(work, planned["plan"])
     if work.before is not None:
         records = records | "AllShards" >> WithEarlier(work)
+    repeats = records | "CountRepeats" >> CountRepeats(work) if work.before is not None else None
     leaks = records | "CountLeaks" >> CountLeaks(work) if work.settings.split.may_leak else None
     written = [read["by_file"] | "Decisions" >> WriteDecisions(work)] if recipe else []
     if work.settings.statistics:
         written.append(read["by_file"] | "Statistics" >> WriteStatistics(work))
     files = written | "Written" >> beam.Flatten() if written else None
-    return records | "Commit" >> Commit(work, read["reports"], planned["plan"], leaks, files)
+    return records | "Commit" >> Commit(
+        work, read["reports"], planned["plan"], leaks, files, repeats
+    )

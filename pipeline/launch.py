@@ -55,7 +55,8 @@ class Launch:
     """A job that is ready to run, or found finished.
 
     replaces: how a job that had finished nothing, and whose place this one takes, differed; empty
-    if there was none. before: what the dataset holds already, if this job makes it grow.
+    if there was none. before: what the dataset holds already, if this job makes it grow. touched:
+    source files, as they are now, that have the size but not the identity that they had.
     """
 
     job: Job
@@ -63,6 +64,7 @@ class Launch:
     manifest: Manifest | None
     replaces: str = ""
     before: Before | None = None
+    touched: tuple[SourceFile, ...] = ()
 
 
 def prepare(config: BuildConfig) -> Launch:
@@ -77,6 +79,7 @@ def prepare(config: BuildConfig) -> Launch:
     refuse_foreign_files(storage)
     if config.verify_text:
         _verify_texts(config, job, vocabulary)
+    found = job.files
     job, replaces = take_folder(storage, job, vocabulary, config.overwrite)
     manifest = Manifest.load(storage)
     checkpoints = Checkpoints.of(storage, job)
@@ -85,7 +88,16 @@ def prepare(config: BuildConfig) -> Launch:
         checkpoints.clear()
     if manifest is not None and config.fail_on_leak:
         refuse_leaks(manifest, storage.root)
-    return Launch(job, checkpoints, manifest, replaces)
+    touched = touched_files(job, found)
+    if manifest is None:
+        checkpoints.write_versions(touched)
+    return Launch(job, checkpoints, manifest, replaces, touched=touched)
+
+
+def touched_files(job: Job, found: Sequence[SourceFile]) -> tuple[SourceFile, ...]:
+    """Those files, as they are now, whose path or identity is not that of the job's record."""
+    known = {file.path: file.version for file in job.files}
+    return tuple(file for file in found if known.get(file.path) != file.version)
 
 
 def _verify_texts(config: BuildConfig, job: Job, vocabulary: bytes) -> None:
@@ -228,7 +240,7 @@ def settle_input(
     """
     found = with_extraction(files, config.extract)
     if columns.imported is not None:
-        found = continued(files, test_files, columns.imported)
+        found = continued(files, test_files, columns)
     if config.limit is None:
         return found
     return call_apart(first_documents, found, columns, config.limit)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fineshards.commands.remembered import recall
-from fineshards.commands.wording import counted, describe_splits, warn_of_leaks
+from fineshards.commands.wording import counted, describe_repeats, describe_splits, warn_of_leaks
 from fineshards.config import BuildConfig
 from fineshards.pipeline import own_process
 from fineshards.pipeline.options import (
@@ -54,12 +54,18 @@ def build(config: BuildConfig) -> Outcome:
     if launch.manifest is not None and not launches_template(config):
         words = "nothing new" if config.append else "already finished"
         words += ", nothing to do"
-        return _finished(launch.manifest, root, words, "nothing to do")
+        outcome = _finished(launch.manifest, root, words, "nothing to do")
+        if launch.touched:
+            line = f"{_touched(launch)} and the same size: fineshards verify --sample compares it"
+            return replace(outcome, lines=[*outcome.lines, line])
+        return outcome
     if launch.replaces:
         note(f"replaces a job in {root} that had finished nothing: {launch.replaces}")
     resumed = _left_by_an_earlier_run(launch)
     if resumed:
         note(f"resuming: {resumed}")
+    if launch.touched:
+        note(f"{_touched(launch)}: finished blocks are read again and compared")
     local = runs_here(config)
     submitted = execute(launch, config, lambda storage: working(storage, local))
     if submitted is not None:
@@ -92,6 +98,13 @@ def speed_in_words(text_bytes: int, seconds: float) -> str:
     return f" at {megabytes:,.1f} MB/s of text" if megabytes >= 0.1 else ""
 
 
+def _touched(launch: Launch) -> str:
+    """Which source files have another identity by now, in words."""
+    more = len(launch.touched) - 1
+    others = f" and {counted(more, 'other file')} have" if more else " has"
+    return f"{launch.touched[0].path}{others} another place, time or version"
+
+
 def _left_by_an_earlier_run(launch: Launch) -> str:
     """What an earlier run has left for this one, in words; "" if there is nothing."""
     checkpoints = launch.checkpoints
@@ -116,20 +129,27 @@ def _finished(
 ) -> Outcome:
     """The outcome of a build: what the dataset holds, where, and what is in each split."""
     totals, splits = manifest.totals(), manifest.splits()
+    pages = manifest.counts().pages_unextracted
     record = {
         "result": result,
         "output": root,
         "fingerprint": manifest.fingerprint,
+        "content_fingerprint": manifest.content_fingerprint,
         "generation": manifest.generation,
         "seconds": round(seconds, 3),
         "splits": splits,
-        "totals": totals,
+        "totals": totals | {"unextracted": pages},
         "leaks": manifest.leaks and to_fields(manifest.leaks),
+        "repeats": manifest.repeats,
     }
     left_out = "".join(
-        f", {counted(totals[what], 'row')} {why}"
-        for what, why in (("nulls", "without text"), ("rejected", "rejected"))
-        if totals[what]
+        f", {counted(number, what)} {why}"
+        for number, what, why in (
+            (totals["nulls"], "row", "without text"),
+            (totals["rejected"], "row", "rejected"),
+            (pages, "page", "whose text cannot be extracted"),
+        )
+        if number
     )
     lines = [
         f"{words}: {counted(totals['documents'], 'document')}{left_out}, "
@@ -143,6 +163,8 @@ def _finished(
     ]
     if manifest.leaks is not None and manifest.leaks.test_documents:
         lines.append(f"warning: {warn_of_leaks(manifest.leaks, manifest.settings.split)}")
+    if manifest.repeats:
+        lines.append(f"warning: {describe_repeats(manifest)}")
     return Outcome(record, lines)
 
 

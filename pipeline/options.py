@@ -13,7 +13,7 @@ from fineshards.config import PATTERNS, BuildConfig, choices, deciding_flags, fl
 from fineshards.errors import UsageError
 from fineshards.import_flags import NEED_TEXT, needs_text
 from fineshards.pipeline.parser import Parser, one_of
-from fineshards.pipeline.quantities import byte_count, count
+from fineshards.pipeline.quantities import byte_count, count, count_or_share
 from fineshards.pipeline.recipes import with_recipe
 
 # Runners whose job service has options of its own: pipeline/runners/portable.py.
@@ -49,7 +49,7 @@ def add_append_flags(parser: Parser) -> None:
 
 def add_import_flags(parser: Parser) -> None:
     """Adds the flags of `import`: those of `build` that take tokens as they are."""
-    own = ("append", *NEED_TEXT)
+    own = ("append", "fail_on_repeats", *NEED_TEXT)
     _add_flags(
         parser,
         [flag.name for flag in flags() if flag.name not in own],
@@ -83,6 +83,12 @@ def add_estimate_flags(parser: Parser) -> None:
     inputs = [flag.name for flag in flags() if flag.metadata["group"] == group]
     _add_flags(parser, [*inputs, *_ESTIMATED])
     own = parser.add_argument_group("estimate")
+    own.add_argument(
+        "--output",
+        metavar="FOLDER",
+        help="A finished dataset that the input is to be appended to. Its settings hold, and the "
+        "estimate says how many documents repeat its own.",
+    )
     own.add_argument(
         "--workers",
         type=count,
@@ -127,6 +133,8 @@ def _add_flags(
             options |= {"type": _boolean, "nargs": "?", "const": True, "metavar": "true|false"}
         elif choices(flag):
             options |= {"type": one_of(choices(flag)), "choices": choices(flag)}
+        elif flag.name == "max_bad_rows":
+            options |= {"type": count_or_share}
         elif int in kinds(flag):
             options |= {"type": byte_count if flag.name.endswith("_bytes") else count}
         if title not in groups:
@@ -170,8 +178,10 @@ def parse_estimate_flags(
     workers, as_json = args.pop("workers"), args.pop("json")
     if workers is not None and not 1 <= workers <= _MOST_WORKERS:
         raise UsageError(f"--workers must be from 1 to {_MOST_WORKERS:,}, got {workers:,}.")
-    # The output is not known yet; nothing is written to it.
-    return BuildConfig(**args, output="out"), workers, as_json
+    output = args.pop("output")
+    # Without one the output is not known yet. Nothing is written to it.
+    config = BuildConfig(**args, output=output or "out", append=output is not None)
+    return config, workers, as_json
 
 
 def launches_template(config: BuildConfig) -> bool:

@@ -9,8 +9,7 @@ import re
 from collections.abc import Callable
 
 from fineshards.errors import OutputError, UsageError
-from fineshards.exports.record import EXPORT_NAME
-from fineshards.publishing import dataset_card
+from fineshards.publishing import card_parts
 from fineshards.publishing.names import CARD_NAME, PROVENANCE_NAME, PUBLISHED, is_signature
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
@@ -18,7 +17,7 @@ from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, stati
 from fineshards.shards.generations import GENERATIONS_FOLDER
 from fineshards.shards.job import FORMAT_VERSION, JOB_NAME, TOKENIZER_FILES, Job
 from fineshards.shards.layout import SPLITS
-from fineshards.shards.manifest import MANIFEST_NAME
+from fineshards.shards.manifest import EXPORT_NAME, MANIFEST_NAME
 from fineshards.shards.rejected import REJECTED_FOLDER
 from fineshards.storage.base import TEMPORARY, Storage
 
@@ -68,7 +67,7 @@ def take_folder(storage: Storage, job: Job, vocabulary: bytes, overwrite: bool) 
         now = Job.load(storage)
         if now is None:
             raise
-        if now.fingerprint() == job.fingerprint():
+        if now.fingerprint() == job.as_begun(now).fingerprint():
             return now, ""  # another launch of this very job was faster
         raise UsageError(
             f"{storage.root} was taken by another job while this one was launched: "
@@ -96,7 +95,12 @@ def _take_as_found(
         if not conflict:
             return existing, ""
         if _has_results(storage, existing):
-            raise UsageError(conflict)
+            # A finished dataset is not read again, so nothing would compare files elsewhere.
+            unfinished = storage.size(MANIFEST_NAME) is None
+            conflict = _conflict(storage, existing, job.as_begun(existing, elsewhere=unfinished))
+            if conflict:
+                raise UsageError(conflict)
+            return existing, ""
         replaces = "; ".join(existing.differences(job))
     # A first try that failed at once, for a misspelt column say, needs no --overwrite.
     if overwrite or existing is not None:
@@ -189,8 +193,8 @@ def _clear_card(
     storage: Storage, version: str | None, card: bytes, check: Callable[[], object]
 ) -> None:
     """Deletes a card, or its generated parts if it has its owner's own lines."""
-    if dataset_card.is_generated(card):
+    if card_parts.is_generated(card):
         storage.delete(CARD_NAME, check)
-    elif (emptied := dataset_card.emptied(card)) != card:
+    elif (emptied := card_parts.emptied(card)) != card:
         check()
         storage.write(CARD_NAME, emptied, over=version)

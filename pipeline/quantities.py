@@ -37,6 +37,11 @@ def byte_count(text: str) -> int:
     return _whole_number(text, "of bytes such as 64MiB or 67108864", in_bytes=True)
 
 
+def count_or_share(text: str) -> int | str:
+    """A number as `count` reads it; a share such as `0.1%` as it is."""
+    return text if text.endswith("%") else count(text)
+
+
 def _whole_number(text: str, examples: str, in_bytes: bool) -> int:
     found = _NUMBER.fullmatch(text)
     refused = ArgumentTypeError(f"must be a whole number {examples}, got {text!r}")

@@ -32,9 +32,9 @@ def read_recipe(place: str) -> str:
         from fineshards.storage.base import open_storage
 
         folder, _, name = place.rpartition("/")
-        return open_storage(folder).read(name).decode("utf-8", "replace")
+        return open_storage(folder).read(name).decode("utf-8-sig", "replace")
     if os.path.isfile(place):
-        with open(place, encoding="utf-8", errors="replace") as file:
+        with open(place, encoding="utf-8-sig", errors="replace") as file:
             return file.read()
     shipped = shipped_recipes()
     if place not in shipped:

@@ -2,7 +2,8 @@
 
 They are made in a scratch folder, of the documents that have tokens in them, and go into the
 dataset only if they are what the manifest says. So a repair that fails or is killed has changed
-nothing that was whole, and the same command starts again.
+nothing that was whole, and the same command starts again. No token of a redacted document is
+written anywhere.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 import tempfile
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -24,6 +25,7 @@ from fineshards.commands.repair import (
     expected_files,
     find_damaged,
     is_whole,
+    left_wrong,
     load_whole_manifest,
     names_of,
 )
@@ -52,13 +54,13 @@ from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import Block, Piece, ShardRecord, SourceFile, TokenBlock
 from fineshards.shards.redaction import Redaction
 from fineshards.shards.rejected import REJECTED_FOLDER
-from fineshards.shards.reports import BlockSummary
+from fineshards.shards.reports import BlockSummary, hash_of_blocks
 from fineshards.shards.shuffle import Bucket, Fragment, fragment_of
 from fineshards.shards.stretch import Stretch, nothing, offset_of, stretches
-from fineshards.sources.finding import find_file
-from fineshards.sources.places import imports_libraries, never_changes
+from fineshards.sources.finding import as_it_is
+from fineshards.sources.places import imports_libraries
 from fineshards.storage.base import TEMPORARY, Storage, open_storage
-from fineshards.storage.temporary import temporary_room
+from fineshards.storage.temporary import remove_abandoned, scratch_folder
 from fineshards.transforms.pool import Pool
 from fineshards.transforms.tasks import DiscoverFile, EncodeAgain
 from fineshards.transforms.work import Work
@@ -74,21 +76,24 @@ def repair(folder: str, tokenizer: str | None = None) -> Repaired:
     """
     storage = open_storage(folder)
     manifest = load_whole_manifest(storage)
+    # In the dataset, whose disk has room for it, and with which it goes.
+    place = storage.scratch_folder()
+    remove_abandoned(place)
     damaged = find_damaged(storage, manifest)
     sources: list[str] = []
     if damaged:
-        with temporary_room(), tempfile.TemporaryDirectory(prefix="fineshards-repair-") as scratch:
+        with scratch_folder(place) as scratch:
             sources = call_in_fresh_interpreter(_make_again, folder, damaged, tokenizer, scratch)
             _put_in_place(storage, manifest, damaged, open_storage(scratch), sources)
     checked = sum(1 for _ in expected_files(manifest))
-    return Repaired(storage.root, checked, damaged, sources)
+    return Repaired(storage.root, checked, damaged, sources, left_wrong(storage, manifest))
 
 
 def _make_again(
-    folder: str, damaged: list[str], tokenizer: str | None, scratch_folder: str
+    folder: str, damaged: list[str], tokenizer: str | None, scratch_path: str
 ) -> list[str]:
     """Makes files again in a scratch folder; returns the paths of the sources that it took."""
-    storage, scratch = open_storage(folder), open_storage(scratch_folder)
+    storage, scratch = open_storage(folder), open_storage(scratch_path)
     manifest = load_whole_manifest(storage)
     for name in damaged:
         if name.startswith((DECISIONS_FOLDER, KEYS_FOLDER)) or is_statistics(name):
@@ -115,7 +120,7 @@ def _make_again(
         found.append(replace(nothing(manifest), files=tuple(sorted(listed - used))))
     for stretch in found:
         # Each in a folder of its own, because a block may have documents in several.
-        with tempfile.TemporaryDirectory(dir=scratch_folder) as place:
+        with tempfile.TemporaryDirectory(dir=scratch_path) as place:
             own = open_storage(place)
             own.write(record.file, vocabulary)
             _remake(dataset, stretch, own, scratch)
@@ -175,8 +180,12 @@ def _remake(dataset: Dataset, stretch: Stretch, own: Storage, records: Storage) 
     for name in map(decisions_name, stretch.files):
         if name in listed:
             _copy(dataset.storage, name, own)
+    redactions = dict(_redactions(dataset, records)) if stretch.shards else {}
+    redacted: dict[int, list[int]] = defaultdict(list)
+    for file, row in (each for of in redactions.values() for each in of.documents):
+        redacted[file].append(row)
     with Pool(work, usable_cores(), ()) as pool:
-        blocks = _encode(pool, manifest, stretch)
+        blocks = _encode(pool, manifest, stretch, redacted)
     if settings.shuffle is not None:
         blocks = list(_buckets(blocks, stretch, settings.shuffle, checkpoints))
     offset, number = offset_of(manifest, stretch), stretch.first_document
@@ -191,7 +200,6 @@ def _remake(dataset: Dataset, stretch: Stretch, own: Storage, records: Storage) 
             pieces[cut.key].append(piece)
         offset, number = offset + sums.tokens, number + sums.documents
     paths = [file.path for file in manifest.files]
-    redactions = dict(_redactions(dataset, records)) if stretch.shards else {}
     for shard in stretch.shards:
         key = ShardKey(shard.split, shard.index)
         try:
@@ -215,9 +223,12 @@ def _redactions(dataset: Dataset, records: Storage) -> Iterator[tuple[int, Redac
 
 
 def _encode(
-    pool: Pool, manifest: Manifest, stretch: Stretch
+    pool: Pool, manifest: Manifest, stretch: Stretch, redacted: Mapping[int, list[int]]
 ) -> list[tuple[TokenBlock, BlockSummary]]:
-    """The token blocks of a stretch's documents; raises InputError if a source has changed."""
+    """The token blocks of a stretch's documents; raises InputError if a source has changed.
+
+    redacted: rows by file, whose tokens become EOT.
+    """
     files = [manifest.files[index] for index in stretch.files]
     apart = any(imports_libraries(file.path) for file in files)
     files = call_apart(_as_they_are, files) if apart else _as_they_are(files)
@@ -225,12 +236,17 @@ def _encode(
     for look in looks:
         pool.submit(look)
     found: dict[SourceFile, list[Block]] = dict(pool.result(look)[0] for look in looks)
-    tasks = [EncodeAgain(file, block, stretch) for file, of in found.items() for block in of]
+    tasks = [
+        EncodeAgain(file, block, stretch, tuple(redacted.get(file.index, ())))
+        for file, of in found.items()
+        for block in of
+    ]
     for task in tasks:
         pool.submit(task)
     counts: dict[int, Counts] = defaultdict(Counts)
     encoded: dict[int, list[Sums]] = defaultdict(list)
     in_stream: dict[int, int] = defaultdict(int)
+    hashes: dict[int, list[str | None]] = defaultdict(list)
     number = manifest.settings.split.streams.index(stretch.stream)
     blocks = []
     for task in tasks:
@@ -239,6 +255,7 @@ def _encode(
         in_stream[task.file.index] += of_stream
         encoded[task.file.index].append(summary.streams()[number])
         blocks.append((task.block.place, summary))
+        hashes[task.file.index].append(summary.read and summary.read.hash)
     for index in stretch.files:
         report = manifest.reports[index]
         now, then = _content(counts[index]), _content(report.counts)
@@ -256,6 +273,13 @@ def _encode(
             raise InputError(
                 f"{manifest.files[index].path} has changed since the dataset was built: it gives "
                 f"{' and '.join(different)}. Nothing was repaired; put the file back as it was."
+            )
+        found_hash = hash_of_blocks(hashes[index])
+        if report.rows_hash not in (None, found_hash):
+            raise InputError(
+                f"{manifest.files[index].path} has changed since the dataset was built: the hash "
+                f"of its rows is {found_hash}, expected {report.rows_hash}. Nothing was repaired; "
+                "put the file back as it was."
             )
     return blocks
 
@@ -282,22 +306,10 @@ def _buckets(
 
 def _as_they_are(files: Sequence[SourceFile]) -> list[SourceFile]:
     """Source files with the identities that they have now: they may have been copied back."""
-    return [file if never_changes(file) else _as_it_is(file) for file in files]
-
-
-def _as_it_is(file: SourceFile) -> SourceFile:
-    found = find_file(file.path, file.format)
-    if found is None:
-        raise InputError(
-            f"{file.path} is needed for the repair, and is not there. Put it back where it was."
-        )
-    if found.size != file.size:
-        raise InputError(
-            f"{file.path} has changed since the dataset was built: it has {found.size:,} bytes, "
-            f"expected {file.size:,}. Nothing was repaired; put the file back as it was."
-        )
-    companions = tuple(map(_as_it_is, file.companions))
-    return replace(file, identity=found.identity, companions=companions)
+    try:
+        return [as_it_is(file) for file in files]
+    except InputError as error:
+        raise InputError(f"{error} It is needed for the repair; nothing was repaired.") from error
 
 
 def _content(counts: Counts) -> dict[str, int]:

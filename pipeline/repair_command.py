@@ -25,7 +25,8 @@ def _repair(parser: Parser, arguments: Sequence[str]) -> int:
     from fineshards.pipeline.repair import repair
 
     done = repair(args.folder, args.tokenizer)
-    return show(Outcome(asdict(done), describe_repaired(done)), args.json)
+    outcome = Outcome(asdict(done), describe_repaired(done), 1 if done.left else 0)
+    return show(outcome, args.json)
 
 
 REPAIR = Command(

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from apache_beam import Pipeline
 
     from fineshards.pipeline.launch import Launch
-    from fineshards.shards.job import Job
     from fineshards.transforms.work import Work
 
 _Arguments = ParamSpec("_Arguments")
@@ -182,7 +181,7 @@ def execute(
     if here:
         try:
             with (
-                _pool(work, config, launch.job) if own_process.is_alone() else nullcontext(),
+                _pool(work, config) if own_process.is_alone() else nullcontext(),
                 working(storage),
             ):
                 _run_here(launch, work, config)
@@ -234,10 +233,11 @@ def committed(launch: Launch) -> Manifest | None:
     return manifest if manifest and manifest.generation >= launch.job.generation else None
 
 
-def _pool(work: Work, config: BuildConfig, job: Job) -> AbstractContextManager[object]:
+def _pool(work: Work, config: BuildConfig) -> AbstractContextManager[object]:
     from fineshards.transforms.pool import Pool
 
-    return Pool(work, config.workers or usable_cores(), job.new_files, resumes=True)
+    files = work.checkpoints.files_to_read()
+    return Pool(work, config.workers or usable_cores(), files, resumes=True)
 
 
 def _run_here(launch: Launch, work: Work, config: BuildConfig) -> None:

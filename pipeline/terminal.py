@@ -11,7 +11,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fineshards.pipeline.explain import explain
+from fineshards.credentials import masked
+from fineshards.pipeline.explain import SHOW_TRACEBACK, describe_unexpected, explain
 from fineshards.printable import printable
 
 if TYPE_CHECKING:
@@ -35,18 +36,18 @@ def report_errors(action: Callable[[], int | None]) -> int:
         # The reader of our output (head, less) has closed it.
         sys.stderr.close()
         return 0
-    except Exception as error:
+    except BaseException as error:
+        # A panic of Rust is not an Exception.
+        if not isinstance(error, Exception) and type(error).__module__ != "pyo3_runtime":
+            raise
         explained = explain(error)
         if explained is not None:
-            print(f"fineshards: {printable(str(explained))}", file=sys.stderr)
+            print(f"fineshards: {printable(masked(str(explained)))}", file=sys.stderr)
             return explained.exit_code
-        for line in traceback.format_exc().splitlines():
-            print(printable(line), file=sys.stderr)
-        print(
-            f"fineshards: unexpected {type(error).__name__}. Finished work is safe; run the same "
-            "command again to resume. Please report the lines above.",
-            file=sys.stderr,
-        )
+        if os.environ.get(SHOW_TRACEBACK):
+            for line in traceback.format_exc().splitlines():
+                print(printable(masked(line)), file=sys.stderr)
+        print(f"fineshards: {printable(masked(describe_unexpected(error)))}", file=sys.stderr)
         return 1
 
 
@@ -120,7 +121,7 @@ class _LogLine(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """See logging."""
-        return "\n    ".join(map(printable, super().format(record).split("\n")))
+        return "\n    ".join(map(printable, masked(super().format(record)).split("\n")))
 
 
 def _is_short(record: logging.LogRecord) -> bool:

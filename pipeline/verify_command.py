@@ -28,6 +28,12 @@ def _add_flags(parser: Parser) -> None:
         action="store_true",
         help="Also read every file once more, and compare it with SHA256SUMS, which publish wrote.",
     )
+    what.add_argument(
+        "--dataset",
+        metavar="FOLDER",
+        help="Of an export, the dataset that it was made of: says whether documents were redacted "
+        "since. Default: where the links of an export lead.",
+    )
 
 
 def _percentage(text: str) -> float:
@@ -42,7 +48,11 @@ def _verify(parser: Parser, arguments: Sequence[str]) -> int:
     from fineshards.commands.verify import describe_verdict, verify
 
     verdict = verify(
-        args.folder, sample=args.sample, generation=args.generation, sha256=args.sha256
+        args.folder,
+        sample=args.sample,
+        generation=args.generation,
+        sha256=args.sha256,
+        dataset=args.dataset,
     )
     outcome = Outcome(asdict(verdict), describe_verdict(verdict), 0 if verdict.ok else 1)
     return show(outcome, args.json)

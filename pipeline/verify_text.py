@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from itertools import zip_longest
 
@@ -18,7 +17,7 @@ from fineshards.shards.records import SourceFile
 from fineshards.sources.finding import find_files
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.storage.base import open_storage
-from fineshards.storage.temporary import temporary_room
+from fineshards.storage.temporary import scratch_folder
 
 _TEXTS = Columns("text", "id", id_required=False)
 _BLOCK_BYTES = 16 << 20
@@ -34,7 +33,7 @@ def verify_texts(job: Job, vocabulary: bytes, patterns: tuple[str, ...]) -> None
     of the job. Also raises InputError if there are more texts than documents, or fewer.
     """
     settings = job.settings
-    with temporary_room(), tempfile.TemporaryDirectory(prefix="fineshards-verify-") as folder:
+    with scratch_folder() as folder:
         storage = open_storage(folder)
         storage.write(settings.tokenizer.file, vocabulary)
         documents = _documents(job.files, settings.columns, encoder_of(settings, storage))

@@ -1,6 +1,6 @@
 """What Discover does to a file and Tokenize to a block. No Beam."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -15,8 +15,10 @@ from fineshards.shards.reports import BlockSummary
 from fineshards.shards.statistics_files import StatisticsFiles
 from fineshards.shards.stretch import Stretch
 from fineshards.sources.reading import Head, discover_blocks, read_block
+from fineshards.sources.row_hash import RowHash
 from fineshards.sources.rows import Rows
 from fineshards.transforms.judging import Judging
+from fineshards.transforms.row_check import check_rows, same_blocks
 from fineshards.transforms.work import Work
 
 # Counts of record batches that are kept before they are added up.
@@ -25,10 +27,11 @@ _ADDENDS = 64
 
 def discover_file(file: SourceFile, work: Work) -> list[Block]:
     """Returns the blocks of a file, as an earlier run found them or from its metadata."""
-    blocks = work.checkpoints.read_blocks(file.index)
-    if blocks is None:
-        blocks = discover_blocks(file, work.settings.columns, work.settings.block_bytes)
-        work.checkpoints.write_blocks(file.index, blocks)
+    found = work.checkpoints.read_found(file.index)
+    if found is not None:
+        return same_blocks(file, *found, work)
+    blocks = discover_blocks(file, work.settings.columns, work.settings.block_bytes)
+    work.checkpoints.write_blocks(file.index, blocks, file.version)
     return blocks
 
 
@@ -47,7 +50,7 @@ def finish_block(
 
     Returns the block's summary, and whether an earlier run had finished it. Rows with null text
     are counted and skipped. Rows that cannot be encoded are listed in `metadata/rejected/`; one
-    more than allowed raises InputError.
+    more than allowed raises InputError, as does a finished block whose file has other rows by now.
     """
     read = work.checkpoints.read_runs if work.settings.shuffle else work.checkpoints.read_summary
     finished = read(block.place)
@@ -56,12 +59,14 @@ def finish_block(
         and (judging is None or judging.has_last_stage(block))
         and (statistics is None or statistics.has_block(block))
     ):
+        check_rows(file, block, finished.read, work)
         return finished, True
     work.checkpoints.stop_if_replaced(file.index)
-    rows = read_block(file, work.settings.columns, block)
+    found = RowHash()
+    rows = found.through(read_block(file, work.settings.columns, block))
     if judging is not None:
         rows = judging.last_stage(rows, file, block)
-    return _encode_rows(rows, file, block, encoder, work, statistics), False
+    return _encode_rows(rows, file, block, encoder, work, found, statistics), False
 
 
 def probe_block(
@@ -72,7 +77,7 @@ def probe_block(
     Returns the summary, and the share of the block's bytes that was read, from 0 to 1.
     """
     head = Head(file, work.settings.columns, block, limit)
-    return _encode_rows(head, file, block, encoder, work), head.share
+    return _encode_rows(head, file, block, encoder, work, RowHash()), head.share
 
 
 def encode_again(
@@ -82,10 +87,12 @@ def encode_again(
     encoder: Encoder,
     work: Work,
     judging: Judging | None = None,
+    redacted: Sequence[int] = (),
 ) -> tuple[BlockSummary, Counts, int]:
     """Encodes those documents of a block that lie in a stretch of a stream, for a repair.
 
-    judging: the steps of the job's recipe, whose decisions are in the storage.
+    judging: the steps of the job's recipe, whose decisions are in the storage. redacted: rows
+    whose tokens become EOT before they are written.
 
     Returns the summary of the token block, the counts of the whole block without tokens, and how
     many of its documents are in the stream.
@@ -93,8 +100,10 @@ def encode_again(
     whole: list[Counts] = []
     in_stream = 0
 
+    read = RowHash()
+
     def wanted_rows() -> Iterator[Rows]:
-        for rows in read_block(file, work.settings.columns, block):
+        for rows in read.through(read_block(file, work.settings.columns, block)):
             found = rows.with_text()
             if judging is not None:
                 found = judging.decided(found, file)
@@ -108,7 +117,7 @@ def encode_again(
             # Rejected rows are listed again, whether or not they are in the stretch.
             yield found.filter(wanted, rows.bad)
 
-    summary = _encode_rows(wanted_rows(), file, block, encoder, work)
+    summary = _encode_rows(wanted_rows(), file, block, encoder, work, read, redacted=redacted)
     return summary, Counts.total(whole), in_stream
 
 
@@ -118,9 +127,15 @@ def _encode_rows(
     block: Block,
     encoder: Encoder,
     work: Work,
+    hashed: RowHash,
     statistics: StatisticsFiles | None = None,
+    redacted: Sequence[int] = (),
 ) -> BlockSummary:
-    """Writes a token block from rows of a block; a sorted one, if documents are shuffled."""
+    """Writes a token block from rows of a block; a sorted one, if documents are shuffled.
+
+    hashed: has seen the rows of the source when all are read. redacted: rows whose tokens become
+    EOT.
+    """
     checkpoints, settings = work.checkpoints, work.settings
     # Added up now and then: a sum costs time for each label, and its parts cost memory.
     counts: list[Counts] = []
@@ -136,11 +151,15 @@ def _encode_rows(
             documents = rows.with_text()
             encoded, compared = encode_compared(encoder, documents.texts, file, documents.numbers)
             sources = documents.sources(file.index, settings.split)
-            writer.append(Documents(encoded.tokens, encoded.offsets, sources))
+            tokens, lengths = encoded.tokens, np.diff(encoded.offsets)
+            if redacted:
+                gone = np.isin(documents.numbers, redacted)
+                eot = tokens.dtype.type(settings.tokenizer.eot)
+                tokens = np.where(np.repeat(gone, lengths), eot, tokens)
+            writer.append(Documents(tokens, encoded.offsets, sources))
             counts.append(rows.counts())
-            counts.append(documents.document_counts(np.diff(encoded.offsets)))
+            counts.append(documents.document_counts(lengths))
             if tally is not None:
-                lengths = np.diff(encoded.offsets)
                 tally.add_dataset(documents.texts, lengths, documents.traits())
             counts.append(Counts(by_reference=encoded.by_reference, compared=compared))
             if len(counts) > _ADDENDS:
@@ -149,4 +168,4 @@ def _encode_rows(
         if statistics is not None and tally is not None:
             # Before the token block is finished: then it has them.
             statistics.write_block(block, tally.table())
-        return writer.finish(block.index, block.blocks, Counts.total(counts))
+        return writer.finish(block.index, block.blocks, Counts.total(counts), hashed.read(file))

@@ -6,16 +6,24 @@ nothing after `pipeline.run()` where the job is.
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 
 import apache_beam as beam
 
-from fineshards.commands.wording import describe_leaks, flags_against_leaks, warn_of_leaks
+from fineshards.commands.wording import (
+    describe_leaks,
+    describe_repeats,
+    flags_against_leaks,
+    warn_of_leaks,
+)
 from fineshards.errors import FineshardsError
 from fineshards.shards.leaks import NOTHING, Found, describe_example
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.metadata import metadata_files, of_earlier_jobs
 from fineshards.shards.plan import StreamPlan
 from fineshards.shards.records import MetadataFile, ShardRecord
+from fineshards.shards.repeats import Repeats, Sides
+from fineshards.shards.repeats import describe_example as repeated
 from fineshards.shards.reports import FileReport
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
@@ -29,7 +37,7 @@ class Commit(beam.PTransform):
     """From shard records, file reports, the plan and the leaks to the manifest.
 
     leaks: None where there can be none. written: files of the dataset that other steps have
-    written: decisions and statistics.
+    written: decisions and statistics. repeats: of an append.
     """
 
     def __init__(
@@ -39,8 +47,10 @@ class Commit(beam.PTransform):
         plan: beam.PCollection,
         leaks: beam.PCollection | None,
         written: beam.PCollection | None = None,
+        repeats: beam.PCollection | None = None,
     ) -> None:
         super().__init__()
+        self._repeats = repeats
         self._written = written
         self._leaks = leaks
         self._work = work
@@ -60,6 +70,7 @@ class Commit(beam.PTransform):
                 self._work,
                 None if self._leaks is None else beam.pvalue.AsSingleton(self._leaks, NOTHING),
                 () if self._written is None else beam.pvalue.AsList(self._written),
+                None if self._repeats is None else beam.pvalue.AsSingleton(self._repeats),
             )
         )
 
@@ -71,11 +82,12 @@ def commit(
     work: Work,
     found: Found | None = None,
     written: Iterable[MetadataFile] = (),
+    repeats: Repeats | None = None,
 ) -> str:
     """Writes the manifest and clears the checkpoints; returns the manifest's name.
 
     Raises FineshardsError, and writes nothing, if the records do not add up, a file in `metadata/`
-    is not that of the job, or documents leak and that is to fail.
+    is not that of the job, or documents leak or repeat earlier ones and that is to fail.
     """
     storage = work.checkpoints.storage
     leaks = None if found is None else found.leaks
@@ -100,6 +112,21 @@ def commit(
     if before is not None:
         metadata += of_earlier_jobs(before.metadata)
     manifest = Manifest.of(job, plan.layout, records, reports, metadata, leaks)
+    if repeats is not None:
+        manifest = replace(manifest, repeats=repeats.documents)
+    if repeats is not None and repeats.text_hash is not None:
+        said = describe_repeats(manifest)
+        if work.fail_on_repeats:
+            assert work.before is not None
+            earlier = [sums.documents for sums in work.before.sums]
+            sides = Sides.of(records, earlier, work.settings.split)
+            example = repeated(storage, work.settings.split, sides, repeats.text_hash)
+            raise FineshardsError(
+                f"{said}, such as {example}, so the append is not finished (--fail_on_repeats). "
+                "Leave these documents out of the new files, or finish the append by the same "
+                "command without --fail_on_repeats."
+            )
+        _log.warning("commit: %s", said)
     name = manifest.save(storage, before)
     # A worker that comes late must not delete the checkpoints of a job that came after.
     work.checkpoints.clear(keep=work.keep_checkpoints)

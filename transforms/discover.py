@@ -39,7 +39,7 @@ class Discover(beam.PTransform):
 
 
 def _files(checkpoints: Checkpoints) -> Iterable[SourceFile]:
-    return checkpoints.job().new_files
+    return checkpoints.files_to_read()
 
 
 def _pairs(found: tuple[SourceFile, list[Block]]) -> Iterator[tuple[SourceFile, Block]]:

@@ -66,7 +66,8 @@ class Shuffle(beam.PTransform):
 
 
 def _plan(reports: list[FileReport], work: Work) -> ShufflePlan:
-    check_reports(reports, work.max_bad_rows, work.before is None)
+    of_tokens = work.settings.columns.imported is not None
+    check_reports(reports, work.max_bad_rows, work.before is None, of_tokens)
     settings = work.settings
     plan = ShufflePlan.of(
         reports,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from fineshards.cores import usable_cores
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.taken import encoder_of
 from fineshards.shards.assembly import write_shard
@@ -19,6 +20,7 @@ from fineshards.shards.judged import JudgedBlock, KeyFile, Range
 from fineshards.shards.layout import Layout, ShardKey
 from fineshards.shards.leaks import Comparison, Part, TextsInTest, parts_of, read_texts
 from fineshards.shards.records import Block, MetadataFile, Piece, ShardRecord, SourceFile
+from fineshards.shards.repeats import Repeats, Sides, count_repeats
 from fineshards.shards.reports import BlockSummary
 from fineshards.shards.shuffle import Bucket, Fragment, Group
 from fineshards.shards.statistics_files import Hosts, StatisticsFiles
@@ -274,16 +276,26 @@ class ProbeBlock:
 
 @dataclass(frozen=True, slots=True)
 class EncodeAgain:
-    """Makes a token block of the documents of a block that lie in a stretch."""
+    """Makes a token block of the documents of a block that lie in a stretch.
+
+    redacted: rows whose tokens become EOT.
+    """
 
     file: SourceFile
     block: Block
     stretch: Stretch
+    redacted: tuple[int, ...] = ()
 
     def run(self, worker: Worker) -> tuple[BlockSummary, Counts, int]:
         """See `encode_again`."""
         return encode_again(
-            self.file, self.block, self.stretch, worker.encoder, worker.work, worker.judging
+            self.file,
+            self.block,
+            self.stretch,
+            worker.encoder,
+            worker.work,
+            worker.judging,
+            self.redacted,
         )
 
     def __str__(self) -> str:
@@ -371,6 +383,22 @@ class ReadTexts:
         return f"comparing the texts of {self.shard}"
 
 
+@dataclass(frozen=True, slots=True)
+class CompareTexts:
+    """Counts the new documents in a range of hashes that repeat earlier ones."""
+
+    sides: Sides
+    number: int
+
+    def run(self, worker: Worker) -> Repeats:
+        """See `count_repeats`."""
+        storage, rule = worker.work.checkpoints.storage, worker.work.settings.split
+        return count_repeats(storage, rule, self.sides, self.number, usable_cores())
+
+    def __str__(self) -> str:
+        return f"comparing new texts with earlier ones, range {self.number + 1}"
+
+
 Task = (
     DiscoverFile
     | FinishBlock
@@ -389,6 +417,7 @@ Task = (
     | WriteBucket
     | WriteShard
     | ReadTexts
+    | CompareTexts
 )
 
 

@@ -1,5 +1,7 @@
 """Tokenize: from a block's text to a token block in `checkpoints/`, and its summary."""
 
+from dataclasses import replace
+
 import apache_beam as beam
 
 from fineshards.shards.records import Block, SourceFile
@@ -49,4 +51,6 @@ class _Encode(RunTasks):
 
 
 def _summary(result: tuple[BlockSummary, bool]) -> BlockSummary:
-    return result[0]
+    # What follows needs no hashes of parts, and they would cross the shuffle.
+    summary, _ = result
+    return replace(summary, read=summary.read and replace(summary.read, parts=()))

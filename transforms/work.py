@@ -24,9 +24,10 @@ class Work:
     tokenizer_engine: str = "auto"
     assembly: str = "auto"
     bucket_bytes: int | None = None
-    max_bad_rows: int = 0
+    max_bad_rows: int | str = 0
     keep_checkpoints: bool = False
     fail_on_leak: bool = False
+    fail_on_repeats: bool = False
     inline: bool = False
 
     @classmethod
@@ -49,5 +50,6 @@ class Work:
             max_bad_rows=config.max_bad_rows,
             keep_checkpoints=config.keep_checkpoints,
             fail_on_leak=config.fail_on_leak,
+            fail_on_repeats=config.fail_on_repeats,
             inline=inline,
         )
