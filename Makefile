@@ -72,6 +72,12 @@ test-recipes: .venv/installed ## test builds, appends and repairs with recipes (
 test-kills: .venv/installed ## kill builds again and again (20 min)
 	$(BIN)/pytest -m kills -rs --durations=0 --durations-min=10
 
+# Another SEED tries other moments and other bytes.
+SEED ?= 1
+storms: .venv/installed ## kill all commands 1,000 times, and damage datasets 10,000 times (1 h)
+	PYTHONPATH=tests $(BIN)/python -m storms.kills $(SEED) $(or $(KILLS),1000)
+	PYTHONPATH=tests $(BIN)/python -m storms.damages $(SEED) $(or $(DAMAGES),10000)
+
 # Supported beside the Python of .venv.
 PYTHONS := 3.12 3.13
 .PHONY: $(PYTHONS:%=test-python-%)

@@ -182,6 +182,9 @@ def test_a_bad_file_is_named_with_the_position_and_what_was_expected(
         "--block_bytes=0",
         "--test_fraction=0.1 --test_shards=1",
         "--max_bad_rows=-1",
+        "--max_bad_rows=101%",
+        "--max_bad_rows=-1%",
+        "--max_bad_rows=1/1000%",
         "--dataset=some/where",
         "--dataset_config=main",
         "--no_such_flag=1",
@@ -242,7 +245,7 @@ def test_a_row_that_a_worker_process_rejects_is_one_sentence(
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1] == (
-        f"fineshards: {source}, line 151, row 150: has no field 'text'; its fields are . "
+        f"fineshards: {source}, line 151, row 150: has no field 'text' (an object of 0 fields). "
         "Fix the row, or raise --max_bad_rows to skip such rows."
     )
 
@@ -296,8 +299,10 @@ def test_a_finished_dataset_survives_every_refusal(
     assert shards_in(output) == expected
     sentence = fails(capfd, 2, "build", *given, "--shard_tokens=600")
     assert "--shard_tokens: was 500, now 600" in sentence
-    os.utime(source, ns=(1, 1))
+    whole = source.read_bytes()
+    source.write_bytes(whole + b"\0")
     assert f"{source} changed" in fails(capfd, 2, "build", *given, "--shard_tokens=500")
+    source.write_bytes(whole)
     (output / "metadata/job.json").unlink()
     assert "no record of the job" in fails(capfd, 2, "build", *given)
     assert shards_in(output) == expected
@@ -330,7 +335,10 @@ def test_allowed_bad_rows_are_skipped_and_counted(
     sentence = fails(capfd, 1, *given, "--max_bad_rows=4")
     assert sentence.startswith("fineshards: 5 rows cannot be encoded, and --max_bad_rows allows 4")
     assert not (output / MANIFEST).exists()
-    assert run(capfd, *given, "--max_bad_rows=5")[0] == 0
+    rows = 2 * len(TEXTS)
+    sentence = fails(capfd, 1, *given, f"--max_bad_rows={499 / rows:.6f}%")
+    assert sentence.startswith(f"fineshards: 5 rows of {rows} cannot be encoded, and --max_bad_")
+    assert run(capfd, *given, f"--max_bad_rows={501 / rows:.6f}%")[0] == 0
     kept = [text for i, text in enumerate(TEXTS) if i not in (0, 150)]
     kept += [text for i, text in enumerate(TEXTS) if i not in bad_lines]
     assert shards_in(output) == oracle(kept, 700, test_shards=2)
@@ -376,3 +384,32 @@ def test_a_page_with_a_checksum_is_checked(
     flip_bit(source, source.read_bytes().index(b"text number 123") + 5)
     sentence = fails(capfd, 1, "build", f"--input={source}", f"--output={tmp_path / 'out'}")
     assert f"{source}, row group 1: cannot be decoded" in sentence
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"SECRET": "x"}',
+        b'{"SECRET": 1, "id": "SECRET"}',
+        b'["SECRET"]',
+        b'{"text": ["SECRET"]}',
+        b'{"text": {"SECRET": 1}}',
+        b'{"text": "SECRET',
+        b'SECRET {"text": 1}',
+        b'{"text": "SECRET \\ud800"}',
+        b'{"text": "\xff", "SECRET": 1}',
+    ],
+)
+def test_nothing_of_a_rejected_row_is_in_any_file(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, line: bytes
+) -> None:
+    (tmp_path / "a.jsonl").write_bytes(with_line(150, line))
+    output = tmp_path / "out"
+    flags = ["--max_bad_rows=1", "--keep_checkpoints"]
+    code, errors = run(
+        capfd, "build", f"--input={tmp_path / 'a.jsonl'}", f"--output={output}", *flags
+    )
+    assert code == 0, errors
+    assert [*output.glob("metadata/rejected/*")]
+    files = [path for path in output.rglob("*") if path.is_file()]
+    assert not [path for path in files if b"SECRET" in path.read_bytes()]

@@ -173,7 +173,7 @@ def test_rows_that_cannot_be_encoded_are_counted(
         (["--input={sample}", "--tokenizer=none"], 2, "none"),
         (["--input={sample}", "--workers=0"], 2, "--workers must be from 1 to 4,000, got 0"),
         (["--input={sample}", "--workers=1e20"], 2, "--workers must be from 1 to 4,000"),
-        (["--input={sample}", "--output=x"], 2, "--output"),
+        (["--input={sample}", "--output=x"], 1, "x holds no finished dataset"),
         ([], 2, "either --input or --dataset"),
         (["--input={nulls}"], 1, "no documents"),
     ],

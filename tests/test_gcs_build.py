@@ -280,13 +280,13 @@ def test_status_verify_and_inspect_take_few_requests(
     assert main(command(small, "--keep_checkpoints")) == 0
     shards = sum(name.endswith(".npy") for name in expected)
     for arguments, most in (
-        # The manifest, and whether there is to be another generation.
-        (["status", OUTPUT], 2),
-        (["inspect", OUTPUT], 1),
-        (["inspect", OUTPUT, "--shard=train/0", "--document=0"], 8),
+        # The manifest, its copy in generations/, and whether there is to be another generation.
+        (["status", OUTPUT], 3),
+        (["inspect", OUTPUT], 3),
+        (["inspect", OUTPUT, "--shard=train/0", "--document=0"], 10),
         # Listings, records, and what publish may have written; then one request per document table
         # and two per shard.
-        (["verify", OUTPUT], 18 + 3 * shards),
+        (["verify", OUTPUT], 20 + 3 * shards),
     ):
         cloud.requests.clear()
         assert main(arguments) == 0
@@ -300,7 +300,7 @@ def test_a_finished_job_is_recognized_without_reading_its_blocks(
     cloud.requests.clear()
     assert main(command(small, "--keep_checkpoints")) == 0
     assert "already finished" in capfd.readouterr().out
-    assert len(cloud.requests) <= 10
+    assert len(cloud.requests) <= 11
     assert not cloud.count("/blocks")
 
 
@@ -368,7 +368,7 @@ def test_an_unreachable_server_is_reported_after_some_retries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
-    monkeypatch.setattr("fineshards.storage.gcs_objects._RETRY_SECONDS", 2.0)
+    monkeypatch.setattr("fineshards.storage.retries.RETRY_SECONDS", 2.0)
     for arguments in (command(small), ["status", OUTPUT]):
         sentence = fails(capfd, 1, *arguments)
         assert OUTPUT in sentence

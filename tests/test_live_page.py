@@ -143,6 +143,25 @@ def test_only_this_machines_names_are_answered(serve: Serve, job: Path) -> None:
         assert (answer.status, content) == (403, f"This page is at {server.address} only.\n")
 
 
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        [],
+        ["localhost", "localhost"],
+        ["localhost", "attacker.example"],
+        ["attacker.example", "localhost"],
+        ["localhost", "", "localhost"],
+    ],
+)
+def test_a_request_without_one_host_is_refused(serve: Serve, job: Path, hosts: list[str]) -> None:
+    with socket.create_connection(serve(job).server_address) as client:
+        lines = ["GET /status.json HTTP/1.1", *(f"Host: {host}" for host in hosts), "", ""]
+        client.sendall("\r\n".join(lines).encode())
+        answer = client.recv(1 << 16)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b'"folder"' not in answer
+
+
 def test_only_reading_is_answered(serve: Serve, job: Path) -> None:
     server = serve(job)
     answer, content = ask(server, "/status.json", "HEAD")

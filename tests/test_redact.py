@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -22,16 +23,20 @@ from support.growing import (
     write_rows,
 )
 from support.oracle import ENCODING, EOT, files_in
+from support.process_tree import start, wait_until
 
 import fineshards
-from fineshards import BatchLoader, TokenDataset
+from fineshards import BatchLoader, Packing, TokenDataset
 from fineshards.commands.redact import redact
 from fineshards.commands.status import StatusReader
 from fineshards.errors import OutputError, UsageError
+from fineshards.exports.job import finish, prepare, write_part
+from fineshards.exports.options import ExportOptions
 from fineshards.pipeline.cli import main
 from fineshards.pipeline.repair import repair
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.documents import DocumentTable
+from fineshards.shards.manifest import EXPORT_NAME
 from fineshards.storage.base import open_storage
 
 pytestmark = pytest.mark.growing
@@ -268,12 +273,11 @@ def test_what_cannot_be_redacted_is_one_sentence(
     assert files_in(dataset) == files
 
 
-def test_an_unfinished_redaction_is_in_the_way_of_everything_else(
-    dataset: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def kill_redaction(dataset: Path, operation: int) -> None:
+    """Kills a redaction of three documents before it replaces file number `operation`."""
     code = (
         "from support import crash_driver as c; c.OPERATIONS = ('replace',);"
-        "from fineshards.commands.redact import redact; c.kill_before_operation(5);"
+        f"from fineshards.commands.redact import redact; c.kill_before_operation({operation});"
         f"redact({str(dataset)!r}, documents=[3, 17, 40])"
     )
     done = subprocess.run(
@@ -282,14 +286,24 @@ def test_an_unfinished_redaction_is_in_the_way_of_everything_else(
         check=False,
     )
     assert done.returncode == -9
+
+
+def test_an_unfinished_redaction_is_in_the_way_of_everything_else(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kill_redaction(dataset, 5)
     before = files_in(dataset)
     more = write_rows(dataset.parent / "more.parquet", made_up_rows(12, 20))
     for arguments, words in (
         (["append", "--input", str(more)], "a redaction of 3 documents of"),
         (["append", "--input", str(more), "--overwrite"], "a redaction of 3 documents of"),
-        (["repair"], "and then repair"),
-        (["report", "--output", str(dataset.parent / "report.html")], "and then report"),
-        (["verify"], "a redaction of 3 documents is not finished"),
+        (["repair"], "a redaction of 3 documents of"),
+        (["report", "--output", str(dataset.parent / "report.html")], "a redaction of 3"),
+        (
+            ["export", "--output", str(dataset.parent / "exported"), "--to=raw"],
+            "a redaction of 3 documents of",
+        ),
+        (["verify"], "a redaction of 3 documents of"),
         (["redact", "--documents", "5"], "another change of"),
     ):
         assert main([arguments[0], str(dataset), *arguments[1:]]) in (1, 2)
@@ -301,6 +315,33 @@ def test_an_unfinished_redaction_is_in_the_way_of_everything_else(
     redact(str(dataset), documents=[3, 17, 40])
     assert fineshards.verify(dataset, sample=100).ok
     assert StatusReader(open_storage(str(dataset))).read(added=True) == fineshards.status(dataset)
+
+
+@pytest.mark.parametrize("operation", [5, None], ids=["unfinished", "finished"])
+def test_an_export_that_a_redaction_overtakes_is_not_finished(
+    dataset: Path, operation: int | None
+) -> None:
+    folder = dataset.parent / "exported"
+    job, _ = prepare(str(dataset), str(folder), ExportOptions("raw"))
+    records = [write_part(job, part) for part in job.parts]
+    if operation is None:
+        redact(str(dataset), documents=[3, 17, 40])
+        words = "Documents were redacted since"
+    else:
+        kill_redaction(dataset, operation)
+        words = "a redaction of 3 documents of .* is not finished"
+    with pytest.raises(OutputError, match=words):
+        finish(job, records)
+    assert not (folder / EXPORT_NAME).exists()
+
+
+def test_a_training_goes_on_while_a_redaction_is_unfinished(dataset: Path) -> None:
+    before = TokenDataset(dataset, sequence_length=64).gather(np.arange(20))
+    kill_redaction(dataset, 5)
+    opened = TokenDataset(dataset, sequence_length=64)
+    found = opened.gather(np.arange(20))
+    assert np.all((found == before) | (found == EOT))
+    assert len(opened.documents(0)) > 0
 
 
 def test_a_repair_leaves_an_unfinished_append_alone(dataset: Path) -> None:
@@ -332,6 +373,41 @@ def test_a_damaged_shard_is_not_redacted(dataset: Path) -> None:
 
 
 @pytest.mark.kills
+def test_a_repair_that_is_killed_leaves_no_token_of_a_redacted_document(
+    dataset: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "temporary"
+    place.mkdir()
+    environment = os.environ | {"TMPDIR": str(place)}
+    redact(str(dataset), ids=["secret"])
+    whole, tokens = files_in(dataset), fineshards_tokens(SECRET)
+    for path in [*(dataset / "train").iterdir(), *(dataset / "test").iterdir()]:
+        path.unlink()
+    scratch, seen, wanted = dataset / "checkpoints/unfinished", 0, 1
+    while True:
+        job = start("repair", dataset, env=environment)
+
+        def there() -> list[Path]:
+            return [Path(at, name) for at, _, names in os.walk(scratch) for name in names]
+
+        wait_until(lambda wanted=wanted: len(there()) >= wanted, job)  # type: ignore[misc]
+        job.kill()
+        job.communicate()
+        # The tokenizer's library reads a vocabulary from a file in TMPDIR.
+        for path in [*there(), *(path for path in place.rglob("*") if path.is_file())]:
+            seen += path.suffix == ".tokens"
+            assert tokens not in path.read_bytes(), path
+        wanted *= 3
+        if job.returncode == 0:
+            break
+        assert job.returncode == -signal.SIGKILL
+    assert seen
+    assert main(["repair", str(dataset)]) == 0
+    assert not scratch.exists()
+    assert files_in(dataset) == whole
+
+
+@pytest.mark.kills
 def test_a_redaction_killed_before_any_file_operation(grown: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "support.redact_crash_driver", grown / "out", tmp_path],
@@ -343,8 +419,10 @@ def test_a_redaction_killed_before_any_file_operation(grown: Path, tmp_path: Pat
     assert done.returncode == 0, done.stderr
     crashes = json.loads(done.stdout)
     assert len(crashes) > 10
+    assert sum(crash["unfinished"] for crash in crashes) > 8
     for crash in crashes:
         assert crash["read"] == 0, crash
+        assert crash["refused"] == 0, (crash, done.stderr)
         assert crash["resumed"] == 0, crash
         assert crash["same"], crash
 
@@ -364,3 +442,87 @@ def test_a_dataset_on_gs_is_redacted(
     found = {name.removeprefix("out/"): cloud.content("data", name) for name in cloud.names("data")}
     assert found == files_in(local)
     assert fineshards.verify("gs://data/out").ok
+
+
+PACKED = ("inputs", "targets", "position_ids", "document_ids", "cu_seqlens", "max_seqlen")
+
+
+@pytest.mark.parametrize("packing", [Packing(rows=8, shuffle_windows=2), None])
+def test_documents_begin_where_they_began_before_a_redaction(
+    dataset: Path, packing: Packing | None
+) -> None:
+    """Also in earlier generations, in the rest of a running epoch, and while it is not finished."""
+
+    def opened(generation: int | None) -> BatchLoader:
+        source = TokenDataset(dataset, sequence_length=32, generation=generation, mapped=False)
+        return BatchLoader(source, 4, 7, packing=packing, fields=PACKED, epochs=1)
+
+    def documents(loader: BatchLoader) -> list[list[tuple[str, int, int, int, int]]]:
+        return [
+            [(each.file, each.row, each.begin, each.end, each.position) for each in row]
+            for step in (0, 3)
+            for _, row in loader.explain(step)
+        ]
+
+    before = {generation: list(opened(generation)) for generation in (1, 2)}
+    explained = {generation: documents(opened(generation)) for generation in (1, 2)}
+    running = opened(2)
+    assert equal(next(running), before[2][0], redacted=False)
+    state = running.state_dict()
+    starts = {n: len(tokens) for n, (_, _, tokens) in enumerate(documents_of(dataset))}
+    long = sorted(starts, key=starts.__getitem__)[-3:]
+    redact(str(dataset), documents=sorted({*long, long[0] + 1, 5}))
+    running.batches.sources[0].close()  # its shards are opened again
+    for batch, expected in zip(running, before[2][1:], strict=True):
+        assert equal(batch, expected, redacted=True)
+    resumed = opened(None)
+    resumed.load_state_dict(state)
+    for batch, expected in zip(resumed, before[2][1:], strict=True):
+        assert equal(batch, expected, redacted=True)
+    for generation, batches in before.items():
+        for batch, expected in zip(opened(generation), batches, strict=True):
+            assert equal(batch, expected, redacted=True)
+        assert documents(opened(generation)) == explained[generation]
+    again = zip(opened(2), before[2], strict=True)
+    assert any((batch["inputs"] != expected["inputs"]).any() for batch, expected in again)
+
+
+def equal(batch: dict[str, np.ndarray], expected: dict[str, np.ndarray], redacted: bool) -> bool:
+    """Whether all but the tokens is equal, and tokens that differ are EOT."""
+    for name, values in batch.items():
+        differ = np.asarray(values != expected[name])
+        if name in ("inputs", "targets"):
+            assert differ.any() <= redacted
+            assert set(values[differ].tolist()) <= {EOT}
+        elif np.any(differ):
+            return False
+    return True
+
+
+@pytest.mark.cloud
+def test_documents_without_text_cost_no_requests_about_redactions(
+    cloud: Proxy, tmp_path: Path
+) -> None:
+    """Their EOTs follow one another as those of a later redaction: one look per opened shard."""
+    texts = ["" if n % 8 < 3 else f"document {n} of a few words" for n in range(400)]
+    source = write_rows(tmp_path / "a.jsonl", [{"text": text} for text in texts])
+    build(tmp_path / "out", source, "--shard_tokens=1000")
+    storage = open_storage("gs://data/out")
+    for name, content in files_in(tmp_path / "out").items():
+        storage.write(name, content)
+
+    def batches(folder: object) -> BatchLoader:
+        dataset = TokenDataset(str(folder), sequence_length=32)
+        return BatchLoader(dataset, 2, 1, fields=PACKED, shuffle=False, epochs=1, prefetch=0)
+
+    expected, running = list(batches(tmp_path / "out")), batches("gs://data/out")
+    before = cloud.count("metadata/")
+    for number, batch in enumerate(expected[:-4]):
+        assert equal(next(running), batch, redacted=False), number
+    shards = len(list((tmp_path / "out/train").iterdir()))
+    assert 0 < shards < 6 < len(expected)
+    assert cloud.count("metadata/") - before <= 2 * shards + 5
+    redact("gs://data/out", documents=[399, 398, 397])
+    running.batches.sources[0].close()  # its shards are opened again
+    for batch, other in zip(running, expected[-4:], strict=True):
+        assert equal(batch, other, redacted=True)

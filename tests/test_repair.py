@@ -115,7 +115,7 @@ def test_only_the_sources_of_what_is_damaged_are_needed(
         before = files_in(folder / "out")
         assert main(["repair", str(folder / "out")]) == 1
         errors = capsys.readouterr().err
-        assert "0.parquet is needed for the repair, and is not there." in errors
+        assert "0.parquet is not there. Put it back where it was. It is needed for" in errors
         assert files_in(folder / "out") == before
     finally:
         for path in moved:
@@ -132,7 +132,7 @@ def test_only_the_sources_of_what_is_damaged_are_needed(
         ),
         (
             lambda path: path.write_text(path.read_text().replace(" 10", " 11")),
-            "made again is not what the manifest says|has changed since .* documents of train",
+            "has changed since .*: the hash of its rows is|documents of train",
         ),
     ],
     ids=["size", "counts", "bytes"],
@@ -207,6 +207,33 @@ def test_a_tokenizer_file_comes_from_where_it_is_now(
     assert "is another tokenizer: sha256" in capsys.readouterr().err
     assert main(["repair", str(output), f"--tokenizer={tmp_path}/moved.json"]) == 0
     assert files_in(output) == whole
+
+
+def test_what_repair_leaves_wrong_is_named_and_is_a_failure(
+    dataset: Path, whole: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("train/train_0000.npy.bak", "metadata/notes.txt", "other"):
+        (dataset / name).write_text("x")
+        lost = dataset / "train/train_0000.npy"
+        lost.unlink()
+        assert main(["repair", str(dataset)]) == 1
+        said = capsys.readouterr().out
+        assert "repaired train/train_0000.npy\n" in said
+        assert f"{name} does not belong to the dataset" in said
+        assert main(["repair", str(dataset)]) == 1
+        (dataset / name).unlink()
+        assert main(["repair", str(dataset)]) == 0
+        assert files_in(dataset) == whole
+    fineshards.publish(dataset)
+    assert main(["repair", str(dataset)]) == 0
+    with (dataset / "SHA256SUMS").open("a") as sums:
+        sums.write("x\n")
+    capsys.readouterr()
+    assert main(["repair", str(dataset), "--json"]) == 1
+    (problem,) = json.loads(capsys.readouterr().out)["left"]
+    assert "SHA256SUMS" in problem
+    fineshards.publish(dataset)
+    assert main(["repair", str(dataset)]) == 0
 
 
 @pytest.mark.kills

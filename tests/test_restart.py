@@ -16,7 +16,8 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from conftest import ROOT
 from support.build_here import build_here
-from support.oracle import oracle, oracle_by_text, read_texts, shards_in
+from support.damage import flip_bit
+from support.oracle import files_in, oracle, oracle_by_text, read_texts, shards_in
 from support.watched_encoder import watched_encode
 
 from fineshards.config import BuildConfig
@@ -129,6 +130,25 @@ def test_blocks_damaged_by_a_power_cut_are_redone(
     assert whole.stat().st_ino == inode
 
 
+@pytest.mark.parametrize("what", ["shard", "table"])
+def test_a_shard_that_was_changed_after_a_kill_is_written_again(
+    build: Build, small: Path, tmp_path: Path, what: str
+) -> None:
+    output = tmp_path / "out"
+    flags = ["--shard_tokens=10000", "--keep_checkpoints"]
+    assert build(small / "*.parquet", output, *flags) == 0
+    expected = files_in(output, ("test", "train", "metadata"))
+    (output / "metadata/manifest.json").unlink()
+    changed, whole = sorted((output / "train").iterdir())[:2]
+    inode = whole.stat().st_ino
+    if what == "table":
+        changed = output / f"metadata/documents/{changed.stem}.parquet"
+    flip_bit(changed, changed.stat().st_size // 2)
+    assert build(small / "*.parquet", output, *flags) == 0
+    assert files_in(output, ("test", "train", "metadata")) == expected
+    assert whole.stat().st_ino == inode
+
+
 @pytest.fixture(scope="session")
 def finished_build(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The input and the output of a finished build with `--shard_tokens=10000`. Read-only."""
@@ -203,7 +223,7 @@ def test_another_input_is_refused_with_the_difference_named(
 
     first, renamed = small / "a.parquet", small / "aa.parquet"
     assert "number of input files: was 2, now 1" in refusal("a.parquet")
-    os.utime(first)
+    first.write_bytes(first.read_bytes() + b"\n")
     assert f"{first} changed: it had" in refusal()
     first.rename(renamed)
     assert f"input file 0: was {first}, now {renamed}" in refusal()

@@ -19,7 +19,8 @@ ROOMS = [
     *("benchmarks", "fineshards", "pipeline", "transforms", "pages", "commands"),
     *("exports", "loader", "curation", "encoders", "sources", "publishing", "shards"),
     *("storage", "config"),
-    *("import_flags", "extras", "cores", "parent", "errors", "printable", "suggestions"),
+    *("import_flags", "extras", "cores", "parent", "credentials"),
+    *("errors", "printable", "suggestions"),
 ]
 # Folders of the checkout that are installed inside the package.
 MAPPED = ("pipeline", "transforms")
@@ -29,11 +30,12 @@ ALLOWED = {
     "loader": {"shards", "storage", "extras", "errors", "suggestions"},
     "curation": {"shards", "storage", "extras", "errors", "suggestions"},
     "encoders": {"shards", "storage", "cores", "errors"},
-    "publishing": {"shards", "storage", "cores", "errors", "printable"},
-    "sources": {"shards", "storage", "extras", "errors"},
+    "publishing": {"shards", "storage", "cores", "credentials", "errors", "printable"},
+    "sources": {"shards", "storage", "extras", "credentials", "errors"},
     "shards": {"storage", "errors"},
-    "storage": {"errors", "extras"},
-    "config": {"errors", "import_flags"},
+    "storage": {"credentials", "errors", "extras"},
+    "config": {"credentials", "errors", "import_flags"},
+    "credentials": {"errors"},
     "import_flags": {"errors"},
     "extras": {"errors"},
 }

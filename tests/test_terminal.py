@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import pty
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -26,10 +28,11 @@ from fineshards.commands.status import StatusReader
 from fineshards.config import BuildConfig
 from fineshards.pipeline.launch import prepare
 from fineshards.pipeline.progress import watch
-from fineshards.pipeline.terminal import error_console
+from fineshards.pipeline.terminal import error_console, report_errors
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 COMMANDS = ["build", "status", "verify", "inspect", "find", "estimate"]
+TRACEBACK = "Traceback (most recent call last)"
 MAIN = str(ROOT / "pipeline/main.py")
 STAGES = [
     "read 1 file (5 blocks)",
@@ -299,3 +302,52 @@ def test_the_module_and_the_command_print_the_same(fineshards: Run) -> None:
         installed = subprocess.run([command, *arguments], capture_output=True, text=True, cwd=ROOT)
         assert installed.returncode == module.returncode
         assert (installed.stdout, installed.stderr) == (module.stdout, module.stderr)
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.EIO, "Input/output error", "/mnt/a"), "Input/output error (/mnt/a)."),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "there is not enough memory"),
+        (MemoryError(), "there is not enough memory."),
+        (RuntimeError("can't start new thread"), "there is not enough memory (can't start"),
+        (ImportError("x.so: undefined symbol: y"), "cannot be loaded: x.so: undefined symbol: y."),
+        (KeyError("crc32c"), "unexpected KeyError, at test_terminal.py:"),
+        (ValueError(), "unexpected ValueError, at test_terminal.py:"),
+        (RuntimeError(f"failed:\n{TRACEBACK}\n  File x\nValueError: why\n"), ": ValueError: why."),
+    ],
+)
+def test_an_unexpected_error_is_one_sentence_and_a_variable_shows_its_traceback(
+    error: Exception,
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert report_errors(lambda: _raise(error)) == 1
+    said = capsys.readouterr().err
+    assert words in said
+    assert (said.count("\n"), said.startswith("fineshards: ")) == (1, True)
+    assert TRACEBACK not in said
+    monkeypatch.setenv("FINESHARDS_TRACEBACK", "1")
+    assert report_errors(lambda: _raise(error)) == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith(TRACEBACK)
+    assert shown.endswith(said)
+
+
+def test_a_process_without_memory_ends_with_one_sentence(tmp_path: Path) -> None:
+    """So little that the libraries cannot be mapped into it."""
+    limit = 200 << 20
+    done = subprocess.run(
+        [sys.executable, "-m", "fineshards", "verify", tmp_path],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert "there is not enough memory (" in done.stderr

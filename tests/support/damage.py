@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +49,16 @@ def save_consistently(folder: Path, shard: str, tokens: np.ndarray) -> None:
     """Writes a shard and its checksum, so that only the tokens are wrong."""
     np.save(folder / shard, tokens.astype("<u4"))
     crc32c = checksum((folder / shard).read_bytes())
-    edit_manifest(folder, lambda content: entry_of(content, shard).update(crc32c=crc32c))
+
+    def change(content: dict[str, Any]) -> None:
+        entry_of(content, shard)["crc32c"] = crc32c
+        lines = [f"eot {content['settings']['tokenizer']['eot']}\n"]
+        lines += [
+            f"{each['name']} {each['bytes']} {each['crc32c']}\n" for each in content["shards"]
+        ]
+        content["content_fingerprint"] = hashlib.sha256("".join(lines).encode()).hexdigest()
+
+    edit_manifest(folder, change)
 
 
 def table_of(folder: Path, shard: str) -> Path:

@@ -37,7 +37,6 @@ class S3Proxy(Proxy):
     scheme: ClassVar[str] = "s3"
     upload: ClassVar[str] = "^PUT (?!.*/unfinished/probe)"
     download: ClassVar[str] = "^GET /data/."
-    client: ClassVar[str] = "fineshards.storage.s3_client"
 
     ignored: set[str] = field(default_factory=set)
     refuses_checked_copies: bool = False
