@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from urllib.parse import unquote
 
 from fineshards.credentials import refuse_secrets
-from fineshards.errors import UsageError, with_escaped_bytes
+from fineshards.errors import UsageError, quoted, with_escaped_bytes
 from fineshards.import_flags import settled_import
 
 # The seed's shard size.
@@ -289,7 +289,7 @@ class BuildConfig:
         kind, separator, name = key.partition(":")
         if key not in _SPLIT_KEYS and not (kind == "column" and separator and name):
             raise UsageError(
-                f"--split_key must be {', '.join(_SPLIT_KEYS)} or column:NAME, got {key!r}."
+                f"--split_key must be {', '.join(_SPLIT_KEYS)} or column:NAME, got {quoted(key)}."
             )
 
     def _check_append(self) -> None:
@@ -332,11 +332,11 @@ class BuildConfig:
         """A word is one of those allowed, a text is one, a number is whole and large enough."""
         value, words = getattr(self, flag.name), choices(flag)
         if words and value not in words and not (value is None and NoneType in kinds(flag)):
-            raise UsageError(f"--{flag.name} must be {' or '.join(words)}, got {value!r}.")
+            raise UsageError(f"--{flag.name} must be {' or '.join(words)}, got {quoted(value)}.")
         if bool in kinds(flag) and not isinstance(value, bool):
-            raise UsageError(f"--{flag.name} must be True or False, got {value!r}.")
+            raise UsageError(f"--{flag.name} must be True or False, got {quoted(value)}.")
         if set(kinds(flag)) <= {str, NoneType} and not isinstance(value, kinds(flag)):
-            raise UsageError(f"--{flag.name} must be text, got {value!r}.")
+            raise UsageError(f"--{flag.name} must be text, got {quoted(value)}.")
         if isinstance(value, str):
             refuse_secrets(_utf8(flag.name, value), f"--{flag.name}")
         if int not in kinds(flag) or (value is None and NoneType in kinds(flag)):
@@ -345,7 +345,7 @@ class BuildConfig:
             return
         # Integers of numpy count too; a bool does not.
         if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise UsageError(f"--{flag.name} must be a whole number, got {value!r}.")
+            raise UsageError(f"--{flag.name} must be a whole number, got {quoted(value)}.")
         value = operator.index(value)
         self._settle(flag.name, value)
         if value >= _LIMIT:
@@ -388,7 +388,7 @@ def _place(name: str, value: str | os.PathLike[str]) -> str:
     """
     text = value if isinstance(value, str) else getattr(value, "__fspath__", lambda: None)()
     if not isinstance(text, str):
-        raise UsageError(f"--{name} must be text or a path, got {value!r}.")
+        raise UsageError(f"--{name} must be text or a path, got {quoted(value)}.")
     return os.path.expanduser(refuse_secrets(_utf8(name, text), f"--{name}"))
 
 
@@ -420,7 +420,7 @@ def _allowance(value: int | str) -> int | str:
     if re.fullmatch(r"[0-9]{1,18}", value):
         return int(value)
     raise UsageError(
-        f"--max_bad_rows must be a number of rows, or a share such as 0.1%, got {value!r}."
+        f"--max_bad_rows must be a number of rows, or a share such as 0.1%, got {quoted(value)}."
     )
 
 
@@ -433,7 +433,7 @@ def _simplest(value: str | float | Fraction) -> str:
         fraction = Fraction(float.__repr__(value) if isinstance(value, float) else value)
     except (TypeError, ValueError, ArithmeticError):
         raise UsageError(
-            f"--test_fraction must be a number such as 0.1, got {str(value)!r}."
+            f"--test_fraction must be a number such as 0.1, got {quoted(str(value))}."
         ) from None
     if not 0 <= fraction <= 1:
         raise UsageError(f"--test_fraction must lie between 0 and 1, got {value}.")

@@ -1,4 +1,10 @@
-"""Errors whose message is meant for the user: what happened, where, and what to do."""
+"""Errors whose message is meant for the user: what happened, where, and what to do.
+
+Also how messages show values, which may be of any length.
+"""
+
+# Characters that a message shows.
+_LONGEST_VALUE, _LONGEST_TEXT = 80, 1000
 
 
 class FineshardsError(Exception):
@@ -63,6 +69,46 @@ class OutputError(FineshardsError):
         >>> issubclass(OutputError, FineshardsError), OutputError.exit_code
         (True, 1)
     """
+
+
+def clipped(text: str, most: int = _LONGEST_TEXT, start: int = 0) -> str:
+    """At most a number of characters, from a position on; dots stand for what is left out."""
+    end = start + most
+    return f"{'...' if start else ''}{text[start:end]}{'...' if text[end:] else ''}"
+
+
+def quoted(value: object) -> str:
+    """A value as Python writes it, and not longer than a line.
+
+    Example:
+        >>> from fineshards.errors import quoted
+        >>> quoted("a"), len(quoted("a" * 10**6))
+        ("'a'", 83)
+    """
+    return clipped(repr(value), _LONGEST_VALUE)
+
+
+def contrasted(was: object, now: object, words: str = "was {}, now {}") -> str:
+    """Two values that differ. Of long ones a line is shown that begins before the difference.
+
+    Example:
+        >>> from fineshards.errors import contrasted
+        >>> contrasted("a", "b")
+        "was 'a', now 'b'"
+    """
+    return contrasted_texts(repr(was), repr(now), _LONGEST_VALUE, words)
+
+
+def contrasted_texts(
+    was: str, now: str, most: int = _LONGEST_TEXT, words: str = "was {}, now {}"
+) -> str:
+    """As `contrasted`, of texts as they are."""
+    start = 0
+    if max(len(was), len(now)) > most:
+        pairs = enumerate(zip(was, now, strict=False))
+        same = next((at for at, (old, new) in pairs if old != new), min(len(was), len(now)))
+        start = max(same - most // 4, 0)
+    return words.format(clipped(was, most, start), clipped(now, most, start))
 
 
 def with_escaped_bytes(text: str) -> str:

@@ -15,7 +15,7 @@ from functools import cached_property
 from importlib.metadata import version
 from typing import Any
 
-from fineshards.errors import OutputError, UsageError
+from fineshards.errors import OutputError, UsageError, quoted
 from fineshards.exports.format import Format, Settings, Target
 from fineshards.exports.formats import format_of, settle
 from fineshards.exports.options import ExportOptions
@@ -164,8 +164,8 @@ def _claim(job: ExportJob) -> Export | None:
     finished = Export.load(storage)
     if finished is not None and finished.fingerprint != job.fingerprint:
         raise UsageError(
-            f"{storage.root} holds another export ({finished.to}). Choose another --output, or "
-            "delete the folder."
+            f"{storage.root} holds another export ({quoted(finished.to)}). Choose another "
+            "--output, or delete the folder."
         )
     if finished is not None:
         wrong = [file for file in finished.files if storage.size(file.name) != file.bytes]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fineshards.errors import UsageError
+from fineshards.errors import UsageError, quoted
 
 Side = Literal["begin", "end"]
 SIDES: tuple[Side, ...] = ("begin", "end")
@@ -50,8 +50,8 @@ class ExportOptions:
         ):
             value = getattr(self, name)
             if value is not None and value not in allowed:
-                raise UsageError(f"--{name} must be {' or '.join(allowed)}, got {value!r}.")
+                raise UsageError(f"--{name} must be {' or '.join(allowed)}, got {quoted(value)}.")
         for name in ("tokens_per_file", "sequence_length"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or not 1 <= value < 1 << 63):
-                raise UsageError(f"--{name} must be a whole number from 1, got {value!r}.")
+                raise UsageError(f"--{name} must be a whole number from 1, got {quoted(value)}.")

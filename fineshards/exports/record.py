@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fineshards.errors import OutputError
+from fineshards.errors import OutputError, clipped
 from fineshards.exports.stream import Read
 from fineshards.shards.manifest import EXPORT_NAME
 from fineshards.shards.records import JSON_ERRORS, as_text, from_fields, to_fields
@@ -184,7 +184,7 @@ class Export:
         except JSON_ERRORS as error:
             why = f"it has no {error}" if isinstance(error, KeyError) else error
             raise OutputError(
-                f"{storage.path(EXPORT_NAME)} is damaged: {why}. Delete the folder and export "
-                "again."
+                f"{storage.path(EXPORT_NAME)} is damaged: {clipped(str(why))}. Delete the folder "
+                "and export again."
             ) from error
         return found

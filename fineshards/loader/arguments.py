@@ -8,7 +8,7 @@ from typing import SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.errors import UsageError
+from fineshards.errors import UsageError, clipped
 
 # The largest count, far beyond any dataset's tokens. Sums of two fit into 64 bits.
 _MOST = 1 << 62
@@ -63,5 +63,4 @@ def _shown(value: object, number: int | None) -> str:
     """A value as one short line; Python writes out no integer of more than 4,300 digits."""
     if number is not None and abs(number) > 10**_SHOWN:
         return f"an integer of {number.bit_length():,} bits"
-    text = " ".join(repr(value).split())
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return clipped(" ".join(repr(value).split()), _SHOWN)

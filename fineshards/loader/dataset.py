@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.errors import FineshardsError, OutputError, UsageError
+from fineshards.errors import FineshardsError, OutputError, UsageError, quoted
 from fineshards.loader.arguments import checked_integer, checked_numbers
 from fineshards.loader.boundaries import document_starts, whole_documents
 from fineshards.loader.far_sizes import Order
@@ -110,7 +110,7 @@ class TokenDataset:
         if generation is not None:
             generation = checked_integer("generation", generation, 1)
         if not isinstance(path, str | os.PathLike):
-            raise UsageError(f"path is {path!r}; give the folder of a dataset.")
+            raise UsageError(f"path is {quoted(path)}; give the folder of a dataset.")
         storage = open_storage(os.fspath(path))
         self._split = OPEN_SHARDS.with_room(lambda: SplitShards.open(storage, split, generation))
         # The first token of sample 0; tokens and samples are counted from there.
@@ -653,5 +653,5 @@ def _checked_skip(skip: object) -> Literal["redacted"] | tuple[int, ...]:
     if skip == "redacted" and isinstance(skip, str):
         return "redacted"
     if isinstance(skip, str) or not isinstance(skip, Iterable):
-        raise UsageError(f"skip must be 'redacted' or numbers of documents, got {skip!r}.")
+        raise UsageError(f"skip must be 'redacted' or numbers of documents, got {quoted(skip)}.")
     return tuple(checked_integer("skip", number, 0) for number in skip)

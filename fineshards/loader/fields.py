@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.errors import UsageError
+from fineshards.errors import UsageError, quoted
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.boundaries import Bools, cumulative_lengths, positions
 from fineshards.loader.memory import Memory
@@ -97,7 +97,7 @@ class Fields:
     ) -> Fields:
         """Raises UsageError if there is no such field, or the dtype cannot hold ignore_index."""
         if isinstance(fields, str) or not isinstance(fields, Sequence | Mapping) or not fields:
-            raise UsageError(f"fields is {fields!r}; give a list of {', '.join(NAMES)}.")
+            raise UsageError(f"fields is {quoted(fields)}; give a list of {', '.join(NAMES)}.")
         pairs = fields.items() if isinstance(fields, Mapping) else zip(fields, fields, strict=True)
         keys = tuple(pairs)
         for _, name in keys:
@@ -107,7 +107,7 @@ class Fields:
                     f"{', '.join(NAMES)}."
                 )
         if len({name for _, name in keys}) < len(keys):
-            raise UsageError(f"fields is {fields!r}, which names a field twice.")
+            raise UsageError(f"fields is {quoted(fields)}, which names a field twice.")
         if ignore_index is not None:
             ignore_index = checked_integer("ignore_index", ignore_index)
             limits = np.iinfo(dtype)

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from fineshards.errors import UsageError
+from fineshards.errors import UsageError, quoted
 from fineshards.loader.apportionment import MAX_DRAWS, WEIGHT_SUM
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.mixture_plan import SourcePlan, table
@@ -323,7 +323,7 @@ def _check_sources(sources: object) -> None:
     """Raises UsageError unless these are sources and weights, in what Mixture takes."""
     if not isinstance(sources, Mapping):
         raise UsageError(
-            f"the sources of the mixture are {sources!r}; give a mapping from each name to "
+            f"the sources of the mixture are {quoted(sources)}; give a mapping from each name to "
             "(source, weight)."
         )
     if not sources:
@@ -338,8 +338,8 @@ def _check_sources(sources: object) -> None:
         members = ("__len__", "__getitem__", "sequence_length", "fingerprint")
         if isinstance(source, Mixture) or not all(hasattr(source, each) for each in members):
             raise UsageError(
-                f"source {name!r} of the mixture is {source!r}; give a TokenDataset or another "
-                "source of samples."
+                f"source {name!r} of the mixture is {quoted(source)}; give a TokenDataset "
+                "or another source of samples."
             )
         if len(source) < 1:
             raise UsageError(f"source {name!r} of the mixture has no samples; leave it out.")

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fineshards.errors import UsageError
+from fineshards.errors import UsageError, quoted
 from fineshards.loader.apportionment import MAX_DRAWS
 
 Weight: TypeAlias = int | float | Fraction
@@ -51,7 +51,8 @@ def _rows(names: Sequence[str], schedule: object) -> dict[int, tuple[Any, ...]]:
     """The schedule, with the weights in the order of `names`."""
     if not isinstance(schedule, Mapping):
         raise UsageError(
-            f"schedule is {schedule!r}; give a mapping from draws to the weights of all sources."
+            f"schedule is {quoted(schedule)}; give a mapping from draws to the weights of all "
+            "sources."
         )
     every = set(names)
     rows: dict[int, tuple[Any, ...]] = {}
@@ -59,19 +60,19 @@ def _rows(names: Sequence[str], schedule: object) -> dict[int, tuple[Any, ...]]:
         is_draw = isinstance(at, int | np.integer) and not isinstance(at, bool)
         if not is_draw or not 0 < at < MAX_DRAWS:
             raise UsageError(
-                f"the schedule changes weights at {at!r}; give a draw of at least 1, "
+                f"the schedule changes weights at {quoted(at)}; give a draw of at least 1, "
                 "which is step * batch size."
             )
         if not isinstance(weights, Mapping):
             raise UsageError(
-                f"the schedule has {weights!r} at draw {at}; give a mapping from each source's "
-                "name to its weight."
+                f"the schedule has {quoted(weights)} at draw {at}; give a mapping from each "
+                "source's name to its weight."
             )
         if weights.keys() != every:
             odd = sorted(map(str, weights.keys() ^ every))[0]
             problem = "no weight for" if odd in every else "an unknown source,"
             raise UsageError(
-                f"the schedule has {problem} {odd!r} at draw {at}; give a weight for each "
+                f"the schedule has {problem} {quoted(odd)} at draw {at}; give a weight for each "
                 f"of {', '.join(names)}."
             )
         rows[int(at)] = tuple([weights[name] for name in names])
@@ -97,7 +98,7 @@ def _checked_row(names: Sequence[str], at: int, row: Sequence[Any]) -> Row:
         # Python's integers and fractions may be too large for a float.
         is_exact = isinstance(weight, int | Fraction)
         if not is_number or isinstance(weight, bool) or not (is_exact or math.isfinite(weight)):
-            raise UsageError(f"the weight of source {name!r} is {weight!r}; give a number.")
+            raise UsageError(f"the weight of source {name!r} is {quoted(weight)}; give a number.")
         if weight < 0:
             raise UsageError(f"the weight of source {name!r} is {weight}; give 0 or more.")
         if isinstance(weight, np.integer):

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fineshards.errors import UsageError
+from fineshards.errors import UsageError, quoted
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.sample_sources import Numbers
 
@@ -71,7 +71,7 @@ class Packing:
 def check_packing(packing: object, shuffle_shards: int | None) -> None:
     """Raises UsageError if it is no Packing, or shards are to be shuffled instead of windows."""
     if not isinstance(packing, Packing):
-        raise UsageError(f"packing is {packing!r}; give Packing(rows=256).")
+        raise UsageError(f"packing is {quoted(packing)}; give Packing(rows=256).")
     if shuffle_shards is not None:
         raise UsageError(
             f"shuffle_shards is {shuffle_shards}, but packed rows are shuffled by windows. Leave "

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from fineshards.errors import UsageError
+from fineshards.errors import UsageError, quoted
 from fineshards.loader.arguments import checked_integer
 
 Ramped: TypeAlias = int | Mapping[int, int]
@@ -82,8 +82,8 @@ def checked_lengths(given: Mapping[int, int] | None, longest: int) -> Ramp:
     """The sequence length of each step; raises UsageError if one does not divide the source's."""
     if given is not None and not isinstance(given, Mapping):
         raise UsageError(
-            f"sequence_length is {given!r}; give a ramp {{step: length}}, and the length itself "
-            "to TokenDataset."
+            f"sequence_length is {quoted(given)}; give a ramp {{step: length}}, and the length "
+            "itself to TokenDataset."
         )
     lengths = Ramp("sequence_length", longest if given is None else given)
     for length in lengths.values:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from fineshards.errors import UsageError
+from fineshards.errors import UsageError, quoted
 from fineshards.extras import require
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.cache_folder import CacheFolder
@@ -39,7 +39,7 @@ class Reading:
     ) -> Reading:
         """The arguments; raises UsageError if one is wrong, OutputError for a useless folder."""
         if check not in ("header", "open"):
-            raise UsageError(f"check is {check!r}; choose 'header' or 'open'.")
+            raise UsageError(f"check is {quoted(check)}; choose 'header' or 'open'.")
         if check == "open" or cache_folder is not None:
             require("google_crc32c", "google-crc32c", "gcs")
         if check == "open" and cache_folder is None and not split.storage.supports_mmap:
@@ -97,7 +97,7 @@ class Reading:
 
 def _folder(split: SplitShards, path: str | os.PathLike[str], limit: int | None) -> CacheFolder:
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-        raise UsageError(f"cache_folder is {path!r}; give a folder on a local disk.")
+        raise UsageError(f"cache_folder is {quoted(path)}; give a folder on a local disk.")
     if limit is not None:
         limit = checked_integer("cache_folder_bytes", limit, 1)
     folder = CacheFolder.open(os.fspath(path), limit)

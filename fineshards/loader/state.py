@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from fineshards.errors import UsageError
+from fineshards.errors import UsageError, contrasted, quoted
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.steps import Position, Steps
 
@@ -40,7 +40,7 @@ def checked_state(state: object, order: Collection[str]) -> Mapping[str, Any]:
         if not known or isinstance(value, bool) != (name in _FLAGS):
             raise UsageError(
                 f"this is not the state of a BatchLoader of this version: it says that {name} is "
-                f"{value!r}. Pass what state_dict() returned."
+                f"{quoted(value)}. Pass what state_dict() returned."
             )
     return state
 
@@ -94,8 +94,9 @@ def _number(state: Mapping[str, Any], name: str) -> int:
 def differences(state: Mapping[str, Any], order: Mapping[str, Any]) -> list[str]:
     """What the state says of the order that a loader's order contradicts."""
     known = {"version": STATE_VERSION, **order}
+    words = "is {} in the state but {} here"
     return [
-        f"{_ARGUMENTS.get(name, name)} is {state[name]!r} in the state but {here!r} here"
+        f"{_ARGUMENTS.get(name, name)} {contrasted(state[name], here, words)}"
         for name, here in known.items()
         if state[name] != here
     ]

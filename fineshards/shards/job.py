@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fineshards.errors import OutputError
+from fineshards.errors import OutputError, clipped, contrasted, contrasted_texts, quoted
 from fineshards.shards.generations import (
     GENERATIONS_FOLDER,
     Generation,
@@ -142,7 +142,7 @@ class Settings:
     def differences(self, other: Settings) -> list[str]:
         """How other settings differ from these, by flag; empty if they do not."""
         found = [
-            f"{name}: was {old!r}, now {new!r}"
+            f"{name}: {contrasted(old, new)}"
             for (name, old), (_, new) in zip(_by_flag(self), _by_flag(other), strict=True)
             if old != new
         ]
@@ -262,29 +262,26 @@ class Job:
         if len(self.files) != len(other.files):
             found.append(f"number of input files: was {len(self.files)}, now {len(other.files)}")
         for old_file, new_file in zip(self.files, other.files, strict=False):
+            path = clipped(old_file.path)
             if old_file.path != new_file.path:
                 found.append(
-                    f"input file {old_file.index}: was {old_file.path}, now {new_file.path}"
+                    f"input file {old_file.index}: {contrasted_texts(old_file.path, new_file.path)}"
                 )
                 break
             if old_file.extraction != new_file.extraction:
                 found.append(
-                    f"--extract of {old_file.path}: was {old_file.extraction!r}, now "
-                    f"{new_file.extraction!r}"
+                    f"--extract of {path}: {contrasted(old_file.extraction, new_file.extraction)}"
                 )
                 break
             if old_file.stop_row != new_file.stop_row:
-                found.append(
-                    f"--limit: {old_file.path} ended {_end(old_file)}, now {_end(new_file)}"
-                )
+                found.append(f"--limit: {path} ended {_end(old_file)}, now {_end(new_file)}")
                 break
             if old_file.companions != new_file.companions:
-                found.append(f"what goes with {old_file.path} changed: {_companions(old_file)}")
+                found.append(f"what goes with {path} changed: {_companions(old_file)}")
                 break
             if old_file != new_file:
                 found.append(
-                    f"{old_file.path} changed: it had {old_file.described()}, now "
-                    f"{new_file.described()}"
+                    f"{path} changed: it had {old_file.described()}, now {new_file.described()}"
                 )
                 break
         return found
@@ -318,9 +315,9 @@ class Job:
             version = content["format_version"]
             if version not in range(1, FORMAT_VERSION + 1):
                 raise OutputError(
-                    f"{path} has format version {version}, and this fineshards knows versions up "
-                    f"to {FORMAT_VERSION}. Use the version that started the job, or start again "
-                    "with --overwrite."
+                    f"{path} has format version {quoted(version)}, and this fineshards knows "
+                    f"versions up to {FORMAT_VERSION}. Use the version that started the job, or "
+                    "start again with --overwrite."
                 )
             return cls(
                 settings=settings_from_json(content["settings"]),
@@ -336,7 +333,8 @@ class Job:
             )
         except JSON_ERRORS as error:
             raise OutputError(
-                f"{path} is not a readable job record ({error!r}). Start again with --overwrite."
+                f"{path} is not a readable job record ({clipped(repr(error))}). Start again with "
+                "--overwrite."
             ) from error
 
 
@@ -380,9 +378,9 @@ def settings_from_json(fields: dict[str, Any]) -> Settings:
         (as_text(text), as_number(token)) for text, token in fields["tokenizer"]["special_tokens"]
     )
     if fields["tokenizer"]["kind"] not in TOKENIZER_FILES:
-        raise ValueError(f"unknown kind of tokenizer {fields['tokenizer']['kind']!r}")
+        raise ValueError(f"unknown kind of tokenizer {quoted(fields['tokenizer']['kind'])}")
     if fields["dtype"] not in DTYPES:
-        raise ValueError(f"unknown dtype {fields['dtype']!r}")
+        raise ValueError(f"unknown dtype {quoted(fields['dtype'])}")
     eot, size = (as_number(fields["tokenizer"][name]) for name in ("eot", "size"))
     if size > 1 << 32 or any(token >= size for token in (eot, *(id_ for _, id_ in specials))):
         raise ValueError(f"{size} is not the size of its tokenizer")
@@ -435,7 +433,7 @@ def _end(file: SourceFile) -> str:
 
 def _companions(file: SourceFile) -> str:
     paths = [each.path for each in file.companions]
-    return f"it was {', '.join(paths)}" if paths else "there was nothing"
+    return f"it was {clipped(', '.join(paths))}" if paths else "there was nothing"
 
 
 def _by_flag(settings: Settings) -> list[tuple[str, object]]:

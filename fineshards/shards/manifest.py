@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from fineshards.errors import FineshardsError, OutputError
+from fineshards.errors import FineshardsError, OutputError, clipped
 from fineshards.shards import manifest_checks, npy, version_1
 from fineshards.shards.content import content_fingerprint
 from fineshards.shards.counts import Counts, Sums
@@ -447,8 +447,9 @@ class Manifest:
                 raise ValueError(f"format {content['format']} version {content['version']}")
             return cls(**manifest_fields(content))
         except JSON_ERRORS as error:
+            why = clipped(repr(error))
             raise OutputError(
-                f"{path} is not a manifest of version 1 to {MANIFEST_VERSION} ({error!r}). Use the "
+                f"{path} is not a manifest of version 1 to {MANIFEST_VERSION} ({why}). Use the "
                 "version of fineshards that wrote it, or build the dataset again with --overwrite."
             ) from error
 

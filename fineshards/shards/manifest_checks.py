@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fineshards.errors import OutputError
+from fineshards.errors import OutputError, clipped
 from fineshards.shards import npy
 from fineshards.shards.job import FORMAT_VERSION
 from fineshards.storage.base import Storage
@@ -40,7 +40,7 @@ def _in_the_job(manifest: Manifest) -> Iterator[str]:
     fingerprint = manifest.job.fingerprint()
     if fingerprint != manifest.fingerprint:
         yield (
-            f"its fingerprint is {manifest.fingerprint}, but its settings and files give "
+            f"its fingerprint is {clipped(manifest.fingerprint)}, but its settings and files give "
             f"{fingerprint}"
         )
 
@@ -53,7 +53,7 @@ def _in_the_shards(manifest: Manifest) -> Iterator[str]:
         yield f"{len(names)} shards, expected {layout.windows}"
     elif names != (expected := list(map(layout.shard_name, layout.shard_keys()))):
         difference = sorted(set(names) ^ set(expected)) or "their order"
-        yield f"the names of the shards are not those of the layout: {difference}"
+        yield f"the names of the shards are not those of the layout: {clipped(str(difference))}"
     else:
         for key, shard in zip(layout.shard_keys(), shards, strict=True):
             length = layout.shard_length(key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, TypeVar
 
+from fineshards.errors import clipped, quoted
 from fineshards.shards import version_1
 from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
@@ -53,9 +54,9 @@ def manifest_fields(content: dict[str, Any]) -> dict[str, Any]:
     settings = settings_from_json(content["settings"])
     for position, fields in enumerate(content["files"]):
         if fields["index"] != position:
-            raise ValueError(f"file {position} has index {fields['index']}")
+            raise ValueError(f"file {position} has index {quoted(fields['index'])}")
         if (fields.get("test") is not None) != settings.split.by_document:
-            raise ValueError(f"{fields['path']} is not split as the settings say")
+            raise ValueError(f"{clipped(fields['path'])} is not split as the settings say")
     return {
         "fingerprint": as_text(content["fingerprint"]),
         "recorded_content": None if content_fingerprint is None else as_text(content_fingerprint),
@@ -94,12 +95,12 @@ def manifest_fields(content: dict[str, Any]) -> dict[str, Any]:
 def _named(pattern: re.Pattern[str], record: _NamedRecord) -> _NamedRecord:
     """The record, if it has the name of such a file; raises ValueError otherwise."""
     if isinstance(record, ShardRecord) and record.split not in SPLITS:
-        raise ValueError(f"{record.name} is recorded in the split {record.split!r}")
+        raise ValueError(f"{record.name} is recorded in the split {quoted(record.split)}")
     if not pattern.fullmatch(record.name):
-        raise ValueError(f"it names the file {record.name!r}")
+        raise ValueError(f"it names the file {quoted(record.name)}")
     before = record.unredacted_crc32c if isinstance(record, ShardRecord) else None
     if before is not None and not _CRC32C.fullmatch(before):
-        raise ValueError(f"{record.name} has the checksum {before!r} without redactions")
+        raise ValueError(f"{record.name} has the checksum {quoted(before)} without redactions")
     return record
 
 
@@ -113,7 +114,7 @@ def _leaks(fields: dict[str, Any] | None) -> Leaks | None:
 
 def _count(value: object) -> int | None:
     if value is not None and (type(value) is not int or value < 0):
-        raise ValueError(f"it counts {value!r} repeats")
+        raise ValueError(f"it counts {quoted(value)} repeats")
     return value
 
 

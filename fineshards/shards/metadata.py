@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from fineshards.errors import OutputError
+from fineshards.errors import OutputError, clipped
 from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, is_statistics
 from fineshards.shards.generations import kept_name
 from fineshards.shards.job import JOB_NAME, Job, job_name
@@ -86,7 +86,8 @@ def contradictions(
                 for path in rejected_paths(contents[name]):
                     listed[path] += 1
             except JSON_ERRORS as error:
-                yield f"{name} is not a list of rejected rows of this dataset's files ({error!r})"
+                why = clipped(repr(error))
+                yield f"{name} is not a list of rejected rows of this dataset's files ({why})"
     counted = {
         job.files[report.file].path: report.counts.rejected + report.counts.pages_unextracted
         for report in reports

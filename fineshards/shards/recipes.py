@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fineshards.errors import clipped, contrasted, contrasted_texts
 from fineshards.shards.records import SourceFile, as_number, as_text, from_fields, to_fields
 
 
@@ -126,7 +127,7 @@ class RecipeRecord:
         """How another recipe differs, for an error message; empty if it does not."""
         mine, others = [each.use for each in self.steps], [each.use for each in other.steps]
         if mine != others:
-            return [f"steps: was {', '.join(mine)}, now {', '.join(others)}"]
+            return [f"steps: {contrasted_texts(', '.join(mine), ', '.join(others))}"]
         found = []
         for number, (old, new) in enumerate(zip(self.steps, other.steps, strict=True)):
             for what, was, now in (
@@ -134,13 +135,13 @@ class RecipeRecord:
                 ("pins", dict(old.pins), dict(new.pins)),
             ):
                 found += [
-                    f"{what[:-1]} {name} of step {self.step_name(number)}: was "
-                    f"{was.get(name)!r}, now {now.get(name)!r}"
+                    f"{what[:-1]} {clipped(name)} of step {clipped(self.step_name(number))}: "
+                    f"{contrasted(was.get(name), now.get(name))}"
                     for name in sorted({*was, *now})
                     if was.get(name) != now.get(name)
                 ]
             if old.version != new.version:
-                name = self.step_name(number)
+                name = clipped(self.step_name(number))
                 found.append(f"version of step {name}: was {old.version}, now {new.version}")
         if self.indexes != other.indexes:
             found.append("what seen_in looks documents up in: other files, or they have changed")

@@ -13,6 +13,8 @@ from functools import cache
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from fineshards.errors import clipped
+
 _Record = TypeVar("_Record")
 
 # Numbers are counts, sizes and positions. Larger ones would overflow in numpy.
@@ -57,11 +59,11 @@ def _types(kind: type) -> dict[str, tuple[str, ...]]:
 def describe_state(size: int, identity: str) -> str:
     """A file's size and identity for an error message, with times of local files as times."""
     kind, _, value = identity.partition(":")
-    if kind == "mtime" and value.isdigit():
+    if kind == "mtime" and value.isdecimal() and len(value) <= 20:  # no year beyond 9999
         seconds, rest = divmod(int(value), 10**9)
         then = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
         return f"{size} bytes and the time {then:%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
-    return f"{size} bytes and {identity}"
+    return f"{size} bytes and {clipped(identity)}"
 
 
 def as_text(value: object) -> str:
