@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -525,6 +526,45 @@ def test_a_link_stays_and_what_is_not_a_file_is_not_replaced(
         fineshards.report(dataset, output=tmp_path / "pipe")
     assert (tmp_path / "pipe").is_fifo()
     assert sorted(os.listdir(tmp_path)) == ["link.html", "pipe", "real.html"]
+
+
+UNFINISHED = """
+import os, sys
+import fineshards
+def stop(*_):
+    print("stopped", flush=True)
+    sys.stdin.read()
+os.replace = stop
+fineshards.report(sys.argv[1], output=sys.argv[2])
+"""
+
+
+def test_a_report_removes_what_a_killed_one_left(
+    built: Callable[[str], Path], tmp_path: Path
+) -> None:
+    dataset, output = built("no test"), tmp_path / "page.html"
+    killed, running = (
+        subprocess.Popen(
+            [sys.executable, "-c", UNFINISHED, dataset, output],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for _ in range(2)
+    )
+    for process in (killed, running):
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"stopped\n"
+    there = set(tmp_path.rglob("*"))
+    killed.kill()
+    killed.communicate()
+    written(dataset, output)
+    left = set(tmp_path.rglob("*")) - {output}
+    assert left < there
+    assert 2 * len(left) == len(there)
+    running.kill()
+    running.communicate()
+    written(dataset, output)
+    assert [*tmp_path.iterdir()] == [output]
 
 
 def test_in_the_folder_of_a_dataset_the_report_goes_beside_it(

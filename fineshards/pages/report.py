@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import uuid
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -19,6 +17,7 @@ from fineshards.pages.report_contents import contents_of
 from fineshards.pages.report_page import Verified, report_page
 from fineshards.shards.dataset import Dataset
 from fineshards.storage.base import Storage, open_storage
+from fineshards.storage.temporary import scratch_folder_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,14 +168,12 @@ def _write(target: str, content: bytes) -> None:
     try:
         # A link stays, and what it leads to is replaced.
         real = os.path.realpath(target)
-        os.makedirs(os.path.dirname(real), exist_ok=True)
-        unfinished = f"{real}.{uuid.uuid4().hex}"
-        try:
-            Path(unfinished).write_bytes(content)
-            os.replace(unfinished, real)
-        finally:
-            with suppress(FileNotFoundError):
-                os.remove(unfinished)
+        # Beside it, because only there a file can be moved at once. The next report there removes
+        # what a killed one leaves.
+        with scratch_folder_in(os.path.dirname(real)) as scratch:
+            unfinished = Path(scratch) / "report.html"
+            unfinished.write_bytes(content)
+            unfinished.replace(real)
     except OSError as error:
         raise OutputError(
             f"{target} cannot be written: {error.strerror}. Choose another place by --output."

@@ -50,24 +50,29 @@ def scratch_folder(place: str | None = None) -> Iterator[str]:
     killed leaves its folder, which the next one removes, or the next command
     (`remove_abandoned`): beside it is a file that is locked as long as its process lives.
     """
-    with temporary_room(place):
-        place = _place() if place is None else place
-        os.makedirs(place, exist_ok=True)
-        remove_abandoned(place)
-        folder, lock = _claim(place)
-        try:
-            os.mkdir(folder, 0o700)
-            yield folder
-        except Exception as error:
-            if os.path.exists(folder + _LOCK):
-                raise
-            raise OutputError(
-                f"{folder} was removed by another command while it was in use. Run this again "
-                "when that one has ended."
-            ) from error
-        finally:
-            _remove(folder)
-            os.close(lock)
+    with temporary_room(place), scratch_folder_in(_place() if place is None else place) as folder:
+        yield folder
+
+
+@contextmanager
+def scratch_folder_in(place: str) -> Iterator[str]:
+    """As `scratch_folder`, but the lack of space is the OSError that it was."""
+    os.makedirs(place, exist_ok=True)
+    remove_abandoned(place)
+    folder, lock = _claim(place)
+    try:
+        os.mkdir(folder, 0o700)
+        yield folder
+    except Exception as error:
+        if os.path.exists(folder + _LOCK):
+            raise
+        raise OutputError(
+            f"{folder} was removed by another command while it was in use. Run this again when "
+            "that one has ended."
+        ) from error
+    finally:
+        _remove(folder)
+        os.close(lock)
 
 
 def remove_abandoned(place: str | None = None) -> None:
