@@ -9,13 +9,19 @@ import re
 
 from fineshards.errors import UsageError
 
+# What a token is for, where that makes it a secret: `page_token` is none.
+_TOKENS = (
+    "access|api|app|auth|bearer|client|deploy|github|gitlab|hf|id|job|login|oauth|private|refresh"
+    "|sas|secret|security|session|user"
+)
 _SECRETS = (
     # A user and a password: what follows the colon is not a port, nor a repository on GitHub.
     re.compile(r"((?<!github)://)[^\s/?#:@\[\]]*:(?!\d{0,5}(?:[/?#\s'\"]|$))\S{0,999}(?=@)"),
     # A user alone, where the store has none: it is a token.
     re.compile(r"((?:https?|s3|gs)://)[^\s/?#@]{1,999}(?=@)", re.IGNORECASE),
     re.compile(
-        r"([?&](?:password|passwd|pwd|(?:\w+_)?secret|api[_-]?key|(?:\w+_)?token)=)[^\s&#'\"]+",
+        r"([?&](?:password|passwd|pwd|(?:\w+_)?secret|api[_-]?key|token"
+        rf"|(?:\w+_)?(?:{_TOKENS})[_-]?token)=)[^\s&#'\"]+",
         re.IGNORECASE,
     ),
 )
@@ -47,3 +53,9 @@ def refuse_secrets(place: str, flag: str = "") -> str:
             "environment, ~/.netrc or the files of the store's own tools."
         )
     return place
+
+
+def refuse_secrets_in_endpoint(endpoint: str | None, name: str) -> None:
+    """As `refuse_secrets`, of the address of a server, which may lack its scheme."""
+    if endpoint:
+        refuse_secrets(endpoint if "://" in endpoint else f"http://{endpoint}", name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,10 @@ from fineshards.credentials import masked, refuse_secrets
 from fineshards.errors import InputError, UsageError
 from fineshards.pipeline.cli import main
 from fineshards.pipeline.terminal import report_errors
+from fineshards.sources.finding import find_files
+from fineshards.sources.hub import DatasetRequest, resolve_dataset
+from fineshards.sources.hub_tokenizer import fetch_tokenizer
+from fineshards.storage.base import open_storage
 
 SECRET = "hunter2"
 URLS = [
@@ -24,6 +29,14 @@ URLS = [
     f"sftp://me:{SECRET}@store.example/x",
     f"https://me:a/{SECRET}@store.example/x",
     f"https://store.example/x?a=b&access_token={SECRET}",
+    *(
+        f"https://store.example/x?a=b&{name}={SECRET}"
+        for name in ("token", "refresh_token", "private-token", "hf_token", "idtoken")
+    ),
+    *(
+        f"https://store.example/x?{name}={SECRET}"
+        for name in ("client_secret", "my_access_token", "apikey", "api-key", "pwd")
+    ),
     f"HTTPS://me:{SECRET}@store.example/x",
 ]
 RIGHT = [
@@ -35,6 +48,7 @@ RIGHT = [
     "hf://datasets/OWNER/NAME@main/x",
     "github://OWNER:NAME@main/x.jsonl",
     "https://store.example/x?tokenizer=a&X-Amz-Signature=b",
+    "https://store.example/x?page_token=a&next-token=b&continuation_token=c&eot_token=d",
     "a:b@c/d",
 ]
 
@@ -129,10 +143,36 @@ def test_lists_of_a_recipe_and_paths_of_the_loader(tmp_path: Path, dataset: Path
         assert SECRET not in str(error.value)
 
 
-def test_the_endpoint_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", URLS[0])
-    with pytest.raises(UsageError, match="AWS_ENDPOINT_URL https://…@store"):
-        fineshards.verify("s3://bucket/x")
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "STORAGE_EMULATOR_HOST", "HF_ENDPOINT"])
+@pytest.mark.parametrize("scheme", ["https://", "http://", ""])
+def test_an_endpoint_of_the_environment(
+    variable: str, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint = f"{scheme}me:{SECRET}@store.example:9000"
+    monkeypatch.setenv(variable, endpoint)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
+    uses: dict[str, list[Callable[[], object]]] = {
+        "AWS_ENDPOINT_URL": [lambda: fineshards.verify("s3://bucket/x")],
+        "STORAGE_EMULATOR_HOST": [
+            lambda: fineshards.verify("gs://bucket/x"),
+            lambda: find_files(["gs://bucket/*.jsonl"]),
+        ],
+        "HF_ENDPOINT": [
+            lambda: fetch_tokenizer("some/one"),
+            lambda: resolve_dataset(DatasetRequest("some/one", None, "train", None)),
+            lambda: find_files(["hf://datasets/some/one/*.jsonl"]),
+        ],
+    }
+    for use in uses[variable]:
+        with pytest.raises(UsageError, match=rf"^{variable} https?://…@store") as error:
+            use()
+        assert SECRET not in str(error.value)
+
+
+def test_an_endpoint_that_is_no_url_is_not_shown(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as error:
+        open_storage(str(tmp_path), f"me:{SECRET}@store.example:9000")
+    assert SECRET not in str(error.value)
 
 
 def test_errors_and_log_lines_of_libraries_are_masked(capfd: pytest.CaptureFixture[str]) -> None:

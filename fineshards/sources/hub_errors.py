@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from fineshards.credentials import refuse_secrets_in_endpoint
 from fineshards.errors import FineshardsError, InputError, UsageError
 
 
@@ -52,6 +53,7 @@ def hub_failures(
     from huggingface_hub import constants, errors
 
     hub = constants.ENDPOINT
+    refuse_secrets_in_endpoint(hub, "HF_ENDPOINT")
     try:
         yield
     except errors.HFValidationError as error:

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
-from fineshards.credentials import refuse_secrets
+from fineshards.credentials import refuse_secrets, refuse_secrets_in_endpoint
 from fineshards.errors import OutputError, UsageError, with_escaped_bytes
 from fineshards.extras import require
 
@@ -294,7 +294,7 @@ def open_storage(root: str, s3_endpoint: str | None = None) -> Storage:
     if (shown := with_escaped_bytes(root)) != root:
         raise UsageError(f"{shown}: the name of the folder is not valid UTF-8. Rename it.")
     refuse_secrets(root)
-    refuse_secrets(s3_endpoint or "", "--s3_endpoint")
+    refuse_secrets_in_endpoint(s3_endpoint, "--s3_endpoint")
     scheme, separator, _ = root.partition("://")
     if root.startswith(("gs:", "s3:")) and not separator:
         raise UsageError(

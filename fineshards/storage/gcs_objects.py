@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fineshards.credentials import refuse_secrets_in_endpoint
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.storage import retries
 from fineshards.storage.range_reader import RangeReader
@@ -43,6 +44,7 @@ def credentials(emulator: str | None) -> tuple[Any, str | None]:
     takes half a minute without a network. Raises google-auth's DefaultCredentialsError if there
     are none; `explained` translates it.
     """
+    refuse_secrets_in_endpoint(emulator, "STORAGE_EMULATOR_HOST")
     if emulator:
         from google.auth.credentials import AnonymousCredentials
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from fineshards.credentials import refuse_secrets
+from fineshards.credentials import refuse_secrets_in_endpoint
 from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.storage import retries
 
@@ -43,7 +43,7 @@ class _Clients:
 
     def make(self, endpoint: str | None) -> Any:
         """A new client; the caller holds the lock."""
-        refuse_secrets(endpoint or "", "AWS_ENDPOINT_URL")
+        refuse_secrets_in_endpoint(endpoint, "AWS_ENDPOINT_URL")
         import boto3
         from botocore.config import Config
 
