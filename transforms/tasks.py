@@ -18,7 +18,7 @@ from fineshards.shards.buckets import merge_runs, write_bucket
 from fineshards.shards.counts import Counts
 from fineshards.shards.judged import JudgedBlock, KeyFile, Range
 from fineshards.shards.layout import Layout, ShardKey
-from fineshards.shards.leaks import Comparison, Part, TextsInTest, parts_of, read_texts
+from fineshards.shards.leaks import Comparison, KnownTexts, Part, parts_of, read_texts
 from fineshards.shards.records import Block, MetadataFile, Piece, ShardRecord, SourceFile
 from fineshards.shards.repeats import Repeats, Sides, count_repeats
 from fineshards.shards.reports import BlockSummary
@@ -40,7 +40,7 @@ class Worker:
 
     def __init__(self, work: Work) -> None:
         self.work = work
-        self._texts_in_test: TextsInTest | None = None
+        self._texts_in_test: KnownTexts | None = None
 
     @cached_property
     def encoder(self) -> Encoder:
@@ -69,11 +69,11 @@ class Worker:
         """The paths of the source files, by index."""
         return [file.path for file in self.work.checkpoints.job().files]
 
-    def texts_in_test(self, shards: tuple[str, ...]) -> TextsInTest:
+    def texts_in_test(self, shards: tuple[str, ...]) -> KnownTexts:
         """The texts of test; shards: all of that split, the same ones in every call."""
         if self._texts_in_test is None:
             storage, rule = self.work.checkpoints.storage, self.work.settings.split
-            self._texts_in_test = TextsInTest(read_texts(storage, shard, rule) for shard in shards)
+            self._texts_in_test = KnownTexts(read_texts(storage, shard, rule) for shard in shards)
         return self._texts_in_test
 
 

@@ -11,8 +11,8 @@ from fineshards.cores import usable_cores
 from fineshards.shards.layout import SPLITS, SplitRule
 from fineshards.shards.leaks import (
     RANGE_DOCUMENTS,
+    KnownTexts,
     Texts,
-    TextsInTest,
     cut,
     number_of_ranges,
     read_texts,
@@ -39,10 +39,10 @@ def check_leaks(storage: Storage, manifest: Manifest, most: int = RANGE_DOCUMENT
     with ThreadPoolExecutor(usable_cores()) as pool:
         for number in range(passes):
             read = partial(_read_range, storage, manifest.settings.split, number, passes)
-            in_test = TextsInTest(pool.map(read, shards["test"]))
+            in_test = KnownTexts(pool.map(read, shards["test"]))
             compare = partial(_compare, in_test, read)
             train_documents += sum(pool.map(compare, shards["train"]))
-            test_documents += in_test.in_train()
+            test_documents += in_test.met()
     found = Leaks(test_documents, train_documents)
     if found != manifest.leaks:
         yield (
@@ -75,5 +75,5 @@ def _read_range(storage: Storage, rule: SplitRule, number: int, ranges: int, sha
     return cut(texts, ranges)[number].copy()
 
 
-def _compare(in_test: TextsInTest, read: Callable[[str], Texts], shard: str) -> int:
+def _compare(in_test: KnownTexts, read: Callable[[str], Texts], shard: str) -> int:
     return in_test.compare(read(shard))

@@ -94,45 +94,45 @@ class Found:
 NOTHING = Found(Leaks(0, 0))
 
 
-class TextsInTest:
-    """The texts of test, or those in one range, to compare those of train with."""
+class KnownTexts:
+    """Texts, or those in one range, to compare others with."""
 
     def __init__(self, parts: Iterable[Texts]) -> None:
         texts = np.concatenate([np.empty(0, _TEXTS), *parts])
         self._hashes, position = np.unique(texts["hash"], return_inverse=True)
         self._documents = np.zeros(len(self._hashes), np.int64)
         np.add.at(self._documents, position, texts["documents"])
-        self._in_train = np.zeros(len(self._hashes), np.bool_)
+        self._met = np.zeros(len(self._hashes), np.bool_)
 
-    def compare(self, train: Texts) -> int:
-        """The number of documents in a part of train whose text is in test; threads may share it.
+    def compare(self, others: Texts) -> int:
+        """The number of documents among others whose text is known; threads may share it.
 
         Notes which texts these are.
         """
-        position, same = self._find(train)
-        self._in_train[position[same]] = True
-        return int(train["documents"][same].sum(dtype=np.int64))
+        position, same = self._find(others)
+        self._met[position[same]] = True
+        return int(others["documents"][same].sum(dtype=np.int64))
 
-    def among(self, train: Texts) -> Texts:
-        """The texts of a part of train that are in test."""
-        return train[self._find(train)[1]]
+    def among(self, others: Texts) -> Texts:
+        """Those of others that are known."""
+        return others[self._find(others)[1]]
 
-    def _find(self, train: Texts) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Where each text of train would be, and whether it is there."""
+    def _find(self, others: Texts) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """Where each other text would be, and whether it is there."""
         if not len(self._hashes):
-            return np.zeros(len(train), np.int64), np.zeros(len(train), np.bool_)
+            return np.zeros(len(others), np.int64), np.zeros(len(others), np.bool_)
         # Beyond the last hash, any position will do: what is there is another hash.
         last = len(self._hashes) - 1
-        position = np.minimum(np.searchsorted(self._hashes, train["hash"]), last)
-        return position, self._hashes[position] == train["hash"]
+        position = np.minimum(np.searchsorted(self._hashes, others["hash"]), last)
+        return position, self._hashes[position] == others["hash"]
 
-    def in_train(self) -> int:
-        """The number of documents in test whose text was found in train."""
-        return int(self._documents[self._in_train].sum())
+    def met(self) -> int:
+        """The number of documents with known texts that others were found to have."""
+        return int(self._documents[self._met].sum())
 
-    def first_leak(self) -> int | None:
-        """The smallest hash of a text that is in both; None if there is none."""
-        shared = self._hashes[self._in_train]
+    def first_met(self) -> int | None:
+        """The smallest hash of a known text that others were found to have; None if none has."""
+        shared = self._hashes[self._met]
         return int(shared[0]) if len(shared) else None
 
 
@@ -174,12 +174,12 @@ def parts_of(split: str, shard: str, texts: Texts, ranges: int) -> list[tuple[in
 def count_leaks(parts: Iterable[Part]) -> Found:
     """What leaks within a range, from all its parts in any order."""
     texts = {(part.split, part.shard): np.frombuffer(part.texts, _TEXTS) for part in parts}
-    in_test = TextsInTest(found for (split, _), found in texts.items() if split == "test")
+    in_test = KnownTexts(found for (split, _), found in texts.items() if split == "test")
     train_documents = sum(
         in_test.compare(found) for (split, _), found in texts.items() if split == "train"
     )
-    leaks = Leaks(in_test.in_train(), train_documents)
-    text_hash = in_test.first_leak()
+    leaks = Leaks(in_test.met(), train_documents)
+    text_hash = in_test.first_met()
     if text_hash is None:
         return Found(leaks)
     first_shard = {

@@ -27,8 +27,8 @@ from fineshards.shards.generations import Generation
 from fineshards.shards.layout import ONE_STREAM, SplitRule, table_name
 from fineshards.shards.leaks import (
     RANGE_DOCUMENTS,
+    KnownTexts,
     Texts,
-    TextsInTest,
     count_texts,
     cut,
     number_of_ranges,
@@ -125,11 +125,11 @@ def _compared(
     new: Iterable[Texts], earlier: Sequence[Rows], read: Callable[[Rows], Texts], threads: int
 ) -> tuple[int, int | None]:
     """The number of new documents whose text is an earlier one's, and the smallest such hash."""
-    held = TextsInTest(new)
+    held = KnownTexts(new)
     with ThreadPoolExecutor(threads) as pool:
         for _ in pool.map(lambda rows: held.compare(read(rows)), earlier):
             pass
-    return held.in_train(), held.first_leak()
+    return held.met(), held.first_met()
 
 
 def hash_columns(rule: SplitRule) -> list[str]:
