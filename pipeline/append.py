@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from fineshards.commands.repair import expected_files, names_of
-from fineshards.commands.wording import describe_repeats
 from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
 from fineshards.encoders.taken import encoder_of
@@ -38,6 +37,7 @@ from fineshards.shards.records import SourceFile
 from fineshards.shards.rejected import REJECTED_FOLDER
 from fineshards.sources.places import is_content_hash, is_url
 from fineshards.storage.base import Storage, open_storage
+from fineshards.wording import describe_repeats
 
 
 def prepare_append(config: BuildConfig) -> Launch:

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fineshards.commands.wording import describe_leaks, flags_against_leaks
 from fineshards.config import BuildConfig
 from fineshards.encoders.loading import describe_tokenizer
 from fineshards.errors import FineshardsError, UsageError
@@ -43,6 +42,7 @@ from fineshards.sources.limit import first_documents
 from fineshards.sources.places import imports_libraries
 from fineshards.sources.token_lists import COLUMN
 from fineshards.storage.base import open_storage
+from fineshards.wording import describe_leaks, flags_against_leaks
 
 if TYPE_CHECKING:
     from fineshards.sources.hub import ResolvedDataset

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fineshards.commands.remembered import recall
-from fineshards.commands.wording import counted, describe_repeats, describe_splits, warn_of_leaks
 from fineshards.config import BuildConfig
 from fineshards.pipeline import own_process
 from fineshards.pipeline.options import (
@@ -24,6 +23,7 @@ from fineshards.pipeline.runners.choice import runs_here
 from fineshards.pipeline.terminal import report_errors, working
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import to_fields
+from fineshards.wording import counted, describe_repeats, describe_splits, warn_of_leaks
 
 if TYPE_CHECKING:
     from fineshards.pipeline.launch import Launch

@@ -22,9 +22,9 @@ from rich.text import Text
 from fineshards.commands.recent_rate import LONG_IDLE
 from fineshards.commands.stages import Stage, describe_pace, list_writing, stages_of
 from fineshards.commands.status import Status, StatusReader, pause_after
-from fineshards.commands.wording import counted
 from fineshards.errors import FineshardsError
 from fineshards.printable import printable
+from fineshards.wording import counted
 
 _log = logging.getLogger("fineshards")
 _POLL_SECONDS = 0.5

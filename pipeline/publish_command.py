@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from fineshards.commands.wording import counted
 from fineshards.pipeline.command import Command, add_folder
 from fineshards.pipeline.outcome import Outcome, every_ten_seconds, show
 from fineshards.pipeline.parser import Parser
+from fineshards.wording import counted
 
 _SAID = {
     "name": ("NAME", "Its name. Default: made of its source and its tokenizer."),

@@ -26,7 +26,6 @@ from support.oracle import ENCODING, side_of
 
 import fineshards
 from fineshards.commands.check_leaks import check_leaks
-from fineshards.commands.wording import warn_of_leaks
 from fineshards.errors import FineshardsError
 from fineshards.pipeline.cli import main
 from fineshards.pipeline.launch import refuse_leaks
@@ -45,6 +44,7 @@ from fineshards.shards.records import Leaks
 from fineshards.storage.base import open_storage
 from fineshards.transforms.leaks import CountLeaks
 from fineshards.transforms.work import Work
+from fineshards.wording import warn_of_leaks
 
 pytestmark = pytest.mark.growing
 

@@ -10,12 +10,6 @@ from dataclasses import replace
 
 import apache_beam as beam
 
-from fineshards.commands.wording import (
-    describe_leaks,
-    describe_repeats,
-    flags_against_leaks,
-    warn_of_leaks,
-)
 from fineshards.errors import FineshardsError
 from fineshards.shards.leaks import NOTHING, Found, describe_example
 from fineshards.shards.manifest import Manifest
@@ -28,6 +22,12 @@ from fineshards.shards.reports import FileReport
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.work import Work
+from fineshards.wording import (
+    describe_leaks,
+    describe_repeats,
+    flags_against_leaks,
+    warn_of_leaks,
+)
 
 METRICS = StepMetrics("commit")
 _log = logging.getLogger("fineshards.worker.commit")

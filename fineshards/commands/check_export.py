@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from fineshards.commands.wording import counted
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError
 from fineshards.exports.record import Export, FileRecord
@@ -14,6 +13,7 @@ from fineshards.shards.manifest import EXPORT_NAME, MANIFEST_NAME, Manifest
 from fineshards.shards.readable import readable_manifest
 from fineshards.storage.base import Storage, open_storage
 from fineshards.storage.checksums import checksum_to_base64, file_checksum
+from fineshards.wording import counted
 
 # Bytes per request, where requests have a price.
 _READ_AHEAD = 16 << 20

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from fineshards.commands.wording import counted, describe_leaks
 from fineshards.cores import usable_cores
 from fineshards.shards.layout import SPLITS, SplitRule
 from fineshards.shards.leaks import (
@@ -21,6 +20,7 @@ from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.records import Leaks
 from fineshards.shards.repeats import Sides, count_repeats, earlier_documents
 from fineshards.storage.base import Storage
+from fineshards.wording import counted, describe_leaks
 
 
 def check_leaks(storage: Storage, manifest: Manifest, most: int = RANGE_DOCUMENTS) -> Iterator[str]:

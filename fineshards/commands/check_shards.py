@@ -14,7 +14,6 @@ import numpy.typing as npt
 from fineshards.commands.check_decisions import DroppedRows
 from fineshards.commands.check_metadata import content_problems
 from fineshards.commands.check_sides import check_sides
-from fineshards.commands.wording import counted
 from fineshards.errors import FineshardsError
 from fineshards.shards import npy
 from fineshards.shards.assembly import table_head
@@ -26,6 +25,7 @@ from fineshards.shards.records import ShardRecord
 from fineshards.shards.redaction import redaction_sha256
 from fineshards.shards.shuffle import DocumentOrder
 from fineshards.storage.checksums import crc32c, file_checksum
+from fineshards.wording import counted
 
 # Tokens in memory at once, per shard.
 _READ_TOKENS = 1 << 20

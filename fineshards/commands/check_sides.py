@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.commands.wording import counted
 from fineshards.shards.documents import DocumentTable
 from fineshards.shards.layout import SplitRule, table_name
 from fineshards.shards.records import ShardRecord
 from fineshards.shards.split_hash import hash_files, hash_keys
+from fineshards.wording import counted
 
 
 def check_sides(

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fineshards.commands.judge_again import JudgingAgain
-from fineshards.commands.wording import counted
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.taken import encoder_of
 from fineshards.errors import FineshardsError
@@ -26,6 +25,7 @@ from fineshards.sources.finding import as_it_is
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.row_hash import RowHash
 from fineshards.sources.rows import Rows
+from fineshards.wording import counted
 
 
 @dataclass(slots=True)

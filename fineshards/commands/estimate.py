@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import inf, sqrt
 
 from fineshards.commands.dataflow_cost import Dataflow
-from fineshards.commands.wording import approximately, counted, duration
+from fineshards.wording import approximately, counted, duration
 
 
 @dataclass(frozen=True, slots=True)

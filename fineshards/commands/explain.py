@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from fineshards.commands.find import find_id
-from fineshards.commands.wording import counted
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import InputError, UsageError
 from fineshards.loader.arguments import checked_integer
@@ -25,6 +24,7 @@ from fineshards.loader.sample_documents import SampleDocument
 from fineshards.shards.dataset import Dataset, Document
 from fineshards.shards.layout import SPLITS
 from fineshards.storage.base import open_storage
+from fineshards.wording import counted
 
 # Tokens decoded, and characters shown, of a text.
 _TOKENS, _CHARACTERS = 24, 60

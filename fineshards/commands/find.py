@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow.compute as pc
 
-from fineshards.commands.wording import counted
 from fineshards.errors import UsageError
 from fineshards.shards.dataset import Dataset
+from fineshards.wording import counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fineshards.commands.wording import counted, describe_leaks, describe_splits
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import UsageError
 from fineshards.shards.dataset import Dataset
@@ -13,6 +12,7 @@ from fineshards.shards.job import of_generation
 from fineshards.shards.layout import SPLITS
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import Leaks
+from fineshards.wording import counted, describe_leaks, describe_splits
 
 # Token ids that are shown of a document.
 _FIRST_IDS = 12

@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from fineshards.commands.decided import batch_of
 from fineshards.commands.indexes import index_records, key_type
-from fineshards.commands.wording import counted
 from fineshards.curation.batch import Batch
 from fineshards.curation.curator import Curator
 from fineshards.curation.recipe import NamedStep
@@ -24,6 +23,7 @@ from fineshards.shards.hash_sample import splitmix64
 from fineshards.shards.job import Columns
 from fineshards.shards.records import SourceFile
 from fineshards.sources.reading import Head, discover_blocks
+from fineshards.wording import counted
 
 # Files that are looked at, and parts of the probe: so many that they are from all over the input.
 _FILES, _PARTS = 16, 32

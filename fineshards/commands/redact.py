@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fineshards.commands.wording import counted
 from fineshards.cores import usable_cores
 from fineshards.errors import InputError, OutputError, UsageError
 from fineshards.shards import npy
@@ -29,6 +28,7 @@ from fineshards.shards.records import ShardRecord
 from fineshards.shards.redaction import Redaction, overwritten
 from fineshards.storage.base import Storage, open_storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c
+from fineshards.wording import counted
 
 # Bytes per request, where requests have a price.
 _READ_AHEAD = 16 << 20

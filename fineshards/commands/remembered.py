@@ -11,9 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fineshards.commands.estimate import Estimate
-from fineshards.commands.wording import approximately, duration
 from fineshards.shards.job import Settings
 from fineshards.shards.records import SourceFile
+from fineshards.wording import approximately, duration
 
 
 def remember(estimate: Estimate, files: Sequence[SourceFile], settings: Settings) -> None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from fineshards.commands.check_folders import Folders
 from fineshards.commands.check_published import check_published
-from fineshards.commands.wording import counted
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError
 from fineshards.shards import npy
@@ -27,6 +26,7 @@ from fineshards.shards.readable import readable_manifest
 from fineshards.shards.records import ShardRecord
 from fineshards.storage.base import Part, Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c, file_checksum
+from fineshards.wording import counted
 
 
 @dataclass(frozen=True, slots=True)

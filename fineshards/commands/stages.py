@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fineshards.commands.recent_rate import LONG_IDLE
 from fineshards.commands.status import Status
 from fineshards.commands.unfinished import Writing
-from fineshards.commands.wording import approximately, counted, describe_splits, duration
+from fineshards.wording import approximately, counted, describe_splits, duration
 
 # A file is buffered in memory at first, and has its creation's time.
 _BUFFERED = 50_000

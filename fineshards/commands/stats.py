@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
-from fineshards.commands.wording import counted
 from fineshards.errors import OutputError, UsageError
 from fineshards.shards.curated_files import is_statistics
 from fineshards.shards.readable import readable_manifest
@@ -21,6 +20,7 @@ from fineshards.shards.statistics import (
     from_bytes,
 )
 from fineshards.storage.base import open_storage
+from fineshards.wording import counted
 
 # Values of a column, and hosts, that are printed.
 _VALUES_SHOWN = 10

@@ -24,7 +24,6 @@ from fineshards.commands.check_shards import (
     check_totals,
 )
 from fineshards.commands.compare_sources import Compared, compare_with_sources
-from fineshards.commands.wording import counted
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError, UsageError
 from fineshards.exports.record import Export
@@ -35,6 +34,7 @@ from fineshards.shards.job import Job, job_name
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest, unfinished
 from fineshards.shards.readable import unfinished_redaction
 from fineshards.storage.base import Storage, open_storage
+from fineshards.wording import counted
 
 
 @dataclass(frozen=True, slots=True)

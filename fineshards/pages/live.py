@@ -24,11 +24,11 @@ from typing import Any
 from fineshards.commands.recent_rate import LONG_IDLE
 from fineshards.commands.stages import describe_pace, list_writing, stages_of
 from fineshards.commands.status import Status, StatusReader, pause_after
-from fineshards.commands.wording import approximately, duration
 from fineshards.errors import FineshardsError, UsageError
 from fineshards.pages.markup import asset, content_policy, page, tag
 from fineshards.printable import printable
 from fineshards.storage.base import Storage, open_storage
+from fineshards.wording import approximately, duration
 
 _OTHER_PORT = 8765
 _HOST = "127.0.0.1"

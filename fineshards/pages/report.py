@@ -10,7 +10,6 @@ from pathlib import Path
 
 from fineshards.commands.verify import Verdict
 from fineshards.commands.verify import verify as verify_dataset
-from fineshards.commands.wording import counted
 from fineshards.credentials import refuse_secrets
 from fineshards.errors import OutputError, UsageError
 from fineshards.pages.report_contents import contents_of
@@ -18,6 +17,7 @@ from fineshards.pages.report_page import Verified, report_page
 from fineshards.shards.dataset import Dataset
 from fineshards.storage.base import Storage, open_storage
 from fineshards.storage.temporary import scratch_folder_in
+from fineshards.wording import counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fineshards.commands.wording import counted, describe_leaks
 from fineshards.pages.charts import Bar, histogram, split_bar
 from fineshards.pages.lengths import SEQUENCE_LENGTHS, Lengths
 from fineshards.pages.markup import Html, joined, tag
 from fineshards.pages.report_contents import Contents
 from fineshards.pages.shown_document import LONG_ENOUGH, TRIED, ShownTokens
 from fineshards.pages.tables import Column, facts, number_column, ratio, share, shortened, table
+from fineshards.wording import counted, describe_leaks
 
 
 def splits(contents: Contents) -> list[Html]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fineshards.commands.wording import counted
 from fineshards.encoders.compared import COMPARED_SHARE
 from fineshards.pages.markup import Html, tag
 from fineshards.pages.report_contents import MOST_GENERATIONS, Contents
@@ -18,6 +17,7 @@ from fineshards.pages.tables import (
     table,
 )
 from fineshards.publishing.loading_snippets import loading_snippets
+from fineshards.wording import counted
 
 # Characters of a tokenizer's pattern.
 _PATTERN = 1_000

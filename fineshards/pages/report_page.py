@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fineshards.commands.verify import Verdict, describe_verdict
-from fineshards.commands.wording import approximately
 from fineshards.pages.markup import Html, asset, joined, page, tag
 from fineshards.pages.report_contents import Contents
 from fineshards.pages.report_documents import a_document, document_lengths, splits
@@ -14,6 +13,7 @@ from fineshards.pages.report_files import exactness, generations, loading, prove
 from fineshards.pages.report_recipe import recipe
 from fineshards.pages.report_sources import sources
 from fineshards.pages.tables import facts, ratio, share, shortened, size
+from fineshards.wording import approximately
 
 # Problems that are listed, and characters of each.
 MOST_PROBLEMS, _PROBLEM = 100, 500

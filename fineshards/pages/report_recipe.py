@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fineshards.commands.dropped import Decision, SourceText
-from fineshards.commands.wording import counted
 from fineshards.curation.recipe_text import recipe_text
 from fineshards.pages.charts import share_bar
 from fineshards.pages.markup import Html, joined, tag
 from fineshards.pages.report_contents import Contents, StepRow
 from fineshards.pages.tables import Column, bar_column, number_column, share, shortened, table
 from fineshards.shards.recipes import RecipeRecord
+from fineshards.wording import counted
 
 # Characters of the texts of examples and of the recipe, and spans that were cut out.
 _EXAMPLE, _RECIPE, _CUTS = 500, 20_000, 5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fineshards.commands.wording import counted
 from fineshards.pages.charts import share_bar
 from fineshards.pages.markup import Html, tag
 from fineshards.pages.report_contents import Contents, Values
@@ -15,6 +14,7 @@ from fineshards.pages.tables import (
     shortened,
     table,
 )
+from fineshards.wording import counted
 
 _DOCUMENTS_TOKENS = [
     number_column("Documents"),
