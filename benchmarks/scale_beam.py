@@ -23,7 +23,7 @@ from fineshards.shards.records import Piece
 from fineshards.shards.reports import BlockSummary
 from fineshards.storage.base import open_storage
 from fineshards.transforms.plan import Plan, Report
-from fineshards.transforms.work import Work
+from fineshards.worker.work import Work
 
 
 def run(size: Size) -> None:

@@ -2,7 +2,7 @@
 
 import sys
 
-from fineshards.pipeline import own_process
+from fineshards.worker import own_process
 
 
 def main() -> int:

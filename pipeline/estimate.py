@@ -19,7 +19,6 @@ from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
 from fineshards.errors import InputError, UsageError
 from fineshards.pipeline.append import are_new, finished_dataset
-from fineshards.pipeline.fresh import call_in_fresh_interpreter
 from fineshards.pipeline.launch import (
     default_block_bytes,
     describe_job,
@@ -36,9 +35,10 @@ from fineshards.shards.records import Block, SourceFile
 from fineshards.shards.repeats import hash_columns, repeats_among, text_hashes
 from fineshards.storage.base import Storage, open_storage
 from fineshards.storage.temporary import scratch_folder
-from fineshards.transforms.pool import Pool
-from fineshards.transforms.tasks import DiscoverFile, Done, ProbeBlock, Task
-from fineshards.transforms.work import Work
+from fineshards.worker.fresh_interpreter import call_in_fresh_interpreter
+from fineshards.worker.pool import Pool
+from fineshards.worker.tasks import DiscoverFile, Done, ProbeBlock, Task
+from fineshards.worker.work import Work
 
 # Text of a probe per core, because an encoder is slow until it has seen the common words; at most.
 _CORE_BYTES, _MOST_BYTES = 96 << 20, 2 << 30

@@ -126,10 +126,10 @@ def run_on(job: ExportJob, pipeline: Pipeline, beam_args: Sequence[str]) -> Expo
 
     Returns its record, or a sentence that says what became of a job that is not waited for.
     """
-    from fineshards.pipeline import own_process
     from fineshards.pipeline.options import runner_name
     from fineshards.pipeline.runners import dataflow, portable
     from fineshards.transforms.export import WriteExport
+    from fineshards.worker import own_process
 
     own_process.raise_instead()
     _ = pipeline | "Export" >> WriteExport(job)

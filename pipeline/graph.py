@@ -14,8 +14,8 @@ from fineshards.transforms.repeats import CountRepeats
 from fineshards.transforms.shuffle import Shuffle
 from fineshards.transforms.statistics import WriteStatistics
 from fineshards.transforms.tokenize import Tokenize
-from fineshards.transforms.work import Work
 from fineshards.transforms.write import WithEarlier, Write
+from fineshards.worker.work import Work
 
 
 def build_pipeline(root: beam.Pipeline, work: Work) -> beam.PCollection:

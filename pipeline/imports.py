@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from fineshards.config import BuildConfig
 from fineshards.errors import UsageError
-from fineshards.pipeline.fresh import call_apart
 from fineshards.shards.imported import Imported
 from fineshards.shards.job import Columns, Tokenizer
 from fineshards.shards.layout import FILES, HASH_VERSION, SplitRule
@@ -17,6 +16,7 @@ from fineshards.sources.places import imports_libraries
 from fineshards.sources.reading import check_head
 from fineshards.sources.token_finding import find_token_files
 from fineshards.sources.token_streams import with_continuations
+from fineshards.worker.fresh_interpreter import call_apart
 
 
 def describe_import(config: BuildConfig, tokenizer: Tokenizer) -> Imported | None:

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING
 from fineshards.config import BuildConfig
 from fineshards.encoders.loading import describe_tokenizer
 from fineshards.errors import FineshardsError, UsageError
-from fineshards.pipeline import own_process
-from fineshards.pipeline.fresh import call_apart
 from fineshards.pipeline.imports import (
     FoundInput,
     continued,
@@ -43,6 +41,8 @@ from fineshards.sources.places import imports_libraries
 from fineshards.sources.token_lists import COLUMN
 from fineshards.storage.base import open_storage
 from fineshards.wording import describe_leaks, flags_against_leaks
+from fineshards.worker import own_process
+from fineshards.worker.fresh_interpreter import call_apart
 
 if TYPE_CHECKING:
     from fineshards.sources.hub import ResolvedDataset

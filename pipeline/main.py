@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from fineshards.commands.remembered import recall
 from fineshards.config import BuildConfig
-from fineshards.pipeline import own_process
 from fineshards.pipeline.options import (
     add_build_flags,
     launches_template,
@@ -24,6 +23,7 @@ from fineshards.pipeline.terminal import report_errors, working
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import to_fields
 from fineshards.wording import counted, describe_repeats, describe_splits, warn_of_leaks
+from fineshards.worker import own_process
 
 if TYPE_CHECKING:
     from fineshards.pipeline.launch import Launch

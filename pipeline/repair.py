@@ -33,7 +33,6 @@ from fineshards.cores import usable_cores
 from fineshards.encoders.loading import describe_tokenizer
 from fineshards.errors import FineshardsError, InputError
 from fineshards.extras import naming_the_extra
-from fineshards.pipeline.fresh import call_apart, call_in_fresh_interpreter
 from fineshards.shards.assembly import write_shard
 from fineshards.shards.buckets import write_bucket
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
@@ -61,9 +60,10 @@ from fineshards.sources.finding import as_it_is
 from fineshards.sources.places import imports_libraries
 from fineshards.storage.base import TEMPORARY, Storage, open_storage
 from fineshards.storage.temporary import remove_abandoned, scratch_folder
-from fineshards.transforms.pool import Pool
-from fineshards.transforms.tasks import DiscoverFile, EncodeAgain
-from fineshards.transforms.work import Work
+from fineshards.worker.fresh_interpreter import call_apart, call_in_fresh_interpreter
+from fineshards.worker.pool import Pool
+from fineshards.worker.tasks import DiscoverFile, EncodeAgain
+from fineshards.worker.work import Work
 
 
 @naming_the_extra()

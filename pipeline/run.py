@@ -13,9 +13,7 @@ from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
 from fineshards.errors import FineshardsError, InputError
 from fineshards.extras import naming_the_extra
-from fineshards.pipeline import own_process
 from fineshards.pipeline.explain import explain
-from fineshards.pipeline.fresh import call_in_fresh_interpreter
 from fineshards.pipeline.options import check_beam_args, launches_template
 from fineshards.pipeline.recipes import with_recipe
 from fineshards.pipeline.runners import dataflow
@@ -27,12 +25,14 @@ from fineshards.pipeline.runners.choice import (
 )
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.storage.base import Storage
+from fineshards.worker import own_process
+from fineshards.worker.fresh_interpreter import call_in_fresh_interpreter
 
 if TYPE_CHECKING:
     from apache_beam import Pipeline
 
     from fineshards.pipeline.launch import Launch
-    from fineshards.transforms.work import Work
+    from fineshards.worker.work import Work
 
 _Arguments = ParamSpec("_Arguments")
 
@@ -173,7 +173,7 @@ def execute(
     Returns None, or, for a job that is not waited for, a sentence that says what became of it.
     Raises whatever the runner raises.
     """
-    from fineshards.transforms.work import Work
+    from fineshards.worker.work import Work
 
     storage = launch.checkpoints.storage
     here = runs_here(config)
@@ -234,7 +234,7 @@ def committed(launch: Launch) -> Manifest | None:
 
 
 def _pool(work: Work, config: BuildConfig) -> AbstractContextManager[object]:
-    from fineshards.transforms.pool import Pool
+    from fineshards.worker.pool import Pool
 
     files = work.checkpoints.files_to_read()
     return Pool(work, config.workers or usable_cores(), files, resumes=True)

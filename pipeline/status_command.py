@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from fineshards.errors import UsageError
-from fineshards.pipeline import own_process
 from fineshards.pipeline.command import Command, add_folder
 from fineshards.pipeline.outcome import Outcome, note, show
 from fineshards.pipeline.parser import Parser
+from fineshards.worker import own_process
 
 _PORT = 8765
 

@@ -39,7 +39,7 @@ from fineshards.shards.layout import Layout
 from fineshards.shards.records import Block, Piece, ShardRecord, TokenBlock
 from fineshards.shards.reports import BlockSummary
 from fineshards.shards.shuffle import Fragment
-from fineshards.transforms.work import Work
+from fineshards.worker.work import Work
 
 Build = Callable[..., int]
 WORD = " hello"  # one token of cl100k_base, even when repeated

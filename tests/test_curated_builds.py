@@ -24,7 +24,7 @@ from support.tokenizer_files import oracle_documents, save, train
 
 import fineshards
 from fineshards.pipeline.cli import main
-from fineshards.transforms.work import Work
+from fineshards.worker.work import Work
 
 pytestmark = pytest.mark.curation
 

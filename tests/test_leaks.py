@@ -43,8 +43,8 @@ from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import Leaks
 from fineshards.storage.base import open_storage
 from fineshards.transforms.leaks import CountLeaks
-from fineshards.transforms.work import Work
 from fineshards.wording import warn_of_leaks
+from fineshards.worker.work import Work
 
 pytestmark = pytest.mark.growing
 

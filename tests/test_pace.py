@@ -23,8 +23,8 @@ from fineshards.errors import OutputError
 from fineshards.pipeline.launch import Launch, prepare
 from fineshards.shards.layout import Layout
 from fineshards.shards.records import TokenBlock
-from fineshards.transforms.blocks import discover_file
-from fineshards.transforms.work import Work
+from fineshards.worker.blocks import discover_file
+from fineshards.worker.work import Work
 
 BLOCKS = 6
 # Of each block.

@@ -29,8 +29,8 @@ from fineshards.pipeline.launch import prepare
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job import JOB_NAME, Job
 from fineshards.storage.base import open_storage
-from fineshards.transforms.blocks import discover_file, finish_block
-from fineshards.transforms.work import Work
+from fineshards.worker.blocks import discover_file, finish_block
+from fineshards.worker.work import Work
 
 Build = Callable[..., int]
 

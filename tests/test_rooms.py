@@ -211,9 +211,9 @@ def test_a_mistake_is_reported_without_importing_anything_slow(flag: str) -> Non
 def test_worker_processes_are_forked_without_beam() -> None:
     loaded = loaded_after(
         "import fineshards.pipeline.main\nimport fineshards.pipeline.launch\n"
-        "import fineshards.transforms.pool\n"
+        "import fineshards.worker.pool\n"
     )
-    assert "fineshards.transforms.pool" in loaded
+    assert "fineshards.worker.pool" in loaded
     assert "apache_beam" not in loaded
 
 

@@ -19,10 +19,10 @@ from fineshards.pipeline.parser import Parser
 from fineshards.shards.assembly import write_shard
 from fineshards.shards.plan import plan_pieces, plan_stream
 from fineshards.shards.reports import report_file
-from fineshards.transforms.blocks import discover_file, finish_block
 from fineshards.transforms.commit import commit
-from fineshards.transforms.judging import Judging
-from fineshards.transforms.work import Work
+from fineshards.worker.blocks import discover_file, finish_block
+from fineshards.worker.judging import Judging
+from fineshards.worker.work import Work
 
 
 def status(capsys: pytest.CaptureFixture[str], folder: Path) -> tuple[dict[str, Any], str]:

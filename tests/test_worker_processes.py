@@ -133,7 +133,7 @@ def test_a_build_goes_on_when_no_one_reads_its_log(long_input: Path, tmp_path: P
 LAUNCH = """
 import sys, threading
 from fineshards.config import BuildConfig
-from fineshards.pipeline import own_process
+from fineshards.worker import own_process
 from fineshards.pipeline.run import prepare
 own_process.claim()
 prepare(BuildConfig(dataset=sys.argv[1], output=sys.argv[2]))

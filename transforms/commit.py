@@ -21,13 +21,13 @@ from fineshards.shards.repeats import describe_example as repeated
 from fineshards.shards.reports import FileReport
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.work import Work
 from fineshards.wording import (
     describe_leaks,
     describe_repeats,
     flags_against_leaks,
     warn_of_leaks,
 )
+from fineshards.worker.work import Work
 
 METRICS = StepMetrics("commit")
 _log = logging.getLogger("fineshards.worker.commit")

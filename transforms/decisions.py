@@ -9,8 +9,8 @@ from fineshards.shards.records import MetadataFile
 from fineshards.shards.reports import BlockSummary
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks
-from fineshards.transforms.tasks import WriteDecisions as WriteTask
-from fineshards.transforms.work import Work
+from fineshards.worker.tasks import WriteDecisions as WriteTask
+from fineshards.worker.work import Work
 
 METRICS = StepMetrics("decisions")
 

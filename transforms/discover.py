@@ -8,8 +8,8 @@ from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.records import Block, SourceFile
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks
-from fineshards.transforms.tasks import DiscoverFile
-from fineshards.transforms.work import Work
+from fineshards.worker.tasks import DiscoverFile
+from fineshards.worker.work import Work
 
 METRICS = StepMetrics("discover")
 

@@ -13,8 +13,8 @@ from fineshards.shards.records import ShardRecord
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks
-from fineshards.transforms.tasks import ReadTexts
-from fineshards.transforms.work import Work
+from fineshards.worker.tasks import ReadTexts
+from fineshards.worker.work import Work
 
 METRICS = StepMetrics("leaks")
 _log = logging.getLogger("fineshards.worker")

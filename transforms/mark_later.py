@@ -20,7 +20,7 @@ from fineshards.shards.records import Block, SourceFile
 from fineshards.storage.checksums import checksum_from_base64
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks
-from fineshards.transforms.tasks import (
+from fineshards.worker.tasks import (
     IndexKeys,
     JoinComponents,
     JudgeBlock,
@@ -28,7 +28,7 @@ from fineshards.transforms.tasks import (
     SplitKeys,
     WriteMarked,
 )
-from fineshards.transforms.work import Work
+from fineshards.worker.work import Work
 
 METRICS = StepMetrics("mark_later")
 # Bytes of keys that a worker compares at a time, by default; it needs about four times as much.

@@ -21,7 +21,7 @@ from fineshards.shards.reports import (
 )
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.work import Work
+from fineshards.worker.work import Work
 
 METRICS = StepMetrics("plan")
 _log = logging.getLogger("fineshards.worker")

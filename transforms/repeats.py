@@ -12,8 +12,8 @@ from fineshards.shards.repeats import Repeats, Sides
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks
-from fineshards.transforms.tasks import CompareTexts
-from fineshards.transforms.work import Work
+from fineshards.worker.tasks import CompareTexts
+from fineshards.worker.work import Work
 
 METRICS = StepMetrics("repeats")
 

@@ -12,9 +12,9 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 
 from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.pool import current_pool
-from fineshards.transforms.tasks import Task, Worker
-from fineshards.transforms.work import Work
+from fineshards.worker.pool import current_pool
+from fineshards.worker.tasks import Task, Worker
+from fineshards.worker.work import Work
 
 
 class RunTasks(beam.DoFn):

@@ -23,8 +23,8 @@ from fineshards.shards.shuffle import (
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks
-from fineshards.transforms.tasks import MergeRuns, WriteBucket
-from fineshards.transforms.work import Work
+from fineshards.worker.tasks import MergeRuns, WriteBucket
+from fineshards.worker.work import Work
 
 METRICS = StepMetrics("shuffle")
 _log = logging.getLogger("fineshards.worker")

@@ -12,8 +12,8 @@ from fineshards.shards.reports import BlockSummary
 from fineshards.shards.statistics_files import Hosts, StatisticsFiles, added_up
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks
-from fineshards.transforms.tasks import AddStatistics, TopHosts
-from fineshards.transforms.work import Work
+from fineshards.worker.tasks import AddStatistics, TopHosts
+from fineshards.worker.work import Work
 
 METRICS = StepMetrics("statistics")
 

@@ -8,8 +8,8 @@ from fineshards.shards.records import Block, SourceFile
 from fineshards.shards.reports import BlockSummary
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks
-from fineshards.transforms.tasks import FinishBlock
-from fineshards.transforms.work import Work
+from fineshards.worker.tasks import FinishBlock
+from fineshards.worker.work import Work
 
 METRICS = StepMetrics("tokenize")
 

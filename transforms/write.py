@@ -12,8 +12,8 @@ from fineshards.shards.records import Piece, ShardRecord
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks
-from fineshards.transforms.tasks import WriteShard
-from fineshards.transforms.work import Work
+from fineshards.worker.tasks import WriteShard
+from fineshards.worker.work import Work
 
 METRICS = StepMetrics("write")
 _log = logging.getLogger("fineshards.worker")

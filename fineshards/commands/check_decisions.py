@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fineshards.commands.indexes import index_of
 from fineshards.errors import FineshardsError
 from fineshards.shards.counts import MANY_VALUES
 from fineshards.shards.curated_files import decisions_name
@@ -21,6 +20,7 @@ from fineshards.shards.documents import DocumentTable
 from fineshards.shards.records import ShardRecord
 from fineshards.shards.reports import FileReport
 from fineshards.wording import counted
+from fineshards.worker.indexes import index_of
 
 # Files whose dropped rows are kept where documents are in the order of the files.
 _FILES_KEPT = 64

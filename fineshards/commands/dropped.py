@@ -14,9 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fineshards.commands.decided import batch_of
-from fineshards.commands.indexes import index_of, texts_of
-from fineshards.commands.source_rows import read_rows
 from fineshards.curation.curator import Curator
 from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.shards.curated_files import decisions_name
@@ -29,6 +26,9 @@ from fineshards.shards.records import SourceFile
 from fineshards.sources.rows import Rows
 from fineshards.suggestions import did_you_mean
 from fineshards.wording import counted
+from fineshards.worker.indexes import index_of, texts_of
+from fineshards.worker.kept_rows import batch_of
+from fineshards.worker.source_rows import read_rows
 
 # Files of decisions that are read to choose from: reading all of a large dataset takes long.
 _FILES = 64

@@ -11,8 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from fineshards.commands.decided import batch_of
-from fineshards.commands.indexes import index_of, index_records
 from fineshards.curation.batch import Batch
 from fineshards.curation.curator import Curator
 from fineshards.curation.step import Judge, Keyed, KeyedSpans, Keys
@@ -25,6 +23,8 @@ from fineshards.shards.hash_sample import sampled, splitmix64
 from fineshards.shards.marks import row_of
 from fineshards.shards.records import SourceFile
 from fineshards.sources.rows import Rows
+from fineshards.worker.indexes import index_of, index_records
+from fineshards.worker.kept_rows import batch_of
 
 _FILES_KEPT = 4
 _OF_MARK = ("row", "step", "span", "witness_file", "witness_row")

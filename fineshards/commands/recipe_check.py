@@ -11,8 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from fineshards.commands.decided import batch_of
-from fineshards.commands.indexes import index_records, key_type
 from fineshards.curation.batch import Batch
 from fineshards.curation.curator import Curator
 from fineshards.curation.recipe import NamedStep
@@ -24,6 +22,8 @@ from fineshards.shards.job import Columns
 from fineshards.shards.records import SourceFile
 from fineshards.sources.reading import Head, discover_blocks
 from fineshards.wording import counted
+from fineshards.worker.indexes import index_records, key_type
+from fineshards.worker.kept_rows import batch_of
 
 # Files that are looked at, and parts of the probe: so many that they are from all over the input.
 _FILES, _PARTS = 16, 32

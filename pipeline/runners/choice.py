@@ -46,7 +46,7 @@ def local_args(config: BuildConfig) -> list[str]:
     Beam's DirectRunner takes Prism if its binary is installed or can be downloaded, and the Python
     runner otherwise. Here it always means the Python runner, so that local runs behave the same
     with and without a network. It conducts in this process, with one worker, because the work is
-    done by the pool (transforms/pool.py).
+    done by the pool (fineshards/worker/pool.py).
     """
     return [*config.beam_args, "--runner=FnApiRunner", "--direct_num_workers=1"]
 

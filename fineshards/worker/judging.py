@@ -11,8 +11,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fineshards.commands.decided import batch_of, decided, survivors
-from fineshards.commands.indexes import index_records, key_type
 from fineshards.curation.curator import Curator, Judged
 from fineshards.curation.seen_in import SeenIn
 from fineshards.curation.step import Keyed, Keys
@@ -29,9 +27,11 @@ from fineshards.sources.reading import read_block
 from fineshards.sources.row_hash import RowHash
 from fineshards.sources.rows import Rows
 from fineshards.storage.checksums import checksum_to_base64
-from fineshards.transforms.marking import Marking
-from fineshards.transforms.row_check import check_rows
-from fineshards.transforms.work import Work
+from fineshards.worker.indexes import index_records, key_type
+from fineshards.worker.kept_rows import batch_of, decided, survivors
+from fineshards.worker.marking import Marking
+from fineshards.worker.row_check import check_rows
+from fineshards.worker.work import Work
 
 # Files whose marks are kept in memory: a worker goes from block to block of the same file.
 _FILES_KEPT = 4

@@ -26,8 +26,8 @@ from typing import Any
 from fineshards.errors import FineshardsError
 from fineshards.parent import end_with, how_it_ended
 from fineshards.shards.records import Block, SourceFile
-from fineshards.transforms.tasks import DiscoverFile, Done, Task, Worker, first_task
-from fineshards.transforms.work import Work
+from fineshards.worker.tasks import DiscoverFile, Done, Task, Worker, first_task
+from fineshards.worker.work import Work
 
 # macOS's own libraries do not survive a fork.
 _CONTEXT: Any = multiprocessing.get_context("spawn" if sys.platform == "darwin" else "fork")

@@ -17,9 +17,9 @@ from fineshards.shards.stretch import Stretch
 from fineshards.sources.reading import Head, discover_blocks, read_block
 from fineshards.sources.row_hash import RowHash
 from fineshards.sources.rows import Rows
-from fineshards.transforms.judging import Judging
-from fineshards.transforms.row_check import check_rows, same_blocks
-from fineshards.transforms.work import Work
+from fineshards.worker.judging import Judging
+from fineshards.worker.row_check import check_rows, same_blocks
+from fineshards.worker.work import Work
 
 # Counts of record batches that are kept before they are added up.
 _ADDENDS = 64

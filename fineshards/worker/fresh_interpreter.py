@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from fineshards.errors import FineshardsError
 from fineshards.parent import end_with, how_it_ended
-from fineshards.pipeline import own_process
+from fineshards.worker import own_process
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -29,7 +29,7 @@ import sys
 from multiprocessing.connection import Connection
 launcher = Connection({descriptor})
 sys.path[:] = launcher.recv()
-from fineshards.pipeline.fresh import answer
+from fineshards.worker.fresh_interpreter import answer
 answer(launcher, {process})
 """
 

@@ -9,7 +9,7 @@ from fineshards.errors import InputError
 from fineshards.shards.records import Block, ReadRows, SourceFile, describe_state
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.row_hash import RowHash
-from fineshards.transforms.work import Work
+from fineshards.worker.work import Work
 
 _ADVICE = (
     "Put the old file back, with its time if you can, and run again; or choose another --output; "

@@ -25,14 +25,14 @@ from fineshards.shards.reports import BlockSummary
 from fineshards.shards.shuffle import Bucket, Fragment, Group
 from fineshards.shards.statistics_files import Hosts, StatisticsFiles
 from fineshards.shards.stretch import Stretch
-from fineshards.transforms.blocks import (
+from fineshards.worker.blocks import (
     discover_file,
     encode_again,
     finish_block,
     probe_block,
 )
-from fineshards.transforms.judging import Judging
-from fineshards.transforms.work import Work
+from fineshards.worker.judging import Judging
+from fineshards.worker.work import Work
 
 
 class Worker:

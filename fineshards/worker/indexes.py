@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from fineshards.commands.decided import batch_of
 from fineshards.curation.batch import Batch
 from fineshards.curation.step import Keyed, KeyedSpans
 from fineshards.errors import InputError
@@ -17,6 +16,7 @@ from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.rows import Rows
 from fineshards.storage.base import open_storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c
+from fineshards.worker.kept_rows import batch_of
 
 
 def key_type(keyed: Keyed) -> np.dtype[np.void]:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from fineshards.commands.indexes import key_type
 from fineshards.curation.curator import Curator
 from fineshards.curation.seen_in import SeenIn
 from fineshards.curation.step import Keyed, KeyedSpans
@@ -30,7 +29,8 @@ from fineshards.shards.marks import (
 )
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import crc32c
-from fineshards.transforms.work import Work
+from fineshards.worker.indexes import key_type
+from fineshards.worker.work import Work
 
 # The name of what `components` marks, which is not a range of keys.
 _OF_COMPONENTS = (0, 0)
