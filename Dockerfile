@@ -48,7 +48,7 @@ COPY transforms transforms
 RUN pip install --no-cache-dir --constraint requirements.txt '.[dataflow,warc]'
 
 # In a folder of its own: Python puts the folder of the program it runs before all packages.
-COPY pipeline/main.py /template/main.py
+COPY fineshards/cli/build_command.py /template/main.py
 ENV FLEX_TEMPLATE_PYTHON_PY_FILE=/template/main.py
 # FLEX_TEMPLATE_PYTHON_REQUIREMENTS_FILE and FLEX_TEMPLATE_PYTHON_SETUP_FILE stay unset: they would
 # install everything again at every launch and on every worker.

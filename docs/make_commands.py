@@ -9,9 +9,9 @@ import re
 from argparse import SUPPRESS, Action
 from pathlib import Path
 
-from fineshards.pipeline.build_commands import BUILD, ESTIMATE
-from fineshards.pipeline.command import Command
-from fineshards.pipeline.command_table import COMMANDS
+from fineshards.cli.command import Command
+from fineshards.cli.command_table import COMMANDS
+from fineshards.cli.dataset_commands import BUILD, ESTIMATE
 
 PAGE = Path(__file__).with_name("commands.md")
 # With fewer flags, one table is easier to read.

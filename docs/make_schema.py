@@ -13,7 +13,7 @@ from fineshards.config import choices, flags, kinds
 from fineshards.curation.recipe import default_of, parameters_of_class, step_class
 from fineshards.curation.recipe_text import to_toml
 from fineshards.curation.step_docs import describe_step, step_names
-from fineshards.pipeline.recipes import flags_of_recipes
+from fineshards.pipeline.recipe_flags import flags_of_recipes
 
 PATH = Path(__file__).with_name("recipe.schema.json")
 _PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean"}

@@ -11,7 +11,7 @@ def main() -> int:
     own_process.end_at_once()
     own_process.claim()
     try:
-        from fineshards.pipeline import cli, terminal  # noqa: F401
+        from fineshards.cli import cli, terminal
     except (ImportError, MemoryError, OSError) as error:
         print(f"fineshards: it cannot start: {error}. Install it again.", file=sys.stderr)
         return 1

@@ -11,7 +11,7 @@ from fineshards.curation.curator import describe
 from fineshards.curation.recipe import NamedStep, make_step
 from fineshards.curation.seen_in import SeenIn
 from fineshards.errors import UsageError
-from fineshards.pipeline.recipes import load_recipe
+from fineshards.pipeline.recipe_flags import load_recipe
 from fineshards.shards.curated_files import keys_name
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.recipes import RecipeRecord

@@ -113,7 +113,7 @@ def either(request: pytest.FixtureRequest) -> Proxy:
 @pytest.fixture
 def build() -> Callable[..., int]:
     """Runs `fineshards build` in this process: `build(input, output, *flags)` -> exit code."""
-    from fineshards.pipeline.cli import main
+    from fineshards.cli.cli import main
 
     def run(source: Path | str, output: Path, *flags: str) -> int:
         return main(["build", "--input", str(source), "--output", str(output), *flags])
@@ -137,7 +137,7 @@ def fineshards() -> Callable[..., subprocess.CompletedProcess[str]]:
 @pytest.fixture
 def in_process() -> Callable[..., subprocess.CompletedProcess[str]]:
     """As `fineshards`, but in this process, where nothing needs to be imported again."""
-    from fineshards.pipeline.cli import main
+    from fineshards.cli.cli import main
 
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         out, err = io.StringIO(), io.StringIO()

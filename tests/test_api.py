@@ -116,7 +116,7 @@ def test_a_build_that_fails_raises_one_sentence_and_prints_nothing(tmp_path: Pat
 
 
 def test_arguments_and_flags_describe_the_same_job(sample: Path, tmp_path: Path) -> None:
-    from fineshards.pipeline.cli import main
+    from fineshards.cli.cli import main
 
     flags = ["--shard_tokens=50000", "--test_fraction=0.25", "--dtype=uint32"]
     assert main(["build", f"--input={sample}", f"--output={tmp_path / 'a'}", *flags]) == 0

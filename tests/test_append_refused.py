@@ -25,10 +25,10 @@ from support.growing import (
 from support.oracle import files_in
 
 import fineshards
+from fineshards.cli.cli import main
 from fineshards.config import BuildConfig
 from fineshards.errors import InputError, UsageError
 from fineshards.pipeline.append import prepare_append
-from fineshards.pipeline.cli import main
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.job import Job

@@ -16,7 +16,7 @@ import pytest
 from support.damage import MANIFEST, flip_bit
 from support.oracle import oracle, shards_in
 
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 
 TEXTS = [f"text number {number}, and some more words" for number in range(300)]
 LINES = [json.dumps({"text": text, "id": f"id-{i}"}).encode() for i, text in enumerate(TEXTS)]

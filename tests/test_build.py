@@ -30,8 +30,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.oracle import ENCODING, EOT, cut, oracle, oracle_by_text, read_texts, shards_in
 
+from fineshards.cli.cli import main
 from fineshards.config import BuildConfig
-from fineshards.pipeline.cli import main
 from fineshards.pipeline.graph import build_pipeline
 from fineshards.pipeline.launch import prepare
 from fineshards.shards.counts import Counts, LabelCount, Sums

@@ -30,10 +30,10 @@ from support.token_files import with_eots, write_megatron
 from support.tokenizer_files import path_of
 
 from fineshards import BatchLoader, TokenDataset
+from fineshards.cli.cli import main
+from fineshards.cli.command_table import COMMANDS
+from fineshards.cli.quantities import byte_count, count
 from fineshards.config import BuildConfig
-from fineshards.pipeline.cli import main
-from fineshards.pipeline.command_table import COMMANDS
-from fineshards.pipeline.quantities import byte_count, count
 from fineshards.printable import printable
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -11,10 +11,10 @@ from support.growing import build, made_up_rows, write_rows
 
 import fineshards
 from fineshards import TokenDataset
+from fineshards.cli.cli import main
+from fineshards.cli.terminal import report_errors
 from fineshards.credentials import masked, refuse_secrets
 from fineshards.errors import InputError, UsageError
-from fineshards.pipeline.cli import main
-from fineshards.pipeline.terminal import report_errors
 from fineshards.sources.finding import find_files
 from fineshards.sources.hub import DatasetRequest, resolve_dataset
 from fineshards.sources.hub_tokenizer import fetch_tokenizer

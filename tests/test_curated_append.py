@@ -28,7 +28,7 @@ from support.growing import append, unfinished_append
 from support.oracle import files_in, shards_in
 
 import fineshards
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 
 pytestmark = pytest.mark.curation
 

@@ -23,7 +23,7 @@ from support.oracle import cut, files_in, shards_in
 from support.tokenizer_files import oracle_documents, save, train
 
 import fineshards
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 from fineshards.worker.work import Work
 
 pytestmark = pytest.mark.curation

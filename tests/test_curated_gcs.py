@@ -10,7 +10,7 @@ from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy
 from support.growing import unfinished_append
 from support.oracle import files_in, shards_in
 
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 
 pytestmark = pytest.mark.cloud
 

@@ -13,7 +13,7 @@ from support.curated import Steps, made_up_files, write_files, write_recipe
 from support.oracle import files_in
 
 import fineshards
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 
 pytestmark = pytest.mark.curation
 

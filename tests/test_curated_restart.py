@@ -15,7 +15,7 @@ from conftest import ROOT
 from support.curated import Steps, curate, made_up_files, write_files, write_recipe
 from support.oracle import files_in, shards_in
 
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 
 Damage = Callable[[Path], object]
 

@@ -12,8 +12,8 @@ from conftest import ROOT, SAMPLE
 from support.build_here import build_here
 
 import fineshards
+from fineshards.cli.cli import main
 from fineshards.curation.registry import STEPS
-from fineshards.pipeline.cli import main
 from fineshards.shards.decisions import read_decisions
 from fineshards.storage.base import open_storage
 

@@ -80,7 +80,7 @@ class Cloud:
         return Ended(process.returncode, out, err)
 
     def build_here(self) -> Ended:
-        return self.run(ROOT / "pipeline/main.py", *self.job)
+        return self.run(ROOT / "fineshards/cli/build_command.py", *self.job)
 
     def work(self, job: DataflowJob, folder: Path) -> None:
         """Does what Dataflow's workers do: runs the graph that was staged with a job."""
@@ -137,7 +137,7 @@ def launcher(tmp_path: Path) -> Path:
     """The program that the image has for the launcher: one file in its own folder."""
     program = tmp_path / "template/main.py"
     program.parent.mkdir()
-    shutil.copy(ROOT / "pipeline/main.py", program)
+    shutil.copy(ROOT / "fineshards/cli/build_command.py", program)
     return program
 
 
@@ -202,7 +202,7 @@ def test_a_dry_run_translates_the_graph_and_starts_nothing(cloud: Cloud, tmp_pat
     tokenizer = save(train("gpt2", ["some text"], 300), tmp_path / "tokenizer.json")
     cloud.client.bucket("bucket").blob("llama/tokenizer.json").upload_from_filename(tokenizer)
     flags = (*cloud.job, *DATAFLOW, "--tokenizer=gs://bucket/llama/tokenizer.json")
-    ended = cloud.run(ROOT / "pipeline/main.py", *flags, "--dry_run=True")
+    ended = cloud.run(ROOT / "fineshards/cli/build_command.py", *flags, "--dry_run=True")
     assert ended.exit_code == 0, ended.err
     assert "nothing was started" in ended.out
     assert cloud.names("temp/") == []
@@ -285,7 +285,10 @@ def test_a_submission_runs_to_its_end(
         run=lambda job: cloud.work(DataflowJob.from_json(json.dumps(job.body)), tmp_path)
     )
     ended = cloud.run(
-        ROOT / "pipeline/main.py", *cloud.job, *DATAFLOW, f"--dataflow_endpoint={dataflow.url}"
+        ROOT / "fineshards/cli/build_command.py",
+        *cloud.job,
+        *DATAFLOW,
+        f"--dataflow_endpoint={dataflow.url}",
     )
     assert ended.exit_code == 0, ended.err
     assert ended.out.startswith("finished in ")
@@ -305,7 +308,10 @@ def test_a_submission_runs_to_its_end(
     sent = DataflowJob.from_json(json.dumps(job.body))
     assert steps_of(graph_of(cloud, sent)) == STEPS
     again = cloud.run(
-        ROOT / "pipeline/main.py", *cloud.job, *DATAFLOW, f"--dataflow_endpoint={dataflow.url}"
+        ROOT / "fineshards/cli/build_command.py",
+        *cloud.job,
+        *DATAFLOW,
+        f"--dataflow_endpoint={dataflow.url}",
     )
     assert again.out.startswith("already finished, nothing to do")
     assert len(dataflow.jobs) == 1
@@ -329,7 +335,10 @@ def test_a_failed_job_ends_in_the_sentence_of_its_step(
     )
     dataflow.expect(states=("RUNNING", "RUNNING", "FAILED"), errors=(worker, summary))
     ended = cloud.run(
-        ROOT / "pipeline/main.py", *cloud.job, *DATAFLOW, f"--dataflow_endpoint={dataflow.url}"
+        ROOT / "fineshards/cli/build_command.py",
+        *cloud.job,
+        *DATAFLOW,
+        f"--dataflow_endpoint={dataflow.url}",
     )
     assert ended.exit_code == 1
     assert ended.out == ""
@@ -343,7 +352,10 @@ def test_a_job_that_is_done_without_a_dataset_is_an_error(
 ) -> None:
     dataflow.expect(states=("RUNNING", "DONE"))
     ended = cloud.run(
-        ROOT / "pipeline/main.py", *cloud.job, *DATAFLOW, f"--dataflow_endpoint={dataflow.url}"
+        ROOT / "fineshards/cli/build_command.py",
+        *cloud.job,
+        *DATAFLOW,
+        f"--dataflow_endpoint={dataflow.url}",
     )
     assert ended.exit_code == 1
     assert f"{cloud.output}/metadata/manifest.json is not there" in ended.sentence
@@ -354,12 +366,12 @@ def test_a_second_job_is_refused_while_the_first_runs_even_unwatched(
 ) -> None:
     dataflow.expect(states=("RUNNING",))
     flags = (*cloud.job, *DATAFLOW, f"--dataflow_endpoint={dataflow.url}")
-    first = cloud.start(ROOT / "pipeline/main.py", *flags)
+    first = cloud.start(ROOT / "fineshards/cli/build_command.py", *flags)
     try:
         while not any(request.path.endswith("/messages") for request in dataflow.requests):
             assert first.poll() is None, first.stderr and first.stderr.read()
             time.sleep(0.1)
-        second = cloud.run(ROOT / "pipeline/main.py", *flags)
+        second = cloud.run(ROOT / "fineshards/cli/build_command.py", *flags)
         assert second.exit_code == 1
         (job,) = dataflow.jobs
         assert f"already has an active job named {job.name}, id {job.id}" in second.sentence
@@ -375,7 +387,7 @@ def test_a_second_job_is_refused_while_the_first_runs_even_unwatched(
 
 def test_an_option_that_beam_misses_is_one_sentence(cloud: Cloud) -> None:
     flags = [flag for flag in DATAFLOW if not flag.startswith("--project")]
-    ended = cloud.run(ROOT / "pipeline/main.py", *cloud.job, *flags)
+    ended = cloud.run(ROOT / "fineshards/cli/build_command.py", *cloud.job, *flags)
     assert ended.exit_code == 2
     assert "Missing required option: project" in ended.sentence
     assert "Traceback" not in ended.err

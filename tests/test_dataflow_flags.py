@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from support.dataflow_server import DATAFLOW
 
+from fineshards.cli.build_command import main
+from fineshards.cli.options import add_build_flags, parse_build_flags
+from fineshards.cli.parser import Parser
 from fineshards.pipeline.explain import explain
-from fineshards.pipeline.main import main
-from fineshards.pipeline.options import add_build_flags, parse_build_flags
-from fineshards.pipeline.parser import Parser
 from fineshards.pipeline.runners.dataflow import dataflow_defaults, runs_on_dataflow
 
 ROOT = Path(__file__).parent.parent

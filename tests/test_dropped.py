@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 
 RECIPE = '[[steps]]\nuse = "length"\nmin_chars = 20\n[[steps]]\nuse = "exact"\n'
 TEXTS = [f"Document {number} with a text of its own." for number in range(30)]

@@ -16,8 +16,8 @@ from support.oracle import cut, read_texts, shards_in
 from support.tokenizer_files import EOT, oracle_documents, save, train
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from fineshards.cli.cli import main
 from fineshards.errors import OutputError
-from fineshards.pipeline.cli import main
 from fineshards.shards.block_writer import Documents
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.documents import source_schema

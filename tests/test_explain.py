@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from support.build_here import build_here
 
 from fineshards import BatchLoader, Mixture, Packing, TokenDataset
+from fineshards.cli.cli import main
 from fineshards.errors import UsageError
 from fineshards.loader.batches import Share
 from fineshards.loader.order import EpochOrder, GroupedShuffle
 from fineshards.loader.permutation import Permutation, key
-from fineshards.pipeline.cli import main
 
 LENGTH = 128
 

@@ -339,7 +339,7 @@ def killing(source, target):
         os.kill(os.getpid(), signal.SIGKILL)
     replace(source, target)
 os.replace = killing
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 sys.exit(main())
 """
 

@@ -11,8 +11,8 @@ from conftest import ROOT
 from support.build_here import build_here
 
 import fineshards
+from fineshards.cli.cli import main
 from fineshards.exports.formats import NAMES
-from fineshards.pipeline.cli import main
 
 PAGE = (ROOT / "docs/formats.md").read_text()
 

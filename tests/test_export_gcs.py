@@ -10,8 +10,8 @@ from support.growing import build, made_up_rows, write_rows
 from support.oracle import files_in
 
 import fineshards
+from fineshards.cli.cli import main
 from fineshards.errors import UsageError
-from fineshards.pipeline.cli import main
 
 pytestmark = pytest.mark.cloud
 

@@ -14,11 +14,11 @@ from support.growing import build, made_up_rows, write_rows
 from support.sentences import refused
 
 import fineshards
+from fineshards.cli.cli import main
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.exports.job import prepare, write_part
 from fineshards.exports.options import ExportOptions
 from fineshards.exports.record import Export
-from fineshards.pipeline.cli import main
 from fineshards.shards.manifest import EXPORT_NAME
 from fineshards.shards.seal import sealed
 from fineshards.storage.base import open_storage

@@ -31,9 +31,9 @@ from support.growing import build, made_up_rows, write_rows
 from support.oracle import EOT, files_in, shards_in
 
 import fineshards
+from fineshards.cli.cli import main
 from fineshards.commands.redact import redact
 from fineshards.errors import OutputError, UsageError
-from fineshards.pipeline.cli import main
 
 Run = Callable[..., CompletedProcess[str]]
 SHARD = 300
@@ -287,7 +287,7 @@ def killing(source, target):
         os.kill(os.getpid(), signal.SIGKILL)
     replace(source, target)
 os.replace = killing
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 sys.exit(main())
 """
 

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fineshards.cli.cli import main
 from fineshards.commands.find import find_id, find_token
 from fineshards.errors import OutputError, UsageError
-from fineshards.pipeline.cli import main
 from fineshards.shards.dataset import Dataset
 from fineshards.storage.base import open_storage
 

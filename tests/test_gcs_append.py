@@ -22,10 +22,10 @@ from support.process_tree import start
 
 import fineshards
 from fineshards import BatchLoader, TokenDataset
+from fineshards.cli.cli import main
 from fineshards.config import BuildConfig
 from fineshards.errors import UsageError
 from fineshards.pipeline.append import prepare_append
-from fineshards.pipeline.cli import main
 from fineshards.shards.manifest import Manifest
 from fineshards.storage.base import open_storage
 

@@ -22,12 +22,12 @@ from support.killed_runs import run_until_done
 from support.oracle import files_in, oracle, oracle_by_text, read_texts, shards_in
 from support.process_tree import start
 
+from fineshards.cli.cli import main
+from fineshards.cli.progress import watch
 from fineshards.commands.status import StatusReader
 from fineshards.config import BuildConfig
 from fineshards.errors import OutputError, UsageError
-from fineshards.pipeline.cli import main
 from fineshards.pipeline.launch import Launch, prepare
-from fineshards.pipeline.progress import watch
 from fineshards.shards.job import Job
 from fineshards.storage.base import open_storage
 

@@ -17,8 +17,8 @@ from support.gcs_server import free_port
 from support.patterns import NAMES, matches_as_for_local_files, patterns, write_names
 from support.source_files import COLUMNS, Read, add
 
+from fineshards.cli.cli import main
 from fineshards.errors import InputError, UsageError
-from fineshards.pipeline.cli import main
 from fineshards.shards.records import SourceFile
 from fineshards.sources.finding import find_files
 from fineshards.sources.reading import discover_blocks, read_block
@@ -178,7 +178,7 @@ def test_missing_credentials_are_one_sentence(tmp_path: Path) -> None:
 def test_an_unreachable_server_is_one_sentence(tmp_path: Path) -> None:
     program = (
         "import sys, fineshards.storage.retries as retries; retries.RETRY_SECONDS = 0.1; "
-        "from fineshards.pipeline.cli import main; sys.exit(main(sys.argv[1:]))"
+        "from fineshards.cli.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", program, "build", "--input=gs://data-1/*.parquet"]
     done = subprocess.run(

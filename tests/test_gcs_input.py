@@ -20,8 +20,8 @@ from support.gcs_input import Stored
 from support.oracle import oracle, read_texts, shards_in
 from support.source_files import COLUMNS, Read, add
 
+from fineshards.cli.cli import main
 from fineshards.errors import InputError
-from fineshards.pipeline.cli import main
 from fineshards.shards.records import SourceFile
 from fineshards.sources.files import READ_AHEAD, open_file
 from fineshards.sources.finding import find_files

@@ -8,7 +8,7 @@ import pytest
 from support.faulty_proxy import CUT_DOWNLOAD, LOSE_ANSWER, Proxy
 from support.oracle import files_in, oracle_shuffled, read_texts, shards_in
 
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 
 pytestmark = pytest.mark.cloud
 

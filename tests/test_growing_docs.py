@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT, SAMPLE
 
 import fineshards
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 
 PAGE = ROOT / "docs/growing.md"
 

@@ -21,8 +21,8 @@ from support.oracle import files_in
 from test_touched import kill
 
 from fineshards import TokenDataset
+from fineshards.cli.cli import main
 from fineshards.errors import FineshardsError
-from fineshards.pipeline.cli import main
 from fineshards.shards import seal
 from fineshards.shards.block_writer import SUMMARY_KEY
 

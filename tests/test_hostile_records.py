@@ -13,9 +13,9 @@ from support.growing import append, build, made_up_rows, write_rows
 from support.hostile_records import VALUES, mutant, sealed
 
 from fineshards import TokenDataset
+from fineshards.cli.cli import main
 from fineshards.commands.redact import redact
 from fineshards.errors import FineshardsError
-from fineshards.pipeline.cli import main
 
 pytestmark = pytest.mark.growing
 

@@ -14,7 +14,7 @@ from support.oracle import cut, read_texts, shards_in
 from support.tokenizer_files import EOT, STYLES, oracle_documents, save, train
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 from fineshards.shards.job import Job
 from fineshards.shards.manifest import Manifest
 from fineshards.storage.base import open_storage

@@ -29,9 +29,9 @@ from support.token_files import (
 )
 from support.tokenizer_files import path_of
 
+from fineshards.cli.cli import main
 from fineshards.commands.verify import verify
 from fineshards.errors import OutputError
-from fineshards.pipeline.cli import main
 from fineshards.shards.job import Job
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.recipes import RecipeRecord

@@ -24,8 +24,8 @@ from support.token_files import (
     write_with_header,
 )
 
+from fineshards.cli.cli import main
 from fineshards.commands.verify import verify
-from fineshards.pipeline.cli import main
 
 FLAGS = ["--tokenizer=cl100k_base", "--shard_tokens=3000"]
 END = ["--from=megatron", "--eot_side=end", *FLAGS]

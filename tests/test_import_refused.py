@@ -19,9 +19,9 @@ from support.token_files import (
     write_with_header,
 )
 
+from fineshards.cli.cli import main
 from fineshards.config import BuildConfig
 from fineshards.errors import InputError, UsageError
-from fineshards.pipeline.cli import main
 from fineshards.shards.imported import Imported
 from fineshards.shards.job import Columns
 from fineshards.sources.reading import discover_blocks, read_block

@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from fineshards.cli.cli import main
 from fineshards.encoders.loading import load_reference
-from fineshards.pipeline.cli import main
 from fineshards.shards.dataset import Dataset
 from fineshards.storage.base import open_storage
 

@@ -25,9 +25,9 @@ from support.faulty_proxy import Proxy
 from support.oracle import ENCODING, side_of
 
 import fineshards
+from fineshards.cli.cli import main
 from fineshards.commands.check_leaks import check_leaks
 from fineshards.errors import FineshardsError
-from fineshards.pipeline.cli import main
 from fineshards.pipeline.launch import refuse_leaks
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job import Job

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.oracle import oracle, shards_in
 
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 from fineshards.shards.manifest import Manifest
 from fineshards.storage.base import open_storage
 

@@ -24,11 +24,11 @@ import pytest
 from conftest import ROOT
 from support.faulty_proxy import Proxy
 
+from fineshards.cli.cli import main
 from fineshards.commands.status import StatusReader, status
 from fineshards.config import BuildConfig
 from fineshards.pages import live
 from fineshards.pages.live import LiveServer, answer_of, live_server
-from fineshards.pipeline.cli import main
 from fineshards.pipeline.launch import prepare
 
 Serve = Callable[[Path | str], LiveServer]

@@ -12,7 +12,7 @@ from conftest import ROOT, SAMPLE
 from support.growing import append, build, write_rows
 
 from benchmarks.made_up_dataset import make_dataset
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 from fineshards.storage.base import open_storage
 
 LOADER, MIXING = ROOT / "docs/loader.md", ROOT / "docs/mixing.md"

@@ -25,7 +25,7 @@ BLOCK_BYTES = 600_000
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from fineshards.pipeline.cli import main
+    from fineshards.cli.cli import main
 
     output = tmp_path_factory.mktemp("dataset")
     flags = ["--input", str(SAMPLE), "--output", str(output), f"--shard_tokens={SHARD_TOKENS}"]

@@ -13,7 +13,7 @@ from support.fresh_interpreter import run_program
 PROGRAM = """
 import os, sys, time
 import numpy, pyarrow.parquet
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 
 def threads():
     return len(os.listdir("/proc/self/task"))

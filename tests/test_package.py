@@ -275,7 +275,7 @@ def test_an_import_loads_no_library(base: Python) -> None:
     assert loaded == ["fineshards"]
 
 
-@pytest.mark.parametrize("module", ["fineshards", "fineshards.pipeline.main"])
+@pytest.mark.parametrize("module", ["fineshards", "fineshards.cli.build_command"])
 def test_help_needs_no_extra(module: str, base: Python) -> None:
     done = base("-m", module, "--help")
     assert done.returncode == 0, done.stderr

@@ -13,9 +13,9 @@ from types import ModuleType
 import pytest
 from conftest import ROOT, SAMPLE
 
+from fineshards.cli.cli import main
+from fineshards.cli.command_table import COMMANDS
 from fineshards.errors import UsageError
-from fineshards.pipeline.cli import main
-from fineshards.pipeline.command_table import COMMANDS
 
 FOLDERS = (".", ".github", "docs", "examples", "samples", "tests")
 PAGES = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.md"))]

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from support.oracle import oracle, read_texts, shards_in
 
-from fineshards.config import BuildConfig
-from fineshards.errors import UsageError
-from fineshards.pipeline.options import (
+from fineshards.cli.options import (
     Parser,
     add_build_flags,
     check_beam_args,
     parse_build_flags,
 )
+from fineshards.config import BuildConfig
+from fineshards.errors import UsageError
 from fineshards.pipeline.runners.choice import runs_here
 
 Build = Callable[..., int]

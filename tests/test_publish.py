@@ -27,8 +27,8 @@ from support.described import NAMES, SAID, check_sums, described, problems
 from support.oracle import files_in
 
 import fineshards
+from fineshards.cli.cli import main
 from fineshards.errors import OutputError
-from fineshards.pipeline.cli import main
 from fineshards.publishing import facts
 from fineshards.publishing.names import CARD_NAME, CROISSANT_NAME, PROVENANCE_NAME, SUMS_NAME
 from fineshards.shards.generations import Generation

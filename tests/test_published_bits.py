@@ -9,9 +9,9 @@ import pytest
 from support.described import SAID, described, problems
 
 import fineshards
+from fineshards.cli.cli import main
 from fineshards.commands.check_published import check_published
 from fineshards.errors import OutputError
-from fineshards.pipeline.cli import main
 from fineshards.publishing.card_parts import MARKS
 from fineshards.publishing.names import CARD_NAME, CROISSANT_NAME, PROVENANCE_NAME, SUMS_NAME
 from fineshards.shards.manifest import Manifest

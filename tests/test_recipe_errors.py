@@ -14,6 +14,7 @@ import pytest
 from support.curated import Steps, write_recipe
 from support.oracle import files_in
 
+from fineshards.cli.cli import main
 from fineshards.curation import curator
 from fineshards.curation.batch import Batch
 from fineshards.curation.curator import Curator, describe
@@ -21,7 +22,6 @@ from fineshards.curation.length import Length
 from fineshards.curation.recipe import make_step
 from fineshards.curation.step import Judge, Outcome
 from fineshards.errors import FineshardsError
-from fineshards.pipeline.cli import main
 from fineshards.shards.decisions import NO_DECISIONS
 
 TEXTS = ["one two three", "four five six", "one two three", "seven eight nine ten", "a"]

@@ -15,12 +15,12 @@ from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fineshards.cli.cli import main
 from fineshards.curation.recipe import NamedStep, default_parameters, make_step, parse_recipe
 from fineshards.curation.recipe_text import recipe_text, to_toml
 from fineshards.curation.step import Keyed
 from fineshards.curation.step_docs import describe_step, step_names
-from fineshards.pipeline.cli import main
-from fineshards.pipeline.recipes import shipped_recipes
+from fineshards.pipeline.recipe_flags import shipped_recipes
 from fineshards.shards.recipes import RecipeRecord, StepRecord
 
 SCALARS = st.one_of(

@@ -27,12 +27,12 @@ from support.process_tree import start, wait_until
 
 import fineshards
 from fineshards import BatchLoader, Packing, TokenDataset
+from fineshards.cli.cli import main
 from fineshards.commands.redact import redact
 from fineshards.commands.status import StatusReader
 from fineshards.errors import OutputError, UsageError
 from fineshards.exports.job import finish, prepare, write_part
 from fineshards.exports.options import ExportOptions
-from fineshards.pipeline.cli import main
 from fineshards.pipeline.repair import repair
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.documents import DocumentTable

@@ -22,7 +22,7 @@ from support.process_tree import start, wait_until
 from support.tokenizer_files import train
 
 import fineshards
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 from fineshards.shards.manifest import MANIFEST_NAME
 
 pytestmark = pytest.mark.growing

@@ -12,9 +12,9 @@ from support.growing import Row, append, build, content_of, made_up_rows, write_
 from support.oracle import files_in
 
 import fineshards
+from fineshards.cli.cli import main
 from fineshards.commands.check_leaks import check_repeats
 from fineshards.errors import UsageError
-from fineshards.pipeline.cli import main
 from fineshards.shards import repeats
 from fineshards.shards.manifest import Manifest
 from fineshards.storage.base import open_storage

@@ -27,6 +27,7 @@ from support.token_files import made_up, with_eots, write_megatron
 from support.tokenizer_files import path_of
 
 import fineshards
+from fineshards.cli.cli import main
 from fineshards.commands.verify import Verdict
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import load_reference
@@ -35,7 +36,6 @@ from fineshards.pages import lengths, report_contents, shown_document
 from fineshards.pages.markup import asset
 from fineshards.pages.report_page import Verified, report_page
 from fineshards.pages.shown_document import token_spans
-from fineshards.pipeline.cli import main
 from fineshards.publishing.loading_snippets import loading_snippets
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.manifest import Manifest

@@ -179,29 +179,29 @@ def test_the_public_names_cost_nothing_until_they_are_used() -> None:
 
 def test_help_loads_no_library() -> None:
     loaded = loaded_after(
-        "from fineshards.pipeline.cli import main\n"
+        "from fineshards.cli.cli import main\n"
         "try: main(['--help'])\n"
         "except SystemExit as end: assert end.code in (0, None)\n"
     )
-    assert "fineshards.pipeline.options" in loaded
+    assert "fineshards.cli.options" in loaded
     assert loaded.isdisjoint({"numpy", "pyarrow", "apache_beam", "rich"})
 
 
 @pytest.mark.parametrize("command", ["build", "verify", "estimate"])
 def test_help_on_a_command_imports_nothing_slow(command: str) -> None:
     loaded = loaded_after(
-        "from fineshards.pipeline.cli import main\n"
+        "from fineshards.cli.cli import main\n"
         f"try: main([{command!r}, '--help'])\n"
         "except SystemExit as end: assert end.code in (0, None)\n"
     )
-    assert "fineshards.pipeline.options" in loaded
+    assert "fineshards.cli.options" in loaded
     assert loaded.isdisjoint({"apache_beam", "pyarrow", "tiktoken", "datasets", "huggingface_hub"})
 
 
 @pytest.mark.parametrize("flag", ["--shard_tokens=0", "--test_fraction=2", "--dataset=x"])
 def test_a_mistake_is_reported_without_importing_anything_slow(flag: str) -> None:
     loaded = loaded_after(
-        "from fineshards.pipeline.cli import main\n"
+        "from fineshards.cli.cli import main\n"
         f"code = main(['build', '--input=x', '--output=y', {flag!r}])\n"
         "assert code == 2, code\n"
     )
@@ -210,7 +210,7 @@ def test_a_mistake_is_reported_without_importing_anything_slow(flag: str) -> Non
 
 def test_worker_processes_are_forked_without_beam() -> None:
     loaded = loaded_after(
-        "import fineshards.pipeline.main\nimport fineshards.pipeline.launch\n"
+        "import fineshards.cli.build_command\nimport fineshards.pipeline.launch\n"
         "import fineshards.worker.pool\n"
     )
     assert "fineshards.worker.pool" in loaded

@@ -10,7 +10,7 @@ from support.oracle import shards_in
 from support.tokenizer_files import save, train
 
 import fineshards
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 
 ROWS = made_up_rows(1, 100)
 # The files of a split that hold tokens, and whether the reader must be told their type.

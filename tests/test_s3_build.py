@@ -13,8 +13,8 @@ from support.oracle import files_in
 from support.process_tree import start
 from support.s3_proxy import S3Proxy
 
+from fineshards.cli.cli import main
 from fineshards.config import BuildConfig
-from fineshards.pipeline.cli import main
 from fineshards.pipeline.launch import prepare
 from fineshards.storage.base import Storage
 

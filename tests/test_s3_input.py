@@ -19,8 +19,8 @@ from support.s3_proxy import S3Proxy, faulty_s3
 from support.s3_server import client_variables
 from support.source_files import COLUMNS, Read, add
 
+from fineshards.cli.cli import main
 from fineshards.errors import InputError, UsageError
-from fineshards.pipeline.cli import main
 from fineshards.shards.records import SourceFile
 from fineshards.sources.files import open_file
 from fineshards.sources.finding import find_files

@@ -13,8 +13,8 @@ from support.engine_downloads import MissingError
 from support.s3_proxy import S3Proxy, faulty_s3
 from support.s3_server import client_variables, minio_server
 
+from fineshards.cli.cli import main
 from fineshards.errors import OutputError
-from fineshards.pipeline.cli import main
 from fineshards.storage.base import Part
 from fineshards.storage.s3 import S3Storage
 

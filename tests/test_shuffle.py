@@ -17,8 +17,8 @@ from support.tokenizer_files import oracle_documents, save, train
 
 import fineshards
 from fineshards import TokenDataset
+from fineshards.cli.cli import main
 from fineshards.errors import UsageError
-from fineshards.pipeline.cli import main
 from fineshards.shards.dataset import Dataset
 from fineshards.storage.base import open_storage
 

@@ -17,7 +17,7 @@ import pytest
 from conftest import ROOT
 from support.oracle import oracle_shuffled, read_texts, shards_in
 
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 
 pytestmark = pytest.mark.growing
 

@@ -24,8 +24,8 @@ from support.oracle import ENCODING, oracle_by_document, shards_in, side_of
 
 import fineshards
 from fineshards import TokenDataset
+from fineshards.cli.cli import main
 from fineshards.errors import InputError, UsageError
-from fineshards.pipeline.cli import main
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.split_hash import SEED, hash_keys, host_names
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from fineshards.cli.cli import main
+from fineshards.cli.options import add_build_flags, parse_build_flags
+from fineshards.cli.parser import Parser
 from fineshards.config import BuildConfig
 from fineshards.encoders.loading import load_reference
-from fineshards.pipeline.cli import main
 from fineshards.pipeline.launch import prepare
-from fineshards.pipeline.options import add_build_flags, parse_build_flags
-from fineshards.pipeline.parser import Parser
 from fineshards.shards.assembly import write_shard
 from fineshards.shards.plan import plan_pieces, plan_stream
 from fineshards.shards.reports import report_file

@@ -21,9 +21,9 @@ from google.cloud.dataflow_v1beta3.types import ParameterType, TemplateMetadata
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fineshards.cli.options import add_build_flags, refuse_unknown
+from fineshards.cli.parser import Parser
 from fineshards.config import flags
-from fineshards.pipeline.options import add_build_flags, refuse_unknown
-from fineshards.pipeline.parser import Parser
 
 ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -219,7 +219,7 @@ def test_the_image_has_the_whole_package_and_installs_no_more_at_launch() -> Non
         for init in (ROOT / folder).rglob("__init__.py")
     }
     assert found == set(setuptools["packages"])
-    assert ["pipeline/main.py", "/template/main.py"] in words_of("COPY")
+    assert ["fineshards/cli/build_command.py", "/template/main.py"] in words_of("COPY")
     variables = [words[0] for words in words_of("ENV")]
     assert variables == ["FLEX_TEMPLATE_PYTHON_PY_FILE=/template/main.py"]
     commands = [" ".join(words) for words in words_of("RUN")]
@@ -329,7 +329,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 def test_the_program_downloads_nothing(sample: Path, tmp_path: Path) -> None:
     program = tmp_path / "template/main.py"
     program.parent.mkdir()
-    shutil.copy(ROOT / "pipeline/main.py", program)
+    shutil.copy(ROOT / "fineshards/cli/build_command.py", program)
     flags = (f"--input={sample}", f"--output={tmp_path / 'out'}", "--shard_tokens=100000")
     # No vocabulary is cached by an earlier run.
     nowhere = str(tmp_path / "nowhere")

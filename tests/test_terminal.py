@@ -24,16 +24,16 @@ from conftest import ROOT
 from rich.console import Console
 from support.fresh_interpreter import run_program
 
+from fineshards.cli.progress import watch
+from fineshards.cli.terminal import error_console, report_errors
 from fineshards.commands.status import StatusReader
 from fineshards.config import BuildConfig
 from fineshards.pipeline.launch import prepare
-from fineshards.pipeline.progress import watch
-from fineshards.pipeline.terminal import error_console, report_errors
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 COMMANDS = ["build", "status", "verify", "inspect", "find", "estimate"]
 TRACEBACK = "Traceback (most recent call last)"
-MAIN = str(ROOT / "pipeline/main.py")
+MAIN = str(ROOT / "fineshards/cli/build_command.py")
 STAGES = [
     "read 1 file (5 blocks)",
     "tokenized 5 blocks (665,971 tokens)",
@@ -87,7 +87,7 @@ def test_a_terminal_shows_stages_rate_time_left_and_what_workers_do(
 SPEAKING = """
 import logging, sys
 from rich.console import Console
-from fineshards.pipeline.terminal import set_up_logging
+from fineshards.cli.terminal import set_up_logging
 set_up_logging(Console(stderr=True), local=sys.argv[1] == "local")
 for path in ("/lib/apache_beam/io/gcp/bigquery.py", "/lib/other/module.py"):
     record = logging.LogRecord("root", logging.WARNING, path, 1, "from %s", (path,), None)
@@ -177,9 +177,9 @@ def test_an_interrupted_build_says_what_it_resumes(slow_input: Path, tmp_path: P
 IMPATIENT = """
 import sys
 import time
-from fineshards.pipeline import progress
+from fineshards.cli import progress
 progress._LINE_SECONDS = progress._POLL_SECONDS = 0.05
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -199,7 +199,7 @@ def test_without_a_terminal_lines_say_how_far_the_build_is(
 
 
 @pytest.mark.parametrize(
-    "entry", [["-m", "fineshards", "build"], ["-m", "fineshards.pipeline.main"], [MAIN]]
+    "entry", [["-m", "fineshards", "build"], ["-m", "fineshards.cli.build_command"], [MAIN]]
 )
 def test_every_entry_takes_the_same_flags(entry: list[str], small: Path, tmp_path: Path) -> None:
     """The last is what a Flex Template launcher runs: the file itself, from any folder."""
@@ -245,7 +245,7 @@ def test_a_local_run_needs_no_network(fineshards: Run, small: Path, tmp_path: Pa
 WITHOUT = """
 import sys
 sys.modules |= dict.fromkeys(sys.argv[1].split(","))
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 sys.exit(main(sys.argv[2:]))
 """
 NOT_INSTALLED = (

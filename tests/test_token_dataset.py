@@ -16,10 +16,10 @@ from support.oracle import ENCODING, EOT, read_texts
 from support.sentences import refused
 
 from benchmarks.made_up_dataset import make_dataset, stream
+from fineshards.cli.cli import main
 from fineshards.errors import OutputError
 from fineshards.loader.boundaries import cu_seqlens, position_ids
 from fineshards.loader.dataset import TokenDataset
-from fineshards.pipeline.cli import main
 from fineshards.storage.base import open_storage
 
 SHARD_TOKENS = 1000

@@ -22,7 +22,7 @@ from support.oracle import files_in
 from support.touch_crash_driver import set_times
 
 from fineshards import BatchLoader, TokenDataset
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import BadRow, Block, SourceFile
 from fineshards.shards.rejected import Rejected

@@ -27,7 +27,7 @@ from support.damage import (
 )
 from support.oracle import ENCODING, EOT, read_texts
 
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 
 SHARD_TOKENS = 60_000
 SHARD = "train/train_0003.npy"  # in the middle of the stream

@@ -18,7 +18,7 @@ from support.damage import (
     save_consistently,
 )
 
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 
 # A filter, a step that cuts, a rewrite, and two that compare whole documents.
 RECIPE = """

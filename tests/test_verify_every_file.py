@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from support.damage import MANIFEST, edit_manifest
 
 import fineshards
+from fineshards.cli.cli import main
 from fineshards.commands.check_metadata import check_manifest
 from fineshards.commands.inspect import show_document, summarize
 from fineshards.errors import FineshardsError, OutputError
-from fineshards.pipeline.cli import main
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.manifest import Manifest
 from fineshards.storage.base import open_storage

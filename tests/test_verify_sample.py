@@ -13,7 +13,7 @@ import pytest
 from support.damage import change_total, edit_manifest, edit_table, load, save_consistently
 from support.oracle import EOT
 
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 
 FLAGS = ["--shard_tokens=1000", "--keep_checkpoints"]
 TEXTS = [f"The {number}th of four hundred documents." for number in range(400)]

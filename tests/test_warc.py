@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from support.source_files import Read, add, blocks_of, describe, read_all
 
+from fineshards.cli.cli import main
 from fineshards.errors import InputError, UsageError
-from fineshards.pipeline.cli import main
 from fineshards.shards.job import Columns
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import SourceFile

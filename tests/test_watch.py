@@ -20,9 +20,9 @@ from conftest import ROOT
 from support.faulty_proxy import Proxy
 from support.paused_build import BLOCKS, PausedBuild, paused_build
 
+from fineshards.cli.cli import main
 from fineshards.commands.stages import stages_of
 from fineshards.commands.status import status
-from fineshards.pipeline.cli import main
 
 
 class Terminal:

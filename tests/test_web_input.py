@@ -19,9 +19,9 @@ from support.oracle import shards_in
 from support.source_files import COLUMNS, Read, add
 from support.web_server import Web
 
+from fineshards.cli.cli import main
 from fineshards.config import BuildConfig
 from fineshards.errors import InputError, UsageError
-from fineshards.pipeline.cli import main
 from fineshards.shards.records import SourceFile
 from fineshards.sources.files import open_file
 from fineshards.sources.finding import find_files

@@ -11,7 +11,7 @@ from conftest import SIZES, Open, Opened
 from support.hostile_rows import ATTACK, write_hostile_input
 
 import fineshards
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 
 ROOT = Path(__file__).parent.parent.parent
 # What the Tab key stops at.

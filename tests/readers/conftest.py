@@ -9,7 +9,7 @@ import pytest
 from support import tokenizer_files
 from support.dataset_contents import Contents
 
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 
 SAMPLE = Path(__file__).parent.parent.parent / "samples/debian_text.parquet"
 Exported = Callable[..., Path]

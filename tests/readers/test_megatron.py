@@ -15,7 +15,7 @@ from megatron.core.datasets.indexed_dataset import DType, IndexedDataset, Indexe
 from support import oracle
 from support.dataset_contents import Contents, Tokens, same
 
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 
 
 def documents_of(stem: Path, mmap: bool) -> list[Tokens]:

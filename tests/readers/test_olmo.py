@@ -12,7 +12,7 @@ from olmo_core.data.utils import iter_document_indices, load_array_slice
 from support.dataset_contents import Contents, same
 from support.foreign_readers import read_olmo
 
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 
 LENGTH = 128
 

@@ -12,10 +12,10 @@ import signal
 import sys
 from pathlib import Path
 
+from fineshards.cli.cli import main
 from fineshards.commands.verify import verify
 from fineshards.encoders.loading import describe_tokenizer
 from fineshards.loader.dataset import TokenDataset
-from fineshards.pipeline.cli import main
 from fineshards.shards.manifest import Manifest
 from fineshards.storage.base import open_storage
 from support import crash_driver

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fineshards.config import BuildConfig
-from fineshards.pipeline.recipes import with_recipe
+from fineshards.pipeline.recipe_flags import with_recipe
 from fineshards.pipeline.run import build_quietly
 from fineshards.shards.manifest import Manifest
 

@@ -21,9 +21,9 @@ import apache_beam.runners.portability.fn_api_runner.fn_runner  # noqa: F401
 import rich.progress  # noqa: F401
 
 import fineshards.pipeline.graph  # noqa: F401
+from fineshards.cli.cli import main
 from fineshards.encoders.exact import ExactEncoder
 from fineshards.encoders.loading import describe_tokenizer
-from fineshards.pipeline.cli import main
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job import Job
 from fineshards.shards.manifest import Manifest

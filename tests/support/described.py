@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 import fineshards
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 from fineshards.publishing.names import CARD_NAME, CROISSANT_NAME, PROVENANCE_NAME, SUMS_NAME
 
 NAMES = {CARD_NAME, CROISSANT_NAME, PROVENANCE_NAME, SUMS_NAME}

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fineshards import TokenDataset
-from fineshards.pipeline.cli import main
+from fineshards.cli.cli import main
 from fineshards.shards.manifest import MANIFEST_NAME
 from fineshards.storage.base import open_storage
 from support.oracle import files_in

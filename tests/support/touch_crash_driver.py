@@ -13,8 +13,8 @@ import signal
 import sys
 from pathlib import Path
 
+from fineshards.cli.cli import main
 from fineshards.encoders.loading import describe_tokenizer
-from fineshards.pipeline.cli import main
 from support import crash_driver
 from support.crash_driver import (
     child,

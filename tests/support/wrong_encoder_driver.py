@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fineshards.cli.cli import main
 from fineshards.encoders.encoder import TokenBatch
 from fineshards.encoders.gigatoken_encoder import GigatokenTokenizer
-from fineshards.pipeline.cli import main
 
 
 def spoil(mark: str) -> None:

@@ -8,10 +8,10 @@ from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from fineshards.cli.command import Command, add_folder
+from fineshards.cli.outcome import Outcome, note, show
+from fineshards.cli.parser import Parser
 from fineshards.errors import UsageError
-from fineshards.pipeline.command import Command, add_folder
-from fineshards.pipeline.outcome import Outcome, note, show
-from fineshards.pipeline.parser import Parser
 from fineshards.worker import own_process
 
 _PORT = 8765
@@ -46,9 +46,9 @@ def _add_flags(parser: Parser) -> None:
 
 def _status(parser: Parser, arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
+    from fineshards.cli.terminal import INTERRUPTED
     from fineshards.commands.stages import describe_status
     from fineshards.commands.status import status
-    from fineshards.pipeline.terminal import INTERRUPTED
 
     if args.serve is not None:
         if args.json:
@@ -66,9 +66,9 @@ def _status(parser: Parser, arguments: Sequence[str]) -> int:
 
 def _watch(folder: str) -> None:
     """Shows the progress of a job until its end."""
+    from fineshards.cli.progress import follow
+    from fineshards.cli.terminal import error_console, set_up_logging
     from fineshards.commands.status import StatusReader
-    from fineshards.pipeline.progress import follow
-    from fineshards.pipeline.terminal import error_console, set_up_logging
     from fineshards.storage.base import open_storage
 
     # A table that is being drawn hides the cursor; an exception brings it back.

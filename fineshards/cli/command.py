@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fineshards.pipeline.parser import Parser
-from fineshards.pipeline.quantities import count
+from fineshards.cli.parser import Parser
+from fineshards.cli.quantities import count
 
 if TYPE_CHECKING:
     from fineshards.shards.dataset import Dataset

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 
-from fineshards.pipeline.command import Command, add_folder_and_generation
-from fineshards.pipeline.outcome import Outcome, show
-from fineshards.pipeline.parser import Parser
+from fineshards.cli.command import Command, add_folder_and_generation
+from fineshards.cli.outcome import Outcome, show
+from fineshards.cli.parser import Parser
 
 
 def _add_flags(parser: Parser) -> None:

@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fineshards.commands.remembered import recall
-from fineshards.config import BuildConfig
-from fineshards.pipeline.options import (
+from fineshards.cli.options import (
     add_build_flags,
     launches_template,
     parse_build_flags,
 )
-from fineshards.pipeline.outcome import Outcome, note, show
-from fineshards.pipeline.parser import Parser
+from fineshards.cli.outcome import Outcome, note, show
+from fineshards.cli.parser import Parser
+from fineshards.cli.terminal import report_errors, working
+from fineshards.commands.remembered import recall
+from fineshards.config import BuildConfig
 from fineshards.pipeline.run import execute, finished, prepare
 from fineshards.pipeline.runners.choice import runs_here
-from fineshards.pipeline.terminal import report_errors, working
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import to_fields
 from fineshards.wording import counted, describe_repeats, describe_splits, warn_of_leaks
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Builds a dataset from command-line flags; returns the exit code."""
-    parser = Parser(prog="python -m fineshards.pipeline.main", description=__doc__)
+    parser = Parser(prog="python -m fineshards.cli.build_command", description=__doc__)
     add_build_flags(parser)
     if argv is None:
         own_process.end_at_once()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from fineshards.cli.command import Command
+from fineshards.cli.command_table import COMMANDS
+from fineshards.cli.outcome import Outcome, show
 from fineshards.errors import UsageError
-from fineshards.pipeline.command import Command
-from fineshards.pipeline.command_table import COMMANDS
-from fineshards.pipeline.outcome import Outcome, show
 from fineshards.storage.temporary import remove_abandoned
 from fineshards.suggestions import did_you_mean
 
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     docs/commands.md has all exit codes.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    from fineshards.pipeline.terminal import report_errors
+    from fineshards.cli.terminal import report_errors
 
     return report_errors(lambda: _run(*(arguments or ["help"])))
 
@@ -78,7 +78,7 @@ def _help(*names: str) -> str:
 
 
 def _completion(*arguments: str) -> str:
-    from fineshards.pipeline.completion import SHELLS, Completed, script
+    from fineshards.cli.completion import SHELLS, Completed, script
 
     if len(arguments) != 1 or arguments[0].startswith("-"):
         raise UsageError(f"give a shell: fineshards completion {'|'.join(SHELLS)}.")

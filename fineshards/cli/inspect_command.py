@@ -6,11 +6,11 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from fineshards.cli.command import Command, add_folder_and_generation, opened
+from fineshards.cli.outcome import Outcome, show
+from fineshards.cli.parser import Parser
+from fineshards.cli.quantities import count
 from fineshards.errors import UsageError
-from fineshards.pipeline.command import Command, add_folder_and_generation, opened
-from fineshards.pipeline.outcome import Outcome, show
-from fineshards.pipeline.parser import Parser
-from fineshards.pipeline.quantities import count
 
 
 def _add_flags(parser: Parser) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from fineshards.pipeline.command import Command, add_folder
-from fineshards.pipeline.options import (
+from fineshards.cli.command import Command, add_folder
+from fineshards.cli.options import (
     add_append_flags,
     add_build_flags,
     add_estimate_flags,
@@ -16,15 +16,15 @@ from fineshards.pipeline.options import (
     import_config,
     parse_estimate_flags,
 )
-from fineshards.pipeline.outcome import Outcome, note, show
-from fineshards.pipeline.parser import Parser
+from fineshards.cli.outcome import Outcome, note, show
+from fineshards.cli.parser import Parser
 
 
 def _build(parser: Parser, arguments: Sequence[str]) -> int:
     args, beam_args = parser.parse_known_args(arguments)
     config = config_of(parser, args, beam_args)
     # Imported after the flags are parsed, so that --help and mistakes need no numpy.
-    from fineshards.pipeline.main import build
+    from fineshards.cli.build_command import build
 
     return show(build(config), args.json)
 
@@ -32,7 +32,7 @@ def _build(parser: Parser, arguments: Sequence[str]) -> int:
 def _import(parser: Parser, arguments: Sequence[str]) -> int:
     args, beam_args = parser.parse_known_args(arguments)
     config = import_config(parser, args, beam_args)
-    from fineshards.pipeline.main import build
+    from fineshards.cli.build_command import build
 
     return show(build(config), args.json)
 
@@ -45,7 +45,7 @@ def _add_append_flags(parser: Parser) -> None:
 def _append(parser: Parser, arguments: Sequence[str]) -> int:
     args, beam_args = parser.parse_known_args(arguments)
     config = append_config(parser, args, beam_args)
-    from fineshards.pipeline.main import build
+    from fineshards.cli.build_command import build
 
     return show(build(config), args.json)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from fineshards.cli.command import Command, add_folder
+from fineshards.cli.outcome import Outcome, show
+from fineshards.cli.parser import Parser
+from fineshards.cli.quantities import count
 from fineshards.errors import UsageError
-from fineshards.pipeline.command import Command, add_folder
-from fineshards.pipeline.outcome import Outcome, show
-from fineshards.pipeline.parser import Parser
-from fineshards.pipeline.quantities import count
 
 
 def _add_flags(parser: Parser) -> None:

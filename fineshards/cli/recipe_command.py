@@ -7,13 +7,13 @@ import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 
+from fineshards.cli.command import Command
+from fineshards.cli.options import add_input_and_step_flags, input_and_steps
+from fineshards.cli.outcome import Outcome, note, show
+from fineshards.cli.parser import Parser, one_of
+from fineshards.cli.quantities import byte_count, count
 from fineshards.errors import UsageError
-from fineshards.pipeline.command import Command
-from fineshards.pipeline.options import add_input_and_step_flags, input_and_steps
-from fineshards.pipeline.outcome import Outcome, note, show
-from fineshards.pipeline.parser import Parser, one_of
-from fineshards.pipeline.quantities import byte_count, count
-from fineshards.pipeline.recipes import recipe_shown
+from fineshards.pipeline.recipe_flags import recipe_shown
 
 _PROBE_BYTES, _EXAMPLES = 32 << 20, 2
 
@@ -70,7 +70,7 @@ def _recipe(parser: Parser, arguments: Sequence[str]) -> int:
 
 
 def _show(args: argparse.Namespace) -> Outcome:
-    from fineshards.pipeline.recipes import shipped_recipes
+    from fineshards.pipeline.recipe_flags import shipped_recipes
 
     if args.name is None:
         names = ", ".join(shipped_recipes())

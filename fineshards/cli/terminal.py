@@ -67,8 +67,8 @@ def working(storage: Storage, local: bool) -> Iterator[None]:
     console = error_console()
     with ExitStack() as stack:
         if local:
+            from fineshards.cli.progress import watch
             from fineshards.commands.status import StatusReader
-            from fineshards.pipeline.progress import watch
 
             stack.enter_context(watch(StatusReader(storage, from_now=True), console))
         set_up_logging(console, local)

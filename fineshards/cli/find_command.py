@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from fineshards.pipeline.command import Command, add_folder_and_generation, opened
-from fineshards.pipeline.outcome import Outcome, show
-from fineshards.pipeline.parser import Parser
-from fineshards.pipeline.quantities import count
+from fineshards.cli.command import Command, add_folder_and_generation, opened
+from fineshards.cli.outcome import Outcome, show
+from fineshards.cli.parser import Parser
+from fineshards.cli.quantities import count
 
 
 def _add_flags(parser: Parser) -> None:

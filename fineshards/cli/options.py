@@ -9,12 +9,12 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
+from fineshards.cli.parser import Parser, one_of
+from fineshards.cli.quantities import byte_count, count, count_or_share
 from fineshards.config import PATTERNS, BuildConfig, choices, deciding_flags, flags, kinds
 from fineshards.errors import UsageError
 from fineshards.import_flags import NEED_TEXT, needs_text
-from fineshards.pipeline.parser import Parser, one_of
-from fineshards.pipeline.quantities import byte_count, count, count_or_share
-from fineshards.pipeline.recipes import with_recipe
+from fineshards.pipeline.recipe_flags import with_recipe
 
 # Runners whose job service has options of its own: pipeline/runners/portable.py.
 _DESCRIBED = frozenset({"flink", "portable", "spark"})

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from fineshards.pipeline.command import Command, add_folder
-from fineshards.pipeline.outcome import Outcome, every_ten_seconds, show
-from fineshards.pipeline.parser import Parser
+from fineshards.cli.command import Command, add_folder
+from fineshards.cli.outcome import Outcome, every_ten_seconds, show
+from fineshards.cli.parser import Parser
 from fineshards.wording import counted
 
 _SAID = {

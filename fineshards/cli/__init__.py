@@ -1,0 +1,1 @@
+"""The command line: flags in, one call, words out."""
