@@ -12,12 +12,12 @@ from resource import RUSAGE_CHILDREN, getrusage
 
 import numpy as np
 
-from fineshards.commands.dataflow_cost import on_dataflow
-from fineshards.commands.estimate import Estimate, scaled
-from fineshards.commands.remembered import remember
 from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
 from fineshards.errors import InputError, UsageError
+from fineshards.inspection.dataflow_cost import on_dataflow
+from fineshards.inspection.estimate import Estimate, scaled
+from fineshards.inspection.last_estimate import remember
 from fineshards.pipeline.append import are_new, finished_dataset
 from fineshards.pipeline.launch import (
     default_block_bytes,

@@ -25,11 +25,11 @@ from support.oracle import ENCODING
 from support.source_files import read_all
 
 from fineshards.cli.cli import main
-from fineshards.commands.dataflow_cost import Dataflow, on_dataflow
-from fineshards.commands.estimate import Estimate, describe_estimate, scaled
-from fineshards.commands.remembered import recall
 from fineshards.config import BuildConfig
 from fineshards.errors import InputError
+from fineshards.inspection.dataflow_cost import Dataflow, on_dataflow
+from fineshards.inspection.estimate import Estimate, describe_estimate, scaled
+from fineshards.inspection.last_estimate import recall
 from fineshards.pipeline.estimate import estimate, spread
 from fineshards.shards.manifest import Manifest
 from fineshards.storage.base import open_storage

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineshards.cli.cli import main
-from fineshards.commands.find import find_id, find_token
 from fineshards.errors import OutputError, UsageError
+from fineshards.inspection.find import find_id, find_token
 from fineshards.shards.dataset import Dataset
 from fineshards.storage.base import open_storage
 

@@ -28,10 +28,10 @@ from support.growing import build as build_of
 from support.oracle import ENCODING
 
 import fineshards
-from fineshards.commands.stats import describe_stats, stats
 from fineshards.curation.batch import Batch
 from fineshards.curation.symbol_lines import SymbolLines
 from fineshards.errors import OutputError, UsageError
+from fineshards.inspection.stats import describe_stats, stats
 from fineshards.shards import statistics
 from fineshards.shards.counts import MANY_VALUES
 from fineshards.shards.manifest import Manifest

@@ -16,8 +16,8 @@ from fineshards.cli.options import (
 from fineshards.cli.outcome import Outcome, note, show
 from fineshards.cli.parser import Parser
 from fineshards.cli.terminal import report_errors, working
-from fineshards.commands.remembered import recall
 from fineshards.config import BuildConfig
+from fineshards.inspection.last_estimate import recall
 from fineshards.pipeline.run import execute, finished, prepare
 from fineshards.pipeline.runners.choice import runs_here
 from fineshards.shards.manifest import Manifest

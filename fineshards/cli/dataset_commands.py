@@ -52,7 +52,7 @@ def _append(parser: Parser, arguments: Sequence[str]) -> int:
 
 def _estimate(parser: Parser, arguments: Sequence[str]) -> int:
     config, workers, as_json = parse_estimate_flags(parser, arguments)
-    from fineshards.commands.estimate import describe_estimate
+    from fineshards.inspection.estimate import describe_estimate
     from fineshards.pipeline.estimate import estimate
 
     note("reading a probe of the input …")

@@ -51,7 +51,7 @@ def _add_flags(parser: Parser) -> None:
 
 def _explain(parser: Parser, arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
-    from fineshards.commands import explain
+    from fineshards.inspection import explain
 
     loader = split = None
     if args.state is not None:

@@ -26,7 +26,7 @@ def _add_flags(parser: Parser) -> None:
 
 def _find(parser: Parser, arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
-    from fineshards.commands import find
+    from fineshards.inspection import find
 
     dataset = opened(args.folder, args.generation)
     if args.id is not None:

@@ -46,7 +46,7 @@ def _number_or_place(text: str) -> int | str:
 
 def _inspect(parser: Parser, arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
-    from fineshards.commands import inspect
+    from fineshards.inspection import inspect
 
     if args.dropped:
         return _inspect_dropped(args)
@@ -66,7 +66,7 @@ def _inspect(parser: Parser, arguments: Sequence[str]) -> int:
 
 
 def _inspect_dropped(args: Namespace) -> int:
-    from fineshards.commands.dropped import describe_dropped, show_dropped
+    from fineshards.inspection.dropped import describe_dropped, show_dropped
 
     if args.shard is not None or args.token is not None:
         raise UsageError("--dropped shows no shard: leave out --shard and --token.")

@@ -80,8 +80,8 @@ def _show(args: argparse.Namespace) -> Outcome:
 
 
 def _steps(args: argparse.Namespace) -> Outcome:
-    from fineshards.commands.step_pages import describe_parameters, describe_steps
     from fineshards.curation.step_docs import describe_step, step_names
+    from fineshards.inspection.step_pages import describe_parameters, describe_steps
 
     if args.name is not None:
         step = describe_step(args.name)
@@ -94,7 +94,7 @@ def _check(args: argparse.Namespace) -> Outcome:
     config = input_and_steps(args, args.name)
     if not config.curates:
         raise UsageError("give a recipe, or --where, --dedup or --decontaminate.")
-    from fineshards.commands.recipe_check import check_recipe, describe_check
+    from fineshards.inspection.recipe_check import check_recipe, describe_check
     from fineshards.pipeline.launch import columns_of, find_input, settle_input
     from fineshards.pipeline.steps import columns_of_steps, describe_steps, steps_of
 

@@ -23,7 +23,7 @@ def _add_flags(parser: Parser) -> None:
 
 def _stats(parser: Parser, arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
-    from fineshards.commands.stats import describe_stats, stats
+    from fineshards.inspection.stats import describe_stats, stats
 
     found = stats(args.folder, args.step, args.generation)
     return show(Outcome(asdict(found), describe_stats(found)), args.json)

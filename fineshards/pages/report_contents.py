@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fineshards.commands.dropped import Decision, SourceText, show_dropped
-from fineshards.commands.inspect import Summary, summarize
-from fineshards.commands.stats import Stats, stats
+from fineshards.inspection.dropped import Decision, SourceText, show_dropped
+from fineshards.inspection.inspect import Summary, summarize
+from fineshards.inspection.stats import Stats, stats
 from fineshards.pages.lengths import Lengths, lengths_of
 from fineshards.pages.shown_document import ShownTokens, show_tokens
 from fineshards.shards.counts import Dropped

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fineshards.commands.dropped import Decision, SourceText
 from fineshards.curation.recipe_text import recipe_text
+from fineshards.inspection.dropped import Decision, SourceText
 from fineshards.pages.charts import share_bar
 from fineshards.pages.markup import Html, joined, tag
 from fineshards.pages.report_contents import Contents, StepRow

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
 
-from fineshards.commands.dataflow_cost import Dataflow
+from fineshards.inspection.dataflow_cost import Dataflow
 from fineshards.wording import approximately, counted, duration
 
 

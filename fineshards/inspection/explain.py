@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from fineshards.commands.find import find_id
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import InputError, UsageError
+from fineshards.inspection.find import find_id
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.batches import DrawnSample

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from fineshards.commands.estimate import Estimate
+from fineshards.inspection.estimate import Estimate
 from fineshards.shards.job import Settings
 from fineshards.shards.records import SourceFile
 from fineshards.wording import approximately, duration

@@ -1,0 +1,1 @@
+"""What users ask about a dataset, a recipe or a job to come."""
