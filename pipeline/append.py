@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from fineshards.commands.repair import expected_files, names_of
 from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
 from fineshards.encoders.taken import encoder_of
 from fineshards.errors import FineshardsError, OutputError, UsageError
+from fineshards.maintenance.repair import expected_files, names_of
 from fineshards.pipeline.launch import (
     Launch,
     find_input,

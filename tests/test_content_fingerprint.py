@@ -19,8 +19,8 @@ from support.oracle import shards_in
 import fineshards
 from fineshards import BatchLoader, Mixture, Packing, TokenDataset
 from fineshards.cli.cli import main
-from fineshards.commands.redact import redact
 from fineshards.errors import UsageError
+from fineshards.maintenance.redact import redact
 from fineshards.shards.manifest import Manifest
 from fineshards.storage.base import open_storage
 

@@ -24,10 +24,10 @@ from support.sentences import refused
 
 from benchmarks.made_up_dataset import make_dataset, stream
 from fineshards import BatchLoader, Packing
-from fineshards.commands.redact import redact
 from fineshards.errors import OutputError
 from fineshards.loader.dataset import TokenDataset
 from fineshards.loader.open_shards import OPEN_SHARDS
+from fineshards.maintenance.redact import redact
 from fineshards.shards import npy
 from fineshards.shards.manifest import Manifest
 from fineshards.storage.base import open_storage

@@ -29,9 +29,9 @@ import fineshards
 from fineshards import BatchLoader, Mixture, Packing, TokenDataset
 from fineshards.cli.build_command import build
 from fineshards.cli.cli import main
-from fineshards.commands.redact import redact
 from fineshards.config import BuildConfig
 from fineshards.errors import OutputError, UsageError
+from fineshards.maintenance.redact import redact
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.job import Job
 from fineshards.shards.manifest import Manifest

@@ -30,9 +30,9 @@ from support.oracle import files_in
 from support.tokenizer_files import save, train
 
 import fineshards
-from fineshards.commands.redact import redact
 from fineshards.errors import OutputError, UsageError
 from fineshards.exports.stream import Stream
+from fineshards.maintenance.redact import redact
 from fineshards.shards.dataset import Dataset
 from fineshards.storage.base import open_storage
 

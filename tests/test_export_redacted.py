@@ -32,8 +32,8 @@ from support.oracle import EOT, files_in, shards_in
 
 import fineshards
 from fineshards.cli.cli import main
-from fineshards.commands.redact import redact
 from fineshards.errors import OutputError, UsageError
+from fineshards.maintenance.redact import redact
 
 Run = Callable[..., CompletedProcess[str]]
 SHARD = 300

@@ -14,8 +14,8 @@ from support.hostile_records import VALUES, mutant, sealed
 
 from fineshards import TokenDataset
 from fineshards.cli.cli import main
-from fineshards.commands.redact import redact
 from fineshards.errors import FineshardsError
+from fineshards.maintenance.redact import redact
 
 pytestmark = pytest.mark.growing
 

@@ -28,12 +28,12 @@ from support.process_tree import start, wait_until
 import fineshards
 from fineshards import BatchLoader, Packing, TokenDataset
 from fineshards.cli.cli import main
-from fineshards.commands.redact import redact
 from fineshards.commands.status import StatusReader
 from fineshards.errors import OutputError, UsageError
 from fineshards.exports.job import finish, prepare, write_part
 from fineshards.exports.options import ExportOptions
-from fineshards.pipeline.repair import repair
+from fineshards.maintenance.rebuild import repair
+from fineshards.maintenance.redact import redact
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.documents import DocumentTable
 from fineshards.shards.manifest import EXPORT_NAME
@@ -277,7 +277,7 @@ def kill_redaction(dataset: Path, operation: int) -> None:
     """Kills a redaction of three documents before it replaces file number `operation`."""
     code = (
         "from support import crash_driver as c; c.OPERATIONS = ('replace',);"
-        f"from fineshards.commands.redact import redact; c.kill_before_operation({operation});"
+        f"from fineshards.maintenance.redact import redact; c.kill_before_operation({operation});"
         f"redact({str(dataset)!r}, documents=[3, 17, 40])"
     )
     done = subprocess.run(

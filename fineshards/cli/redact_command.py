@@ -29,7 +29,7 @@ def _add_flags(parser: Parser) -> None:
 
 def _redact(parser: Parser, arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
-    from fineshards.commands.redact import describe_redacted, read_ids, redact
+    from fineshards.maintenance.redact import describe_redacted, read_ids, redact
 
     if args.ids is None and not args.documents:
         raise UsageError("give --ids, a file of ids, or --documents, their numbers.")

@@ -21,8 +21,8 @@ def _add_flags(parser: Parser) -> None:
 
 def _repair(parser: Parser, arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
-    from fineshards.commands.repair import describe_repaired
-    from fineshards.pipeline.repair import repair
+    from fineshards.maintenance.rebuild import repair
+    from fineshards.maintenance.repair import describe_repaired
 
     done = repair(args.folder, args.tokenizer)
     outcome = Outcome(asdict(done), describe_repaired(done), 1 if done.left else 0)

@@ -1,6 +1,6 @@
 """Repair: which files of a dataset are not what its manifest says, and the words for it.
 
-`pipeline/repair.py` makes them again.
+`fineshards/maintenance/rebuild.py` makes them again.
 """
 
 from __future__ import annotations

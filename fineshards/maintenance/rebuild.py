@@ -19,8 +19,12 @@ from pathlib import PurePosixPath
 
 import numpy as np
 
-from fineshards.commands.redact import redact_again
-from fineshards.commands.repair import (
+from fineshards.cores import usable_cores
+from fineshards.encoders.loading import describe_tokenizer
+from fineshards.errors import FineshardsError, InputError
+from fineshards.extras import naming_the_extra
+from fineshards.maintenance.redact import redact_again
+from fineshards.maintenance.repair import (
     Repaired,
     expected_files,
     find_damaged,
@@ -29,10 +33,6 @@ from fineshards.commands.repair import (
     load_whole_manifest,
     names_of,
 )
-from fineshards.cores import usable_cores
-from fineshards.encoders.loading import describe_tokenizer
-from fineshards.errors import FineshardsError, InputError
-from fineshards.extras import naming_the_extra
 from fineshards.shards.assembly import write_shard
 from fineshards.shards.buckets import write_bucket
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS

@@ -1,0 +1,1 @@
+"""Changes of a finished dataset: redact and repair."""
