@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import fineshards
-from fineshards.commands.status import Status
-from fineshards.commands.unfinished import Writing
 from fineshards.commands.verify import Verdict
 from fineshards.config import BuildConfig
 from fineshards.errors import InputError, OutputError, UsageError
@@ -21,6 +19,8 @@ from fineshards.pages.report import Report
 from fineshards.publishing.publish import Published
 from fineshards.shards.counts import Counts
 from fineshards.shards.manifest import Manifest
+from fineshards.status.status import Status
+from fineshards.status.workers import Writing
 
 PAGE = Path(__file__).with_name("api.md")
 # The public names with the types they take, return and raise, in the order a user meets them.

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fineshards.commands.status import status
     from fineshards.commands.verify import verify
     from fineshards.errors import FineshardsError
     from fineshards.loader.batch_loader import BatchLoader
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from fineshards.pipeline.export import export
     from fineshards.pipeline.run import append, build
     from fineshards.publishing.publish import publish
+    from fineshards.status.status import status
 
     __version__: str
 
@@ -47,7 +47,7 @@ _HOME = {
     "export": "fineshards.pipeline.export",
     "publish": "fineshards.publishing.publish",
     "report": "fineshards.pages.report",
-    "status": "fineshards.commands.status",
+    "status": "fineshards.status.status",
     "verify": "fineshards.commands.verify",
 }
 

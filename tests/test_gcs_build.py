@@ -24,11 +24,11 @@ from support.process_tree import start
 
 from fineshards.cli.cli import main
 from fineshards.cli.progress import watch
-from fineshards.commands.status import StatusReader
 from fineshards.config import BuildConfig
 from fineshards.errors import OutputError, UsageError
 from fineshards.pipeline.launch import Launch, prepare
 from fineshards.shards.job import Job
+from fineshards.status.status import StatusReader
 from fineshards.storage.base import open_storage
 
 pytestmark = pytest.mark.cloud

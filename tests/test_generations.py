@@ -23,8 +23,8 @@ from support.oracle import files_in, shards_in
 import fineshards
 from fineshards import BatchLoader, Mixture, TokenDataset
 from fineshards.cli.cli import main
-from fineshards.commands.status import StatusReader
 from fineshards.errors import OutputError, UsageError
+from fineshards.status.status import StatusReader
 from fineshards.storage.base import open_storage
 
 pytestmark = pytest.mark.growing

@@ -25,11 +25,11 @@ from conftest import ROOT
 from support.faulty_proxy import Proxy
 
 from fineshards.cli.cli import main
-from fineshards.commands.status import StatusReader, status
 from fineshards.config import BuildConfig
-from fineshards.pages import live
-from fineshards.pages.live import LiveServer, answer_of, live_server
 from fineshards.pipeline.launch import prepare
+from fineshards.status import live
+from fineshards.status.live import LiveServer, answer_of, live_server
+from fineshards.status.status import StatusReader, status
 
 Serve = Callable[[Path | str], LiveServer]
 

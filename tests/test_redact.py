@@ -28,7 +28,6 @@ from support.process_tree import start, wait_until
 import fineshards
 from fineshards import BatchLoader, Packing, TokenDataset
 from fineshards.cli.cli import main
-from fineshards.commands.status import StatusReader
 from fineshards.errors import OutputError, UsageError
 from fineshards.exports.job import finish, prepare, write_part
 from fineshards.exports.options import ExportOptions
@@ -37,6 +36,7 @@ from fineshards.maintenance.redact import redact
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.documents import DocumentTable
 from fineshards.shards.manifest import EXPORT_NAME
+from fineshards.status.status import StatusReader
 from fineshards.storage.base import open_storage
 
 pytestmark = pytest.mark.growing

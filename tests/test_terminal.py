@@ -26,9 +26,9 @@ from support.fresh_interpreter import run_program
 
 from fineshards.cli.progress import watch
 from fineshards.cli.terminal import error_console, report_errors
-from fineshards.commands.status import StatusReader
 from fineshards.config import BuildConfig
 from fineshards.pipeline.launch import prepare
+from fineshards.status.status import StatusReader
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 COMMANDS = ["build", "status", "verify", "inspect", "find", "estimate"]

@@ -21,8 +21,8 @@ from support.faulty_proxy import Proxy
 from support.paused_build import BLOCKS, PausedBuild, paused_build
 
 from fineshards.cli.cli import main
-from fineshards.commands.stages import stages_of
-from fineshards.commands.status import status
+from fineshards.status.stages import stages_of
+from fineshards.status.status import status
 
 
 class Terminal:

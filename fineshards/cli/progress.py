@@ -19,11 +19,11 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from fineshards.commands.recent_rate import LONG_IDLE
-from fineshards.commands.stages import Stage, describe_pace, list_writing, stages_of
-from fineshards.commands.status import Status, StatusReader, pause_after
 from fineshards.errors import FineshardsError
 from fineshards.printable import printable
+from fineshards.status.recent_rate import LONG_IDLE
+from fineshards.status.stages import Stage, describe_pace, list_writing, stages_of
+from fineshards.status.status import Status, StatusReader, pause_after
 from fineshards.wording import counted
 
 _log = logging.getLogger("fineshards")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fineshards.commands.recent_rate import LONG_IDLE
-from fineshards.commands.status import Status
-from fineshards.commands.unfinished import Writing
+from fineshards.status.recent_rate import LONG_IDLE
+from fineshards.status.status import Status
+from fineshards.status.workers import Writing
 from fineshards.wording import approximately, counted, describe_splits, duration
 
 # A file is buffered in memory at first, and has its creation's time.

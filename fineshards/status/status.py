@@ -7,8 +7,6 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from fineshards.commands.recent_rate import recent_rate
-from fineshards.commands.unfinished import Writing, being_written
 from fineshards.errors import OutputError
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job import FORMAT_VERSION, Job
@@ -16,6 +14,8 @@ from fineshards.shards.judged import Stage
 from fineshards.shards.layout import Layout, ShardKey
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import Block
+from fineshards.status.recent_rate import recent_rate
+from fineshards.status.workers import Writing, being_written
 from fineshards.storage.base import TEMPORARY, Entry, Storage, open_storage
 
 

@@ -21,12 +21,12 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from fineshards.commands.recent_rate import LONG_IDLE
-from fineshards.commands.stages import describe_pace, list_writing, stages_of
-from fineshards.commands.status import Status, StatusReader, pause_after
 from fineshards.errors import FineshardsError, UsageError
 from fineshards.pages.markup import asset, content_policy, page, tag
 from fineshards.printable import printable
+from fineshards.status.recent_rate import LONG_IDLE
+from fineshards.status.stages import describe_pace, list_writing, stages_of
+from fineshards.status.status import Status, StatusReader, pause_after
 from fineshards.storage.base import Storage, open_storage
 from fineshards.wording import approximately, duration
 
