@@ -15,8 +15,8 @@ from fineshards.errors import InputError, OutputError, UsageError
 from fineshards.exports.record import Export, FileRecord
 from fineshards.loader.batches import DrawnSample
 from fineshards.loader.sample_documents import SampleDocument
-from fineshards.pages.report import Report
 from fineshards.publishing.publish import Published
+from fineshards.report.report import Report
 from fineshards.shards.counts import Counts
 from fineshards.shards.manifest import Manifest
 from fineshards.status.status import Status

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from fineshards.loader.dataset import TokenDataset
     from fineshards.loader.mixture import Mixture
     from fineshards.loader.packing import Packing
-    from fineshards.pages.report import report
     from fineshards.pipeline.export import export
     from fineshards.pipeline.run import append, build
     from fineshards.publishing.publish import publish
+    from fineshards.report.report import report
     from fineshards.status.status import status
 
     __version__: str
@@ -46,7 +46,7 @@ _HOME = {
     "build": "fineshards.pipeline.run",
     "export": "fineshards.pipeline.export",
     "publish": "fineshards.publishing.publish",
-    "report": "fineshards.pages.report",
+    "report": "fineshards.report.report",
     "status": "fineshards.status.status",
     "verify": "fineshards.commands.verify",
 }

@@ -32,11 +32,11 @@ from fineshards.commands.verify import Verdict
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import OutputError, UsageError
-from fineshards.pages import lengths, report_contents, shown_document
-from fineshards.pages.markup import asset
-from fineshards.pages.report_page import Verified, report_page
-from fineshards.pages.shown_document import token_spans
 from fineshards.publishing.loading_snippets import loading_snippets
+from fineshards.report import lengths, report_contents, shown_document
+from fineshards.report.markup import asset
+from fineshards.report.report_page import Verified, report_page
+from fineshards.report.shown_document import token_spans
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.recipes import StepRecord

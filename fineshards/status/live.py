@@ -22,8 +22,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from fineshards.errors import FineshardsError, UsageError
-from fineshards.pages.markup import asset, content_policy, page, tag
 from fineshards.printable import printable
+from fineshards.report.markup import asset, content_policy, page, tag
 from fineshards.status.recent_rate import LONG_IDLE
 from fineshards.status.stages import describe_pace, list_writing, stages_of
 from fineshards.status.status import Status, StatusReader, pause_after

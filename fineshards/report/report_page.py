@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fineshards.commands.verify import Verdict, describe_verdict
-from fineshards.pages.markup import Html, asset, joined, page, tag
-from fineshards.pages.report_contents import Contents
-from fineshards.pages.report_documents import a_document, document_lengths, splits
-from fineshards.pages.report_files import exactness, generations, loading, provenance, shards
-from fineshards.pages.report_recipe import recipe
-from fineshards.pages.report_sources import sources
-from fineshards.pages.tables import facts, ratio, share, shortened, size
+from fineshards.report.markup import Html, asset, joined, page, tag
+from fineshards.report.report_contents import Contents
+from fineshards.report.report_documents import a_document, document_lengths, splits
+from fineshards.report.report_files import exactness, generations, loading, provenance, shards
+from fineshards.report.report_recipe import recipe
+from fineshards.report.report_sources import sources
+from fineshards.report.tables import facts, ratio, share, shortened, size
 from fineshards.wording import approximately
 
 # Problems that are listed, and characters of each.

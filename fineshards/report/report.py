@@ -12,8 +12,8 @@ from fineshards.commands.verify import Verdict
 from fineshards.commands.verify import verify as verify_dataset
 from fineshards.credentials import refuse_secrets
 from fineshards.errors import OutputError, UsageError
-from fineshards.pages.report_contents import contents_of
-from fineshards.pages.report_page import Verified, report_page
+from fineshards.report.report_contents import contents_of
+from fineshards.report.report_page import Verified, report_page
 from fineshards.shards.dataset import Dataset
 from fineshards.storage.base import Storage, open_storage
 from fineshards.storage.temporary import scratch_folder_in

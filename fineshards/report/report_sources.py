@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fineshards.pages.charts import share_bar
-from fineshards.pages.markup import Html, tag
-from fineshards.pages.report_contents import Contents, Values
-from fineshards.pages.tables import (
+from fineshards.report.charts import share_bar
+from fineshards.report.markup import Html, tag
+from fineshards.report.report_contents import Contents, Values
+from fineshards.report.tables import (
     Column,
     bar_column,
     number_column,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from fineshards.encoders.compared import COMPARED_SHARE
-from fineshards.pages.markup import Html, tag
-from fineshards.pages.report_contents import MOST_GENERATIONS, Contents
-from fineshards.pages.report_documents import order_of
-from fineshards.pages.tables import (
+from fineshards.publishing.loading_snippets import loading_snippets
+from fineshards.report.markup import Html, tag
+from fineshards.report.report_contents import MOST_GENERATIONS, Contents
+from fineshards.report.report_documents import order_of
+from fineshards.report.tables import (
     Column,
     facts,
     number_column,
@@ -16,7 +17,6 @@ from fineshards.pages.tables import (
     snippet,
     table,
 )
-from fineshards.publishing.loading_snippets import loading_snippets
 from fineshards.wording import counted
 
 # Characters of a tokenizer's pattern.

@@ -1,1 +1,0 @@
-"""HTML pages about datasets: each one file, with its styles and scripts in it."""

@@ -1,0 +1,1 @@
+"""A dataset as one page to look at in a browser."""
