@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import fineshards
-from fineshards.commands.verify import Verdict
 from fineshards.config import BuildConfig
 from fineshards.errors import InputError, OutputError, UsageError
 from fineshards.exports.record import Export, FileRecord
@@ -21,6 +20,7 @@ from fineshards.shards.counts import Counts
 from fineshards.shards.manifest import Manifest
 from fineshards.status.status import Status
 from fineshards.status.workers import Writing
+from fineshards.verify.verify import Verdict
 
 PAGE = Path(__file__).with_name("api.md")
 # The public names with the types they take, return and raise, in the order a user meets them.

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fineshards.commands.verify import verify
     from fineshards.errors import FineshardsError
     from fineshards.loader.batch_loader import BatchLoader
     from fineshards.loader.dataset import TokenDataset
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from fineshards.publishing.publish import publish
     from fineshards.report.report import report
     from fineshards.status.status import status
+    from fineshards.verify.verify import verify
 
     __version__: str
 
@@ -48,7 +48,7 @@ _HOME = {
     "publish": "fineshards.publishing.publish",
     "report": "fineshards.report.report",
     "status": "fineshards.status.status",
-    "verify": "fineshards.commands.verify",
+    "verify": "fineshards.verify.verify",
 }
 
 __all__ = [

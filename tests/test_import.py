@@ -30,13 +30,13 @@ from support.token_files import (
 from support.tokenizer_files import path_of
 
 from fineshards.cli.cli import main
-from fineshards.commands.verify import verify
 from fineshards.errors import OutputError
 from fineshards.shards.job import Job
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.recipes import RecipeRecord
 from fineshards.shards.records import SourceFile
 from fineshards.storage.base import open_storage
+from fineshards.verify.verify import verify
 
 SCHEMA = json.loads((ROOT / "docs/manifest.schema.json").read_text())
 

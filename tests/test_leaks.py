@@ -26,7 +26,6 @@ from support.oracle import ENCODING, side_of
 
 import fineshards
 from fineshards.cli.cli import main
-from fineshards.commands.check_leaks import check_leaks
 from fineshards.errors import FineshardsError
 from fineshards.pipeline.launch import refuse_leaks
 from fineshards.shards.checkpoints import Checkpoints
@@ -43,6 +42,7 @@ from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import Leaks
 from fineshards.storage.base import open_storage
 from fineshards.transforms.leaks import CountLeaks
+from fineshards.verify.check_leaks import check_leaks
 from fineshards.wording import warn_of_leaks
 from fineshards.worker.work import Work
 

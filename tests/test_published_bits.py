@@ -10,12 +10,12 @@ from support.described import SAID, described, problems
 
 import fineshards
 from fineshards.cli.cli import main
-from fineshards.commands.check_published import check_published
 from fineshards.errors import OutputError
 from fineshards.publishing.card_parts import MARKS
 from fineshards.publishing.names import CARD_NAME, CROISSANT_NAME, PROVENANCE_NAME, SUMS_NAME
 from fineshards.shards.manifest import Manifest
 from fineshards.storage.base import open_storage
+from fineshards.verify.check_published import check_published
 
 LINES = [mark for marks in MARKS for mark in marks]
 

@@ -13,11 +13,11 @@ from support.oracle import files_in
 
 import fineshards
 from fineshards.cli.cli import main
-from fineshards.commands.check_leaks import check_repeats
 from fineshards.errors import UsageError
 from fineshards.shards import repeats
 from fineshards.shards.manifest import Manifest
 from fineshards.storage.base import open_storage
+from fineshards.verify.check_leaks import check_repeats
 
 pytestmark = pytest.mark.growing
 

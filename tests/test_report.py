@@ -28,7 +28,6 @@ from support.tokenizer_files import path_of
 
 import fineshards
 from fineshards.cli.cli import main
-from fineshards.commands.verify import Verdict
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import OutputError, UsageError
@@ -41,6 +40,7 @@ from fineshards.shards.dataset import Dataset
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.recipes import StepRecord
 from fineshards.storage.base import open_storage
+from fineshards.verify.verify import Verdict
 
 FLAGS = ["--shard_tokens=700", "--block_bytes=1"]
 BEGIN, END = "<!-- verification -->", "<!-- end of verification -->"

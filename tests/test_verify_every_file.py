@@ -20,12 +20,12 @@ from support.damage import MANIFEST, edit_manifest
 
 import fineshards
 from fineshards.cli.cli import main
-from fineshards.commands.check_metadata import check_manifest
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.inspection.inspect import show_document, summarize
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.manifest import Manifest
 from fineshards.storage.base import open_storage
+from fineshards.verify.check_metadata import check_manifest
 
 FILES = [
     "train/train_0000.npy",

@@ -10,8 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
-from fineshards.commands.check_folders import Folders
-from fineshards.commands.check_published import check_published
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError
 from fineshards.shards import npy
@@ -26,6 +24,8 @@ from fineshards.shards.readable import readable_manifest
 from fineshards.shards.records import ShardRecord
 from fineshards.storage.base import Part, Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c, file_checksum
+from fineshards.verify.check_folders import Folders
+from fineshards.verify.check_published import check_published
 from fineshards.wording import counted
 
 

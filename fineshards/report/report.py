@@ -8,8 +8,6 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from fineshards.commands.verify import Verdict
-from fineshards.commands.verify import verify as verify_dataset
 from fineshards.credentials import refuse_secrets
 from fineshards.errors import OutputError, UsageError
 from fineshards.report.report_contents import contents_of
@@ -17,6 +15,8 @@ from fineshards.report.report_page import Verified, report_page
 from fineshards.shards.dataset import Dataset
 from fineshards.storage.base import Storage, open_storage
 from fineshards.storage.temporary import scratch_folder_in
+from fineshards.verify.verify import Verdict
+from fineshards.verify.verify import verify as verify_dataset
 from fineshards.wording import counted
 
 

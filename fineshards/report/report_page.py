@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fineshards.commands.verify import Verdict, describe_verdict
 from fineshards.report.markup import Html, asset, joined, page, tag
 from fineshards.report.report_contents import Contents
 from fineshards.report.report_documents import a_document, document_lengths, splits
@@ -13,6 +12,7 @@ from fineshards.report.report_files import exactness, generations, loading, prov
 from fineshards.report.report_recipe import recipe
 from fineshards.report.report_sources import sources
 from fineshards.report.tables import facts, ratio, share, shortened, size
+from fineshards.verify.verify import Verdict, describe_verdict
 from fineshards.wording import approximately
 
 # Problems that are listed, and characters of each.

@@ -21,8 +21,8 @@ from pathlib import Path
 from storms.kills import files_in, run_to_end
 from support.growing import made_up_rows, write_rows
 
-from fineshards.commands.verify import verify
 from fineshards.errors import FineshardsError
+from fineshards.verify.verify import verify
 
 _MISSES_SHOWN = 20
 _SPLIT = ("--shard_tokens=500", "--block_bytes=1", "--test_fraction=0.3")

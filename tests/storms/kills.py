@@ -27,8 +27,8 @@ from support.crash_driver import kill_before_operation  # imports what a build n
 from support.growing import made_up_rows, write_rows
 
 from fineshards.cli.cli import main
-from fineshards.commands.verify import verify
 from fineshards.encoders.loading import describe_tokenizer
+from fineshards.verify.verify import verify
 
 crash_driver.OPERATIONS = ("fsync", "replace", "rmdir", "link", "unlink")
 # Fewer kills in a row leave much to do again, more reach the end seldom.

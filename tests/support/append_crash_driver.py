@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 
 from fineshards.cli.cli import main
-from fineshards.commands.verify import verify
 from fineshards.encoders.loading import describe_tokenizer
 from fineshards.loader.dataset import TokenDataset
 from fineshards.shards.manifest import Manifest
 from fineshards.storage.base import open_storage
+from fineshards.verify.verify import verify
 from support import crash_driver
 from support.crash_driver import child, kill_before_operation
 from support.growing import content_of, tokens_in

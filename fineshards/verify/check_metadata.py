@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from fineshards.commands.check_folders import Folders
 from fineshards.errors import OutputError
 from fineshards.shards import statistics
 from fineshards.shards.curated_files import (
@@ -21,6 +20,7 @@ from fineshards.shards.metadata import contradictions
 from fineshards.shards.rejected import REJECTED_FOLDER
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c, file_checksum
+from fineshards.verify.check_folders import Folders
 from fineshards.wording import counted
 
 # Bytes per request for decisions and keys, which may be large.

@@ -11,9 +11,6 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.commands.check_decisions import DroppedRows
-from fineshards.commands.check_metadata import content_problems
-from fineshards.commands.check_sides import check_sides
 from fineshards.errors import FineshardsError
 from fineshards.shards import npy
 from fineshards.shards.assembly import table_head
@@ -25,6 +22,9 @@ from fineshards.shards.records import ShardRecord
 from fineshards.shards.redaction import redaction_sha256
 from fineshards.shards.shuffle import DocumentOrder
 from fineshards.storage.checksums import crc32c, file_checksum
+from fineshards.verify.check_decisions import DroppedRows
+from fineshards.verify.check_metadata import content_problems
+from fineshards.verify.check_sides import check_sides
 from fineshards.wording import counted
 
 # Tokens in memory at once, per shard.

@@ -10,7 +10,6 @@ from itertools import zip_longest
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.commands.judge_again import JudgingAgain
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.taken import encoder_of
 from fineshards.errors import FineshardsError
@@ -25,6 +24,7 @@ from fineshards.sources.finding import as_it_is
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.row_hash import RowHash
 from fineshards.sources.rows import Rows
+from fineshards.verify.judge_again import JudgingAgain
 from fineshards.wording import counted
 
 

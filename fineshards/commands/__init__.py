@@ -1,1 +1,0 @@
-"""Commands on an existing dataset: status, verify, inspect. Without Beam."""
