@@ -18,7 +18,7 @@ from fineshards.curation.batch import Batch
 from fineshards.curation.fasttext_file import read_labels
 from fineshards.curation.fasttext_labels import FastText, paragraphs
 from fineshards.curation.language import Language
-from fineshards.curation.pinned import (
+from fineshards.curation.reference_files import (
     local_copy,
     package_file,
     pin,

@@ -23,8 +23,8 @@ from fineshards.curation import (
     fineweb_quality,
     gopher_quality,
     gopher_repetition,
-    repeats,
 )
+from fineshards.curation import repeated_parts as repeats
 from fineshards.curation.batch import Batch
 from fineshards.curation.c4_badwords import C4BadWords
 from fineshards.curation.c4_paragraphs import C4Paragraphs

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.pinned import pin
+from fineshards.curation.reference_files import pin
 from fineshards.curation.string_set import StringSet, lines_of
 from fineshards.curation.url import Url
 from fineshards.errors import InputError, MissingLibraryError, UsageError

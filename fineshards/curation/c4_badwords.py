@@ -11,7 +11,7 @@ import numpy as np
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import check, is_integer, is_number
-from fineshards.curation.pinned import Pinned, pin, pinned, read
+from fineshards.curation.reference_files import Pinned, pin, pinned, read
 from fineshards.curation.step import Judge, Outcome
 from fineshards.errors import InputError
 from fineshards.extras import naming_the_extra

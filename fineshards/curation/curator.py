@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.golden import golden_sha256
+from fineshards.curation.golden_documents import golden_sha256
 from fineshards.curation.recipe import NamedStep, load_steps
 from fineshards.curation.step import Judge, Keyed, KeyedSpans, Keys, Outcome
 from fineshards.curation.step_statistics import StepStatistics

@@ -12,7 +12,7 @@ from fineshards.curation.batch import Batch
 from fineshards.curation.evaluations import Record, chosen, records, strings_in, task_of
 from fineshards.curation.ngram_index import NgramIndex, Passage
 from fineshards.curation.parameters import assign, check, check_flags, is_integer, strings
-from fineshards.curation.pinned import Pinned, pin_pattern, pinned_pattern
+from fineshards.curation.reference_files import Pinned, pin_pattern, pinned_pattern
 from fineshards.curation.simplified import simplified_words, word_hashes
 from fineshards.curation.step import Judge, Outcome
 from fineshards.errors import UsageError

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from fineshards.curation.pinned import Pinned, read
+from fineshards.curation.reference_files import Pinned, read
 from fineshards.errors import InputError, UsageError
 
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}

@@ -13,7 +13,7 @@ from fineshards.curation import words
 from fineshards.curation.batch import Batch
 from fineshards.curation.fasttext_model import Model, fasttext_version, load_model
 from fineshards.curation.parameters import assign, check, is_number
-from fineshards.curation.pinned import pin, pinned
+from fineshards.curation.reference_files import pin, pinned
 from fineshards.curation.step import Judge, Outcome
 from fineshards.errors import UsageError
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 
 from fineshards.curation.fasttext_file import read_labels
-from fineshards.curation.pinned import Pinned, local_copy
+from fineshards.curation.reference_files import Pinned, local_copy
 from fineshards.errors import InputError
 from fineshards.extras import naming_the_extra, require
 

@@ -14,7 +14,7 @@ from fineshards.curation.parameters import (
     strings,
 )
 from fineshards.curation.punctuation import TERMINAL_PUNCTUATION
-from fineshards.curation.repeats import repeats
+from fineshards.curation.repeated_parts import repeats
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.words import check_language, pins, tokenizer, words
 

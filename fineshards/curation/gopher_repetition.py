@@ -15,7 +15,7 @@ from fineshards.curation.grams import (
     top_characters,
 )
 from fineshards.curation.parameters import assign, check, is_integer, is_number
-from fineshards.curation.repeats import repeats
+from fineshards.curation.repeated_parts import repeats
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.words import check_language, pins, tokenizer, words
 

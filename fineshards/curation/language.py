@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fineshards.curation.batch import Batch
 from fineshards.curation.fasttext_model import Model, fasttext_version, load_model
 from fineshards.curation.parameters import assign, check, is_number, strings
-from fineshards.curation.pinned import package_file, pin, pinned
+from fineshards.curation.reference_files import package_file, pin, pinned
 from fineshards.curation.step import Judge, Outcome
 from fineshards.errors import UsageError
 

@@ -10,7 +10,7 @@ Hence the words of a text are those of its chunks, one after the other, unless a
 across a space meets a chunk in which the matcher has changed something. This module finds out, for
 each chunk by itself, whether it can be part of such a meeting.
 
-`python -m fineshards.curation.derive` compares this with spaCy and writes the table of languages
+`python -m tools.special_cases` compares this with spaCy and writes the table of languages
 for which it holds, with spaCy's version and a hash of the special cases.
 """
 

