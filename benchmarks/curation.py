@@ -40,10 +40,10 @@ ROOT = Path(__file__).parents[1]
 
 def fineweb() -> Judged:
     """FineWeb's filters on words and lines, in its order, by our steps."""
-    from fineshards.curation.c4_quality import C4Quality
-    from fineshards.curation.fineweb_quality import FineWebQuality
-    from fineshards.curation.gopher_quality import GopherQuality
-    from fineshards.curation.gopher_repetition import GopherRepetition
+    from fineshards.curation.steps.c4_quality import C4Quality
+    from fineshards.curation.steps.fineweb_quality import FineWebQuality
+    from fineshards.curation.steps.gopher_quality import GopherQuality
+    from fineshards.curation.steps.gopher_repetition import GopherRepetition
 
     steps = [
         GopherRepetition(),

@@ -9,7 +9,7 @@ from dataclasses import replace
 from fineshards.config import BuildConfig, local_path
 from fineshards.curation.curator import describe
 from fineshards.curation.recipe import NamedStep, make_step
-from fineshards.curation.seen_in import SeenIn
+from fineshards.curation.steps.other_datasets import SeenIn
 from fineshards.errors import UsageError
 from fineshards.pipeline.recipe_flags import load_recipe
 from fineshards.shards.curated_files import keys_name

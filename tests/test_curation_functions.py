@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.datatrove_block import DatatroveBlock
 from fineshards.curation.recipe import load_steps, make_step
-from fineshards.curation.user_function import UserFunction, _function
+from fineshards.curation.steps.datatrove_block import DatatroveBlock
+from fineshards.curation.steps.user_function import UserFunction, _function
 from fineshards.errors import InputError, UsageError
 
 SOURCE = """

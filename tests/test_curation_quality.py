@@ -16,7 +16,10 @@ from conftest import SAMPLE
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fineshards.curation import (
+from fineshards.curation import repeated_parts as repeats
+from fineshards.curation.batch import Batch
+from fineshards.curation.step import Judge
+from fineshards.curation.steps import (
     c4_badwords,
     c4_paragraphs,
     c4_quality,
@@ -24,15 +27,12 @@ from fineshards.curation import (
     gopher_quality,
     gopher_repetition,
 )
-from fineshards.curation import repeated_parts as repeats
-from fineshards.curation.batch import Batch
-from fineshards.curation.c4_badwords import C4BadWords
-from fineshards.curation.c4_paragraphs import C4Paragraphs
-from fineshards.curation.c4_quality import C4Quality
-from fineshards.curation.fineweb_quality import FineWebQuality
-from fineshards.curation.gopher_quality import GopherQuality
-from fineshards.curation.gopher_repetition import GopherRepetition
-from fineshards.curation.step import Judge
+from fineshards.curation.steps.c4_badwords import C4BadWords
+from fineshards.curation.steps.c4_paragraphs import C4Paragraphs
+from fineshards.curation.steps.c4_quality import C4Quality
+from fineshards.curation.steps.fineweb_quality import FineWebQuality
+from fineshards.curation.steps.gopher_quality import GopherQuality
+from fineshards.curation.steps.gopher_repetition import GopherRepetition
 from fineshards.errors import InputError, UsageError
 
 LOW: list[Judge] = [

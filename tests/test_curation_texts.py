@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.ftfy_text import Ftfy
-from fineshards.curation.length import Length
-from fineshards.curation.pattern import Regex
-from fineshards.curation.pii import Pii, email_spans
-from fineshards.curation.sample import SEED, Sample
 from fineshards.curation.step import Judge
-from fineshards.curation.symbol_lines import SymbolLines
+from fineshards.curation.steps.ftfy_text import Ftfy
+from fineshards.curation.steps.length import Length
+from fineshards.curation.steps.pattern import Regex
+from fineshards.curation.steps.pii import Pii, email_spans
+from fineshards.curation.steps.sample import SEED, Sample
+from fineshards.curation.steps.symbol_lines import SymbolLines
 from fineshards.errors import UsageError
 
 TEXTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=30), max_size=5)

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.where import Where
+from fineshards.curation.steps.where import Where
 from fineshards.errors import InputError, UsageError
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.minhash import (
+from fineshards.curation.simplified import simplified_words
+from fineshards.curation.steps.minhash import (
     MinHash,
     _minima,
     fastest_minima,
@@ -20,7 +21,6 @@ from fineshards.curation.minhash import (
     shingle_hashes,
     tiled_minima,
 )
-from fineshards.curation.simplified import simplified_words
 from fineshards.errors import UsageError
 
 MASK = 2**64 - 1

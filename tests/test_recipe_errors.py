@@ -18,9 +18,9 @@ from fineshards.cli.cli import main
 from fineshards.curation import curator
 from fineshards.curation.batch import Batch
 from fineshards.curation.curator import Curator, describe
-from fineshards.curation.length import Length
 from fineshards.curation.recipe import make_step
 from fineshards.curation.step import Judge, Outcome
+from fineshards.curation.steps.length import Length
 from fineshards.errors import FineshardsError
 from fineshards.shards.decisions import NO_DECISIONS
 

@@ -12,8 +12,8 @@ from xxhash import xxh3_64_digest, xxh3_128_intdigest
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.simplified import simplified_words
-from fineshards.curation.spans import Lines, Paragraphs, Sentences, sentences
 from fineshards.curation.step import KeyedSpans
+from fineshards.curation.steps.spans import Lines, Paragraphs, Sentences, sentences
 from fineshards.errors import UsageError
 
 EVERYTHING: dict[str, Any] = {"min_chars": 0, "min_doc_words": 0}

@@ -151,11 +151,11 @@ def step_class(use: str) -> type[Step]:
 
 def _make(use: str, parameters: Mapping[str, Any]) -> Step:
     if use.startswith("datatrove:"):
-        from fineshards.curation.datatrove_block import DatatroveBlock
+        from fineshards.curation.steps.datatrove_block import DatatroveBlock
 
         return DatatroveBlock.of(use.removeprefix("datatrove:"), parameters)
     if ":" in use:
-        from fineshards.curation.user_function import UserFunction
+        from fineshards.curation.steps.user_function import UserFunction
 
         return UserFunction.of(use, parameters)
     kind = step_class(use)

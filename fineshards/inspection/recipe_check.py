@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from fineshards.curation.batch import Batch
 from fineshards.curation.curator import Curator
 from fineshards.curation.recipe import NamedStep
-from fineshards.curation.seen_in import SeenIn
 from fineshards.curation.step import Judge, Keyed, KeyedSpans, Outcome
+from fineshards.curation.steps.other_datasets import SeenIn
 from fineshards.shards import marks
 from fineshards.shards.hash_sample import splitmix64
 from fineshards.shards.job import Columns

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fineshards.curation.curator import Curator, Judged
-from fineshards.curation.seen_in import SeenIn
 from fineshards.curation.step import Keyed, Keys
 from fineshards.curation.step_statistics import StepStatistics
+from fineshards.curation.steps.other_datasets import SeenIn
 from fineshards.shards.counts import Dropped
 from fineshards.shards.curated_files import decisions_name, keys_name
 from fineshards.shards.decisions import Decisions, merged, read_decisions, to_bytes

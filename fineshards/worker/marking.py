@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from fineshards.curation.curator import Curator
-from fineshards.curation.seen_in import SeenIn
 from fineshards.curation.step import Keyed, KeyedSpans
+from fineshards.curation.steps.other_datasets import SeenIn
 from fineshards.errors import OutputError
 from fineshards.shards.decisions import SCHEMA
 from fineshards.shards.judged import KeyFile, Range, Stage

