@@ -23,9 +23,9 @@ from time import process_time
 import pyarrow.parquet as pq
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.simplified import _memo, word_hashes
 from fineshards.curation.steps import minhash
 from fineshards.curation.steps.minhash import MinHash
+from fineshards.curation.words.normal_form import _memo, word_hashes
 
 SAMPLE = Path(__file__).parents[1] / "samples/debian_text.parquet"
 # Documents per record batch.

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from fineshards.curation.batch import Batch
 from fineshards.curation.evaluations import strings_in, task_of
 from fineshards.curation.ngram_index import NgramIndex, Passage
-from fineshards.curation.simplified import simplified_words, word_hashes
 from fineshards.curation.steps.decontaminate import Decontaminate, Witness
+from fineshards.curation.words.normal_form import simplified_words, word_hashes
 from fineshards.errors import FineshardsError, InputError, UsageError
 
 QUESTION = "If a train leaves the station at 9:30 and arrives at noon, how long does it take?"

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fineshards.curation import simple_chunks, special_cases, vocabulary
-from fineshards.curation import words as words_module
 from fineshards.curation.batch import Batch
-from fineshards.curation.words import WordTokenizer, check_language, words
+from fineshards.curation.words import simple_chunks, special_cases
+from fineshards.curation.words import word_ids as vocabulary
+from fineshards.curation.words import words as words_module
+from fineshards.curation.words.words import WordTokenizer, check_language, words
 from fineshards.errors import UsageError
 
 # What special cases consist of, and what they can meet.

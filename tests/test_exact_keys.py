@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_digest, xxh3_128_intdigest
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.simplified import simplified_words
 from fineshards.curation.steps.exact_duplicates import Exact, normalized_url
+from fineshards.curation.words.normal_form import simplified_words
 from fineshards.errors import UsageError
 
 

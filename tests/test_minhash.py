@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.simplified import simplified_words
 from fineshards.curation.steps.minhash import (
     MinHash,
     _minima,
@@ -21,6 +20,7 @@ from fineshards.curation.steps.minhash import (
     shingle_hashes,
     tiled_minima,
 )
+from fineshards.curation.words.normal_form import simplified_words
 from fineshards.errors import UsageError
 
 MASK = 2**64 - 1

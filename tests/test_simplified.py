@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from fineshards.curation import simplified
-from fineshards.curation.simplified import simplified_words, simplify, word_hashes
+from fineshards.curation.words import normal_form as simplified
+from fineshards.curation.words.normal_form import simplified_words, simplify, word_hashes
 
 # White space, letters whose case depends on others, digits, separators, marks, characters that
 # decompose into marks, punctuation or several letters, and control characters.

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_digest, xxh3_128_intdigest
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.simplified import simplified_words
 from fineshards.curation.step import KeyedSpans
 from fineshards.curation.steps.spans import Lines, Paragraphs, Sentences, sentences
+from fineshards.curation.words.normal_form import simplified_words
 from fineshards.errors import UsageError
 
 EVERYTHING: dict[str, Any] = {"min_chars": 0, "min_doc_words": 0}

@@ -20,8 +20,8 @@ from importlib.metadata import version
 from itertools import product
 from typing import Any
 
-from fineshards.curation.simple_chunks import AFTER, BEFORE, simple_words
-from fineshards.curation.special_cases import TABLE, SpecialCases, load_table, meet
+from fineshards.curation.words.simple_chunks import AFTER, BEFORE, simple_words
+from fineshards.curation.words.special_cases import TABLE, SpecialCases, load_table, meet
 
 # Texts of one call of the tokenizer. Lines do not touch each other.
 _TOGETHER = 1000

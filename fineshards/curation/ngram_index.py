@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.curation.simplified import simplified_words, word_hashes
+from fineshards.curation.words.normal_form import simplified_words, word_hashes
 from fineshards.shards.hash_sample import splitmix64
 
 # Odd, so that no word's hash loses bits: the fractions of the golden ratio and of the root of 2.

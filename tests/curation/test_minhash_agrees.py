@@ -16,8 +16,8 @@ from datatrove.pipeline.dedup.minhash import MinhashDedupSignature
 from documents import files
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.simplified import simplified_words
 from fineshards.curation.steps.minhash import MinHash
+from fineshards.curation.words.normal_form import simplified_words
 from fineshards.shards.marks import components, edges, key_records, mark, positions
 
 SHARES = (0.005, 0.01, 0.02, 0.03, 0.05, 0.08)
@@ -74,8 +74,8 @@ def datatrove_bands() -> list[list[tuple[int, ...]]]:
     ("low", "high"), [(0.3, 0.6), (0.6, 0.7), (0.7, 0.8), (0.8, 0.9), (0.9, 1)]
 )
 def test_both_find_pairs_as_often_as_the_curve_says(low: float, high: float) -> None:
-    from fineshards.curation.simplified import simplify
-    from fineshards.curation.words import tokenizer
+    from fineshards.curation.words.normal_form import simplify
+    from fineshards.curation.words.words import tokenizer
 
     originals, copies = documents()
     ours, theirs = our_bands([*originals, *copies]), datatrove_bands()

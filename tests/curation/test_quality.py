@@ -35,7 +35,7 @@ from fineshards.curation.steps.gopher_quality import GopherQuality
 from fineshards.curation.steps.gopher_repetition import GopherRepetition
 from fineshards.curation.steps.punctuation import PUNCTUATION_OR_TERMINAL
 from fineshards.curation.steps.punctuation import TERMINAL_PUNCTUATION as OUR_TERMINAL_PUNCTUATION
-from fineshards.curation.words import words
+from fineshards.curation.words.words import words
 
 MUTATED = 20_000
 MUTATED_PARTS = 20

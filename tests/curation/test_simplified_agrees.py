@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_digest
 
-from fineshards.curation import simplified
-from fineshards.curation.simplified import simplify, word_hashes
+from fineshards.curation.words import normal_form as simplified
+from fineshards.curation.words.normal_form import simplify, word_hashes
 
 SPACY = load_word_tokenizer("en")
 

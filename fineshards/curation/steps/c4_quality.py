@@ -11,7 +11,7 @@ from typing import ClassVar
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import check, check_flags, is_integer
 from fineshards.curation.step import Judge, Outcome
-from fineshards.curation.words import check_language, pins, tokenizer
+from fineshards.curation.words.words import check_language, pins, tokenizer
 
 _NAME = "c4_quality"
 _CITATION = re.compile(r"\[\d*]|\[edit]|\[citation needed]")

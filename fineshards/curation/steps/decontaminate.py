@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from fineshards.curation import simplified
 from fineshards.curation.batch import Batch
 from fineshards.curation.evaluations import Record, chosen, records, strings_in, task_of
 from fineshards.curation.ngram_index import NgramIndex, Passage
 from fineshards.curation.parameters import assign, check, check_flags, is_integer, strings
 from fineshards.curation.reference_files import Pinned, pin_pattern, pinned_pattern
-from fineshards.curation.simplified import simplified_words, word_hashes
 from fineshards.curation.step import Judge, Outcome
+from fineshards.curation.words import normal_form as simplified
+from fineshards.curation.words.normal_form import simplified_words, word_hashes
 from fineshards.errors import UsageError
 
 

@@ -13,9 +13,9 @@ from xxhash import xxh3_128_digest
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import check
-from fineshards.curation.simplified import pins, word_hashes
 from fineshards.curation.step import Keyed, Keys
 from fineshards.curation.steps.column_values import compared_values
+from fineshards.curation.words.normal_form import pins, word_hashes
 
 _COLUMN = "column:"
 # RFC 3986, appendix B, of URLs with an authority: scheme, user, host, port, path, query, fragment.

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fineshards.curation import words
 from fineshards.curation.batch import Batch
 from fineshards.curation.fasttext_model import Model, fasttext_version, load_model
 from fineshards.curation.parameters import assign, check, is_number
 from fineshards.curation.reference_files import pin, pinned
 from fineshards.curation.step import Judge, Outcome
+from fineshards.curation.words import words
 from fineshards.errors import UsageError
 
 _PREFIX = "__label__"

@@ -16,7 +16,7 @@ from fineshards.curation.parameters import (
 from fineshards.curation.repeated_parts import repeats
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.steps.punctuation import TERMINAL_PUNCTUATION
-from fineshards.curation.words import check_language, pins, tokenizer, words
+from fineshards.curation.words.words import check_language, pins, tokenizer, words
 
 _NAME = "fineweb_quality"
 

@@ -12,8 +12,8 @@ from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import assign, check, is_integer, is_number, strings
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.steps.punctuation import PUNCTUATION_OR_TERMINAL
-from fineshards.curation.vocabulary import ALPHABETIC, TEXTUAL
-from fineshards.curation.words import Words, check_language, pins, tokenizer, words
+from fineshards.curation.words.word_ids import ALPHABETIC, TEXTUAL
+from fineshards.curation.words.words import Words, check_language, pins, tokenizer, words
 
 _NAME = "gopher_quality"
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import cast
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.grams import (
+from fineshards.curation.parameters import assign, check, is_integer, is_number
+from fineshards.curation.repeated_parts import repeats
+from fineshards.curation.step import Judge, Outcome
+from fineshards.curation.words.grams import (
     exact_repeated_characters,
     exact_top_characters,
     repeated_characters,
     top_characters,
 )
-from fineshards.curation.parameters import assign, check, is_integer, is_number
-from fineshards.curation.repeated_parts import repeats
-from fineshards.curation.step import Judge, Outcome
-from fineshards.curation.words import check_language, pins, tokenizer, words
+from fineshards.curation.words.words import check_language, pins, tokenizer, words
 
 _NAME = "gopher_repetition"
 _PARAGRAPHS = re.compile(r"\n{2,}")

@@ -31,8 +31,8 @@ from xxhash import xxh3_64_intdigest
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import check, is_integer
-from fineshards.curation.simplified import KINDS, Words, pins, word_hashes
 from fineshards.curation.step import Keyed, Keys
+from fineshards.curation.words.normal_form import KINDS, Words, pins, word_hashes
 
 U64 = npt.NDArray[np.uint64]
 # From the hashes of the shingles of a batch, the first shingle of each document and the number of

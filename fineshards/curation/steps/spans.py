@@ -16,10 +16,10 @@ from xxhash import xxh3_128_digest
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import check, check_flags, is_integer
-from fineshards.curation.simplified import pins, word_hashes
 from fineshards.curation.step import KeyedSpans, Keys
 from fineshards.curation.steps.exact_duplicates import as_keys
-from fineshards.curation.words import tokenizer
+from fineshards.curation.words.normal_form import pins, word_hashes
+from fineshards.curation.words.words import tokenizer
 
 # Between paragraphs: lines with nothing but white space. The line feed before them belongs to it.
 _EMPTY_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")

@@ -9,11 +9,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from fineshards.curation import words
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import check, is_number
 from fineshards.curation.reference_files import Pinned, pin, pinned, read
 from fineshards.curation.step import Judge, Outcome
+from fineshards.curation.words import words
 from fineshards.errors import InputError
 
 # The probability of a word that is not in the file.

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.simple_chunks import simple_words
-from fineshards.curation.special_cases import (
+from fineshards.curation.words.simple_chunks import simple_words
+from fineshards.curation.words.special_cases import (
     CHANGED_LEFT,
     CHANGED_RIGHT,
     LEFT,
@@ -29,7 +29,7 @@ from fineshards.curation.special_cases import (
     load_table,
     proven,
 )
-from fineshards.curation.vocabulary import BEGINNING, ENDING, Vocabulary
+from fineshards.curation.words.word_ids import BEGINNING, ENDING, Vocabulary
 from fineshards.errors import UsageError
 from fineshards.extras import naming_the_extra
 

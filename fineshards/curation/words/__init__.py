@@ -1,0 +1,1 @@
+"""spaCy's words, fast, and the forms of text that steps compare."""
