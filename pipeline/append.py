@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
-from fineshards.encoders.taken import encoder_of
+from fineshards.encoders.token_documents import encoder_of
 from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.maintenance.repair import expected_files, names_of
 from fineshards.pipeline.launch import (

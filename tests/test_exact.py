@@ -35,14 +35,14 @@ from support.oracle import ENCODING, EOT, read_texts
 from test_encoders import HOSTILE
 
 from fineshards.encoders import differences, gigatoken_encoder, loading
-from fineshards.encoders.derive import CONTEXTS, revealing_ranks
+from fineshards.encoders.checked_encoder import ExactEncoder
 from fineshards.encoders.differences import Table, load_table
 from fineshards.encoders.encoder import Encoder
-from fineshards.encoders.exact import ExactEncoder
-from fineshards.encoders.golden import GOLDEN_TEXTS
+from fineshards.encoders.golden_texts import GOLDEN_TEXTS
 from fineshards.encoders.tiktoken_encoder import TiktokenEncoder
 from fineshards.encoders.vocabulary import Vocabulary, resolve_vocabulary
 from fineshards.errors import UsageError
+from tools.scheme_differences import CONTEXTS, revealing_ranks
 
 LISTED = hostile.listed_codes(scheme())
 

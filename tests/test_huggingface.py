@@ -28,12 +28,11 @@ from support.tokenizer_files import (
 )
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from fineshards.encoders import derive
+from fineshards.encoders.checked_encoder import ExactEncoder
 from fineshards.encoders.differences import Table, load_table
 from fineshards.encoders.encoder import Encoder
-from fineshards.encoders.exact import ExactEncoder
 from fineshards.encoders.gigatoken_json import gigatoken_json, obstacles, trial
-from fineshards.encoders.golden import GOLDEN_TEXTS
+from fineshards.encoders.golden_texts import GOLDEN_TEXTS
 from fineshards.encoders.huggingface_schemes import PIPELINES
 from fineshards.encoders.loading import describe_tokenizer, load_encoder, load_reference
 from fineshards.encoders.tokenizer_json import TokenizerJson, read_tokenizer_json
@@ -41,6 +40,7 @@ from fineshards.errors import FineshardsError, UsageError
 from fineshards.shards.job import TOKENIZER_JSON_NAME
 from fineshards.shards.job import Tokenizer as Record
 from fineshards.storage.base import open_storage
+from tools import scheme_differences as derive
 
 
 @lru_cache

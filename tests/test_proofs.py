@@ -26,9 +26,9 @@ from support.fresh_interpreter import run_program
 from support.oracle import read_texts
 from support.published import SHA256, UnavailableError, published
 
-from fineshards.encoders.derive import code_points
+from fineshards.encoders.checked_encoder import ExactEncoder
 from fineshards.encoders.differences import Scheme, load_table
-from fineshards.encoders.exact import ExactEncoder
+from tools.scheme_differences import code_points
 
 pytestmark = pytest.mark.heavy
 
@@ -60,7 +60,7 @@ def in_arrays(texts: list[str], size: int = 50_000) -> Iterator[pa.Array]:
 def test_the_stored_table_is_the_derived_one() -> None:
     # In a separate process, because it forks. Only the schemes whose reference is tiktoken.
     program = (
-        "from fineshards.encoders.derive import SCHEMES, derive\n"
+        "from tools.scheme_differences import SCHEMES, derive\n"
         "from fineshards.encoders.differences import load_table\n"
         "for name, scheme in derive(SCHEMES):\n"
         "    assert scheme == load_table().schemes[name], name\n"

@@ -21,7 +21,7 @@ from support.oracle import files_in, oracle, oracle_by_text, read_texts, shards_
 from support.watched_encoder import watched_encode
 
 from fineshards.config import BuildConfig
-from fineshards.encoders.exact import ExactEncoder
+from fineshards.encoders.checked_encoder import ExactEncoder
 from fineshards.encoders.loading import load_encoder
 from fineshards.errors import OutputError
 from fineshards.pipeline.graph import build_pipeline

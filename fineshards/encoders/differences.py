@@ -1,7 +1,7 @@
 """The code points around which the fast encoder splits text differently from the reference.
 
 The libraries follow different versions of Unicode: a character that is unassigned in one may be a
-letter in the other. `python -m fineshards.encoders.derive` finds these code points by comparing
+letter in the other. `python -m tools.scheme_differences` finds these code points by comparing
 both libraries on all of them, and writes `differences.json` with the libraries' versions. There is
 no fast path for a pattern that is not in the table, or with other versions of gigatoken or of the
 reference.

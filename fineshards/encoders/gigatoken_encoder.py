@@ -1,6 +1,6 @@
 """The fast tokenizer: gigatoken, a whole Arrow array per call.
 
-By itself it is not exact; `fineshards/encoders/exact.py` uses it only where it is.
+By itself it is not exact; `fineshards/encoders/checked_encoder.py` uses it only where it is.
 """
 
 from __future__ import annotations

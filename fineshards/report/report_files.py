@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fineshards.encoders.compared import COMPARED_SHARE
+from fineshards.encoders.reference_check import COMPARED_SHARE
 from fineshards.publishing.loading_snippets import loading_snippets
 from fineshards.report.markup import Html, tag
 from fineshards.report.report_contents import MOST_GENERATIONS, Contents

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fineshards.encoders.encoder import Encoder
-from fineshards.encoders.taken import encoder_of
+from fineshards.encoders.token_documents import encoder_of
 from fineshards.errors import FineshardsError
 from fineshards.shards.counts import Counts, Dropped
 from fineshards.shards.dataset import Dataset

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import load_encoder
-from fineshards.encoders.taken import encoder_of
+from fineshards.encoders.token_documents import encoder_of
 from fineshards.errors import InputError
 from fineshards.shards.job import Columns, Job, Settings
 from fineshards.shards.records import SourceFile

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from fineshards.encoders.compared import encode_compared
 from fineshards.encoders.encoder import Encoder
+from fineshards.encoders.reference_check import encode_compared
 from fineshards.shards.block_writer import Documents
 from fineshards.shards.counts import Counts
 from fineshards.shards.measures import Tally

@@ -12,7 +12,7 @@ from typing import Any
 
 from fineshards.cores import usable_cores
 from fineshards.encoders.encoder import Encoder
-from fineshards.encoders.taken import encoder_of
+from fineshards.encoders.token_documents import encoder_of
 from fineshards.shards.assembly import write_shard
 from fineshards.shards.buckets import merge_runs, write_bucket
 from fineshards.shards.counts import Counts

@@ -22,7 +22,7 @@ import rich.progress  # noqa: F401
 
 import fineshards.pipeline.graph  # noqa: F401
 from fineshards.cli.cli import main
-from fineshards.encoders.exact import ExactEncoder
+from fineshards.encoders.checked_encoder import ExactEncoder
 from fineshards.encoders.loading import describe_tokenizer
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job import Job

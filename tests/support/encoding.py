@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from fineshards.encoders.derive import revealing_ranks
+from fineshards.encoders.checked_encoder import ExactEncoder
 from fineshards.encoders.differences import Scheme, load_table
-from fineshards.encoders.exact import ExactEncoder
 from fineshards.encoders.gigatoken_encoder import GigatokenTokenizer, from_ranks, without_holes
 from fineshards.encoders.tiktoken_encoder import TiktokenEncoder
 from fineshards.encoders.vocabulary import Vocabulary, resolve_vocabulary
+from tools.scheme_differences import revealing_ranks
 
 SCHEMES = [name for name, x in load_table().schemes.items() if x.reference == "tiktoken"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fineshards.encoders.checked_encoder import ExactEncoder
 from fineshards.encoders.encoder import TokenBatch
-from fineshards.encoders.exact import ExactEncoder
-from fineshards.encoders.golden import GOLDEN_TEXTS
+from fineshards.encoders.golden_texts import GOLDEN_TEXTS
 
 _encode = ExactEncoder.encode
 

@@ -1,6 +1,6 @@
 """Derives `differences.json` by comparing the libraries on all of Unicode.
 
-Run as `python -m fineshards.encoders.derive`. With scheme names as arguments, only those schemes
+Run as `python -m tools.scheme_differences`. With scheme names as arguments, only those schemes
 are derived again.
 
 The tokens of a real vocabulary hide most differences in splitting: few tokens cross the position
