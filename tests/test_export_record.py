@@ -16,8 +16,8 @@ from support.sentences import refused
 import fineshards
 from fineshards.cli.cli import main
 from fineshards.errors import FineshardsError, OutputError
-from fineshards.exports.job import prepare, write_part
-from fineshards.exports.options import ExportOptions
+from fineshards.exports.export_job import prepare, write_part
+from fineshards.exports.export_options import ExportOptions
 from fineshards.exports.record import Export
 from fineshards.shards.manifest import EXPORT_NAME
 from fineshards.shards.seal import sealed

@@ -17,8 +17,8 @@ from support.growing import build, made_up_rows, write_rows
 import fineshards
 from fineshards.cli.cli import main
 from fineshards.errors import InputError, OutputError, UsageError
-from fineshards.exports.job import prepare
-from fineshards.exports.options import ExportOptions
+from fineshards.exports.export_job import prepare
+from fineshards.exports.export_options import ExportOptions
 from fineshards.storage.s3 import S3Storage
 
 Run = Callable[..., CompletedProcess[str]]

@@ -13,7 +13,7 @@ from test_metadata import JOB, SETTINGS
 
 from fineshards.config import BuildConfig
 from fineshards.errors import OutputError, UsageError
-from fineshards.exports.options import ExportOptions
+from fineshards.exports.export_options import ExportOptions
 from fineshards.exports.record import Export
 from fineshards.loader.state import checked_state
 from fineshards.loader.state import differences as state_differences

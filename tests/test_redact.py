@@ -29,8 +29,8 @@ import fineshards
 from fineshards import BatchLoader, Packing, TokenDataset
 from fineshards.cli.cli import main
 from fineshards.errors import OutputError, UsageError
-from fineshards.exports.job import finish, prepare, write_part
-from fineshards.exports.options import ExportOptions
+from fineshards.exports.export_job import finish, prepare, write_part
+from fineshards.exports.export_options import ExportOptions
 from fineshards.maintenance.rebuild import repair
 from fineshards.maintenance.redact import redact
 from fineshards.shards.dataset import Dataset

@@ -2,7 +2,7 @@
 
 import apache_beam as beam
 
-from fineshards.exports.job import ExportJob, finish, write_part
+from fineshards.exports.export_job import ExportJob, finish, write_part
 from fineshards.exports.parts import Part
 from fineshards.exports.record import PartRecord
 from fineshards.shards.manifest import EXPORT_NAME

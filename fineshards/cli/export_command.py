@@ -71,8 +71,8 @@ def _export(parser: Parser, arguments: Sequence[str]) -> int:
     args, beam_args = parser.parse_known_args(arguments)
     if beam_args and not beam_args[0].startswith("-"):
         parser.refuse(beam_args[0])
-    from fineshards.exports.job import prepare
-    from fineshards.exports.options import ExportOptions
+    from fineshards.exports.export_job import prepare
+    from fineshards.exports.export_options import ExportOptions
     from fineshards.pipeline.export import (
         describe_export,
         export_record,

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.exports.options import Side
+from fineshards.exports.export_options import Side
 from fineshards.exports.parts import Part, PartReader, plan_by_documents, plan_by_tokens
 from fineshards.exports.record import FileRecord, PartRecord
 from fineshards.exports.stream import Stream

@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 
 from fineshards.errors import UsageError
+from fineshards.exports.export_options import REDACTED, ExportOptions
 from fineshards.exports.format import Format, Settings
-from fineshards.exports.options import REDACTED, ExportOptions
 from fineshards.shards.job import Settings as DatasetSettings
 from fineshards.suggestions import did_you_mean
 

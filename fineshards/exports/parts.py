@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from fineshards.exports.options import Side
+from fineshards.exports.export_options import Side
 from fineshards.exports.stream import Read, Stream
 from fineshards.shards.documents import DocumentTable
 
