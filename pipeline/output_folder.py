@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from fineshards.errors import OutputError, UsageError
 from fineshards.publishing import card_parts
-from fineshards.publishing.names import CARD_NAME, PROVENANCE_NAME, PUBLISHED, is_signature
+from fineshards.publishing.file_names import CARD_NAME, PROVENANCE_NAME, PUBLISHED, is_signature
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name

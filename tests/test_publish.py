@@ -30,7 +30,7 @@ import fineshards
 from fineshards.cli.cli import main
 from fineshards.errors import OutputError
 from fineshards.publishing import facts
-from fineshards.publishing.names import CARD_NAME, CROISSANT_NAME, PROVENANCE_NAME, SUMS_NAME
+from fineshards.publishing.file_names import CARD_NAME, CROISSANT_NAME, PROVENANCE_NAME, SUMS_NAME
 from fineshards.shards.generations import Generation
 from fineshards.shards.manifest import Manifest
 from fineshards.storage.base import open_storage

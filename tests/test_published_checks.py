@@ -14,7 +14,7 @@ from support.described import SAID, check_sums, described, problems
 import fineshards
 from fineshards.cli.cli import main
 from fineshards.errors import UsageError
-from fineshards.publishing.names import CARD_NAME, CROISSANT_NAME, PROVENANCE_NAME, SUMS_NAME
+from fineshards.publishing.file_names import CARD_NAME, CROISSANT_NAME, PROVENANCE_NAME, SUMS_NAME
 from fineshards.storage.checksums import crc32c
 
 

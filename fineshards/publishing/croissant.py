@@ -20,7 +20,7 @@ import pyarrow as pa
 from fineshards.errors import OutputError, UsageError
 from fineshards.publishing import facts, sums
 from fineshards.publishing.description import PERSON, Description
-from fineshards.publishing.names import CROISSANT_NAME, SUMS_NAME
+from fineshards.publishing.file_names import CROISSANT_NAME, SUMS_NAME
 from fineshards.publishing.sums import Sums
 from fineshards.shards.documents import table_schema
 from fineshards.shards.job import TIKTOKEN

@@ -16,9 +16,9 @@ from typing import Any
 from fineshards.printable import printable
 from fineshards.publishing import card_parts, facts
 from fineshards.publishing.description import PERSON, Description
+from fineshards.publishing.file_names import PROVENANCE_NAME, SUMS_NAME
 from fineshards.publishing.licenses import hub_fields
 from fineshards.publishing.loading_snippets import loading_snippets
-from fineshards.publishing.names import PROVENANCE_NAME, SUMS_NAME
 from fineshards.shards.layout import SPLITS
 from fineshards.shards.manifest import Manifest
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fineshards.errors import OutputError
 from fineshards.publishing import croissant, dataset_card, provenance, sums
 from fineshards.publishing.description import Description
-from fineshards.publishing.names import (
+from fineshards.publishing.file_names import (
     CARD_NAME,
     CROISSANT_NAME,
     PROVENANCE_NAME,

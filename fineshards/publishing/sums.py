@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError
-from fineshards.publishing.names import SUMS_NAME
+from fineshards.publishing.file_names import SUMS_NAME
 from fineshards.shards.generations import kept_name
 from fineshards.shards.layout import table_name
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fineshards.publishing.names import CARD_NAME, PUBLISHED, is_signature
+from fineshards.publishing.file_names import CARD_NAME, PUBLISHED, is_signature
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
 from fineshards.shards.generations import GENERATIONS_FOLDER, kept_name

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fineshards.errors import OutputError
 from fineshards.publishing import card_parts, croissant, dataset_card, sums
-from fineshards.publishing.names import CARD_NAME, CROISSANT_NAME, PUBLISHED, SUMS_NAME
+from fineshards.publishing.file_names import CARD_NAME, CROISSANT_NAME, PUBLISHED, SUMS_NAME
 from fineshards.publishing.publish import expected
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.storage.base import Storage

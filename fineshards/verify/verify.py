@@ -15,7 +15,7 @@ from fineshards.cores import usable_cores
 from fineshards.errors import OutputError, UsageError
 from fineshards.exports.record import Export
 from fineshards.publishing import sums
-from fineshards.publishing.names import SUMS_NAME
+from fineshards.publishing.file_names import SUMS_NAME
 from fineshards.shards.dataset import Dataset
 from fineshards.shards.job import Job, job_name
 from fineshards.shards.manifest import MANIFEST_NAME, Manifest, unfinished

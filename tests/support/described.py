@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 import fineshards
 from fineshards.cli.cli import main
-from fineshards.publishing.names import CARD_NAME, CROISSANT_NAME, PROVENANCE_NAME, SUMS_NAME
+from fineshards.publishing.file_names import CARD_NAME, CROISSANT_NAME, PROVENANCE_NAME, SUMS_NAME
 
 NAMES = {CARD_NAME, CROISSANT_NAME, PROVENANCE_NAME, SUMS_NAME}
 SAID = {
