@@ -11,7 +11,7 @@ from benchmarks.far_server import far_server
 from benchmarks.made_up_dataset import make_dataset
 from benchmarks.timings import Timing, in_turn
 from fineshards.loader.batch_loader import BatchLoader
-from fineshards.loader.dataset import TokenDataset
+from fineshards.loader.token_dataset import TokenDataset
 from fineshards.storage.base import open_storage
 
 _DELAY = 0.03

@@ -22,9 +22,9 @@ from rich.console import Console
 from benchmarks.contestants import ROOT
 from benchmarks.timings import Timing, in_turn
 from fineshards.errors import FineshardsError
-from fineshards.loader import blending
-from fineshards.loader.blending import greedy, nanoset
-from fineshards.loader.mixture import Mixture
+from fineshards.loader.mixing import blending
+from fineshards.loader.mixing.blending import greedy, nanoset
+from fineshards.loader.mixing.mixture import Mixture
 
 # Draws start at this position, which is too far to count up to.
 _FAR = 10**10

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fineshards.loader.dataset import TokenDataset
 from fineshards.loader.packing import pack
 from fineshards.loader.sample_sources import Numbers
+from fineshards.loader.token_dataset import TokenDataset
 
 _READ_TOKENS = 1 << 22
 # nanochat's: documents that a row can choose from, and how many are read at a time.

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from benchmarks.made_up_dataset import make_dataset
 from benchmarks.timings import Timing, in_turn
 from fineshards.loader.batch_loader import BatchLoader
-from fineshards.loader.dataset import TokenDataset
 from fineshards.loader.sample_sources import MixedSource, Numbers, Source
+from fineshards.loader.token_dataset import TokenDataset
 from fineshards.storage.base import open_storage
 
 # 400 million tokens, 1.6 GB: larger than any processor cache, smaller than a machine's memory.

@@ -10,8 +10,8 @@ import numpy as np
 from benchmarks.made_up_dataset import make_dataset, uneven
 from benchmarks.timings import Timing, in_turn
 from fineshards.loader.batch_loader import BatchLoader
-from fineshards.loader.dataset import TokenDataset
 from fineshards.loader.packing import Packing
+from fineshards.loader.token_dataset import TokenDataset
 from fineshards.storage.base import open_storage
 
 # Documents as long as FineWeb's on average.

@@ -24,7 +24,7 @@ from benchmarks.made_up_dataset import EOT
 from benchmarks.reading import BATCH, LENGTH, memmap_loop, order, shard_maps, timings_of
 from benchmarks.timings import Timing
 from fineshards.loader.batch_loader import BatchLoader
-from fineshards.loader.dataset import TokenDataset
+from fineshards.loader.token_dataset import TokenDataset
 
 _SEED = 1
 _WORKERS = (0, 2)

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fineshards.errors import FineshardsError
     from fineshards.loader.batch_loader import BatchLoader
-    from fineshards.loader.dataset import TokenDataset
-    from fineshards.loader.mixture import Mixture
+    from fineshards.loader.mixing.mixture import Mixture
     from fineshards.loader.packing import Packing
+    from fineshards.loader.token_dataset import TokenDataset
     from fineshards.pipeline.export import export
     from fineshards.pipeline.run import append, build
     from fineshards.publishing.publish import publish
@@ -39,9 +39,9 @@ if not (_FOLDER / "pipeline").is_dir() and (_FOLDER.parent / "pipeline/__init__.
 _HOME = {
     "BatchLoader": "fineshards.loader.batch_loader",
     "FineshardsError": "fineshards.errors",
-    "Mixture": "fineshards.loader.mixture",
+    "Mixture": "fineshards.loader.mixing.mixture",
     "Packing": "fineshards.loader.packing",
-    "TokenDataset": "fineshards.loader.dataset",
+    "TokenDataset": "fineshards.loader.token_dataset",
     "append": "fineshards.pipeline.run",
     "build": "fineshards.pipeline.run",
     "export": "fineshards.pipeline.export",

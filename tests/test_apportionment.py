@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.made_up_sources import one_by_one, pairs
 
-from fineshards.loader.apportionment import (
+from fineshards.loader.mixing.apportionment import (
     ENDLESS,
     MAX_DRAWS,
     UNIT,

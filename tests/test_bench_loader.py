@@ -12,7 +12,7 @@ import pytest
 from benchmarks.contestants import ROOT
 from benchmarks.mixing import compiled_loop
 from benchmarks.run import main
-from fineshards.loader.blending import greedy
+from fineshards.loader.mixing.blending import greedy
 
 HAS_COMPILER = shutil.which("g++") is not None
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.sentences import refused
 
-from fineshards.loader import blending
-from fineshards.loader.blending import exhaustive, greedy, megatron_weights, nanoset
+from fineshards.loader.mixing import blending
+from fineshards.loader.mixing.blending import exhaustive, greedy, megatron_weights, nanoset
 
 
 def plain(

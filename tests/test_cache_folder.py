@@ -21,7 +21,7 @@ from benchmarks.far_server import far_server
 from benchmarks.made_up_dataset import make_dataset, stream
 from fineshards.errors import OutputError
 from fineshards.loader.batch_loader import BatchLoader
-from fineshards.loader.dataset import TokenDataset
+from fineshards.loader.token_dataset import TokenDataset
 from fineshards.storage.base import open_storage
 
 SHARD_BYTES = 4128
@@ -177,7 +177,7 @@ def test_a_folder_that_cannot_be_used_is_one_sentence(made: Path, tmp_path: Path
     program = f"""
 import resource, signal, sys
 from fineshards.errors import OutputError
-from fineshards.loader.dataset import TokenDataset
+from fineshards.loader.token_dataset import TokenDataset
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
 dataset = TokenDataset({str(made)!r}, sequence_length=10, cache_folder={str(tmp_path / "full")!r})
@@ -260,7 +260,7 @@ READ = """
 import os, sys, time
 import numpy as np
 from benchmarks.made_up_dataset import stream
-from fineshards.loader.dataset import TokenDataset
+from fineshards.loader.token_dataset import TokenDataset
 dataset, cache, shards, rounds, order = sys.argv[1:]
 dataset = TokenDataset(
     dataset, sequence_length=10, cache_folder=cache, cache_folder_bytes=int(shards) * 4128
@@ -359,8 +359,8 @@ def test_a_child_does_not_hold_its_parents_lock(made: Path, tmp_path: Path) -> N
     """The parent is killed while it copies; its child lives on, and another process copies."""
     program = f"""
 import os, sys, time
-from fineshards.loader import cached_shards
-from fineshards.loader.dataset import TokenDataset
+from fineshards.loader.far import cached_shards
+from fineshards.loader.token_dataset import TokenDataset
 def stall(*arguments):
     child = os.fork()
     if child:

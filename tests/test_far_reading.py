@@ -22,10 +22,10 @@ from support.gcs_input import Stored
 
 from benchmarks.far_server import FarServer, far_server
 from benchmarks.made_up_dataset import make_dataset, stream
-from fineshards.loader import remote
 from fineshards.loader.batch_loader import BatchLoader
-from fineshards.loader.dataset import TokenDataset
+from fineshards.loader.far import clients as remote
 from fineshards.loader.packing import Packing
+from fineshards.loader.token_dataset import TokenDataset
 from fineshards.storage.base import open_storage
 
 pytestmark = pytest.mark.cloud
@@ -184,7 +184,7 @@ def test_a_process_ends_at_once_while_its_requests_wait(tmp_path: Path) -> None:
     program = """
 import os, signal, sys
 import numpy as np
-from fineshards.loader.dataset import TokenDataset
+from fineshards.loader.token_dataset import TokenDataset
 dataset = TokenDataset("gs://data/set", sequence_length=10, cache_bytes=60_000)
 dataset.expect(shuffle=True)
 dataset[0]

@@ -16,8 +16,8 @@ from support.scalar_permutation import ScalarPermutation, scalar_key
 from benchmarks.made_up_dataset import make_dataset, stream
 from fineshards.loader import permutation
 from fineshards.loader.batch_loader import BatchLoader
-from fineshards.loader.dataset import TokenDataset
-from fineshards.loader.mixture import Mixture
+from fineshards.loader.mixing.mixture import Mixture
+from fineshards.loader.token_dataset import TokenDataset
 from fineshards.storage.base import open_storage
 
 SIZES = (1, 3, 64, 4096, 4097, 5000, 70_000, 2**40)

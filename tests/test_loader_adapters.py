@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOT
 
 from benchmarks.made_up_dataset import make_dataset
-from fineshards.loader.dataset import TokenDataset
+from fineshards.loader.token_dataset import TokenDataset
 from fineshards.storage.base import open_storage
 
 
@@ -55,7 +55,7 @@ import sys
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from fineshards.loader.batch_loader import BatchLoader
-from fineshards.loader.dataset import TokenDataset
+from fineshards.loader.token_dataset import TokenDataset
 
 assert jax.device_count() == 4
 mesh = Mesh(np.array(jax.devices()), ("data",))

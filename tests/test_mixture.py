@@ -20,10 +20,10 @@ from support.sentences import refused
 
 from benchmarks.made_up_dataset import make_dataset, stream
 from fineshards.errors import UsageError
-from fineshards.loader.apportionment import MAX_DRAWS, WEIGHT_SUM
 from fineshards.loader.batch_loader import BatchLoader
-from fineshards.loader.dataset import TokenDataset
-from fineshards.loader.mixture import Mixture
+from fineshards.loader.mixing.apportionment import MAX_DRAWS, WEIGHT_SUM
+from fineshards.loader.mixing.mixture import Mixture
+from fineshards.loader.token_dataset import TokenDataset
 from fineshards.storage.base import open_storage
 
 

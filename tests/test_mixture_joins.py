@@ -17,7 +17,7 @@ from support.made_up_sources import MadeUp, mixture, pairs
 
 from fineshards.errors import UsageError
 from fineshards.loader.batch_loader import BatchLoader
-from fineshards.loader.mixture import Mixture
+from fineshards.loader.mixing.mixture import Mixture
 
 
 def test_a_source_that_joins_later_starts_at_its_first_sample() -> None:

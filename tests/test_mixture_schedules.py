@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from support.made_up_sources import is_a_prefix_of_each, mixture, pairs
 
-from fineshards.loader.mixture import Mixture
+from fineshards.loader.mixing.mixture import Mixture
 
 
 def test_a_small_source_gets_its_share_under_a_schedule_that_changes_often() -> None:

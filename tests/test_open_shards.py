@@ -16,8 +16,8 @@ from support.fresh_interpreter import run_program
 
 from benchmarks.made_up_dataset import make_dataset, stream
 from fineshards.errors import OutputError
-from fineshards.loader.dataset import TokenDataset
 from fineshards.loader.open_shards import OpenShards, Shelf
+from fineshards.loader.token_dataset import TokenDataset
 from fineshards.storage.base import open_storage
 
 T = 4

@@ -17,10 +17,10 @@ from support.sentences import refused
 import benchmarks.packing as benchmark
 from benchmarks.made_up_dataset import make_dataset
 from fineshards.cli.cli import main
-from fineshards.loader.dataset import TokenDataset
 from fineshards.loader.packed_source import PackedSource
 from fineshards.loader.packing import Packing, pack
 from fineshards.loader.sample_documents import SampleDocument
+from fineshards.loader.token_dataset import TokenDataset
 from fineshards.storage.base import open_storage
 
 Placed = list[list[tuple[int, int]]]

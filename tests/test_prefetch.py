@@ -81,7 +81,7 @@ def test_nothing_hangs_when_the_interpreter_exits(tmp_path: Path, how: str) -> N
     program = (
         "import sys, time\n"
         "from fineshards.loader.batch_loader import BatchLoader\n"
-        "from fineshards.loader.dataset import TokenDataset\n"
+        "from fineshards.loader.token_dataset import TokenDataset\n"
         "loader = BatchLoader(TokenDataset(sys.argv[1], sequence_length=30), 4, prefetch=4)\n"
         f"{how}\n"
     )

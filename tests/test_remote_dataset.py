@@ -22,11 +22,11 @@ from support.gcs_server import client_environment, make_bucket
 
 from benchmarks.made_up_dataset import make_dataset, stream
 from fineshards.errors import OutputError, UsageError
-from fineshards.loader import remote
 from fineshards.loader.batch_loader import BatchLoader
-from fineshards.loader.dataset import TokenDataset
-from fineshards.loader.far_requests import submit
-from fineshards.loader.far_shards import FarShards
+from fineshards.loader.far import clients as remote
+from fineshards.loader.far.requests import submit
+from fineshards.loader.far.shards import FarShards
+from fineshards.loader.token_dataset import TokenDataset
 from fineshards.storage.base import open_storage
 
 pytestmark = pytest.mark.cloud
@@ -201,7 +201,7 @@ def test_forked_processes_can_read_and_exit_at_any_time(server: str, tmp_path: P
     program = f"""
 import os, sys
 from fineshards.loader.batch_loader import BatchLoader
-from fineshards.loader.dataset import TokenDataset
+from fineshards.loader.token_dataset import TokenDataset
 dataset = TokenDataset({ADDRESS + "-uint32"!r}, sequence_length=50, read_bytes=512)
 loader = BatchLoader(dataset, 16, prefetch=4)
 first = next(loader)

@@ -13,7 +13,7 @@ from support.s3_proxy import S3Proxy
 from benchmarks.made_up_dataset import make_dataset
 from fineshards.errors import OutputError
 from fineshards.loader.batch_loader import BatchLoader
-from fineshards.loader.dataset import TokenDataset
+from fineshards.loader.token_dataset import TokenDataset
 from fineshards.storage.base import open_storage
 
 pytestmark = pytest.mark.cloud

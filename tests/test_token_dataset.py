@@ -19,7 +19,7 @@ from benchmarks.made_up_dataset import make_dataset, stream
 from fineshards.cli.cli import main
 from fineshards.errors import OutputError
 from fineshards.loader.boundaries import cu_seqlens, position_ids
-from fineshards.loader.dataset import TokenDataset
+from fineshards.loader.token_dataset import TokenDataset
 from fineshards.storage.base import open_storage
 
 SHARD_TOKENS = 1000

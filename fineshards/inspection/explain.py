@@ -16,11 +16,11 @@ from fineshards.inspection.find import find_id
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.batches import DrawnSample
-from fineshards.loader.dataset import TokenDataset
 from fineshards.loader.packed_source import PackedSource
 from fineshards.loader.packing import Packing
 from fineshards.loader.ramp import Ramped
 from fineshards.loader.sample_documents import SampleDocument
+from fineshards.loader.token_dataset import TokenDataset
 from fineshards.shards.dataset import Dataset, Document
 from fineshards.shards.layout import SPLITS
 from fineshards.storage.base import open_storage

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import UsageError
-from fineshards.loader.apportionment import MAX_DRAWS
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.batches import Batches, DrawnSample, Order, Shape, Share
 from fineshards.loader.fields import Batch, Fields, checked_dtype
+from fineshards.loader.mixing.apportionment import MAX_DRAWS
 from fineshards.loader.packing import Packing, check_packing
 from fineshards.loader.permutation import ALGORITHM_VERSION
 from fineshards.loader.prefetch import Prefetcher

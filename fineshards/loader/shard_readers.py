@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from fineshards.errors import UsageError, quoted
 from fineshards.extras import require
 from fineshards.loader.arguments import checked_integer
-from fineshards.loader.cache_folder import CacheFolder
-from fineshards.loader.far_sizes import Order, shards_shuffled_together, sizes_for
+from fineshards.loader.far.cache_folder import CacheFolder
+from fineshards.loader.far.clients import RemoteShards
+from fineshards.loader.far.sizes import Order, shards_shuffled_together, sizes_for
 from fineshards.loader.local_shards import LocalShards
-from fineshards.loader.remote import RemoteShards
 from fineshards.loader.shard_contents import ShardContents
 from fineshards.loader.split_shards import SplitShards
 
@@ -66,7 +66,7 @@ class Reading:
         """A reader of a split's shards for an order."""
         if self.folder is not None:
             # Imported here because it needs google_crc32c, which reading in general does not.
-            from fineshards.loader.cached_shards import CachedShards
+            from fineshards.loader.far.cached_shards import CachedShards
 
             in_order = order is not None and not order.shuffle
             return CachedShards(split, self.folder, self.mapped, self.check, in_order)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fineshards.cli.cli import main
 from fineshards.encoders.loading import describe_tokenizer
-from fineshards.loader.dataset import TokenDataset
+from fineshards.loader.token_dataset import TokenDataset
 from fineshards.shards.manifest import Manifest
 from fineshards.storage.base import open_storage
 from fineshards.verify.verify import verify

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from fineshards.loader.apportionment import Stretch
-from fineshards.loader.mixture import Mixture
+from fineshards.loader.mixing.apportionment import Stretch
+from fineshards.loader.mixing.mixture import Mixture
 from fineshards.loader.sample_sources import Samples
 
 

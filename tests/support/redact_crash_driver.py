@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from fineshards.cli.cli import main
-from fineshards.loader.dataset import TokenDataset
+from fineshards.loader.token_dataset import TokenDataset
 from fineshards.maintenance.redact import redact
 from fineshards.verify.verify import verify
 from support import crash_driver

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.made_up_dataset import make_dataset
-from fineshards.loader.dataset import TokenDataset
+from fineshards.loader.token_dataset import TokenDataset
 from fineshards.storage.base import open_storage
 
 

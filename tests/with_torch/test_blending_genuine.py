@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from megatron.core.datasets import helpers_cpp
 from megatron.core.datasets.utils import normalize
 
-from fineshards.loader.blending import exhaustive, greedy, megatron_weights
+from fineshards.loader.mixing.blending import exhaustive, greedy, megatron_weights
 
 RANDOM = np.random.default_rng(15)
 

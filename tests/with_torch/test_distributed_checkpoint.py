@@ -12,8 +12,8 @@ import torch.distributed.checkpoint as dcp
 from benchmarks.made_up_dataset import make_dataset
 from fineshards.errors import UsageError
 from fineshards.loader.batch_loader import BatchLoader
-from fineshards.loader.dataset import TokenDataset
 from fineshards.loader.packing import Packing
+from fineshards.loader.token_dataset import TokenDataset
 from fineshards.storage.base import open_storage
 
 

@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.made_up_dataset import make_dataset
 from fineshards.loader.batch_loader import BatchLoader
-from fineshards.loader.dataset import TokenDataset
+from fineshards.loader.token_dataset import TokenDataset
 from fineshards.storage.base import open_storage
 
 HERE = Path(__file__).parent

@@ -8,14 +8,14 @@ from typing import Literal
 
 import numpy as np
 
-from fineshards.loader.apportionment import (
+from fineshards.loader.mixing.apportionment import (
     ENDLESS,
     WEIGHT_SUM,
     Stretch,
     integer_weights,
     spread_phases,
 )
-from fineshards.loader.mixture_weights import Row
+from fineshards.loader.mixing.mixture_weights import Row
 from fineshards.loader.permutation import key
 from fineshards.loader.sample_sources import Numbers
 

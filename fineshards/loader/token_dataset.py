@@ -14,11 +14,11 @@ import numpy.typing as npt
 from fineshards.errors import FineshardsError, OutputError, UsageError, quoted
 from fineshards.loader.arguments import checked_integer, checked_numbers
 from fineshards.loader.boundaries import document_starts, whole_documents
-from fineshards.loader.far_sizes import Order
+from fineshards.loader.far.clients import RemoteShards
+from fineshards.loader.far.sizes import Order
 from fineshards.loader.local_shards import LocalShards, fill_rows
 from fineshards.loader.open_shards import OPEN_SHARDS
 from fineshards.loader.redacted_tokens import RedactedTokens
-from fineshards.loader.remote import RemoteShards
 from fineshards.loader.sample_documents import SampleDocument, documents_of, pieces_between
 from fineshards.loader.sample_sources import Samples
 from fineshards.loader.shard_readers import Reading

@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from fineshards.errors import OutputError
-from fineshards.loader.cache_folder import CacheFolder
-from fineshards.loader.far_requests import submit
-from fineshards.loader.far_shards import FarShards
-from fineshards.loader.far_sizes import BLOCK_BYTES
+from fineshards.loader.far.cache_folder import CacheFolder
+from fineshards.loader.far.requests import submit
+from fineshards.loader.far.shards import FarShards
+from fineshards.loader.far.sizes import BLOCK_BYTES
 from fineshards.loader.local_shards import LocalShards, ReadShard, Tokens
 from fineshards.loader.shard_contents import ShardContents
 from fineshards.loader.split_shards import SplitShards

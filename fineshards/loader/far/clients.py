@@ -1,7 +1,7 @@
 """Samples on far storage: all requests of a batch at once, and a cache of what was read.
 
 A request takes tens of milliseconds, however few bytes it asks for. So many are in flight at a
-time, and what they ask for depends on the order (`fineshards/loader/far_sizes.py`): blocks of
+time, and what they ask for depends on the order (`fineshards/loader/far/sizes.py`): blocks of
 megabytes that many samples share, or exactly the bytes of each sample.
 """
 
@@ -14,9 +14,9 @@ from concurrent.futures import Future
 
 import numpy as np
 
-from fineshards.loader.far_requests import submit
-from fineshards.loader.far_shards import FarShards
-from fineshards.loader.far_sizes import BLOCK_BYTES, Sizes
+from fineshards.loader.far.requests import submit
+from fineshards.loader.far.shards import FarShards
+from fineshards.loader.far.sizes import BLOCK_BYTES, Sizes
 from fineshards.loader.sample_sources import Samples
 from fineshards.loader.split_shards import SplitShards
 from fineshards.shards import npy

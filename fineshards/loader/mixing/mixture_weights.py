@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fineshards.errors import UsageError, quoted
-from fineshards.loader.apportionment import MAX_DRAWS
+from fineshards.loader.mixing.apportionment import MAX_DRAWS
 
 Weight: TypeAlias = int | float | Fraction
 Row: TypeAlias = tuple[Weight, ...]

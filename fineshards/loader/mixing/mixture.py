@@ -15,11 +15,11 @@ from typing import Literal, get_args
 import numpy as np
 
 from fineshards.errors import UsageError, quoted
-from fineshards.loader.apportionment import MAX_DRAWS, WEIGHT_SUM
 from fineshards.loader.arguments import checked_integer
-from fineshards.loader.mixture_plan import SourcePlan, table
-from fineshards.loader.mixture_stretches import Stretches
-from fineshards.loader.mixture_weights import Weight, checked_weights, exact_text, in_samples
+from fineshards.loader.mixing.apportionment import MAX_DRAWS, WEIGHT_SUM
+from fineshards.loader.mixing.mixture_plan import SourcePlan, table
+from fineshards.loader.mixing.mixture_stretches import Stretches
+from fineshards.loader.mixing.mixture_weights import Weight, checked_weights, exact_text, in_samples
 from fineshards.loader.sample_sources import Numbers, Source, job_fingerprint
 
 Exhausted = Literal["repeat", "stop", "drop"]

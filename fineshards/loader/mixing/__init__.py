@@ -1,0 +1,1 @@
+"""Several datasets in one order: weights, plan and blending."""
