@@ -35,7 +35,7 @@ from fineshards.shards.plan import Before
 from fineshards.shards.readable import unfinished_redaction
 from fineshards.shards.records import SourceFile
 from fineshards.shards.rejected import REJECTED_FOLDER
-from fineshards.sources.places import is_content_hash, is_url
+from fineshards.sources.places.schemes import is_content_hash, is_url
 from fineshards.storage.base import Storage, open_storage
 from fineshards.wording import describe_repeats
 

@@ -12,10 +12,10 @@ from fineshards.shards.imported import Imported
 from fineshards.shards.job import Columns, Tokenizer
 from fineshards.shards.layout import FILES, HASH_VERSION, SplitRule
 from fineshards.shards.records import SourceFile
-from fineshards.sources.places import imports_libraries
+from fineshards.sources.formats.token_finding import find_token_files
+from fineshards.sources.formats.token_streams import with_continuations
+from fineshards.sources.places.schemes import imports_libraries
 from fineshards.sources.reading import check_head
-from fineshards.sources.token_finding import find_token_files
-from fineshards.sources.token_streams import with_continuations
 from fineshards.worker.fresh_interpreter import call_apart
 
 

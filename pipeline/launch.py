@@ -34,18 +34,18 @@ from fineshards.shards.plan import Before
 from fineshards.shards.recipes import RecipeRecord
 from fineshards.shards.records import SourceFile
 from fineshards.shards.split_hash import split_column
-from fineshards.sources.extraction import with_extraction
 from fineshards.sources.finding import find_files
+from fineshards.sources.formats.extraction import with_extraction
+from fineshards.sources.formats.token_lists import COLUMN
 from fineshards.sources.limit import first_documents
-from fineshards.sources.places import imports_libraries
-from fineshards.sources.token_lists import COLUMN
+from fineshards.sources.places.schemes import imports_libraries
 from fineshards.storage.base import open_storage
 from fineshards.wording import describe_leaks, flags_against_leaks
 from fineshards.worker import own_process
 from fineshards.worker.fresh_interpreter import call_apart
 
 if TYPE_CHECKING:
-    from fineshards.sources.hub import ResolvedDataset
+    from fineshards.sources.places.hub import ResolvedDataset
 
 _log = logging.getLogger("fineshards")
 
@@ -159,7 +159,7 @@ def describe_job(config: BuildConfig) -> tuple[Job, bytes]:
 def _tokenizer_place(name: str) -> str:
     """A tokenizer's name or place on the disk, where one on the hub is downloaded to."""
     # The hub's libraries are imported only for what is on it.
-    from fineshards.sources.hub_tokenizer import fetch_tokenizer, is_on_hub
+    from fineshards.sources.places.hub_tokenizer import fetch_tokenizer, is_on_hub
 
     return fetch_tokenizer(name) if is_on_hub(name) else name
 
@@ -263,7 +263,7 @@ def _describe(config: BuildConfig) -> tuple[tuple[str, ...], RecipeRecord | None
 
 
 def _resolve(config: BuildConfig) -> ResolvedDataset:
-    from fineshards.sources.hub import DatasetRequest, resolve_dataset
+    from fineshards.sources.places.hub import DatasetRequest, resolve_dataset
 
     assert config.dataset is not None
     return resolve_dataset(

@@ -15,7 +15,7 @@ from test_parquet_cost import CountingFile
 
 from fineshards.errors import InputError
 from fineshards.shards.job import Columns
-from fineshards.sources import footers, parquet
+from fineshards.sources.formats import footers, parquet
 
 TABLE = pa.table(
     {"text": [f"text {n}" for n in range(30)], "id": [*map(str, range(30))], "n": [[1, 2]] * 30}
@@ -89,7 +89,8 @@ sys.path.insert(0, "tests")
 from support.source_files import COLUMNS
 from fineshards.errors import InputError
 from fineshards.shards.records import SourceFile
-from fineshards.sources import footers, parquet
+from fineshards.sources.formats import footers
+from fineshards.sources.formats import parquet
 content = Path(sys.argv[1]).read_bytes()
 size = int.from_bytes(content[-8:-4], "little")
 outcomes = {"read": 0, "sentence": 0}

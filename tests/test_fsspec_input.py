@@ -20,7 +20,7 @@ from fineshards.errors import InputError, UsageError
 from fineshards.shards.records import SourceFile
 from fineshards.sources.files import open_file
 from fineshards.sources.finding import find_files
-from fineshards.sources.fsspec_files import identity_of
+from fineshards.sources.places.fsspec_files import identity_of
 from fineshards.sources.reading import discover_blocks, read_block
 
 LINES = b'{"text": "a"}\n{"text": "b"}\n'

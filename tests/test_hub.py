@@ -437,7 +437,7 @@ def test_a_job_reads_the_hub_by_its_pinned_commit(
 
 def test_importing_the_module_imports_no_hub_library() -> None:
     done = run_program(
-        "import sys, fineshards.sources.hub\n"
+        "import sys, fineshards.sources.places.hub\n"
         "print({'datasets', 'huggingface_hub'} & set(sys.modules))"
     )
     assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr

@@ -24,9 +24,9 @@ from fineshards.config import BuildConfig
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.imported import Imported
 from fineshards.shards.job import Columns
+from fineshards.sources.formats.token_finding import find_token_files
+from fineshards.sources.formats.token_streams import with_continuations
 from fineshards.sources.reading import discover_blocks, read_block
-from fineshards.sources.token_finding import find_token_files
-from fineshards.sources.token_streams import with_continuations
 
 EOT = 9
 BODIES = [[1, 2, 3], [], [4], [5, 6, 7, 8]]

@@ -15,10 +15,10 @@ from support.token_files import write_plain, write_with_header
 from fineshards.errors import InputError
 from fineshards.shards.imported import Imported
 from fineshards.shards.job import Columns
-from fineshards.sources import token_streams
+from fineshards.sources.formats import token_streams
+from fineshards.sources.formats.token_finding import find_token_files
+from fineshards.sources.formats.token_streams import with_continuations
 from fineshards.sources.reading import discover_blocks, read_block
-from fineshards.sources.token_finding import find_token_files
-from fineshards.sources.token_streams import with_continuations
 
 EOT = 9
 BODIES = st.lists(st.lists(st.integers(0, 8), max_size=6), min_size=1, max_size=12)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from support.fresh_interpreter import run_program
 from support.source_files import COLUMNS, describe
 
-from fineshards.sources import parquet
+from fineshards.sources.formats import parquet
 
 ROOT = Path(__file__).parent.parent
 

@@ -17,8 +17,8 @@ from fineshards.errors import InputError, UsageError
 from fineshards.shards.job import Columns
 from fineshards.shards.manifest import Manifest
 from fineshards.shards.records import SourceFile
-from fineshards.sources.extraction import DEPTH_LIMIT, HTML_LIMITS, extract, with_extraction
-from fineshards.sources.page_encoding import decoded, header_charset
+from fineshards.sources.formats.extraction import DEPTH_LIMIT, HTML_LIMITS, extract, with_extraction
+from fineshards.sources.formats.page_encoding import decoded, header_charset
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.storage.base import open_storage
 

@@ -45,7 +45,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits are short, and so is the time for which requests are retried."""
     monkeypatch.setattr("fineshards.storage.retries.FIRST_WAIT", 0.001)
     monkeypatch.setattr("fineshards.storage.retries.RETRY_SECONDS", 0.5)
-    monkeypatch.setattr("fineshards.sources.http._FIND_SECONDS", 0.1)
+    monkeypatch.setattr("fineshards.sources.places.http_files._FIND_SECONDS", 0.1)
 
 
 def read(file: SourceFile) -> Read:

@@ -57,7 +57,7 @@ from fineshards.shards.reports import BlockSummary, hash_of_blocks
 from fineshards.shards.shuffle import Bucket, Fragment, fragment_of
 from fineshards.shards.stretch import Stretch, nothing, offset_of, stretches
 from fineshards.sources.finding import as_it_is
-from fineshards.sources.places import imports_libraries
+from fineshards.sources.places.schemes import imports_libraries
 from fineshards.storage.base import TEMPORARY, Storage, open_storage
 from fineshards.storage.temporary import remove_abandoned, scratch_folder
 from fineshards.worker.fresh_interpreter import call_apart, call_in_fresh_interpreter

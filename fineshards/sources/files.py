@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from fineshards.errors import FineshardsError, InputError, UsageError, with_escaped_bytes
 from fineshards.shards.records import SourceFile
 from fineshards.sources.patterns import check_same
-from fineshards.sources.places import is_url, place_of
+from fineshards.sources.places.schemes import is_url, place_of
 
 # Format and compression by file name extension. C4 and Dolma name JSON lines `.json.gz`.
 FORMATS = {

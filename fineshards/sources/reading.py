@@ -11,10 +11,19 @@ import pyarrow.compute as pc
 
 from fineshards.shards.job import Columns
 from fineshards.shards.records import Block, SourceFile
-from fineshards.sources import arrow, csv, jsonl, parquet, text, token_index, token_streams, warc
 from fineshards.sources.files import check_unchanged, explain_failures, open_file
+from fineshards.sources.formats import (
+    arrow,
+    csv,
+    jsonl,
+    parquet,
+    text,
+    token_index,
+    token_streams,
+    warc,
+)
+from fineshards.sources.formats.token_lists import taken
 from fineshards.sources.rows import Rows
-from fineshards.sources.token_lists import taken
 
 # Bytes per request while discovering: the first line of a remote file does not need READ_AHEAD, and
 # of Arrow only the metadata of each record batch is read.

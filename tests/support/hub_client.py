@@ -1,4 +1,4 @@
-"""Runs `fineshards.sources.hub` in a separate process, because HF_ENDPOINT is read at import.
+"""Runs `fineshards.sources.places.hub` in a separate process, because HF_ENDPOINT is read at import.
 
 Standard input is a JSON list of steps, standard output the JSON list of their answers. HURRY=100
 makes each wait a hundredth, PATIENCE=2 lets retries end after two seconds.
@@ -97,7 +97,7 @@ def _answer(step: dict[str, Any]) -> Any:
     from fineshards.errors import FineshardsError
     from fineshards.sources.files import SourceFile, open_file
     from fineshards.sources.finding import find_files
-    from fineshards.sources.hub import DatasetRequest, resolve_dataset
+    from fineshards.sources.places.hub import DatasetRequest, resolve_dataset
     from fineshards.sources.reading import discover_blocks, read_block
     from fineshards.storage.parquet import open_parquet
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import BinaryIO, Protocol
 
 from fineshards.shards.records import SourceFile
-from fineshards.sources import fsspec_files, gcs, http, hub_files, s3
 from fineshards.sources.patterns import Matches
+from fineshards.sources.places import fsspec_files, hub_files
+from fineshards.sources.places import gs_files as gcs
+from fineshards.sources.places import http_files as http
+from fineshards.sources.places import s3_files as s3
 
 
 class Place(Protocol):

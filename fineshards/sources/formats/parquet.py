@@ -18,14 +18,14 @@ import pyarrow.parquet as pq
 from fineshards.errors import InputError
 from fineshards.shards.job import Columns
 from fineshards.shards.records import Block, SourceFile
-from fineshards.sources.footers import (
+from fineshards.sources.formats.footers import (
     cannot_decode,
     column_chunks,
     is_encrypted,
     open_source,
     place,
 )
-from fineshards.sources.record_batches import check_columns, columns_to_read, rows_of
+from fineshards.sources.formats.record_batches import check_columns, columns_to_read, rows_of
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, Rows
 
 # Without a buffer, pyarrow reads a whole column chunk at once, which may be all text of the file.

@@ -14,15 +14,15 @@ from urllib.parse import unquote
 
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.records import SourceFile
-from fineshards.sources.fsspec_files import whole_reads
-from fineshards.sources.hub_errors import (
+from fineshards.sources.patterns import FoundFile, Matches, find_matches
+from fineshards.sources.places.fsspec_files import whole_reads
+from fineshards.sources.places.hub_errors import (
     brief,
     http_error,
     hub_failures,
     quiet_http_client,
     quiet_hub,
 )
-from fineshards.sources.patterns import FoundFile, Matches, find_matches
 from fineshards.storage.retries import TRANSIENT_STATUS, retried
 
 # The hub's own references hold slashes.

@@ -13,7 +13,7 @@ from fineshards.shards.job import Columns
 from fineshards.shards.records import Block, SourceFile
 from fineshards.sources.compression import explained, open_text, read_text, wide_encoding
 from fineshards.sources.files import file_name
-from fineshards.sources.record_batches import check_columns, rows_of
+from fineshards.sources.formats.record_batches import check_columns, rows_of
 from fineshards.sources.rows import Rows
 
 _SCHEMA = pa.schema([("text", pa.large_string()), ("id", pa.string())])

@@ -21,9 +21,14 @@ from fineshards.extras import naming_the_extra
 from fineshards.shards.job import Columns
 from fineshards.shards.records import BadRow, Block, SourceFile
 from fineshards.sources.compression import LONGEST, explained, open_text
-from fineshards.sources.extraction import HTML_LIMITS, ExtractionError, check_versions, extract
-from fineshards.sources.page_encoding import header_charset
-from fineshards.sources.record_batches import check_columns, rows_of
+from fineshards.sources.formats.extraction import (
+    HTML_LIMITS,
+    ExtractionError,
+    check_versions,
+    extract,
+)
+from fineshards.sources.formats.page_encoding import header_charset
+from fineshards.sources.formats.record_batches import check_columns, rows_of
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, Rows
 
 _SCHEMA = pa.schema(

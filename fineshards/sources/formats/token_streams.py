@@ -29,9 +29,14 @@ from fineshards.shards.imported import BEGIN, Imported
 from fineshards.shards.job import Columns
 from fineshards.shards.records import Block, SourceFile
 from fineshards.sources.files import explain_failures, open_file
+from fineshards.sources.formats.token_bytes import ranges, read_array
+from fineshards.sources.formats.token_rows import (
+    BATCH_TOKENS,
+    blocks_of,
+    cut_blocks,
+    rows_of_tokens,
+)
 from fineshards.sources.rows import Rows
-from fineshards.sources.token_bytes import ranges, read_array
-from fineshards.sources.token_rows import BATCH_TOKENS, blocks_of, cut_blocks, rows_of_tokens
 
 STREAMS = ("raw", "olmo", "llmc", "nanogpt")
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.records import SourceFile
 from fineshards.sources.finding import find_file, is_beside_data, walk
-from fineshards.sources.places import is_url, place_of
+from fineshards.sources.places.schemes import is_url, place_of
 
 # How names end, by layout: of the files that hold tokens, and of those that each goes with.
 _ENDINGS = {

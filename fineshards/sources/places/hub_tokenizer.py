@@ -6,7 +6,7 @@ import os
 import re
 
 from fineshards.errors import InputError, UsageError
-from fineshards.sources.hub_errors import hub_failures, quiet_hub
+from fineshards.sources.places.hub_errors import hub_failures, quiet_hub
 
 _FILE = "tokenizer.json"
 _ON_HUB = re.compile(r"\w[\w.-]*/\w[\w.-]*(@[^@]+)?", re.ASCII)

@@ -17,7 +17,7 @@ from typing import Any
 from fineshards.errors import InputError, UsageError
 from fineshards.extras import naming_the_extra, require
 from fineshards.shards.records import SourceFile
-from fineshards.sources.page_encoding import decoded
+from fineshards.sources.formats.page_encoding import decoded
 
 RESILIPARSE = "resiliparse"
 TRAFILATURA = "trafilatura"

@@ -19,7 +19,7 @@ from pyarrow import ipc
 from fineshards.errors import InputError
 from fineshards.shards.job import Columns
 from fineshards.shards.records import Block, SourceFile
-from fineshards.sources.record_batches import check_columns, columns_to_read, rows_of
+from fineshards.sources.formats.record_batches import check_columns, columns_to_read, rows_of
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, Rows
 
 # https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format

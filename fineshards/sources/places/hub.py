@@ -23,14 +23,14 @@ from fineshards.errors import InputError, UsageError
 from fineshards.shards.records import SourceFile
 from fineshards.sources.files import describe_files, format_of, has_known_format
 from fineshards.sources.finding import is_beside_data, some, walk
-from fineshards.sources.hub_errors import (
+from fineshards.sources.places.hub_errors import (
     access_refused,
     brief,
     config_refused,
     hub_failures,
     quiet_hub,
 )
-from fineshards.sources.hub_files import content_hash, pin
+from fineshards.sources.places.hub_files import content_hash, pin
 from fineshards.storage.temporary import scratch_folder
 
 # The hub refuses to describe more than 1,000 paths in one request.

@@ -29,9 +29,14 @@ from fineshards.errors import InputError
 from fineshards.shards.job import Columns
 from fineshards.shards.records import Block, SourceFile
 from fineshards.sources.files import open_file
+from fineshards.sources.formats.token_bytes import ranges, read_array
+from fineshards.sources.formats.token_rows import (
+    BATCH_TOKENS,
+    blocks_of,
+    cut_blocks,
+    rows_of_tokens,
+)
 from fineshards.sources.rows import Rows
-from fineshards.sources.token_bytes import ranges, read_array
-from fineshards.sources.token_rows import BATCH_TOKENS, blocks_of, cut_blocks, rows_of_tokens
 
 # Documents whose places are in memory at a time.
 _DOCUMENTS = 1 << 18

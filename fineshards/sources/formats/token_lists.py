@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 from fineshards.errors import InputError
 from fineshards.shards.imported import Imported
 from fineshards.shards.records import SourceFile
+from fineshards.sources.formats.token_rows import rows_of_tokens
 from fineshards.sources.rows import Rows
-from fineshards.sources.token_rows import rows_of_tokens
 
 COLUMN = "input_ids"
 

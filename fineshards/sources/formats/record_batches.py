@@ -13,8 +13,8 @@ from fineshards.errors import InputError
 from fineshards.shards.job import Columns
 from fineshards.shards.measures import SCORE_COLUMN, URL_COLUMN
 from fineshards.shards.records import BadRow, SourceFile
+from fineshards.sources.formats.token_lists import check_lists, raw_lists
 from fineshards.sources.rows import LABEL_COLUMNS, Rows
-from fineshards.sources.token_lists import check_lists, raw_lists
 
 
 def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> None:
