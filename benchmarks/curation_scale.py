@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.machine import describe_commit, describe_machine
 from benchmarks.measure import measure
-from fineshards.shards.marks import key_dtype
+from fineshards.shards.tables.marks import key_dtype
 from fineshards.transforms.mark_later import range_count
 
 ROOT = Path(__file__).parents[1]

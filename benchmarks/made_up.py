@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fineshards.shards.counts import Counts, LabelCount, Sums
-from fineshards.shards.reports import BlockSummary
+from fineshards.shards.job.source_counts import BlockSummary
 
 # About as in FineWeb.
 DOCUMENT_TOKENS = 650

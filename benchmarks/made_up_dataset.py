@@ -10,11 +10,11 @@ import numpy.typing as npt
 from benchmarks.made_up import DOCUMENT_TOKENS
 from fineshards.shards import npy
 from fineshards.shards.counts import Counts, LabelCount
-from fineshards.shards.job import JOB_NAME, Columns, Job, Settings, Tokenizer
+from fineshards.shards.job.job import JOB_NAME, Columns, Job, Settings, Tokenizer
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.records import Leaks, MetadataFile, ShardRecord, SourceFile
+from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.layout import Layout, SplitRule
-from fineshards.shards.manifest import Manifest
-from fineshards.shards.records import Leaks, MetadataFile, ShardRecord, SourceFile
-from fineshards.shards.reports import FileReport
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c
 

@@ -31,16 +31,16 @@ from benchmarks.measure import measure
 from benchmarks.results import free_path, save
 from benchmarks.scale_shuffle import shuffle_table, simulate_shuffle
 from fineshards.errors import FineshardsError
-from fineshards.shards.layout import SplitRule
-from fineshards.shards.plan import StreamPlan, plan_pieces, plan_stream
-from fineshards.shards.records import Piece
-from fineshards.shards.reports import (
+from fineshards.shards.job.records import Piece
+from fineshards.shards.job.source_counts import (
     BlockSummary,
     FileReport,
     check_reports,
     complete_file,
     report_file,
 )
+from fineshards.shards.layout import SplitRule
+from fineshards.shards.piece_plan import StreamPlan, plan_pieces, plan_stream
 
 RULE = SplitRule(f"1/{TEST_DIVISOR}", None, "text", 1)
 # The whole plan would take some minutes and gigabytes in one process.

@@ -1,6 +1,6 @@
 """The plan of a shuffle at FineWeb's size: buckets, merged runs, fragments, requests and dollars.
 
-The functions are those of `fineshards/shards/shuffle.py`. Every block, group and merged run is
+The functions are those of `fineshards/shards/shuffle_order.py`. Every block, group and merged run is
 counted. The encoded size of references is that of a sample of them.
 """
 
@@ -17,10 +17,10 @@ from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 from rich.table import Table
 
 from benchmarks.made_up import DOCUMENT_TOKENS, Size, file_summaries
+from fineshards.shards.job.records import TokenBlock
+from fineshards.shards.job.source_counts import BlockSummary, Run, complete_file, report_file
 from fineshards.shards.layout import SplitRule
-from fineshards.shards.records import TokenBlock
-from fineshards.shards.reports import BlockSummary, Run, complete_file, report_file
-from fineshards.shards.shuffle import (
+from fineshards.shards.shuffle_order import (
     FRAGMENT_BYTES,
     Bucket,
     Fragment,

@@ -17,7 +17,7 @@ from fineshards.loader.sample_documents import SampleDocument
 from fineshards.publishing.publish import Published
 from fineshards.report.report import Report
 from fineshards.shards.counts import Counts
-from fineshards.shards.manifest import Manifest
+from fineshards.shards.job.manifest import Manifest
 from fineshards.status.status import Status
 from fineshards.status.workers import Writing
 from fineshards.verify.verify import Verdict

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fineshards.shards.job.manifest import Manifest
+    from fineshards.shards.job.records import Leaks
     from fineshards.shards.layout import SplitRule
-    from fineshards.shards.manifest import Manifest
-    from fineshards.shards.records import Leaks
 
 _PLURALS = {"process": "processes"}
 
@@ -59,7 +59,7 @@ def describe_leaks(leaks: Leaks) -> str:
     """How many documents have a text that is in both splits.
 
     Example:
-        >>> from fineshards.shards.records import Leaks
+        >>> from fineshards.shards.job.records import Leaks
         >>> describe_leaks(Leaks(1, 2000))
         '1 test document has the same text as 2,000 train documents'
     """

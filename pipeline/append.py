@@ -25,16 +25,16 @@ from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.assembly import damaged, restore_shard
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
-from fineshards.shards.generations import Generation, kept_name
-from fineshards.shards.job import Job, job_name, of_generation
+from fineshards.shards.job.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
+from fineshards.shards.job.generations import Generation, kept_name
+from fineshards.shards.job.job import Job, job_name, of_generation
+from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.job.manifest_checks import refuse_earlier_version
+from fineshards.shards.job.records import SourceFile
 from fineshards.shards.layout import table_name
-from fineshards.shards.manifest import MANIFEST_NAME, Manifest
-from fineshards.shards.manifest_checks import refuse_earlier_version
-from fineshards.shards.plan import Before
+from fineshards.shards.piece_plan import Before
 from fineshards.shards.readable import unfinished_redaction
-from fineshards.shards.records import SourceFile
-from fineshards.shards.rejected import REJECTED_FOLDER
+from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.sources.places.schemes import is_content_hash, is_url
 from fineshards.storage.base import Storage, open_storage
 from fineshards.wording import describe_repeats

@@ -28,11 +28,11 @@ from fineshards.pipeline.launch import (
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts
-from fineshards.shards.documents import DocumentTable
-from fineshards.shards.job import Job
-from fineshards.shards.manifest import Manifest
-from fineshards.shards.records import Block, SourceFile
-from fineshards.shards.repeats import hash_columns, repeats_among, text_hashes
+from fineshards.shards.job.job import Job
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.records import Block, SourceFile
+from fineshards.shards.tables.documents import DocumentTable
+from fineshards.shards.tables.repeats import hash_columns, repeats_among, text_hashes
 from fineshards.storage.base import Storage, open_storage
 from fineshards.storage.temporary import scratch_folder
 from fineshards.worker.fresh_interpreter import call_in_fresh_interpreter

@@ -16,7 +16,7 @@ from fineshards.exports.export_options import ExportOptions, Side
 from fineshards.exports.formats import format_of
 from fineshards.exports.record import Export
 from fineshards.extras import naming_the_extra
-from fineshards.shards.manifest import EXPORT_NAME
+from fineshards.shards.job.manifest import EXPORT_NAME
 
 if TYPE_CHECKING:
     from apache_beam import Pipeline

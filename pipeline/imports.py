@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from fineshards.config import BuildConfig
 from fineshards.errors import UsageError
-from fineshards.shards.imported import Imported
-from fineshards.shards.job import Columns, Tokenizer
+from fineshards.shards.job.import_record import Imported
+from fineshards.shards.job.job import Columns, Tokenizer
+from fineshards.shards.job.records import SourceFile
 from fineshards.shards.layout import FILES, HASH_VERSION, SplitRule
-from fineshards.shards.records import SourceFile
 from fineshards.sources.formats.token_finding import find_token_files
 from fineshards.sources.formats.token_streams import with_continuations
 from fineshards.sources.places.schemes import imports_libraries

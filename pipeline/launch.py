@@ -26,14 +26,14 @@ from fineshards.pipeline.imports import (
 from fineshards.pipeline.output_folder import refuse_foreign_files, take_folder
 from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.job import Columns, Job, Settings, Tokenizer
+from fineshards.shards.job.job import Columns, Job, Settings, Tokenizer
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.recipe_record import RecipeRecord
+from fineshards.shards.job.records import SourceFile
 from fineshards.shards.layout import HASH_VERSION, KEY_VERSION, Shuffle, SplitRule
-from fineshards.shards.manifest import Manifest
-from fineshards.shards.measures import OPTIONAL_COLUMNS
-from fineshards.shards.plan import Before
-from fineshards.shards.recipes import RecipeRecord
-from fineshards.shards.records import SourceFile
+from fineshards.shards.piece_plan import Before
 from fineshards.shards.split_hash import split_column
+from fineshards.shards.tables.measures import OPTIONAL_COLUMNS
 from fineshards.sources.finding import find_files
 from fineshards.sources.formats.extraction import with_extraction
 from fineshards.sources.formats.token_lists import COLUMN

@@ -13,12 +13,12 @@ from fineshards.publishing import card_parts
 from fineshards.publishing.file_names import CARD_NAME, PROVENANCE_NAME, PUBLISHED, is_signature
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
-from fineshards.shards.generations import GENERATIONS_FOLDER
-from fineshards.shards.job import FORMAT_VERSION, JOB_NAME, TOKENIZER_FILES, Job
+from fineshards.shards.job.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
+from fineshards.shards.job.generations import GENERATIONS_FOLDER
+from fineshards.shards.job.job import FORMAT_VERSION, JOB_NAME, TOKENIZER_FILES, Job
+from fineshards.shards.job.manifest import EXPORT_NAME, MANIFEST_NAME
 from fineshards.shards.layout import SPLITS
-from fineshards.shards.manifest import EXPORT_NAME, MANIFEST_NAME
-from fineshards.shards.rejected import REJECTED_FOLDER
+from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.storage.base import TEMPORARY, Storage
 
 _SHARD_NAME = re.compile(r"(test|train)/\1_\d{4,}\.npy")

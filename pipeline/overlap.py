@@ -11,9 +11,9 @@ import os
 from collections.abc import Sequence
 
 from fineshards.errors import UsageError
-from fineshards.shards.job import JOB_NAME
-from fineshards.shards.manifest import MANIFEST_NAME
-from fineshards.shards.records import SourceFile
+from fineshards.shards.job.job import JOB_NAME
+from fineshards.shards.job.manifest import MANIFEST_NAME
+from fineshards.shards.job.records import SourceFile
 from fineshards.sources.patterns import matches
 from fineshards.storage.base import Storage
 

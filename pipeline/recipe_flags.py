@@ -60,7 +60,7 @@ def recipe_shown(place: str, everything: bool = False) -> str:
             parse_recipe(content, place)
         return content
     from fineshards.curation.recipe_text import recipe_text
-    from fineshards.shards.manifest import Manifest
+    from fineshards.shards.job.manifest import Manifest
     from fineshards.status.status import latest_job
     from fineshards.storage.base import open_storage
 

@@ -23,7 +23,7 @@ from fineshards.pipeline.runners.choice import (
     refuse_other_workers,
     runs_here,
 )
-from fineshards.shards.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
 from fineshards.storage.base import Storage
 from fineshards.worker import own_process
 from fineshards.worker.fresh_interpreter import call_in_fresh_interpreter

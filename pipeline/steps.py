@@ -12,10 +12,10 @@ from fineshards.curation.recipe import NamedStep, make_step
 from fineshards.curation.steps.other_datasets import SeenIn
 from fineshards.errors import UsageError
 from fineshards.pipeline.recipe_flags import load_recipe
-from fineshards.shards.curated_files import keys_name
-from fineshards.shards.manifest import Manifest
-from fineshards.shards.recipes import RecipeRecord
-from fineshards.shards.records import SourceFile
+from fineshards.shards.job.curated_files import keys_name
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.recipe_record import RecipeRecord
+from fineshards.shards.job.records import SourceFile
 from fineshards.sources.finding import find_files
 from fineshards.storage.base import open_storage
 

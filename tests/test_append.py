@@ -26,7 +26,7 @@ from support.tokenizer_files import save, train
 import fineshards
 from fineshards import TokenDataset
 from fineshards.errors import UsageError
-from fineshards.shards.manifest import Manifest
+from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.base import open_storage
 
 pytestmark = pytest.mark.growing

@@ -13,7 +13,7 @@ from support.growing import append, build, content_of, made_up_rows, write_rows
 
 import fineshards
 from fineshards.errors import OutputError
-from fineshards.shards.manifest import Manifest
+from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.base import Part, open_storage
 
 pytestmark = pytest.mark.growing

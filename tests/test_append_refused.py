@@ -31,10 +31,10 @@ from fineshards.errors import InputError, UsageError
 from fineshards.pipeline.append import prepare_append
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts, Sums
-from fineshards.shards.job import Job
+from fineshards.shards.job.job import Job
+from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.layout import SplitRule
-from fineshards.shards.plan import Before, plan_stream
-from fineshards.shards.reports import FileReport
+from fineshards.shards.piece_plan import Before, plan_stream
 from fineshards.storage.base import open_storage
 
 pytestmark = pytest.mark.growing

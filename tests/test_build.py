@@ -35,10 +35,10 @@ from fineshards.config import BuildConfig
 from fineshards.pipeline.graph import build_pipeline
 from fineshards.pipeline.launch import prepare
 from fineshards.shards.counts import Counts, LabelCount, Sums
+from fineshards.shards.job.records import Block, Piece, ShardRecord, TokenBlock
+from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import Layout
-from fineshards.shards.records import Block, Piece, ShardRecord, TokenBlock
-from fineshards.shards.reports import BlockSummary
-from fineshards.shards.shuffle import Fragment
+from fineshards.shards.shuffle_order import Fragment
 from fineshards.worker.work import Work
 
 Build = Callable[..., int]

@@ -19,11 +19,11 @@ from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards.block_writer import Documents, documents_schema
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts, LabelCount
-from fineshards.shards.documents import source_schema
+from fineshards.shards.job.records import Block, ShardRecord, TokenBlock
+from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import Layout, SplitRule, table_name
 from fineshards.shards.npy import file_bytes
-from fineshards.shards.records import Block, ShardRecord, TokenBlock
-from fineshards.shards.reports import BlockSummary
+from fineshards.shards.tables.documents import source_schema
 from fineshards.storage.base import open_storage
 
 ROOT = Path(__file__).parent.parent
@@ -203,9 +203,9 @@ from fineshards.shards.block_writer import Documents
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.errors import OutputError
 from fineshards.shards.counts import Counts
-from fineshards.shards.documents import source_schema
+from fineshards.shards.tables.documents import source_schema
 from fineshards.shards.layout import SplitRule
-from fineshards.shards.records import TokenBlock
+from fineshards.shards.job.records import TokenBlock
 from fineshards.storage.base import open_storage
 block = TokenBlock("blocks", 3, 12)
 checkpoints = Checkpoints(open_storage(sys.argv[1]), "f1ng3r")

@@ -21,7 +21,7 @@ from fineshards import BatchLoader, Mixture, Packing, TokenDataset
 from fineshards.cli.cli import main
 from fineshards.errors import UsageError
 from fineshards.maintenance.redact import redact
-from fineshards.shards.manifest import Manifest
+from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.base import open_storage
 
 ROWS = made_up_rows(8, 120)

@@ -14,7 +14,7 @@ from support.build_here import build_here
 import fineshards
 from fineshards.cli.cli import main
 from fineshards.curation.registry import STEPS
-from fineshards.shards.decisions import read_decisions
+from fineshards.shards.tables.decisions import read_decisions
 from fineshards.storage.base import open_storage
 
 PAGE = (ROOT / "docs/curation.md").read_text()

@@ -29,7 +29,7 @@ from fineshards.loader.open_shards import OPEN_SHARDS
 from fineshards.loader.token_dataset import TokenDataset
 from fineshards.maintenance.redact import redact
 from fineshards.shards import npy
-from fineshards.shards.manifest import Manifest
+from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.base import open_storage
 
 SHARD_TOKENS = 1000

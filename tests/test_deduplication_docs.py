@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from pathlib import Path
 
-from fineshards.shards import marks
+from fineshards.shards.tables import marks
 
 PAGE = (Path(__file__).parent.parent / "docs/deduplication.md").read_text()
 

@@ -19,17 +19,17 @@ from fineshards.shards.assembly import write_shard
 from fineshards.shards.block_writer import Documents
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts
-from fineshards.shards.documents import (
+from fineshards.shards.job.records import Piece, TokenBlock
+from fineshards.shards.job.source_counts import BlockSummary, report_file
+from fineshards.shards.layout import Layout, ShardKey, SplitRule, table_name
+from fineshards.shards.npy import header
+from fineshards.shards.piece_plan import plan_pieces, plan_stream
+from fineshards.shards.tables.documents import (
     DocumentPiece,
     DocumentTable,
     source_schema,
     table_schema,
 )
-from fineshards.shards.layout import Layout, ShardKey, SplitRule, table_name
-from fineshards.shards.npy import header
-from fineshards.shards.plan import plan_pieces, plan_stream
-from fineshards.shards.records import Piece, TokenBlock
-from fineshards.shards.reports import BlockSummary, report_file
 from fineshards.storage.base import open_storage
 
 NO_TEST = SplitRule(None, 0)

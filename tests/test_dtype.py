@@ -20,11 +20,11 @@ from fineshards.cli.cli import main
 from fineshards.errors import OutputError
 from fineshards.shards.block_writer import Documents
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.documents import source_schema
-from fineshards.shards.job import Job
+from fineshards.shards.job.job import Job
+from fineshards.shards.job.records import TokenBlock
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.npy import DTYPES, HEADER_BYTES, file_bytes, header, parse_header
-from fineshards.shards.records import TokenBlock
+from fineshards.shards.tables.documents import source_schema
 from fineshards.storage.base import open_storage
 
 Run = Callable[..., CompletedProcess[str]]

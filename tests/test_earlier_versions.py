@@ -32,9 +32,9 @@ from fineshards.cli.cli import main
 from fineshards.config import BuildConfig
 from fineshards.errors import OutputError, UsageError
 from fineshards.maintenance.redact import redact
-from fineshards.shards.dataset import Dataset
-from fineshards.shards.job import Job
-from fineshards.shards.manifest import Manifest
+from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.job.job import Job
+from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.base import open_storage
 
 EARLIER = ROOT / "tests/fixtures/version-0.1.0"

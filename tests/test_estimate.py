@@ -31,7 +31,7 @@ from fineshards.inspection.dataflow_cost import Dataflow, on_dataflow
 from fineshards.inspection.estimate import Estimate, describe_estimate, scaled
 from fineshards.inspection.last_estimate import recall
 from fineshards.pipeline.estimate import estimate, spread
-from fineshards.shards.manifest import Manifest
+from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.base import open_storage
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

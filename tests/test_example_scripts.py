@@ -20,7 +20,7 @@ from conftest import ROOT, SAMPLE
 from support.dataset_contents import Contents
 from support.foreign_readers import read_megatron
 
-from fineshards.shards.manifest import Manifest
+from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.base import open_storage
 
 EXAMPLES = ROOT / "examples"

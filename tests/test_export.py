@@ -33,7 +33,7 @@ import fineshards
 from fineshards.errors import OutputError, UsageError
 from fineshards.exports.stream import Stream
 from fineshards.maintenance.redact import redact
-from fineshards.shards.dataset import Dataset
+from fineshards.shards.dataset_files import Dataset
 from fineshards.storage.base import open_storage
 
 Run = Callable[..., CompletedProcess[str]]

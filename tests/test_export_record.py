@@ -19,8 +19,8 @@ from fineshards.errors import FineshardsError, OutputError
 from fineshards.exports.export_job import prepare, write_part
 from fineshards.exports.export_options import ExportOptions
 from fineshards.exports.record import Export
-from fineshards.shards.manifest import EXPORT_NAME
-from fineshards.shards.seal import sealed
+from fineshards.shards.job.manifest import EXPORT_NAME
+from fineshards.shards.job.seal import sealed
 from fineshards.storage.base import open_storage
 
 NAMES = ["../victim", "{victim}", "a/../../victim", "./x", "a//b", "a\0b", "\ud800", "", "."]

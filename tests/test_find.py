@@ -17,7 +17,7 @@ import pytest
 from fineshards.cli.cli import main
 from fineshards.errors import OutputError, UsageError
 from fineshards.inspection.find import find_id, find_token
-from fineshards.shards.dataset import Dataset
+from fineshards.shards.dataset_files import Dataset
 from fineshards.storage.base import open_storage
 
 Run = Callable[..., CompletedProcess[str]]

@@ -17,7 +17,7 @@ from support.patterns import NAMES, matches_as_for_local_files, patterns, write_
 from support.source_files import COLUMNS, Read, add
 
 from fineshards.errors import InputError, UsageError
-from fineshards.shards.records import SourceFile
+from fineshards.shards.job.records import SourceFile
 from fineshards.sources.files import open_file
 from fineshards.sources.finding import find_files
 from fineshards.sources.places.fsspec_files import identity_of

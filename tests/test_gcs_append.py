@@ -26,7 +26,7 @@ from fineshards.cli.cli import main
 from fineshards.config import BuildConfig
 from fineshards.errors import UsageError
 from fineshards.pipeline.append import prepare_append
-from fineshards.shards.manifest import Manifest
+from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.base import open_storage
 
 pytestmark = pytest.mark.cloud

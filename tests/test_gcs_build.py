@@ -27,7 +27,7 @@ from fineshards.cli.progress import watch
 from fineshards.config import BuildConfig
 from fineshards.errors import OutputError, UsageError
 from fineshards.pipeline.launch import Launch, prepare
-from fineshards.shards.job import Job
+from fineshards.shards.job.job import Job
 from fineshards.status.status import StatusReader
 from fineshards.storage.base import open_storage
 

@@ -22,7 +22,7 @@ from support.source_files import COLUMNS, Read, add
 
 from fineshards.cli.cli import main
 from fineshards.errors import InputError
-from fineshards.shards.records import SourceFile
+from fineshards.shards.job.records import SourceFile
 from fineshards.sources.files import READ_AHEAD, open_file
 from fineshards.sources.finding import find_files
 from fineshards.sources.reading import discover_blocks, read_block

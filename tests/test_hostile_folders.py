@@ -23,8 +23,8 @@ from test_touched import kill
 from fineshards import TokenDataset
 from fineshards.cli.cli import main
 from fineshards.errors import FineshardsError
-from fineshards.shards import seal
 from fineshards.shards.block_writer import SUMMARY_KEY
+from fineshards.shards.job import seal
 
 pytestmark = pytest.mark.growing
 

@@ -15,8 +15,8 @@ from support.tokenizer_files import EOT, STYLES, oracle_documents, save, train
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from fineshards.cli.cli import main
-from fineshards.shards.job import Job
-from fineshards.shards.manifest import Manifest
+from fineshards.shards.job.job import Job
+from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.base import open_storage
 
 Run = Callable[..., CompletedProcess[str]]

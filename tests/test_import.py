@@ -31,10 +31,10 @@ from support.tokenizer_files import path_of
 
 from fineshards.cli.cli import main
 from fineshards.errors import OutputError
-from fineshards.shards.job import Job
-from fineshards.shards.manifest import Manifest
-from fineshards.shards.recipes import RecipeRecord
-from fineshards.shards.records import SourceFile
+from fineshards.shards.job.job import Job
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.recipe_record import RecipeRecord
+from fineshards.shards.job.records import SourceFile
 from fineshards.storage.base import open_storage
 from fineshards.verify.verify import verify
 

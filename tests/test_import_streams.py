@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from support.token_files import write_plain, write_with_header
 
 from fineshards.errors import InputError
-from fineshards.shards.imported import Imported
-from fineshards.shards.job import Columns
+from fineshards.shards.job.import_record import Imported
+from fineshards.shards.job.job import Columns
 from fineshards.sources.formats import token_streams
 from fineshards.sources.formats.token_finding import find_token_files
 from fineshards.sources.formats.token_streams import with_continuations

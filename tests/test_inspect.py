@@ -9,7 +9,7 @@ import pytest
 
 from fineshards.cli.cli import main
 from fineshards.encoders.loading import load_reference
-from fineshards.shards.dataset import Dataset
+from fineshards.shards.dataset_files import Dataset
 from fineshards.storage.base import open_storage
 
 # So small that most documents span several shards.

@@ -11,10 +11,10 @@ import pytest
 
 from fineshards.errors import OutputError
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.decisions import drops
-from fineshards.shards.judged import Stage
-from fineshards.shards.marks import key_dtype, key_records, mark, mark_dtype, positions
-from fineshards.shards.records import Block
+from fineshards.shards.job.records import Block
+from fineshards.shards.tables.decisions import drops
+from fineshards.shards.tables.marks import key_dtype, key_records, mark, mark_dtype, positions
+from fineshards.shards.tables.verdicts import Stage
 from fineshards.storage.base import open_storage
 
 BLOCK = Block(file=3, index=12, blocks=13, first_group=0, stop_group=0, first_row=0, bytes=9)

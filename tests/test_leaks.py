@@ -29,8 +29,10 @@ from fineshards.cli.cli import main
 from fineshards.errors import FineshardsError
 from fineshards.pipeline.launch import refuse_leaks
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.job import Job
-from fineshards.shards.leaks import (
+from fineshards.shards.job.job import Job
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.records import Leaks
+from fineshards.shards.tables.leaks import (
     Comparison,
     Found,
     count_leaks,
@@ -38,8 +40,6 @@ from fineshards.shards.leaks import (
     number_of_ranges,
     parts_of,
 )
-from fineshards.shards.manifest import Manifest
-from fineshards.shards.records import Leaks
 from fineshards.storage.base import open_storage
 from fineshards.transforms.leaks import CountLeaks
 from fineshards.verify.check_leaks import check_leaks

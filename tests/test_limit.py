@@ -12,7 +12,7 @@ import pytest
 from support.oracle import oracle, shards_in
 
 from fineshards.cli.cli import main
-from fineshards.shards.manifest import Manifest
+from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.base import open_storage
 
 # Every fifth text is null; files of 40 rows have 32 documents.

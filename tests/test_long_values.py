@@ -17,10 +17,10 @@ from fineshards.exports.export_options import ExportOptions
 from fineshards.exports.record import Export
 from fineshards.loader.state import checked_state
 from fineshards.loader.state import differences as state_differences
-from fineshards.shards.job import Job
-from fineshards.shards.manifest import Manifest
-from fineshards.shards.recipes import RecipeRecord, StepRecord
-from fineshards.shards.records import describe_state
+from fineshards.shards.job.job import Job
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
+from fineshards.shards.job.records import describe_state
 from fineshards.storage.base import open_storage
 
 LONG = "x" * 10**6

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fineshards.errors import FineshardsError
-from fineshards.shards import marks
-from fineshards.shards.marks import (
+from fineshards.shards.tables import marks
+from fineshards.shards.tables.marks import (
     by_file,
     components,
     edges,

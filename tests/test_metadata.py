@@ -12,11 +12,11 @@ from support.damage import checksum
 
 from fineshards.errors import OutputError
 from fineshards.shards.counts import Counts
-from fineshards.shards.job import JOB_NAME, VOCABULARY_NAME, Columns, Job, Settings, Tokenizer
+from fineshards.shards.job.job import JOB_NAME, VOCABULARY_NAME, Columns, Job, Settings, Tokenizer
+from fineshards.shards.job.metadata import metadata_files
+from fineshards.shards.job.records import MetadataFile, SourceFile
+from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.layout import SplitRule
-from fineshards.shards.metadata import metadata_files
-from fineshards.shards.records import MetadataFile, SourceFile
-from fineshards.shards.reports import FileReport
 from fineshards.storage.base import Storage, open_storage
 
 RANKS = b"IQ== 0\n"

@@ -11,7 +11,7 @@ from fineshards.config import BuildConfig
 from fineshards.errors import UsageError
 from fineshards.pipeline.launch import prepare
 from fineshards.pipeline.overlap import refuse_overlap
-from fineshards.shards.records import SourceFile
+from fineshards.shards.job.records import SourceFile
 from fineshards.storage.base import open_storage
 
 

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from fineshards.errors import FineshardsError, InputError
 from fineshards.shards.counts import Counts, LabelCount, Sums
-from fineshards.shards.layout import ShardKey, SplitRule
-from fineshards.shards.plan import StreamPlan, plan_pieces, plan_stream
-from fineshards.shards.records import Piece, TokenBlock
-from fineshards.shards.reports import (
+from fineshards.shards.job.records import Piece, TokenBlock
+from fineshards.shards.job.source_counts import (
     BlockSummary,
     FileReport,
     check_reports,
     complete_file,
     report_file,
 )
+from fineshards.shards.layout import ShardKey, SplitRule
+from fineshards.shards.piece_plan import StreamPlan, plan_pieces, plan_stream
 
 # A file is a list of blocks, a block is (documents, tokens).
 Files = list[list[tuple[int, int]]]

@@ -13,7 +13,7 @@ from fineshards.cli.cli import main
 from fineshards.errors import OutputError
 from fineshards.publishing.card_parts import MARKS
 from fineshards.publishing.file_names import CARD_NAME, CROISSANT_NAME, PROVENANCE_NAME, SUMS_NAME
-from fineshards.shards.manifest import Manifest
+from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.base import open_storage
 from fineshards.verify.check_published import check_published
 

@@ -22,7 +22,7 @@ from fineshards.curation.recipe import make_step
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.steps.length import Length
 from fineshards.errors import FineshardsError
-from fineshards.shards.decisions import NO_DECISIONS
+from fineshards.shards.tables.decisions import NO_DECISIONS
 
 TEXTS = ["one two three", "four five six", "one two three", "seven eight nine ten", "a"]
 

@@ -21,7 +21,7 @@ from fineshards.curation.recipe_text import recipe_text, to_toml
 from fineshards.curation.step import Keyed
 from fineshards.curation.step_docs import describe_step, step_names
 from fineshards.pipeline.recipe_flags import shipped_recipes
-from fineshards.shards.recipes import RecipeRecord, StepRecord
+from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
 
 SCALARS = st.one_of(
     st.booleans(),

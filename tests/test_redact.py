@@ -33,9 +33,9 @@ from fineshards.exports.export_job import finish, prepare, write_part
 from fineshards.exports.export_options import ExportOptions
 from fineshards.maintenance.rebuild import repair
 from fineshards.maintenance.redact import redact
-from fineshards.shards.dataset import Dataset
-from fineshards.shards.documents import DocumentTable
-from fineshards.shards.manifest import EXPORT_NAME
+from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.job.manifest import EXPORT_NAME
+from fineshards.shards.tables.documents import DocumentTable
 from fineshards.status.status import StatusReader
 from fineshards.storage.base import open_storage
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fineshards.errors import InputError
-from fineshards.shards.records import JSON_ERRORS, BadRow, Block, SourceFile
-from fineshards.shards.rejected import Rejected, check_total, rejected_paths
+from fineshards.shards.job.records import JSON_ERRORS, BadRow, Block, SourceFile
+from fineshards.shards.tables.rejected_rows import Rejected, check_total, rejected_paths
 from fineshards.storage.base import Storage, open_storage
 
 FILE = SourceFile(3, "/in/a.parquet", 10, "mtime:1", "parquet", "none")

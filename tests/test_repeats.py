@@ -14,8 +14,8 @@ from support.oracle import files_in
 import fineshards
 from fineshards.cli.cli import main
 from fineshards.errors import UsageError
-from fineshards.shards import repeats
-from fineshards.shards.manifest import Manifest
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.tables import repeats
 from fineshards.storage.base import open_storage
 from fineshards.verify.check_leaks import check_repeats
 

@@ -36,9 +36,9 @@ from fineshards.report import lengths, report_contents, shown_document
 from fineshards.report.markup import asset
 from fineshards.report.report_page import Verified, report_page
 from fineshards.report.shown_document import token_spans
-from fineshards.shards.dataset import Dataset
-from fineshards.shards.manifest import Manifest
-from fineshards.shards.recipes import StepRecord
+from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.recipe_record import StepRecord
 from fineshards.storage.base import open_storage
 from fineshards.verify.verify import Verdict
 

@@ -218,5 +218,5 @@ def test_worker_processes_are_forked_without_beam() -> None:
 
 
 def test_a_manifest_is_read_without_importing_more_than_numpy() -> None:
-    loaded = loaded_after("import fineshards.shards.manifest\n")
+    loaded = loaded_after("import fineshards.shards.job.manifest\n")
     assert loaded.isdisjoint({"apache_beam", "pyarrow", "tiktoken", "google_crc32c"})

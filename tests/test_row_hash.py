@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fineshards.shards.records import BadRow, Block, ReadRows, SourceFile
+from fineshards.shards.job.records import BadRow, Block, ReadRows, SourceFile
 from fineshards.sources.row_hash import RowHash
 from fineshards.sources.rows import Rows
 

@@ -13,8 +13,8 @@ from support.build_here import build_here
 
 import fineshards
 from fineshards.errors import InputError, UsageError
-from fineshards.shards.decisions import read_decisions
-from fineshards.shards.manifest import Manifest
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.tables.decisions import read_decisions
 from fineshards.storage.base import open_storage
 
 pytestmark = pytest.mark.curation

@@ -19,7 +19,7 @@ import fineshards
 from fineshards import TokenDataset
 from fineshards.cli.cli import main
 from fineshards.errors import UsageError
-from fineshards.shards.dataset import Dataset
+from fineshards.shards.dataset_files import Dataset
 from fineshards.storage.base import open_storage
 
 pytestmark = pytest.mark.growing

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fineshards.shards.counts import Counts, Sums
+from fineshards.shards.job.records import TokenBlock
+from fineshards.shards.job.source_counts import BlockSummary, FileReport, Run, report_file
 from fineshards.shards.layout import Shuffle, SplitRule
-from fineshards.shards.records import TokenBlock
-from fineshards.shards.reports import BlockSummary, FileReport, Run, report_file
-from fineshards.shards.shuffle import (
+from fineshards.shards.shuffle_order import (
     FRAGMENT_BYTES,
     Bucket,
     DocumentOrder,

@@ -32,11 +32,11 @@ from fineshards.curation.batch import Batch
 from fineshards.curation.steps.symbol_lines import SymbolLines
 from fineshards.errors import OutputError, UsageError
 from fineshards.inspection.stats import describe_stats, stats
-from fineshards.shards import statistics
 from fineshards.shards.counts import MANY_VALUES
-from fineshards.shards.manifest import Manifest
-from fineshards.shards.measures import Tally, Traits, measure
-from fineshards.shards.statistics import (
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.tables import statistics
+from fineshards.shards.tables.measures import Tally, Traits, measure
+from fineshards.shards.tables.statistics import (
     COUNTS,
     OTHER_HOSTS,
     SUMS,

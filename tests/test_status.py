@@ -17,8 +17,8 @@ from fineshards.config import BuildConfig
 from fineshards.encoders.loading import load_reference
 from fineshards.pipeline.launch import prepare
 from fineshards.shards.assembly import write_shard
-from fineshards.shards.plan import plan_pieces, plan_stream
-from fineshards.shards.reports import report_file
+from fineshards.shards.job.source_counts import report_file
+from fineshards.shards.piece_plan import plan_pieces, plan_stream
 from fineshards.transforms.commit import commit
 from fineshards.worker.blocks import discover_file, finish_block
 from fineshards.worker.judging import Judging

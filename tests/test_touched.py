@@ -23,9 +23,9 @@ from support.touch_crash_driver import set_times
 
 from fineshards import BatchLoader, TokenDataset
 from fineshards.cli.cli import main
-from fineshards.shards.manifest import Manifest
-from fineshards.shards.records import BadRow, Block, SourceFile
-from fineshards.shards.rejected import Rejected
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.records import BadRow, Block, SourceFile
+from fineshards.shards.tables.rejected_rows import Rejected
 from fineshards.storage.base import open_storage
 
 ROOT = Path(__file__).parent.parent

@@ -22,8 +22,8 @@ import fineshards
 from fineshards.cli.cli import main
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.inspection.inspect import show_document, summarize
-from fineshards.shards.dataset import Dataset
-from fineshards.shards.manifest import Manifest
+from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.base import open_storage
 from fineshards.verify.check_metadata import check_manifest
 

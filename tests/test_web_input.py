@@ -22,7 +22,7 @@ from support.web_server import Web
 from fineshards.cli.cli import main
 from fineshards.config import BuildConfig
 from fineshards.errors import InputError, UsageError
-from fineshards.shards.records import SourceFile
+from fineshards.shards.job.records import SourceFile
 from fineshards.sources.files import open_file
 from fineshards.sources.finding import find_files
 from fineshards.sources.reading import discover_blocks, read_block

@@ -11,14 +11,14 @@ from dataclasses import replace
 import apache_beam as beam
 
 from fineshards.errors import FineshardsError
-from fineshards.shards.leaks import NOTHING, Found, describe_example
-from fineshards.shards.manifest import Manifest
-from fineshards.shards.metadata import metadata_files, of_earlier_jobs
-from fineshards.shards.plan import StreamPlan
-from fineshards.shards.records import MetadataFile, ShardRecord
-from fineshards.shards.repeats import Repeats, Sides
-from fineshards.shards.repeats import describe_example as repeated
-from fineshards.shards.reports import FileReport
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.metadata import metadata_files, of_earlier_jobs
+from fineshards.shards.job.records import MetadataFile, ShardRecord
+from fineshards.shards.job.source_counts import FileReport
+from fineshards.shards.piece_plan import StreamPlan
+from fineshards.shards.tables.leaks import NOTHING, Found, describe_example
+from fineshards.shards.tables.repeats import Repeats, Sides
+from fineshards.shards.tables.repeats import describe_example as repeated
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.wording import (

@@ -5,8 +5,8 @@ Modules in this folder do without `from __future__ import annotations`: see plan
 
 import apache_beam as beam
 
-from fineshards.shards.records import MetadataFile
-from fineshards.shards.reports import BlockSummary
+from fineshards.shards.job.records import MetadataFile
+from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks
 from fineshards.worker.tasks import WriteDecisions as WriteTask

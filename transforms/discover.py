@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 import apache_beam as beam
 
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.records import Block, SourceFile
+from fineshards.shards.job.records import Block, SourceFile
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks
 from fineshards.worker.tasks import DiscoverFile

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
 
-from fineshards.shards.leaks import RANGE_DOCUMENTS, Comparison, Found, Part, count_leaks
-from fineshards.shards.records import ShardRecord
+from fineshards.shards.job.records import ShardRecord
+from fineshards.shards.tables.leaks import RANGE_DOCUMENTS, Comparison, Found, Part, count_leaks
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks

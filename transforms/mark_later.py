@@ -12,11 +12,11 @@ from typing import Any
 import apache_beam as beam
 
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.curated_files import keys_name
-from fineshards.shards.judged import JudgedBlock, KeyFile, Range
-from fineshards.shards.manifest import Manifest
-from fineshards.shards.recipes import StepRecord
-from fineshards.shards.records import Block, SourceFile
+from fineshards.shards.job.curated_files import keys_name
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.recipe_record import StepRecord
+from fineshards.shards.job.records import Block, SourceFile
+from fineshards.shards.tables.verdicts import JudgedBlock, KeyFile, Range
 from fineshards.storage.checksums import checksum_from_base64
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks

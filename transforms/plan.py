@@ -10,15 +10,15 @@ from typing import Any
 
 import apache_beam as beam
 
-from fineshards.shards.plan import StreamPlan, plan_pieces, plan_stream
-from fineshards.shards.records import Piece
-from fineshards.shards.reports import (
+from fineshards.shards.job.records import Piece
+from fineshards.shards.job.source_counts import (
     BlockSummary,
     FileReport,
     check_reports,
     complete_file,
     report_file,
 )
+from fineshards.shards.piece_plan import StreamPlan, plan_pieces, plan_stream
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.worker.work import Work

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import apache_beam as beam
 
-from fineshards.shards.records import ShardRecord
-from fineshards.shards.repeats import Repeats, Sides
+from fineshards.shards.job.records import ShardRecord
+from fineshards.shards.tables.repeats import Repeats, Sides
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks

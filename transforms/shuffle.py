@@ -9,9 +9,9 @@ from typing import Any
 
 import apache_beam as beam
 
-from fineshards.shards.records import TokenBlock
-from fineshards.shards.reports import BlockSummary, FileReport, check_reports
-from fineshards.shards.shuffle import (
+from fineshards.shards.job.records import TokenBlock
+from fineshards.shards.job.source_counts import BlockSummary, FileReport, check_reports
+from fineshards.shards.shuffle_order import (
     Bucket,
     Fragment,
     Group,

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
 
-from fineshards.shards.records import MetadataFile
-from fineshards.shards.reports import BlockSummary
-from fineshards.shards.statistics_files import Hosts, StatisticsFiles, added_up
+from fineshards.shards.job.records import MetadataFile
+from fineshards.shards.job.source_counts import BlockSummary
+from fineshards.shards.tables.statistics_files import Hosts, StatisticsFiles, added_up
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks
 from fineshards.worker.tasks import AddStatistics, TopHosts
@@ -22,7 +22,7 @@ class WriteStatistics(beam.PTransform):
     """From block summaries by file to the file of the statistics.
 
     What crosses the shuffle is some kilobytes per source file, and its hosts by ranges of a hash,
-    which only the runner's own shuffle carries itself: see fineshards/shards/statistics.py.
+    which only the runner's own shuffle carries itself: see fineshards/shards/tables/statistics.py.
     """
 
     def __init__(self, work: Work) -> None:

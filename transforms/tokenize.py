@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import apache_beam as beam
 
-from fineshards.shards.records import Block, SourceFile
-from fineshards.shards.reports import BlockSummary
+from fineshards.shards.job.records import Block, SourceFile
+from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks
 from fineshards.worker.tasks import FinishBlock

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 
 import apache_beam as beam
 
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.records import Piece, ShardRecord
 from fineshards.shards.layout import ShardKey
-from fineshards.shards.manifest import Manifest
-from fineshards.shards.plan import StreamPlan
-from fineshards.shards.records import Piece, ShardRecord
+from fineshards.shards.piece_plan import StreamPlan
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks

@@ -20,8 +20,8 @@ from fineshards.config import BuildConfig
 from fineshards.inspection.last_estimate import recall
 from fineshards.pipeline.run import execute, finished, prepare
 from fineshards.pipeline.runners.choice import runs_here
-from fineshards.shards.manifest import Manifest
-from fineshards.shards.records import to_fields
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.records import to_fields
 from fineshards.wording import counted, describe_repeats, describe_splits, warn_of_leaks
 from fineshards.worker import own_process
 

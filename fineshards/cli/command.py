@@ -11,7 +11,7 @@ from fineshards.cli.parser import Parser
 from fineshards.cli.quantities import count
 
 if TYPE_CHECKING:
-    from fineshards.shards.dataset import Dataset
+    from fineshards.shards.dataset_files import Dataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def _folder_group(parser: Parser) -> _ArgumentGroup:
 
 def opened(folder: str, generation: int | None = None) -> Dataset:
     """The dataset in a folder, or a generation of it."""
-    from fineshards.shards.dataset import Dataset
+    from fineshards.shards.dataset_files import Dataset
     from fineshards.storage.base import open_storage
 
     return Dataset.open(open_storage(folder), generation)

@@ -22,9 +22,9 @@ from fineshards.curation.recipe import NamedStep, load_steps
 from fineshards.curation.step import Judge, Keyed, KeyedSpans, Keys, Outcome
 from fineshards.curation.step_statistics import StepStatistics
 from fineshards.errors import FineshardsError, InputError
-from fineshards.shards.decisions import Decisions, drops
-from fineshards.shards.hash_sample import sampled
-from fineshards.shards.recipes import RecipeRecord
+from fineshards.shards.job.recipe_record import RecipeRecord
+from fineshards.shards.tables.decisions import Decisions, drops
+from fineshards.shards.tables.hash_sample import sampled
 
 # The share of documents that each step judges again, by themselves and in its plainest way.
 COMPARED_SHARE = 1 / 1000

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fineshards.curation.words.normal_form import simplified_words, word_hashes
-from fineshards.shards.hash_sample import splitmix64
+from fineshards.shards.tables.hash_sample import splitmix64
 
 # Odd, so that no word's hash loses bits: the fractions of the golden ratio and of the root of 2.
 _MULTIPLIERS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0x6A09E667F3BCC909))

@@ -26,7 +26,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from fineshards.curation.registry import STEPS
 from fineshards.curation.step import Keyed, Step
 from fineshards.errors import UsageError
-from fineshards.shards.recipes import StepRecord
+from fineshards.shards.job.recipe_record import StepRecord
 from fineshards.suggestions import did_you_mean
 
 _TABLES = ("description", "build", "steps")

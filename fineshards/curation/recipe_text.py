@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fineshards.curation.recipe import default_parameters
-from fineshards.shards.recipes import RecipeRecord, StepRecord
+from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _LINE = 100

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from fineshards.curation.batch import Batch
-from fineshards.shards.measures import Tally, Traits, measure
+from fineshards.shards.tables.measures import Tally, Traits, measure
 
 
 class StepStatistics:

@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from fineshards.encoders.encoder import Encoder, TokenBatch
 from fineshards.errors import FineshardsError
-from fineshards.shards.hash_sample import sampled
-from fineshards.shards.records import SourceFile
+from fineshards.shards.job.records import SourceFile
+from fineshards.shards.tables.hash_sample import sampled
 
 # The share of documents that the reference encodes too. The reference is about ten times slower,
 # so this adds 1 % to the time. A fault in one document of 10,000 is found with a probability of

@@ -24,10 +24,10 @@ from fineshards.exports.proof import damaged_shards
 from fineshards.exports.record import Export, FileRecord, PartRecord
 from fineshards.exports.redacted import NONE, redacted_ranges
 from fineshards.exports.stream import Stream, splits_of
-from fineshards.shards.dataset import Dataset
-from fineshards.shards.manifest import EXPORT_NAME, MANIFEST_NAME
+from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.job.manifest import EXPORT_NAME, MANIFEST_NAME
+from fineshards.shards.job.records import to_fields
 from fineshards.shards.readable import readable_manifest
-from fineshards.shards.records import to_fields
 from fineshards.storage.base import Storage, open_storage
 
 _CHECKPOINTS = "checkpoints"

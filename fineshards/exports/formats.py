@@ -7,7 +7,7 @@ from importlib import import_module
 from fineshards.errors import UsageError
 from fineshards.exports.export_options import REDACTED, ExportOptions
 from fineshards.exports.format import Format, Settings
-from fineshards.shards.job import Settings as DatasetSettings
+from fineshards.shards.job.job import Settings as DatasetSettings
 from fineshards.suggestions import did_you_mean
 
 _CLASSES = {

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from fineshards.exports.export_options import Side
 from fineshards.exports.stream import Read, Stream
-from fineshards.shards.documents import DocumentTable
+from fineshards.shards.tables.documents import DocumentTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import numpy as np
 from fineshards.errors import OutputError
 from fineshards.exports.stream import Read, Stream
 from fineshards.shards import npy
-from fineshards.shards.records import ShardRecord
+from fineshards.shards.job.records import ShardRecord
 from fineshards.storage.checksums import checksum_to_base64, crc32c, crc32c_combine
 
 # Tokens whose checksum is computed at once.

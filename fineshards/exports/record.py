@@ -13,9 +13,9 @@ from typing import Any
 
 from fineshards.errors import OutputError, clipped
 from fineshards.exports.stream import Read
-from fineshards.shards.manifest import EXPORT_NAME
-from fineshards.shards.records import JSON_ERRORS, as_text, from_fields, to_fields
-from fineshards.shards.seal import sealed
+from fineshards.shards.job.manifest import EXPORT_NAME
+from fineshards.shards.job.records import JSON_ERRORS, as_text, from_fields, to_fields
+from fineshards.shards.job.seal import sealed
 from fineshards.storage.base import Storage
 from fineshards.storage.names import is_below, shortened
 

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import OutputError
-from fineshards.shards.dataset import Dataset
-from fineshards.shards.job import job_name, load_redaction
+from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.job.job import job_name, load_redaction
 from fineshards.storage.checksums import checksum_to_base64, crc32c
 
 # Tokens `[begin, end)` of a shard, ascending and apart: int64, shape (n, 2).

@@ -20,11 +20,11 @@ from fineshards.errors import OutputError
 from fineshards.exports.redacted import NONE, Ranges, kept, length_of, outside
 from fineshards.shards import npy
 from fineshards.shards.assembly import table_head
-from fineshards.shards.dataset import Dataset
-from fineshards.shards.documents import DocumentTable
+from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.layout import SPLITS, table_name
 from fineshards.shards.readable import readable_manifest
-from fineshards.shards.records import ShardRecord
+from fineshards.shards.tables.documents import DocumentTable
 from fineshards.storage.checksums import crc32c
 
 # Small enough to stay in a core's cache between the read, the checksum and the write.

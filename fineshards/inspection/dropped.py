@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 
 from fineshards.curation.curator import Curator
 from fineshards.errors import FineshardsError, OutputError, UsageError
-from fineshards.shards.curated_files import decisions_name
-from fineshards.shards.dataset import Dataset
-from fineshards.shards.decisions import Decisions, read_decisions
-from fineshards.shards.hash_sample import splitmix64
-from fineshards.shards.job import Settings
-from fineshards.shards.recipes import RecipeRecord
-from fineshards.shards.records import SourceFile
+from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.job.curated_files import decisions_name
+from fineshards.shards.job.job import Settings
+from fineshards.shards.job.recipe_record import RecipeRecord
+from fineshards.shards.job.records import SourceFile
+from fineshards.shards.tables.decisions import Decisions, read_decisions
+from fineshards.shards.tables.hash_sample import splitmix64
 from fineshards.sources.rows import Rows
 from fineshards.suggestions import did_you_mean
 from fineshards.wording import counted

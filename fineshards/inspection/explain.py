@@ -21,7 +21,7 @@ from fineshards.loader.packing import Packing
 from fineshards.loader.ramp import Ramped
 from fineshards.loader.sample_documents import SampleDocument
 from fineshards.loader.token_dataset import TokenDataset
-from fineshards.shards.dataset import Dataset, Document
+from fineshards.shards.dataset_files import Dataset, Document
 from fineshards.shards.layout import SPLITS
 from fineshards.storage.base import open_storage
 from fineshards.wording import counted

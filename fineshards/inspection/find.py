@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from fineshards.errors import UsageError
-from fineshards.shards.dataset import Dataset
+from fineshards.shards.dataset_files import Dataset
 from fineshards.wording import counted
 
 

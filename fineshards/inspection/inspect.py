@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import UsageError
-from fineshards.shards.dataset import Dataset
-from fineshards.shards.job import of_generation
+from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.job.job import of_generation
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.records import Leaks
 from fineshards.shards.layout import SPLITS
-from fineshards.shards.manifest import Manifest
-from fineshards.shards.records import Leaks
 from fineshards.wording import counted, describe_leaks, describe_splits
 
 # Token ids that are shown of a document.

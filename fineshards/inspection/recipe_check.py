@@ -16,10 +16,10 @@ from fineshards.curation.curator import Curator
 from fineshards.curation.recipe import NamedStep
 from fineshards.curation.step import Judge, Keyed, KeyedSpans, Outcome
 from fineshards.curation.steps.other_datasets import SeenIn
-from fineshards.shards import marks
-from fineshards.shards.hash_sample import splitmix64
-from fineshards.shards.job import Columns
-from fineshards.shards.records import SourceFile
+from fineshards.shards.job.job import Columns
+from fineshards.shards.job.records import SourceFile
+from fineshards.shards.tables import marks
+from fineshards.shards.tables.hash_sample import splitmix64
 from fineshards.sources.reading import Head, discover_blocks
 from fineshards.wording import counted
 from fineshards.worker.indexes import index_records, key_type

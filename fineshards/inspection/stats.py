@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import pyarrow.compute as pc
 
 from fineshards.errors import OutputError, UsageError
-from fineshards.shards.curated_files import is_statistics
+from fineshards.shards.job.curated_files import is_statistics
 from fineshards.shards.readable import readable_manifest
-from fineshards.shards.statistics import (
+from fineshards.shards.tables.statistics import (
     COUNTS,
     LABELS,
     OTHER_HOSTS,

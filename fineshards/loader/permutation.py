@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.shards.hash_sample import splitmix64
+from fineshards.shards.tables.hash_sample import splitmix64
 
 # Changes when any permutation changes, so that a saved state never resumes in another order.
 ALGORITHM_VERSION = 1

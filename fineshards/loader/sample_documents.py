@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fineshards.shards.documents import DocumentPiece, DocumentTable
+    from fineshards.shards.tables.documents import DocumentPiece, DocumentTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import BinaryIO
 from fineshards.errors import OutputError
 from fineshards.loader.split_shards import SplitShards
 from fineshards.shards import npy
-from fineshards.shards.job import job_name
-from fineshards.shards.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.job.job import job_name
+from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
 
 # Bytes per request, where requests have a price.
 _READ_AHEAD = 16 << 20

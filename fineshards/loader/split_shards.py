@@ -8,9 +8,9 @@ import numpy as np
 
 from fineshards.errors import OutputError, UsageError
 from fineshards.shards import npy
-from fineshards.shards.content import content_fingerprint
+from fineshards.shards.job.content import content_fingerprint
+from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.layout import SPLITS, Layout, ShardKey
-from fineshards.shards.manifest import Manifest
 from fineshards.storage.base import Storage
 
 # Names that other libraries use.

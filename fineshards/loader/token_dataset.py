@@ -23,12 +23,12 @@ from fineshards.loader.sample_documents import SampleDocument, documents_of, pie
 from fineshards.loader.sample_sources import Samples
 from fineshards.loader.shard_readers import Reading
 from fineshards.loader.split_shards import SplitShards
-from fineshards.shards.manifest import Manifest
-from fineshards.shards.redaction import masked
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.redaction import masked
 from fineshards.storage.base import open_storage
 
 if TYPE_CHECKING:
-    from fineshards.shards.dataset import Dataset
+    from fineshards.shards.dataset_files import Dataset
 
 
 class TokenDataset:
@@ -592,7 +592,7 @@ class TokenDataset:
 
     def _tables(self) -> Dataset:
         try:
-            from fineshards.shards.dataset import Dataset
+            from fineshards.shards.dataset_files import Dataset
         except ModuleNotFoundError as error:
             raise UsageError(
                 f"document tables are parquet files, and {error.name} is not installed. Install "

@@ -38,24 +38,24 @@ from fineshards.shards.buckets import write_bucket
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts, Sums
-from fineshards.shards.curated_files import (
+from fineshards.shards.damaged_stretch import Stretch, nothing, offset_of, stretches
+from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.job.curated_files import (
     DECISIONS_FOLDER,
     KEYS_FOLDER,
     decisions_name,
     is_statistics,
 )
-from fineshards.shards.dataset import Dataset
-from fineshards.shards.documents import DocumentPiece
-from fineshards.shards.generations import kept_name
-from fineshards.shards.job import FORMAT_VERSION, Job, Tokenizer, job_name, load_redaction
+from fineshards.shards.job.generations import kept_name
+from fineshards.shards.job.job import FORMAT_VERSION, Job, Tokenizer, job_name, load_redaction
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.records import Block, Piece, ShardRecord, SourceFile, TokenBlock
+from fineshards.shards.job.redaction import Redaction
+from fineshards.shards.job.source_counts import BlockSummary, hash_of_blocks
 from fineshards.shards.layout import ShardKey, Shuffle, table_name
-from fineshards.shards.manifest import Manifest
-from fineshards.shards.records import Block, Piece, ShardRecord, SourceFile, TokenBlock
-from fineshards.shards.redaction import Redaction
-from fineshards.shards.rejected import REJECTED_FOLDER
-from fineshards.shards.reports import BlockSummary, hash_of_blocks
-from fineshards.shards.shuffle import Bucket, Fragment, fragment_of
-from fineshards.shards.stretch import Stretch, nothing, offset_of, stretches
+from fineshards.shards.shuffle_order import Bucket, Fragment, fragment_of
+from fineshards.shards.tables.documents import DocumentPiece
+from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.sources.finding import as_it_is
 from fineshards.sources.places.schemes import imports_libraries
 from fineshards.storage.base import TEMPORARY, Storage, open_storage

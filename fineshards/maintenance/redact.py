@@ -16,16 +16,16 @@ from fineshards.errors import InputError, OutputError, UsageError
 from fineshards.shards import npy
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.dataset import Dataset
-from fineshards.shards.documents import DocumentPiece, DocumentTable
-from fineshards.shards.generations import Generation
-from fineshards.shards.job import Job
+from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.job.generations import Generation
+from fineshards.shards.job.job import Job
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.manifest_checks import refuse_earlier_version
+from fineshards.shards.job.metadata import metadata_files, of_earlier_jobs
+from fineshards.shards.job.records import ShardRecord
+from fineshards.shards.job.redaction import Redaction, overwritten
 from fineshards.shards.layout import table_name
-from fineshards.shards.manifest import Manifest
-from fineshards.shards.manifest_checks import refuse_earlier_version
-from fineshards.shards.metadata import metadata_files, of_earlier_jobs
-from fineshards.shards.records import ShardRecord
-from fineshards.shards.redaction import Redaction, overwritten
+from fineshards.shards.tables.documents import DocumentPiece, DocumentTable
 from fineshards.storage.base import Storage, open_storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c
 from fineshards.wording import counted

@@ -14,14 +14,14 @@ from fineshards.cores import usable_cores
 from fineshards.errors import OutputError
 from fineshards.shards import npy
 from fineshards.shards.assembly import prefix_checksum, table_head
-from fineshards.shards.generations import kept_name
-from fineshards.shards.job import Job
+from fineshards.shards.job.generations import kept_name
+from fineshards.shards.job.job import Job
+from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.job.manifest_checks import refuse_earlier_version
+from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.layout import table_name
-from fineshards.shards.manifest import MANIFEST_NAME, Manifest
-from fineshards.shards.manifest_checks import refuse_earlier_version
-from fineshards.shards.plan import Before
+from fineshards.shards.piece_plan import Before
 from fineshards.shards.readable import readable_manifest
-from fineshards.shards.records import ShardRecord
 from fineshards.storage.base import Part, Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c, file_checksum
 from fineshards.verify.check_folders import Folders

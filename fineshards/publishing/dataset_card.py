@@ -19,8 +19,8 @@ from fineshards.publishing.description import PERSON, Description
 from fineshards.publishing.file_names import PROVENANCE_NAME, SUMS_NAME
 from fineshards.publishing.licenses import hub_fields
 from fineshards.publishing.loading_snippets import loading_snippets
+from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.layout import SPLITS
-from fineshards.shards.manifest import Manifest
 
 # What may not stand in YAML as it is, or would end a line of it.
 _ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ufffe\uffff]")

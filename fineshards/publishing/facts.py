@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from fineshards.shards.generations import borders
-from fineshards.shards.job import of_generation
-from fineshards.shards.manifest import Manifest
+from fineshards.shards.job.generations import borders
+from fineshards.shards.job.job import of_generation
+from fineshards.shards.job.manifest import Manifest
 
 # ISO 639 codes, alone or with a script as in FineWeb-2: `en`, `deu`, `rus_Cyrl`.
 _LANGUAGE = re.compile(r"([a-z]{2,3})([_-][A-Z][a-z]{3})?")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fineshards.shards.manifest import Manifest
+from fineshards.shards.job.manifest import Manifest
 
 # T of the snippets, unless the split is shorter.
 _SEQUENCE_LENGTH = 1024

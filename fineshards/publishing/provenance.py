@@ -12,9 +12,9 @@ from typing import Any
 from urllib.parse import quote
 
 from fineshards.publishing.sums import Sums
-from fineshards.shards.job import settings_to_json
-from fineshards.shards.manifest import MANIFEST_NAME, Manifest
-from fineshards.shards.records import SourceFile
+from fineshards.shards.job.job import settings_to_json
+from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.job.records import SourceFile
 
 BUILD_TYPE = "urn:fineshards:build:v1"
 BUILDER = "urn:fineshards:builder:v1"

@@ -24,9 +24,9 @@ from fineshards.publishing.file_names import (
 from fineshards.publishing.sums import Sums
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.job import job_name
-from fineshards.shards.manifest import Manifest
-from fineshards.shards.manifest_checks import refuse_earlier_version
+from fineshards.shards.job.job import job_name
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.manifest_checks import refuse_earlier_version
 from fineshards.shards.readable import readable_manifest
 from fineshards.storage.base import TEMPORARY, Storage, open_storage
 

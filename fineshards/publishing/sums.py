@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError
 from fineshards.publishing.file_names import SUMS_NAME
-from fineshards.shards.generations import kept_name
+from fineshards.shards.job.generations import kept_name
+from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.layout import table_name
-from fineshards.shards.manifest import MANIFEST_NAME, Manifest
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c
 

@@ -11,8 +11,8 @@ from itertools import pairwise, takewhile
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.shards.dataset import Dataset
-from fineshards.shards.hash_sample import splitmix64
+from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.tables.hash_sample import splitmix64
 
 # What is read of a large dataset: some hundred requests, and 80 MB of lengths.
 MOST_TABLES = 1_024

@@ -12,7 +12,7 @@ from fineshards.credentials import refuse_secrets
 from fineshards.errors import OutputError, UsageError
 from fineshards.report.report_contents import contents_of
 from fineshards.report.report_page import Verified, report_page
-from fineshards.shards.dataset import Dataset
+from fineshards.shards.dataset_files import Dataset
 from fineshards.storage.base import Storage, open_storage
 from fineshards.storage.temporary import scratch_folder_in
 from fineshards.verify.verify import Verdict

@@ -15,14 +15,14 @@ from fineshards.inspection.stats import Stats, stats
 from fineshards.report.lengths import Lengths, lengths_of
 from fineshards.report.shown_document import ShownTokens, show_tokens
 from fineshards.shards.counts import Dropped
-from fineshards.shards.curated_files import is_statistics
-from fineshards.shards.dataset import Dataset
-from fineshards.shards.generations import Generation
-from fineshards.shards.job import load_redaction
-from fineshards.shards.manifest import Manifest
-from fineshards.shards.recipes import RecipeRecord
-from fineshards.shards.records import ShardRecord
-from fineshards.shards.statistics import OTHER_HOSTS
+from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.job.curated_files import is_statistics
+from fineshards.shards.job.generations import Generation
+from fineshards.shards.job.job import load_redaction
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.recipe_record import RecipeRecord
+from fineshards.shards.job.records import ShardRecord
+from fineshards.shards.tables.statistics import OTHER_HOSTS
 
 MOST_SHARDS = 400
 MOST_FILES = 200

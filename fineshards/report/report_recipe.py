@@ -10,7 +10,7 @@ from fineshards.report.charts import share_bar
 from fineshards.report.markup import Html, joined, tag
 from fineshards.report.report_contents import Contents, StepRow
 from fineshards.report.tables import Column, bar_column, number_column, share, shortened, table
-from fineshards.shards.recipes import RecipeRecord
+from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.wording import counted
 
 # Characters of the texts of examples and of the recipe, and spans that were cut out.

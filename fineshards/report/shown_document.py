@@ -9,8 +9,8 @@ import numpy as np
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import FineshardsError, OutputError
-from fineshards.shards.dataset import Dataset, Document
-from fineshards.shards.hash_sample import splitmix64
+from fineshards.shards.dataset_files import Dataset, Document
+from fineshards.shards.tables.hash_sample import splitmix64
 
 # Tokens that are shown of the document.
 MOST_TOKENS = 300

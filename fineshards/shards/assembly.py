@@ -17,9 +17,14 @@ import pyarrow as pa
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards import npy
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.documents import DocumentTable, cut_documents, join_documents, table_schema
+from fineshards.shards.job.records import Piece, ShardRecord
 from fineshards.shards.layout import Layout, ShardKey, SplitRule, table_name
-from fineshards.shards.records import Piece, ShardRecord
+from fineshards.shards.tables.documents import (
+    DocumentTable,
+    cut_documents,
+    join_documents,
+    table_schema,
+)
 from fineshards.storage.base import Part, Storage
 from fineshards.storage.checksums import (
     checksum_from_base64,

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards.counts import Counts, Sums
-from fineshards.shards.documents import source_schema
+from fineshards.shards.job.records import ReadRows, TokenBlock
+from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import SplitRule
-from fineshards.shards.records import ReadRows, TokenBlock
-from fineshards.shards.reports import BlockSummary
+from fineshards.shards.tables.documents import source_schema
 from fineshards.storage.checksums import write_with_checksum
 
 SUMMARY_KEY = b"fineshards.summary"

@@ -11,11 +11,11 @@ import pyarrow as pa
 from fineshards.shards.block_writer import Documents
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts
+from fineshards.shards.job.records import TokenBlock
+from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import Shuffle
-from fineshards.shards.records import TokenBlock
-from fineshards.shards.reports import BlockSummary
 from fineshards.shards.runs import Gathered
-from fineshards.shards.shuffle import Bucket, Fragment, Group, key_order, shuffle_keys
+from fineshards.shards.shuffle_order import Bucket, Fragment, Group, key_order, shuffle_keys
 
 # Requests for fragments at the same time, where each takes tens of milliseconds.
 _REQUESTS = 16

@@ -45,16 +45,8 @@ from fineshards.shards.block_writer import (
     Part,
     documents_writer,
 )
-from fineshards.shards.job import Job, Settings, job_name
-from fineshards.shards.layout import (
-    ONE_STREAM,
-    Layout,
-    Shuffle,
-    SplitRule,
-    shard_stem,
-    table_name,
-)
-from fineshards.shards.records import (
+from fineshards.shards.job.job import Job, Settings, job_name
+from fineshards.shards.job.records import (
     JSON_ERRORS,
     Block,
     ReadRows,
@@ -64,9 +56,17 @@ from fineshards.shards.records import (
     as_text,
     from_fields,
 )
-from fineshards.shards.reports import BlockSummary
+from fineshards.shards.job.source_counts import BlockSummary
+from fineshards.shards.layout import (
+    ONE_STREAM,
+    Layout,
+    Shuffle,
+    SplitRule,
+    shard_stem,
+    table_name,
+)
 from fineshards.shards.runs import RunWriter, parse_cells
-from fineshards.shards.shuffle import Fragment
+from fineshards.shards.shuffle_order import Fragment
 from fineshards.storage.base import TEMPORARY, Storage
 from fineshards.storage.checksums import file_checksum
 from fineshards.storage.parquet import open_parquet

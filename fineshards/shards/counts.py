@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from itertools import starmap
 from typing import Any
 
-from fineshards.shards.records import from_fields
+from fineshards.shards.job.records import from_fields
 
 # Values of a label column that are counted one by one. FineWeb has about a hundred dumps, FineWeb-2
 # fewer than two thousand languages; a column with more values holds something else.

@@ -117,7 +117,7 @@ class SplitRule:
 
 @dataclass(frozen=True, slots=True)
 class Shuffle:
-    """The order of documents within each stream (`fineshards/shards/shuffle.py`).
+    """The order of documents within each stream (`fineshards/shards/shuffle_order.py`).
 
     Args:
         seed: Seed of the keys that documents are sorted by, from 0 to 2**63 - 1.

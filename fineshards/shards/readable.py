@@ -7,8 +7,8 @@ to be removed may still be in them. Every command asks here. Training does not (
 from __future__ import annotations
 
 from fineshards.errors import OutputError
-from fineshards.shards.job import Job
-from fineshards.shards.manifest import Manifest
+from fineshards.shards.job.job import Job
+from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.base import Storage
 
 

@@ -21,16 +21,16 @@ import pyarrow as pa
 
 from fineshards.shards.block_writer import Documents, check_counts, fitting, streams_of
 from fineshards.shards.counts import Counts, Sums
-from fineshards.shards.documents import source_schema
+from fineshards.shards.job.records import ReadRows, TokenBlock
+from fineshards.shards.job.source_counts import BlockSummary, Run
 from fineshards.shards.layout import Shuffle, SplitRule
-from fineshards.shards.records import ReadRows, TokenBlock
-from fineshards.shards.reports import BlockSummary, Run
-from fineshards.shards.shuffle import (
+from fineshards.shards.shuffle_order import (
     FRAGMENT_BYTES,
     cell_borders,
     key_order,
     shuffle_keys,
 )
+from fineshards.shards.tables.documents import source_schema
 from fineshards.storage.checksums import write_with_checksum
 
 # Documents that are gathered at a time.

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, cast
 import pyarrow as pa
 
 from fineshards.errors import InputError
-from fineshards.shards.records import SourceFile
+from fineshards.shards.job.records import SourceFile
 
 # RFC 1952 for gzip, RFC 8878 for zstd. zstd files may begin with a skippable frame (pzstd's do).
 _MAGIC = {

@@ -12,7 +12,7 @@ from typing import BinaryIO
 from urllib.parse import urlsplit
 
 from fineshards.errors import FineshardsError, InputError, UsageError, with_escaped_bytes
-from fineshards.shards.records import SourceFile
+from fineshards.shards.job.records import SourceFile
 from fineshards.sources.patterns import check_same
 from fineshards.sources.places.schemes import is_url, place_of
 

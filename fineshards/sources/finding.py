@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from fineshards.credentials import refuse_secrets
 from fineshards.errors import InputError, UsageError
-from fineshards.shards.records import SourceFile
+from fineshards.shards.job.records import SourceFile
 from fineshards.sources.files import (
     READABLE,
     describe_files,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from fineshards.errors import InputError, UsageError
-from fineshards.shards.records import SourceFile, describe_state
+from fineshards.shards.job.records import SourceFile, describe_state
 
 WILDCARDS = re.compile(r"[*?[]")
 

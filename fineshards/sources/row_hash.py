@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from fineshards.shards.records import Block, ReadRows, SourceFile
+from fineshards.shards.job.records import Block, ReadRows, SourceFile
 from fineshards.sources.rows import Rows
 
 # Rows after which the hash so far is kept, to say where a file differs.

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fineshards.shards.counts import Counts, Dropped, LabelCount, Unextracted
-from fineshards.shards.documents import source_schema
+from fineshards.shards.job.records import BadRow
 from fineshards.shards.layout import SplitRule
-from fineshards.shards.measures import Traits
-from fineshards.shards.records import BadRow
 from fineshards.shards.split_hash import hash_files, hash_keys, hash_texts, host_names
+from fineshards.shards.tables.documents import source_schema
+from fineshards.shards.tables.measures import Traits
 
 # Columns of FineWeb whose values are counted in the manifest, if a file has them.
 LABEL_COLUMNS = ("dump", "language")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fineshards.shards.checkpoints import block_of
-from fineshards.shards.records import Block, SourceFile
+from fineshards.shards.job.records import Block, SourceFile
 from fineshards.status.recent_rate import LONG_IDLE
 from fineshards.storage.base import Entry
 

@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 
 from fineshards.errors import FineshardsError
 from fineshards.shards.counts import MANY_VALUES
-from fineshards.shards.curated_files import decisions_name
-from fineshards.shards.dataset import Dataset
-from fineshards.shards.decisions import Decisions, read_decisions
-from fineshards.shards.documents import DocumentTable
-from fineshards.shards.records import ShardRecord
-from fineshards.shards.reports import FileReport
+from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.job.curated_files import decisions_name
+from fineshards.shards.job.records import ShardRecord
+from fineshards.shards.job.source_counts import FileReport
+from fineshards.shards.tables.decisions import Decisions, read_decisions
+from fineshards.shards.tables.documents import DocumentTable
 from fineshards.wording import counted
 from fineshards.worker.indexes import index_of
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError
 from fineshards.exports.record import Export, FileRecord
-from fineshards.shards.manifest import EXPORT_NAME, MANIFEST_NAME, Manifest
+from fineshards.shards.job.manifest import EXPORT_NAME, MANIFEST_NAME, Manifest
 from fineshards.shards.readable import readable_manifest
 from fineshards.storage.base import Storage, open_storage
 from fineshards.storage.checksums import checksum_to_base64, file_checksum

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from fineshards.publishing.file_names import CARD_NAME, PUBLISHED, is_signature
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
-from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
-from fineshards.shards.generations import GENERATIONS_FOLDER, kept_name
-from fineshards.shards.job import JOB_NAME, Job
+from fineshards.shards.job.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
+from fineshards.shards.job.generations import GENERATIONS_FOLDER, kept_name
+from fineshards.shards.job.job import JOB_NAME, Job
+from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.layout import SPLITS, table_name
-from fineshards.shards.manifest import MANIFEST_NAME, Manifest
-from fineshards.shards.rejected import REJECTED_FOLDER
+from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.storage.base import TEMPORARY, Storage
 
 _FOLDERS = (*SPLITS, "metadata")

@@ -7,8 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from fineshards.cores import usable_cores
+from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.job.records import Leaks
 from fineshards.shards.layout import SPLITS, SplitRule
-from fineshards.shards.leaks import (
+from fineshards.shards.tables.leaks import (
     RANGE_DOCUMENTS,
     KnownTexts,
     Texts,
@@ -16,9 +18,7 @@ from fineshards.shards.leaks import (
     number_of_ranges,
     read_texts,
 )
-from fineshards.shards.manifest import MANIFEST_NAME, Manifest
-from fineshards.shards.records import Leaks
-from fineshards.shards.repeats import Sides, count_repeats, earlier_documents
+from fineshards.shards.tables.repeats import Sides, count_repeats, earlier_documents
 from fineshards.storage.base import Storage
 from fineshards.wording import counted, describe_leaks
 

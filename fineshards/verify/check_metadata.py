@@ -6,18 +6,18 @@ import json
 from collections.abc import Iterator
 
 from fineshards.errors import OutputError
-from fineshards.shards import statistics
-from fineshards.shards.curated_files import (
+from fineshards.shards.job.curated_files import (
     DECISIONS_FOLDER,
     KEYS_FOLDER,
     is_statistics,
     statistics_name,
 )
-from fineshards.shards.generations import GENERATIONS_FOLDER, kept_name
-from fineshards.shards.job import JOB_NAME
-from fineshards.shards.manifest import MANIFEST_NAME, Manifest
-from fineshards.shards.metadata import contradictions
-from fineshards.shards.rejected import REJECTED_FOLDER
+from fineshards.shards.job.generations import GENERATIONS_FOLDER, kept_name
+from fineshards.shards.job.job import JOB_NAME
+from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.job.metadata import contradictions
+from fineshards.shards.tables import statistics
+from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c, file_checksum
 from fineshards.verify.check_folders import Folders

@@ -14,13 +14,13 @@ import numpy.typing as npt
 from fineshards.errors import FineshardsError
 from fineshards.shards import npy
 from fineshards.shards.assembly import table_head
-from fineshards.shards.dataset import Dataset
-from fineshards.shards.documents import DocumentPiece, DocumentTable
+from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.records import ShardRecord
+from fineshards.shards.job.redaction import redaction_sha256
 from fineshards.shards.layout import ONE_STREAM, table_name
-from fineshards.shards.manifest import Manifest
-from fineshards.shards.records import ShardRecord
-from fineshards.shards.redaction import redaction_sha256
-from fineshards.shards.shuffle import DocumentOrder
+from fineshards.shards.shuffle_order import DocumentOrder
+from fineshards.shards.tables.documents import DocumentPiece, DocumentTable
 from fineshards.storage.checksums import crc32c, file_checksum
 from fineshards.verify.check_decisions import DroppedRows
 from fineshards.verify.check_metadata import content_problems

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.shards.documents import DocumentTable
+from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.layout import SplitRule, table_name
-from fineshards.shards.records import ShardRecord
 from fineshards.shards.split_hash import hash_files, hash_keys
+from fineshards.shards.tables.documents import DocumentTable
 from fineshards.wording import counted
 
 

@@ -14,12 +14,12 @@ from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.token_documents import encoder_of
 from fineshards.errors import FineshardsError
 from fineshards.shards.counts import Counts, Dropped
-from fineshards.shards.dataset import Dataset
-from fineshards.shards.documents import DocumentPiece
-from fineshards.shards.hash_sample import sampled, splitmix64
-from fineshards.shards.job import Settings
-from fineshards.shards.records import ShardRecord, SourceFile
-from fineshards.shards.reports import FileReport, hash_of_blocks
+from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.job.job import Settings
+from fineshards.shards.job.records import ShardRecord, SourceFile
+from fineshards.shards.job.source_counts import FileReport, hash_of_blocks
+from fineshards.shards.tables.documents import DocumentPiece
+from fineshards.shards.tables.hash_sample import sampled, splitmix64
 from fineshards.sources.finding import as_it_is
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.row_hash import RowHash

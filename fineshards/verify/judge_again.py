@@ -16,12 +16,12 @@ from fineshards.curation.curator import Curator
 from fineshards.curation.step import Judge, Keyed, KeyedSpans, Keys
 from fineshards.errors import FineshardsError
 from fineshards.shards.counts import Counts
-from fineshards.shards.curated_files import decisions_name
-from fineshards.shards.dataset import Dataset
-from fineshards.shards.decisions import Decisions, read_decisions
-from fineshards.shards.hash_sample import sampled, splitmix64
-from fineshards.shards.marks import row_of
-from fineshards.shards.records import SourceFile
+from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.job.curated_files import decisions_name
+from fineshards.shards.job.records import SourceFile
+from fineshards.shards.tables.decisions import Decisions, read_decisions
+from fineshards.shards.tables.hash_sample import sampled, splitmix64
+from fineshards.shards.tables.marks import row_of
 from fineshards.sources.rows import Rows
 from fineshards.worker.indexes import index_of, index_records
 from fineshards.worker.kept_rows import batch_of

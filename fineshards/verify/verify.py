@@ -16,9 +16,9 @@ from fineshards.errors import OutputError, UsageError
 from fineshards.exports.record import Export
 from fineshards.publishing import sums
 from fineshards.publishing.file_names import SUMS_NAME
-from fineshards.shards.dataset import Dataset
-from fineshards.shards.job import Job, job_name
-from fineshards.shards.manifest import MANIFEST_NAME, Manifest, unfinished
+from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.job.job import Job, job_name
+from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest, unfinished
 from fineshards.shards.readable import unfinished_redaction
 from fineshards.storage.base import Storage, open_storage
 from fineshards.verify.check_decisions import DroppedRows, check_decisions

@@ -8,12 +8,12 @@ from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.reference_check import encode_compared
 from fineshards.shards.block_writer import Documents
 from fineshards.shards.counts import Counts
-from fineshards.shards.measures import Tally
-from fineshards.shards.records import Block, SourceFile
-from fineshards.shards.rejected import Rejected
-from fineshards.shards.reports import BlockSummary
-from fineshards.shards.statistics_files import StatisticsFiles
-from fineshards.shards.stretch import Stretch
+from fineshards.shards.damaged_stretch import Stretch
+from fineshards.shards.job.records import Block, SourceFile
+from fineshards.shards.job.source_counts import BlockSummary
+from fineshards.shards.tables.measures import Tally
+from fineshards.shards.tables.rejected_rows import Rejected
+from fineshards.shards.tables.statistics_files import StatisticsFiles
 from fineshards.sources.reading import Head, discover_blocks, read_block
 from fineshards.sources.row_hash import RowHash
 from fineshards.sources.rows import Rows

@@ -7,11 +7,17 @@ import numpy as np
 from fineshards.curation.batch import Batch
 from fineshards.curation.step import Keyed, KeyedSpans
 from fineshards.errors import InputError
-from fineshards.shards.job import Columns, Settings
-from fineshards.shards.manifest import Manifest
-from fineshards.shards.marks import Records, external_positions, key_dtype, key_records, row_of
-from fineshards.shards.recipes import RecipeRecord
-from fineshards.shards.records import SourceFile
+from fineshards.shards.job.job import Columns, Settings
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.recipe_record import RecipeRecord
+from fineshards.shards.job.records import SourceFile
+from fineshards.shards.tables.marks import (
+    Records,
+    external_positions,
+    key_dtype,
+    key_records,
+    row_of,
+)
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.rows import Rows
 from fineshards.storage.base import open_storage

@@ -16,13 +16,13 @@ from fineshards.curation.step import Keyed, Keys
 from fineshards.curation.step_statistics import StepStatistics
 from fineshards.curation.steps.other_datasets import SeenIn
 from fineshards.shards.counts import Dropped
-from fineshards.shards.curated_files import decisions_name, keys_name
-from fineshards.shards.decisions import Decisions, merged, read_decisions, to_bytes
-from fineshards.shards.judged import JudgedBlock, KeyFile, Stage, earlier_decisions
-from fineshards.shards.marks import Records, key_records, positions
-from fineshards.shards.measures import Tally
-from fineshards.shards.records import Block, MetadataFile, SourceFile
-from fineshards.shards.rejected import Rejected
+from fineshards.shards.job.curated_files import decisions_name, keys_name
+from fineshards.shards.job.records import Block, MetadataFile, SourceFile
+from fineshards.shards.tables.decisions import Decisions, merged, read_decisions, to_bytes
+from fineshards.shards.tables.marks import Records, key_records, positions
+from fineshards.shards.tables.measures import Tally
+from fineshards.shards.tables.rejected_rows import Rejected
+from fineshards.shards.tables.verdicts import JudgedBlock, KeyFile, Stage, earlier_decisions
 from fineshards.sources.reading import read_block
 from fineshards.sources.row_hash import RowHash
 from fineshards.sources.rows import Rows

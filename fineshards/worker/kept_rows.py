@@ -8,8 +8,8 @@ import numpy as np
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.curator import Curator
-from fineshards.shards.decisions import Decisions
-from fineshards.shards.records import SourceFile
+from fineshards.shards.job.records import SourceFile
+from fineshards.shards.tables.decisions import Decisions
 from fineshards.sources.rows import Rows
 
 

@@ -11,9 +11,8 @@ from fineshards.curation.curator import Curator
 from fineshards.curation.step import Keyed, KeyedSpans
 from fineshards.curation.steps.other_datasets import SeenIn
 from fineshards.errors import OutputError
-from fineshards.shards.decisions import SCHEMA
-from fineshards.shards.judged import KeyFile, Range, Stage
-from fineshards.shards.marks import (
+from fineshards.shards.tables.decisions import SCHEMA
+from fineshards.shards.tables.marks import (
     EDGE,
     Records,
     by_file,
@@ -27,6 +26,7 @@ from fineshards.shards.marks import (
     row_of,
     split,
 )
+from fineshards.shards.tables.verdicts import KeyFile, Range, Stage
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import crc32c
 from fineshards.worker.indexes import key_type

@@ -25,7 +25,7 @@ from typing import Any
 
 from fineshards.errors import FineshardsError
 from fineshards.parent import end_with, how_it_ended
-from fineshards.shards.records import Block, SourceFile
+from fineshards.shards.job.records import Block, SourceFile
 from fineshards.worker.tasks import DiscoverFile, Done, Task, Worker, first_task
 from fineshards.worker.work import Work
 

@@ -6,7 +6,7 @@ No Beam. A finished block of such a file is read again before anything is built 
 from dataclasses import replace
 
 from fineshards.errors import InputError
-from fineshards.shards.records import Block, ReadRows, SourceFile, describe_state
+from fineshards.shards.job.records import Block, ReadRows, SourceFile, describe_state
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.row_hash import RowHash
 from fineshards.worker.work import Work

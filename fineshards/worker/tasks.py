@@ -16,15 +16,15 @@ from fineshards.encoders.token_documents import encoder_of
 from fineshards.shards.assembly import write_shard
 from fineshards.shards.buckets import merge_runs, write_bucket
 from fineshards.shards.counts import Counts
-from fineshards.shards.judged import JudgedBlock, KeyFile, Range
+from fineshards.shards.damaged_stretch import Stretch
+from fineshards.shards.job.records import Block, MetadataFile, Piece, ShardRecord, SourceFile
+from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import Layout, ShardKey
-from fineshards.shards.leaks import Comparison, KnownTexts, Part, parts_of, read_texts
-from fineshards.shards.records import Block, MetadataFile, Piece, ShardRecord, SourceFile
-from fineshards.shards.repeats import Repeats, Sides, count_repeats
-from fineshards.shards.reports import BlockSummary
-from fineshards.shards.shuffle import Bucket, Fragment, Group
-from fineshards.shards.statistics_files import Hosts, StatisticsFiles
-from fineshards.shards.stretch import Stretch
+from fineshards.shards.shuffle_order import Bucket, Fragment, Group
+from fineshards.shards.tables.leaks import Comparison, KnownTexts, Part, parts_of, read_texts
+from fineshards.shards.tables.repeats import Repeats, Sides, count_repeats
+from fineshards.shards.tables.statistics_files import Hosts, StatisticsFiles
+from fineshards.shards.tables.verdicts import JudgedBlock, KeyFile, Range
 from fineshards.worker.blocks import (
     discover_file,
     encode_again,

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from fineshards.config import BuildConfig
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.job import Job, Settings
-from fineshards.shards.plan import Before
+from fineshards.shards.job.job import Job, Settings
+from fineshards.shards.piece_plan import Before
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fineshards.curation.batch import Batch
-from fineshards.shards.hash_sample import sampled
+from fineshards.shards.tables.hash_sample import sampled
 
 ROOT = Path(__file__).parents[2]
 # ../shared, or further up where the repository is a worktree.

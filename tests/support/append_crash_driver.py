@@ -15,7 +15,7 @@ from pathlib import Path
 from fineshards.cli.cli import main
 from fineshards.encoders.loading import describe_tokenizer
 from fineshards.loader.token_dataset import TokenDataset
-from fineshards.shards.manifest import Manifest
+from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.base import open_storage
 from fineshards.verify.verify import verify
 from support import crash_driver

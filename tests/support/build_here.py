@@ -7,7 +7,7 @@ from typing import Any
 from fineshards.config import BuildConfig
 from fineshards.pipeline.recipe_flags import with_recipe
 from fineshards.pipeline.run import build_quietly
-from fineshards.shards.manifest import Manifest
+from fineshards.shards.job.manifest import Manifest
 
 
 def build_here(**options: Any) -> Manifest:

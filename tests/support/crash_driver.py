@@ -25,8 +25,8 @@ from fineshards.cli.cli import main
 from fineshards.encoders.checked_encoder import ExactEncoder
 from fineshards.encoders.loading import describe_tokenizer
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.job import Job
-from fineshards.shards.manifest import Manifest
+from fineshards.shards.job.job import Job
+from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.base import open_storage
 from support.remembered_specs import remember_specs
 from support.watched_encoder import watched_encode

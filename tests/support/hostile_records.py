@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from fineshards.errors import FineshardsError
-from fineshards.shards.manifest import Manifest
+from fineshards.shards.job.manifest import Manifest
 from support.damage import checksum
 
 _DEEP: Any = "DEEP"

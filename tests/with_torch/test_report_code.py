@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fineshards.publishing.loading_snippets import loading_snippets
-from fineshards.shards.manifest import Manifest
+from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.base import open_storage
 
 

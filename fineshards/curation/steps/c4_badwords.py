@@ -15,7 +15,7 @@ from fineshards.curation.reference_files import Pinned, pin, pinned, read
 from fineshards.curation.step import Judge, Outcome
 from fineshards.errors import InputError
 from fineshards.extras import naming_the_extra
-from fineshards.shards.hash_sample import sampled
+from fineshards.shards.tables.hash_sample import sampled
 
 _NAME = "c4_badwords"
 # Languages without spaces between words. There a listed word counts wherever it is.

@@ -17,8 +17,8 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from fineshards.errors import InputError
-from fineshards.shards.job import Columns
-from fineshards.shards.records import Block, SourceFile
+from fineshards.shards.job.job import Columns
+from fineshards.shards.job.records import Block, SourceFile
 from fineshards.sources.formats.record_batches import check_columns, columns_to_read, rows_of
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, Rows
 

@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from fineshards.errors import InputError
-from fineshards.shards.job import Columns
-from fineshards.shards.records import BadRow, Block, SourceFile
+from fineshards.shards.job.job import Columns
+from fineshards.shards.job.records import BadRow, Block, SourceFile
 from fineshards.sources.compression import explained, not_utf8, open_text, wide_encoding
 from fineshards.sources.formats.record_batches import check_columns, columns_to_read, rows_of
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, Rows

@@ -16,7 +16,7 @@ from typing import Any
 
 from fineshards.errors import InputError, UsageError
 from fineshards.extras import naming_the_extra, require
-from fineshards.shards.records import SourceFile
+from fineshards.shards.job.records import SourceFile
 from fineshards.sources.formats.page_encoding import decoded
 
 RESILIPARSE = "resiliparse"

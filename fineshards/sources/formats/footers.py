@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fineshards.errors import InputError
-from fineshards.shards.records import SourceFile
+from fineshards.shards.job.records import SourceFile
 from fineshards.storage.parquet import open_parquet
 
 # Footers kept per process, by their size in the file. Parsed they are some times as large.

@@ -11,9 +11,9 @@ import orjson
 import pyarrow as pa
 
 from fineshards.errors import InputError
-from fineshards.shards.job import Columns
-from fineshards.shards.measures import SCORE_COLUMN, URL_COLUMN
-from fineshards.shards.records import BadRow, Block, SourceFile
+from fineshards.shards.job.job import Columns
+from fineshards.shards.job.records import BadRow, Block, SourceFile
+from fineshards.shards.tables.measures import SCORE_COLUMN, URL_COLUMN
 from fineshards.sources.compression import (
     explained,
     not_utf8,

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fineshards.errors import InputError
-from fineshards.shards.job import Columns
-from fineshards.shards.measures import SCORE_COLUMN, URL_COLUMN
-from fineshards.shards.records import BadRow, SourceFile
+from fineshards.shards.job.job import Columns
+from fineshards.shards.job.records import BadRow, SourceFile
+from fineshards.shards.tables.measures import SCORE_COLUMN, URL_COLUMN
 from fineshards.sources.formats.token_lists import check_lists, raw_lists
 from fineshards.sources.rows import LABEL_COLUMNS, Rows
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import InputError
-from fineshards.shards.records import SourceFile
+from fineshards.shards.job.records import SourceFile
 
 
 def read_array(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from fineshards.errors import InputError, UsageError
-from fineshards.shards.records import SourceFile
+from fineshards.shards.job.records import SourceFile
 from fineshards.sources.finding import find_file, is_beside_data, walk
 from fineshards.sources.places.schemes import is_url, place_of
 

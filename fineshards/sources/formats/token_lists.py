@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fineshards.errors import InputError
-from fineshards.shards.imported import Imported
-from fineshards.shards.records import SourceFile
+from fineshards.shards.job.import_record import Imported
+from fineshards.shards.job.records import SourceFile
 from fineshards.sources.formats.token_rows import rows_of_tokens
 from fineshards.sources.rows import Rows
 

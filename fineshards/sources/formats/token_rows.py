@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fineshards.errors import InputError
-from fineshards.shards.imported import BEGIN, Imported
-from fineshards.shards.records import Block, SourceFile
+from fineshards.shards.job.import_record import BEGIN, Imported
+from fineshards.shards.job.records import Block, SourceFile
 from fineshards.sources.rows import Rows
 
 # Tokens read at a time, unless a document has more.

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from fineshards.errors import FineshardsError, InputError, MissingLibraryError, UsageError
 from fineshards.extras import missing_extra
-from fineshards.shards.records import SourceFile
+from fineshards.shards.job.records import SourceFile
 from fineshards.sources.patterns import (
     WILDCARDS,
     FoundFile,

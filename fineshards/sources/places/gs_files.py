@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from fineshards.errors import InputError
-from fineshards.shards.records import SourceFile
+from fineshards.shards.job.records import SourceFile
 from fineshards.sources.patterns import (
     FoundFile,
     Matches,

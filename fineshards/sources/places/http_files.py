@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from urllib.parse import urlsplit
 
 from fineshards.errors import InputError, UsageError
-from fineshards.shards.records import SourceFile
+from fineshards.shards.job.records import SourceFile
 from fineshards.sources.patterns import FoundFile, Matches, check_same
 from fineshards.storage.range_reader import RangeReader
 from fineshards.storage.retries import TRANSIENT_STATUS, retried

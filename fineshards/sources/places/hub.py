@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fineshards.errors import InputError, UsageError
-from fineshards.shards.records import SourceFile
+from fineshards.shards.job.records import SourceFile
 from fineshards.sources.files import describe_files, format_of, has_known_format
 from fineshards.sources.finding import is_beside_data, some, walk
 from fineshards.sources.places.hub_errors import (

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 from urllib.parse import unquote
 
 from fineshards.errors import InputError, UsageError
-from fineshards.shards.records import SourceFile
+from fineshards.shards.job.records import SourceFile
 from fineshards.sources.patterns import FoundFile, Matches, find_matches
 from fineshards.sources.places.fsspec_files import whole_reads
 from fineshards.sources.places.hub_errors import (

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from fineshards.errors import InputError
 from fineshards.extras import require
-from fineshards.shards.records import SourceFile
+from fineshards.shards.job.records import SourceFile
 from fineshards.sources.patterns import (
     FoundFile,
     Matches,

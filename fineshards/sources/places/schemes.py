@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import BinaryIO, Protocol
 
-from fineshards.shards.records import SourceFile
+from fineshards.shards.job.records import SourceFile
 from fineshards.sources.patterns import Matches
 from fineshards.sources.places import fsspec_files, hub_files
 from fineshards.sources.places import gs_files as gcs

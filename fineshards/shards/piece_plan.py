@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from fineshards.errors import InputError
 from fineshards.shards.counts import Sums
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.records import Piece, ShardRecord, TokenBlock
+from fineshards.shards.job.source_counts import BlockSummary, FileReport
 from fineshards.shards.layout import Layout, ShardKey, SplitRule
-from fineshards.shards.manifest import Manifest
-from fineshards.shards.records import Piece, ShardRecord, TokenBlock
-from fineshards.shards.reports import BlockSummary, FileReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ class SourceFile:
             elsewhere. Never part of the record.
 
     Example:
-        >>> from fineshards.shards.manifest import Manifest
+        >>> from fineshards.shards.job.manifest import Manifest
         >>> from fineshards.storage.base import open_storage
         >>> (file,) = Manifest.load(open_storage(dataset_folder)).files
         >>> file.index, file.format, file.compression
@@ -287,7 +287,7 @@ class ShardRecord:
             know that nothing has moved; None if no document in it was redacted.
 
     Example:
-        >>> from fineshards.shards.manifest import Manifest
+        >>> from fineshards.shards.job.manifest import Manifest
         >>> from fineshards.storage.base import open_storage
         >>> last = Manifest.load(open_storage(dataset_folder)).shards[-1]
         >>> last.name, last.tokens, last.bytes
@@ -317,7 +317,7 @@ class Leaks:
         train_documents: Documents of train whose text is also that of a document of test.
 
     Example:
-        >>> from fineshards.shards.manifest import Manifest
+        >>> from fineshards.shards.job.manifest import Manifest
         >>> from fineshards.storage.base import open_storage
         >>> Manifest.load(open_storage(dataset_folder)).leaks
         Leaks(test_documents=0, train_documents=0)
@@ -337,7 +337,7 @@ class MetadataFile:
         crc32c: CRC-32C of the file, as Cloud Storage writes it: base64 of big-endian bytes.
 
     Example:
-        >>> from fineshards.shards.manifest import Manifest
+        >>> from fineshards.shards.job.manifest import Manifest
         >>> from fineshards.storage.base import open_storage
         >>> [file.name for file in Manifest.load(open_storage(dataset_folder)).metadata]
         ['metadata/job.json', 'metadata/vocabulary.tiktoken']

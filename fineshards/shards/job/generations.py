@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from itertools import accumulate
 from typing import Any
 
-from fineshards.shards.records import from_fields
+from fineshards.shards.job.records import from_fields
 
 GENERATIONS_FOLDER = "metadata/generations"
 

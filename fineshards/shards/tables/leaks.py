@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.shards.documents import DocumentTable, table_schema
+from fineshards.shards.job.records import Leaks, ShardRecord
 from fineshards.shards.layout import SplitRule, table_name
-from fineshards.shards.records import Leaks, ShardRecord
+from fineshards.shards.tables.documents import DocumentTable, table_schema
 from fineshards.storage.base import Storage
 
 # Documents per range: 200 MB of hashes.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from fineshards.shards.job.records import as_number
 from fineshards.shards.layout import Layout
-from fineshards.shards.records import as_number
 
 
 def layout(fields: dict[str, Any]) -> Layout:

@@ -16,18 +16,18 @@ from typing import Any
 import numpy as np
 
 from fineshards.errors import OutputError, clipped, contrasted, contrasted_texts, quoted
-from fineshards.shards.generations import (
+from fineshards.shards.job.generations import (
     GENERATIONS_FOLDER,
     Generation,
     borders,
     generations_from_json,
 )
-from fineshards.shards.imported import Imported
+from fineshards.shards.job.import_record import Imported
+from fineshards.shards.job.recipe_record import RecipeRecord
+from fineshards.shards.job.records import JSON_ERRORS, SourceFile, as_number, as_text, from_fields
+from fineshards.shards.job.redaction import Redaction
 from fineshards.shards.layout import HASH_VERSION, KEY_VERSION, Shuffle, SplitRule
 from fineshards.shards.npy import DTYPES
-from fineshards.shards.recipes import RecipeRecord
-from fineshards.shards.records import JSON_ERRORS, SourceFile, as_number, as_text, from_fields
-from fineshards.shards.redaction import Redaction
 from fineshards.storage.base import Storage
 
 JOB_NAME = "metadata/job.json"
@@ -117,7 +117,7 @@ class Settings:
         statistics: Whether `metadata/statistics.parquet` is made.
 
     Example:
-        >>> from fineshards.shards.manifest import Manifest
+        >>> from fineshards.shards.job.manifest import Manifest
         >>> from fineshards.storage.base import open_storage
         >>> settings = Manifest.load(open_storage(dataset_folder)).settings
         >>> settings.tokenizer.name, settings.shard_tokens, settings.dtype

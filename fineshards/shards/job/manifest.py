@@ -15,18 +15,18 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fineshards.errors import FineshardsError, OutputError, clipped
-from fineshards.shards import manifest_checks, npy, version_1
-from fineshards.shards.content import content_fingerprint
+from fineshards.shards import npy
 from fineshards.shards.counts import Counts, Sums
-from fineshards.shards.generations import (
+from fineshards.shards.job import manifest_checks, version_1
+from fineshards.shards.job.content import content_fingerprint
+from fineshards.shards.job.generations import (
     Generation,
     generations_to_json,
     kept_name,
 )
-from fineshards.shards.job import Job, Settings, settings_to_json
-from fineshards.shards.layout import SPLITS, Layout, table_name
-from fineshards.shards.manifest_fields import manifest_fields
-from fineshards.shards.records import (
+from fineshards.shards.job.job import Job, Settings, settings_to_json
+from fineshards.shards.job.manifest_fields import manifest_fields
+from fineshards.shards.job.records import (
     JSON_ERRORS,
     Leaks,
     MetadataFile,
@@ -34,8 +34,9 @@ from fineshards.shards.records import (
     SourceFile,
     to_fields,
 )
-from fineshards.shards.reports import FileReport
-from fineshards.shards.seal import sealed
+from fineshards.shards.job.seal import sealed
+from fineshards.shards.job.source_counts import FileReport
+from fineshards.shards.layout import SPLITS, Layout, table_name
 from fineshards.storage.base import Storage
 
 MANIFEST_NAME = "metadata/manifest.json"
@@ -85,7 +86,7 @@ class Manifest:
             was appended, or by a version of fineshards that did not count them.
 
     Example:
-        >>> from fineshards.shards.manifest import Manifest
+        >>> from fineshards.shards.job.manifest import Manifest
         >>> from fineshards.storage.base import open_storage
         >>> manifest = Manifest.load(open_storage(dataset_folder))
         >>> len(manifest.shards), manifest.shards[0].name
@@ -190,7 +191,7 @@ class Manifest:
             One sentence per contradiction; empty if the numbers add up.
 
         Example:
-            >>> from fineshards.shards.manifest import Manifest
+            >>> from fineshards.shards.job.manifest import Manifest
             >>> from fineshards.storage.base import open_storage
             >>> Manifest.load(open_storage(dataset_folder)).contradictions()
             []
@@ -205,7 +206,7 @@ class Manifest:
             `tokens`.
 
         Example:
-            >>> from fineshards.shards.manifest import Manifest
+            >>> from fineshards.shards.job.manifest import Manifest
             >>> from fineshards.storage.base import open_storage
             >>> Manifest.load(open_storage(dataset_folder)).splits()["test"]
             {'shards': 1, 'documents': 176, 'tokens': 100000}
@@ -238,7 +239,7 @@ class Manifest:
             rejected, tokens, text_bytes, by_reference, compared.
 
         Example:
-            >>> from fineshards.shards.manifest import Manifest
+            >>> from fineshards.shards.job.manifest import Manifest
             >>> from fineshards.storage.base import open_storage
             >>> totals = Manifest.load(open_storage(dataset_folder)).totals()
             >>> totals["documents"], totals["tokens"]
@@ -262,7 +263,7 @@ class Manifest:
             Plain values that follow docs/manifest.schema.json.
 
         Example:
-            >>> from fineshards.shards.manifest import Manifest
+            >>> from fineshards.shards.job.manifest import Manifest
             >>> from fineshards.storage.base import open_storage
             >>> content = Manifest.load(open_storage(dataset_folder)).to_json()
             >>> content["format"], content["splits"]["train"]["shards"]

@@ -13,7 +13,7 @@ A file of keys holds those of all documents that reached the step, sorted: packe
 
 from __future__ import annotations
 
-from fineshards.shards.generations import GENERATIONS_FOLDER
+from fineshards.shards.job.generations import GENERATIONS_FOLDER
 
 DECISIONS_FOLDER = "metadata/decisions"
 KEYS_FOLDER = "metadata/keys"

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from fineshards.errors import OutputError, clipped
-from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, is_statistics
-from fineshards.shards.generations import kept_name
-from fineshards.shards.job import JOB_NAME, Job, job_name
-from fineshards.shards.records import JSON_ERRORS, MetadataFile
-from fineshards.shards.rejected import REJECTED_FOLDER, rejected_paths
-from fineshards.shards.reports import FileReport
+from fineshards.shards.job.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, is_statistics
+from fineshards.shards.job.generations import kept_name
+from fineshards.shards.job.job import JOB_NAME, Job, job_name
+from fineshards.shards.job.records import JSON_ERRORS, MetadataFile
+from fineshards.shards.job.source_counts import FileReport
+from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER, rejected_paths
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c
 

@@ -27,10 +27,10 @@ import pyarrow as pa
 
 from fineshards.errors import OutputError
 from fineshards.shards.checkpoints import Checkpoints, block_of
-from fineshards.shards.decisions import Decisions, from_bytes, merged, to_bytes
-from fineshards.shards.marks import Records
-from fineshards.shards.records import JSON_ERRORS, Block, ReadRows, SourceFile
-from fineshards.shards.statistics import COUNTS
+from fineshards.shards.job.records import JSON_ERRORS, Block, ReadRows, SourceFile
+from fineshards.shards.tables.decisions import Decisions, from_bytes, merged, to_bytes
+from fineshards.shards.tables.marks import Records
+from fineshards.shards.tables.statistics import COUNTS
 from fineshards.storage.checksums import crc32c
 
 # Bytes of a file, of keys or of marks: the file's name, start and stop; or the bytes themselves,

@@ -10,12 +10,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fineshards.shards.block_writer import streams_of
-from fineshards.shards.dataset import Dataset
-from fineshards.shards.documents import DocumentPiece
+from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.layout import ONE_STREAM, SplitRule, table_name
-from fineshards.shards.manifest import Manifest
-from fineshards.shards.records import ShardRecord
-from fineshards.shards.shuffle import DocumentOrder
+from fineshards.shards.shuffle_order import DocumentOrder
+from fineshards.shards.tables.documents import DocumentPiece
 
 _Place = tuple[int, int]
 

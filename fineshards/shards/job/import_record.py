@@ -19,7 +19,7 @@ class Imported:
         dtype: Type of the tokens in files that do not say it; None for other layouts.
 
     Example:
-        >>> from fineshards.shards.imported import Imported
+        >>> from fineshards.shards.job.import_record import Imported
         >>> Imported("olmo", "end", 50256, 50257, "uint16").dtype
         'uint16'
     """

@@ -8,8 +8,8 @@ from typing import Any
 
 from fineshards.errors import FineshardsError, InputError
 from fineshards.shards.counts import Counts, Sums
-from fineshards.shards.records import ReadRows, from_fields
-from fineshards.shards.rejected import REJECTED_FOLDER, check_total
+from fineshards.shards.job.records import ReadRows, from_fields
+from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER, check_total
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,10 @@ import pyarrow as pa
 
 from fineshards.errors import OutputError
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.curated_files import statistics_name
-from fineshards.shards.job import Settings
-from fineshards.shards.judged import Stage
-from fineshards.shards.records import Block, MetadataFile
-from fineshards.shards.statistics import (
+from fineshards.shards.job.curated_files import statistics_name
+from fineshards.shards.job.job import Settings
+from fineshards.shards.job.records import Block, MetadataFile
+from fineshards.shards.tables.statistics import (
     COUNTS,
     finished,
     from_bytes,
@@ -30,6 +29,7 @@ from fineshards.shards.statistics import (
     to_bytes,
     with_top_hosts,
 )
+from fineshards.shards.tables.verdicts import Stage
 from fineshards.storage.checksums import checksum_to_base64, crc32c
 
 # Bytes of source files whose hosts are added up at once: some million documents, whose hosts have

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 
 from fineshards.errors import InputError
-from fineshards.shards.records import BadRow, Block, SourceFile
+from fineshards.shards.job.records import BadRow, Block, SourceFile
 from fineshards.storage.base import Storage
 
 REJECTED_FOLDER = "metadata/rejected"

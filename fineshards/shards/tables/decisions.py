@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from fineshards.errors import OutputError
 from fineshards.shards.counts import Dropped
-from fineshards.shards.curated_files import decisions_name
+from fineshards.shards.job.curated_files import decisions_name
 from fineshards.storage.base import Storage
 from fineshards.storage.parquet import open_parquet
 

@@ -22,10 +22,12 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.shards.documents import DocumentTable, table_schema
-from fineshards.shards.generations import Generation
+from fineshards.shards.job.generations import Generation
+from fineshards.shards.job.records import ShardRecord
+from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.layout import ONE_STREAM, SplitRule, table_name
-from fineshards.shards.leaks import (
+from fineshards.shards.tables.documents import DocumentTable, table_schema
+from fineshards.shards.tables.leaks import (
     RANGE_DOCUMENTS,
     KnownTexts,
     Texts,
@@ -33,8 +35,6 @@ from fineshards.shards.leaks import (
     cut,
     number_of_ranges,
 )
-from fineshards.shards.records import ShardRecord
-from fineshards.shards.reports import FileReport
 from fineshards.storage.base import Storage
 
 

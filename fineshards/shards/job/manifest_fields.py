@@ -6,13 +6,12 @@ import re
 from typing import Any, TypeVar
 
 from fineshards.errors import clipped, quoted
-from fineshards.shards import version_1
 from fineshards.shards.counts import Counts, Sums
-from fineshards.shards.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
-from fineshards.shards.generations import GENERATIONS_FOLDER, generations_from_json
-from fineshards.shards.job import JOB_NAME, TOKENIZER_FILES, settings_from_json
-from fineshards.shards.layout import SPLITS, Layout
-from fineshards.shards.records import (
+from fineshards.shards.job import version_1
+from fineshards.shards.job.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
+from fineshards.shards.job.generations import GENERATIONS_FOLDER, generations_from_json
+from fineshards.shards.job.job import JOB_NAME, TOKENIZER_FILES, settings_from_json
+from fineshards.shards.job.records import (
     Leaks,
     MetadataFile,
     ShardRecord,
@@ -20,8 +19,9 @@ from fineshards.shards.records import (
     as_text,
     from_fields,
 )
-from fineshards.shards.rejected import REJECTED_FOLDER
-from fineshards.shards.reports import FileReport
+from fineshards.shards.job.source_counts import FileReport
+from fineshards.shards.layout import SPLITS, Layout
+from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 
 # What a manifest may name. Its names are opened, so no other name may lead out of the folder.
 _SHARD_NAME = re.compile(r"(test|train)/\1_[0-9]{4,}\.npy")

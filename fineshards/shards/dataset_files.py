@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from fineshards.errors import OutputError
 from fineshards.shards import npy
-from fineshards.shards.documents import DocumentPiece, DocumentTable, table_schema
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.records import ShardRecord
+from fineshards.shards.job.redaction import ranges_of
 from fineshards.shards.layout import SPLITS, table_name
-from fineshards.shards.manifest import Manifest
 from fineshards.shards.readable import readable_manifest
-from fineshards.shards.records import ShardRecord
-from fineshards.shards.redaction import ranges_of
+from fineshards.shards.tables.documents import DocumentPiece, DocumentTable, table_schema
 from fineshards.storage.base import Storage
 
 # Shards are read in chunks, and the last few are cached: documents read in order lie close

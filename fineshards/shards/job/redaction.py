@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import OutputError
-from fineshards.shards.records import as_number, as_text
+from fineshards.shards.job.records import as_number, as_text
 from fineshards.storage.names import shortened
 
 if TYPE_CHECKING:
-    from fineshards.shards.documents import DocumentPiece
-    from fineshards.shards.manifest import Manifest
-    from fineshards.shards.records import ShardRecord
+    from fineshards.shards.job.manifest import Manifest
+    from fineshards.shards.job.records import ShardRecord
+    from fineshards.shards.tables.documents import DocumentPiece
 
 # Tokens in memory at once: as many as are best written at once.
 _CHUNK_TOKENS = 1 << 18

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from fineshards.errors import OutputError, clipped
 from fineshards.shards import npy
-from fineshards.shards.job import FORMAT_VERSION
+from fineshards.shards.job.job import FORMAT_VERSION
 from fineshards.storage.base import Storage
 
 if TYPE_CHECKING:
-    from fineshards.shards.manifest import Manifest
+    from fineshards.shards.job.manifest import Manifest
 
 
 def contradictions(manifest: Manifest) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
-from fineshards.shards.records import ShardRecord
+from fineshards.shards.job.records import ShardRecord
 
 
 def content_fingerprint(shards: Iterable[ShardRecord], eot: int, redactions: bool = True) -> str:

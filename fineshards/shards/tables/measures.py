@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fineshards.shards.split_hash import host_names
-from fineshards.shards.statistics import COUNTS, merged
+from fineshards.shards.tables.statistics import COUNTS, merged
 
 # Columns of the input that are counted where a file has them, beside the labels.
 URL_COLUMN, SCORE_COLUMN = "url", "language_score"

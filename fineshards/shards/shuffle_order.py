@@ -23,12 +23,12 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from fineshards.shards.generations import borders
+from fineshards.shards.job.generations import borders
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.records import TokenBlock
+from fineshards.shards.job.source_counts import BlockSummary, FileReport, Run
 from fineshards.shards.layout import Shuffle, SplitRule
-from fineshards.shards.manifest import Manifest
-from fineshards.shards.plan import sums_by_file
-from fineshards.shards.records import TokenBlock
-from fineshards.shards.reports import BlockSummary, FileReport, Run
+from fineshards.shards.piece_plan import sums_by_file
 from fineshards.shards.split_hash import row_keys
 
 # The least bytes that are worth a request. With smaller fragments runs are merged first.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fineshards.errors import clipped, contrasted, contrasted_texts
-from fineshards.shards.records import SourceFile, as_number, as_text, from_fields, to_fields
+from fineshards.shards.job.records import SourceFile, as_number, as_text, from_fields, to_fields
 
 
 @dataclass(frozen=True, slots=True)

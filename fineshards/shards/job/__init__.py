@@ -1,0 +1,1 @@
+"""Records of a job and of a dataset, and their checks."""

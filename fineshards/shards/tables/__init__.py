@@ -1,0 +1,1 @@
+"""Tables and lists beside the shards: documents, statistics, decisions, keys."""
