@@ -69,7 +69,7 @@ from fineshards.shards.runs import RunWriter, parse_cells
 from fineshards.shards.shuffle_order import Fragment
 from fineshards.storage.base import TEMPORARY, Storage
 from fineshards.storage.checksums import file_checksum
-from fineshards.storage.parquet import open_parquet
+from fineshards.storage.parquet_file import open_parquet
 
 FOLDER = "checkpoints"
 _BLOCK_NAME = re.compile(r"(\d{5,})-(\d{5,})\..+", re.ASCII)

@@ -18,8 +18,8 @@ from fineshards.storage.checksums import (
     checksum_to_base64,
     crc32c_combine,
 )
-from fineshards.storage.found_parts import READ_BYTES, FoundPart, find_parts, write_parts
 from fineshards.storage.gcs_objects import explained, reason
+from fineshards.storage.stored_parts import READ_BYTES, FoundPart, find_parts, write_parts
 from fineshards.storage.temporary import temporary_room
 
 if TYPE_CHECKING:

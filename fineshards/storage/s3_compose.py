@@ -17,11 +17,11 @@ from fineshards.storage.checksums import (
     crc32c,
     crc32c_combine,
 )
-from fineshards.storage.found_parts import READ_BYTES, FoundPart, find_parts, write_parts
 from fineshards.storage.s3_client import condition_failed, explained
 from fineshards.storage.s3_multipart import NotCheckedError, Upload, in_a_proven_way
 from fineshards.storage.s3_objects import S3Object
 from fineshards.storage.s3_plan import MOST_COPIED, PlannedPart, Segment, plan_parts
+from fineshards.storage.stored_parts import READ_BYTES, FoundPart, find_parts, write_parts
 from fineshards.storage.temporary import temporary_room
 
 if TYPE_CHECKING:

@@ -99,7 +99,7 @@ def _answer(step: dict[str, Any]) -> Any:
     from fineshards.sources.finding import find_files
     from fineshards.sources.places.hub import DatasetRequest, resolve_dataset
     from fineshards.sources.reading import discover_blocks, read_block
-    from fineshards.storage.parquet import open_parquet
+    from fineshards.storage.parquet_file import open_parquet
 
     try:
         if "name" in step:
