@@ -5,14 +5,14 @@ from __future__ import annotations
 import apache_beam as beam
 
 from fineshards.transforms.commit import Commit
-from fineshards.transforms.decisions import WriteDecisions
+from fineshards.transforms.decision_tables import WriteDecisions
 from fineshards.transforms.discover import Discover
-from fineshards.transforms.leaks import CountLeaks
+from fineshards.transforms.leak_check import CountLeaks
 from fineshards.transforms.mark_later import MarkLater
 from fineshards.transforms.plan import Plan, Report
-from fineshards.transforms.repeats import CountRepeats
-from fineshards.transforms.shuffle import Shuffle
-from fineshards.transforms.statistics import WriteStatistics
+from fineshards.transforms.repeat_count import CountRepeats
+from fineshards.transforms.shuffle_documents import Shuffle
+from fineshards.transforms.statistics_tables import WriteStatistics
 from fineshards.transforms.tokenize import Tokenize
 from fineshards.transforms.write import WithEarlier, Write
 from fineshards.worker.work import Work
