@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fineshards.loader.mixing.mixture import Mixture
     from fineshards.loader.packing import Packing
     from fineshards.loader.token_dataset import TokenDataset
-    from fineshards.pipeline.export import export
+    from fineshards.pipeline.export_run import export
     from fineshards.pipeline.run import append, build
     from fineshards.publishing.publish import publish
     from fineshards.report.report import report
@@ -44,7 +44,7 @@ _HOME = {
     "TokenDataset": "fineshards.loader.token_dataset",
     "append": "fineshards.pipeline.run",
     "build": "fineshards.pipeline.run",
-    "export": "fineshards.pipeline.export",
+    "export": "fineshards.pipeline.export_run",
     "publish": "fineshards.publishing.publish",
     "report": "fineshards.report.report",
     "status": "fineshards.status.status",

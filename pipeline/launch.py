@@ -256,7 +256,7 @@ def _curation(config: BuildConfig) -> tuple[tuple[str, ...], RecipeRecord | None
 
 
 def _describe(config: BuildConfig) -> tuple[tuple[str, ...], RecipeRecord | None]:
-    from fineshards.pipeline.steps import columns_of_steps, describe_steps, steps_of
+    from fineshards.pipeline.requested_steps import columns_of_steps, describe_steps, steps_of
 
     steps = steps_of(config)
     return columns_of_steps(steps), describe_steps(steps, config.keep_keys)

@@ -14,7 +14,7 @@ from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
 from fineshards.errors import FineshardsError, InputError
 from fineshards.extras import naming_the_extra
-from fineshards.pipeline.explain import explain
+from fineshards.pipeline.beam_errors import explain
 from fineshards.pipeline.recipe_flags import with_recipe
 from fineshards.pipeline.runners import dataflow
 from fineshards.pipeline.runners.choice import (
@@ -244,7 +244,7 @@ def _run_here(launch: Launch, work: Work, config: BuildConfig) -> None:
     """Runs the job on this machine."""
     import apache_beam as beam
 
-    from fineshards.pipeline.runners.local import CachedOptions
+    from fineshards.pipeline.runners.processes import CachedOptions
 
     pipeline = beam.Pipeline(options=CachedOptions(local_args(config)))
     _build_graph(pipeline, launch, work, config)

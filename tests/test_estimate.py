@@ -30,7 +30,7 @@ from fineshards.errors import InputError
 from fineshards.inspection.dataflow_cost import Dataflow, on_dataflow
 from fineshards.inspection.estimate import Estimate, describe_estimate, scaled
 from fineshards.inspection.last_estimate import recall
-from fineshards.pipeline.estimate import estimate, spread
+from fineshards.pipeline.probe import estimate, spread
 from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.base import open_storage
 
@@ -228,7 +228,7 @@ def test_a_dataset_of_the_hub_is_read_in_part(
             monkeypatch.setenv(name, value)
         done = run_program(
             "from fineshards.config import BuildConfig\n"
-            "from fineshards.pipeline.estimate import estimate\n"
+            "from fineshards.pipeline.probe import estimate\n"
             "config = BuildConfig(dataset='owner/name', output='unused')\n"
             "found = estimate(config, None, size=1 << 20)\n"
             "print(found.documents, found.exact)\n",

@@ -53,7 +53,7 @@ def _append(parser: Parser, arguments: Sequence[str]) -> int:
 def _estimate(parser: Parser, arguments: Sequence[str]) -> int:
     config, workers, as_json = parse_estimate_flags(parser, arguments)
     from fineshards.inspection.estimate import describe_estimate
-    from fineshards.pipeline.estimate import estimate
+    from fineshards.pipeline.probe import estimate
 
     note("reading a probe of the input …")
     found = estimate(config, workers)

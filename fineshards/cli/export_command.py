@@ -73,7 +73,7 @@ def _export(parser: Parser, arguments: Sequence[str]) -> int:
         parser.refuse(beam_args[0])
     from fineshards.exports.export_job import prepare
     from fineshards.exports.export_options import ExportOptions
-    from fineshards.pipeline.export import (
+    from fineshards.pipeline.export_run import (
         describe_export,
         export_record,
         new_pipeline_for,

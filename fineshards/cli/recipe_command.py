@@ -96,7 +96,7 @@ def _check(args: argparse.Namespace) -> Outcome:
         raise UsageError("give a recipe, or --where, --dedup or --decontaminate.")
     from fineshards.inspection.recipe_check import check_recipe, describe_check
     from fineshards.pipeline.launch import columns_of, find_input, settle_input
-    from fineshards.pipeline.steps import columns_of_steps, describe_steps, steps_of
+    from fineshards.pipeline.requested_steps import columns_of_steps, describe_steps, steps_of
 
     steps = steps_of(config)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fineshards.credentials import masked
-from fineshards.pipeline.explain import SHOW_TRACEBACK, describe_unexpected, explain
+from fineshards.pipeline.beam_errors import SHOW_TRACEBACK, describe_unexpected, explain
 from fineshards.printable import printable
 
 if TYPE_CHECKING:

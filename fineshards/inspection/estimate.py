@@ -1,6 +1,6 @@
 """What a build of an input will give, take and cost: the arithmetic, and the words for it.
 
-`pipeline/estimate.py` measures.
+`pipeline/probe.py` measures.
 """
 
 from __future__ import annotations
