@@ -229,7 +229,7 @@ lint: .venv/installed ## check code, workflows, forms and the Dockerfile by thei
 # mypy does not find folders that are installed under another name; the links have those names.
 types: .venv/installed ## check the types with mypy
 	@rm -rf .types && mkdir -p .types/fineshards
-	@ln -s $(CURDIR)/benchmarks .types/
+	@ln -s $(CURDIR)/benchmarks $(CURDIR)/tools .types/
 	@ln -s $(CURDIR)/fineshards/* $(CURDIR)/pipeline $(CURDIR)/transforms .types/fineshards/
 	$(BIN)/mypy
 

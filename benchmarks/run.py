@@ -36,8 +36,8 @@ from benchmarks.machine import describe_commit, describe_machine, describe_versi
 from benchmarks.made_up import FINEWEB
 from benchmarks.measure import Measurement, measure
 from benchmarks.results import Entry, Result, free_path, save
-from fineshards.cli.parser import Parser
 from fineshards.errors import FineshardsError, UsageError
+from fineshards.parser import Parser
 
 RESULTS = ROOT / "benchmarks/results"
 # The default input is the first of these that has parquet files.

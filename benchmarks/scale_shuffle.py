@@ -1,7 +1,7 @@
 """The plan of a shuffle at FineWeb's size: buckets, merged runs, fragments, requests and dollars.
 
-The functions are those of `fineshards/shards/shuffle_order.py`. Every block, group and merged run is
-counted. The encoded size of references is that of a sample of them.
+The functions are those of `fineshards/shards/shuffle_order.py`. Every block, group and merged run
+is counted. The encoded size of references is that of a sample of them.
 """
 
 from __future__ import annotations

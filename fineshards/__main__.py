@@ -11,7 +11,7 @@ def main() -> int:
     own_process.end_at_once()
     own_process.claim()
     try:
-        from fineshards.cli import cli, terminal
+        from fineshards.cli import cli, terminal  # noqa: F401
     except (ImportError, MemoryError, OSError) as error:
         print(f"fineshards: it cannot start: {error}. Install it again.", file=sys.stderr)
         return 1

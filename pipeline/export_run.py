@@ -107,7 +107,7 @@ def new_pipeline_for(
     folder: str, output: str, beam_args: Sequence[str], s3_endpoint: str | None = None
 ) -> Pipeline:
     """An empty pipeline on the runner that Beam's arguments name; raises UsageError for others."""
-    from fineshards.cli.options import check_beam_args
+    from fineshards.pipeline.beam_flags import check_beam_args
     from fineshards.pipeline.runners import dataflow, portable
     from fineshards.pipeline.runners.choice import local_args, new_pipeline, runs_here
 
@@ -126,7 +126,7 @@ def run_on(job: ExportJob, pipeline: Pipeline, beam_args: Sequence[str]) -> Expo
 
     Returns its record, or a sentence that says what became of a job that is not waited for.
     """
-    from fineshards.cli.options import runner_name
+    from fineshards.pipeline.beam_flags import runner_name
     from fineshards.pipeline.runners import dataflow, portable
     from fineshards.transforms.export import WriteExport
     from fineshards.worker import own_process

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, ParamSpec
 
-from fineshards.cli.options import check_beam_args, launches_template
 from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
 from fineshards.errors import FineshardsError, InputError
 from fineshards.extras import naming_the_extra
 from fineshards.pipeline.beam_errors import explain
+from fineshards.pipeline.beam_flags import check_beam_args, launches_template
 from fineshards.pipeline.recipe_flags import with_recipe
 from fineshards.pipeline.runners import dataflow
 from fineshards.pipeline.runners.choice import (

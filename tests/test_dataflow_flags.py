@@ -11,7 +11,7 @@ from support.dataflow_server import DATAFLOW
 
 from fineshards.cli.build_command import main
 from fineshards.cli.options import add_build_flags, parse_build_flags
-from fineshards.cli.parser import Parser
+from fineshards.parser import Parser
 from fineshards.pipeline.beam_errors import explain
 from fineshards.pipeline.runners.dataflow import dataflow_defaults, runs_on_dataflow
 

@@ -40,7 +40,7 @@ from fineshards.errors import FineshardsError, UsageError
 from fineshards.shards.job.job import TOKENIZER_JSON_NAME
 from fineshards.shards.job.job import Tokenizer as Record
 from fineshards.storage.base import open_storage
-from tools import scheme_differences as derive
+from tools import scheme_differences
 
 
 @lru_cache
@@ -230,9 +230,11 @@ def test_the_table_lists_where_the_libraries_differ(name: str) -> None:
     scheme = load_table().schemes[name]
     ends = {end + step for pair in scheme.ranges for end in pair for step in (-1, 0, 1)}
     codes = sorted(code for code in ends if not 0xD800 <= code < 0xE000)
-    contexts = derive.CONTEXTS + (derive.NORMAL_CONTEXTS if "qwen" in name else "")
+    contexts = scheme_differences.CONTEXTS + (
+        scheme_differences.NORMAL_CONTEXTS if "qwen" in name else ""
+    )
     texts = [contexts.replace("_", chr(code)) for code in codes]
-    differing = {codes[index] for index in derive._differing_texts(name, texts)}
+    differing = {codes[index] for index in scheme_differences._differing_texts(name, texts)}
     inside = {code for code in codes if any(a <= code <= b for a, b in scheme.ranges)}
     assert differing <= inside
     # Compositions differ only in pairs; all other code points differ alone.

@@ -11,14 +11,11 @@ from pathlib import Path
 import pytest
 from support.oracle import oracle, read_texts, shards_in
 
-from fineshards.cli.options import (
-    Parser,
-    add_build_flags,
-    check_beam_args,
-    parse_build_flags,
-)
+from fineshards.cli.options import add_build_flags, parse_build_flags
 from fineshards.config import BuildConfig
 from fineshards.errors import UsageError
+from fineshards.parser import Parser
+from fineshards.pipeline.beam_flags import check_beam_args
 from fineshards.pipeline.runners.choice import runs_here
 
 Build = Callable[..., int]

@@ -12,9 +12,9 @@ import pytest
 
 from fineshards.cli.cli import main
 from fineshards.cli.options import add_build_flags, parse_build_flags
-from fineshards.cli.parser import Parser
 from fineshards.config import BuildConfig
 from fineshards.encoders.loading import load_reference
+from fineshards.parser import Parser
 from fineshards.pipeline.launch import prepare
 from fineshards.shards.assembly import write_shard
 from fineshards.shards.job.source_counts import report_file

@@ -21,9 +21,10 @@ from google.cloud.dataflow_v1beta3.types import ParameterType, TemplateMetadata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fineshards.cli.options import add_build_flags, refuse_unknown
-from fineshards.cli.parser import Parser
+from fineshards.cli.options import add_build_flags
 from fineshards.config import flags
+from fineshards.parser import Parser
+from fineshards.pipeline.beam_flags import refuse_unknown
 
 ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from fineshards.cli.options import (
     add_build_flags,
-    launches_template,
     parse_build_flags,
 )
 from fineshards.cli.outcome import Outcome, note, show
-from fineshards.cli.parser import Parser
 from fineshards.cli.terminal import report_errors, working
 from fineshards.config import BuildConfig
 from fineshards.inspection.last_estimate import recall
+from fineshards.parser import Parser
+from fineshards.pipeline.beam_flags import launches_template
 from fineshards.pipeline.run import execute, finished, prepare
 from fineshards.pipeline.runners.choice import runs_here
 from fineshards.shards.job.manifest import Manifest

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fineshards.cli.parser import Parser
 from fineshards.cli.quantities import count
+from fineshards.parser import Parser
 
 if TYPE_CHECKING:
     from fineshards.shards.dataset_files import Dataset

@@ -17,7 +17,7 @@ from fineshards.cli.options import (
     parse_estimate_flags,
 )
 from fineshards.cli.outcome import Outcome, note, show
-from fineshards.cli.parser import Parser
+from fineshards.parser import Parser
 
 
 def _build(parser: Parser, arguments: Sequence[str]) -> int:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from fineshards.cli.command import Command, add_folder_and_generation
 from fineshards.cli.outcome import Outcome, every_ten_seconds, show
-from fineshards.cli.parser import Parser
 from fineshards.cli.quantities import count
+from fineshards.parser import Parser
 
 
 def _add_flags(parser: Parser) -> None:

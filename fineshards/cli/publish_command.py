@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from fineshards.cli.command import Command, add_folder
 from fineshards.cli.outcome import Outcome, every_ten_seconds, show
-from fineshards.cli.parser import Parser
+from fineshards.parser import Parser
 from fineshards.wording import counted
 
 _SAID = {

@@ -10,9 +10,9 @@ from dataclasses import asdict, replace
 from fineshards.cli.command import Command
 from fineshards.cli.options import add_input_and_step_flags, input_and_steps
 from fineshards.cli.outcome import Outcome, note, show
-from fineshards.cli.parser import Parser, one_of
 from fineshards.cli.quantities import byte_count, count
 from fineshards.errors import UsageError
+from fineshards.parser import Parser, one_of
 from fineshards.pipeline.recipe_flags import recipe_shown
 
 _PROBE_BYTES, _EXAMPLES = 32 << 20, 2

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from fineshards.cli.command import Command, add_folder_and_generation
 from fineshards.cli.outcome import Outcome, show
-from fineshards.cli.parser import Parser
+from fineshards.parser import Parser
 
 
 def _add_flags(parser: Parser) -> None:

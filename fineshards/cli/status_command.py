@@ -10,8 +10,8 @@ from dataclasses import asdict
 
 from fineshards.cli.command import Command, add_folder
 from fineshards.cli.outcome import Outcome, note, show
-from fineshards.cli.parser import Parser
 from fineshards.errors import UsageError
+from fineshards.parser import Parser
 from fineshards.worker import own_process
 
 _PORT = 8765

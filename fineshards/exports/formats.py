@@ -21,7 +21,7 @@ _CLASSES = {
     "raw": ("raw", "Raw"),
     "mds": ("mds", "Mds"),
     "litdata": ("litdata", "Litdata"),
-    "parquet": ("parquet", "Parquet"),
+    "parquet": ("parquet_rows", "Parquet"),
     "hf-arrow": ("hf_arrow", "HfArrow"),
 }
 NAMES = tuple(_CLASSES)

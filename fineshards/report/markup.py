@@ -63,9 +63,9 @@ def _visible(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
-def asset(name: str) -> str:
-    """A file of this folder: a style sheet or a script."""
-    return files("fineshards.pages").joinpath(name).read_text(encoding="utf-8")
+def asset(name: str, room: str = "fineshards.report") -> str:
+    """A style sheet or a script, a file of a room."""
+    return files(room).joinpath(name).read_text(encoding="utf-8")
 
 
 def page(

@@ -261,7 +261,7 @@ def _finished_figures(status: Status) -> list[tuple[str, str]]:
 
 @cache
 def _policy() -> str:
-    policy = content_policy(asset("live.js"), asset("live.css"), connects=True)
+    policy = content_policy(*_assets(), connects=True)
     return f"{policy}; frame-ancestors 'none'"
 
 
@@ -348,4 +348,9 @@ def live_page() -> str:
             tag("p", "Read from the files in the output folder", tag("span", id="looked"), "."),
         ),
     ]
-    return page("fineshards status", body, asset("live.js"), asset("live.css"), connects=True)
+    return page("fineshards status", body, *_assets(), connects=True)
+
+
+def _assets() -> tuple[str, str]:
+    """The script and the style of the page."""
+    return asset("live.js", __package__), asset("live.css", __package__)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fineshards.cli.options import runner_name
 from fineshards.config import BuildConfig
 from fineshards.errors import UsageError
+from fineshards.pipeline.beam_flags import runner_name
 
 if TYPE_CHECKING:
     from apache_beam import Pipeline

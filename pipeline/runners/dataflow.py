@@ -6,10 +6,10 @@ import hashlib
 import os
 from typing import TYPE_CHECKING
 
-from fineshards.cli.options import runner_name
 from fineshards.config import BuildConfig
 from fineshards.errors import FineshardsError, UsageError
 from fineshards.extras import require
+from fineshards.pipeline.beam_flags import runner_name
 from fineshards.pipeline.runners import choice as runners
 
 if TYPE_CHECKING:

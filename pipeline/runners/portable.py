@@ -10,8 +10,8 @@ import grpc
 from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
 from apache_beam.runners.runner import PipelineResult
 
-from fineshards.cli.options import refuse_unknown
 from fineshards.errors import FineshardsError, UsageError
+from fineshards.pipeline.beam_flags import refuse_unknown
 
 # How Beam's messages begin if there is no job service; the exception types vary.
 _NO_SERVICE = (

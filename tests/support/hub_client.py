@@ -1,4 +1,4 @@
-"""Runs `fineshards.sources.places.hub` in a separate process, because HF_ENDPOINT is read at import.
+"""Runs `sources/places/hub.py` in a separate process, because HF_ENDPOINT is read at import.
 
 Standard input is a JSON list of steps, standard output the JSON list of their answers. HURRY=100
 makes each wait a hundredth, PATIENCE=2 lets retries end after two seconds.

@@ -2,7 +2,8 @@
 
 Half of the chunks that a worker has not seen yet are ASCII letters with a bracket or quotation mark
 before them and a comma, a point or the like after them. spaCy's rules cut these off one by one,
-unless a special case is met on the way: so there must be none. `derive.py` compares with spaCy.
+unless a special case is met on the way: so there must be none.
+`tools/special_cases.py` compares with spaCy.
 """
 
 from __future__ import annotations

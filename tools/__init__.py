@@ -1,0 +1,1 @@
+"""Makes tables that the package ships. Not shipped itself."""
