@@ -12,15 +12,15 @@ import fineshards
 from fineshards.config import BuildConfig
 from fineshards.errors import InputError, OutputError, UsageError
 from fineshards.exports.record import Export, FileRecord
+from fineshards.job_status.status import Status
+from fineshards.job_status.workers import Writing
 from fineshards.loader.batches import DrawnSample
 from fineshards.loader.sample_documents import SampleDocument
 from fineshards.publishing.publish import Published
-from fineshards.report.report import Report
+from fineshards.reports.report import Report
 from fineshards.shards.counts import Counts
 from fineshards.shards.job.manifest import Manifest
-from fineshards.status.status import Status
-from fineshards.status.workers import Writing
-from fineshards.verify.verify import Verdict
+from fineshards.verification.verify import Verdict
 
 PAGE = Path(__file__).with_name("api.md")
 # The public names with the types they take, return and raise, in the order a user meets them.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fineshards.errors import FineshardsError
+    from fineshards.job_status.status import status
     from fineshards.loader.batch_loader import BatchLoader
     from fineshards.loader.mixing.mixture import Mixture
     from fineshards.loader.packing import Packing
@@ -24,9 +25,8 @@ if TYPE_CHECKING:
     from fineshards.pipeline.export_run import export
     from fineshards.pipeline.run import append, build
     from fineshards.publishing.publish import publish
-    from fineshards.report.report import report
-    from fineshards.status.status import status
-    from fineshards.verify.verify import verify
+    from fineshards.reports.report import report
+    from fineshards.verification.verify import verify
 
     __version__: str
 
@@ -46,9 +46,9 @@ _HOME = {
     "build": "fineshards.pipeline.run",
     "export": "fineshards.pipeline.export_run",
     "publish": "fineshards.publishing.publish",
-    "report": "fineshards.report.report",
-    "status": "fineshards.status.status",
-    "verify": "fineshards.verify.verify",
+    "report": "fineshards.reports.report",
+    "status": "fineshards.job_status.status",
+    "verify": "fineshards.verification.verify",
 }
 
 __all__ = [

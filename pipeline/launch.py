@@ -101,7 +101,7 @@ def touched_files(job: Job, found: Sequence[SourceFile]) -> tuple[SourceFile, ..
 
 
 def _verify_texts(config: BuildConfig, job: Job, vocabulary: bytes) -> None:
-    from fineshards.verify.verify_text import verify_texts
+    from fineshards.verification.verify_text import verify_texts
 
     call_apart(verify_texts, job, vocabulary, config.text_patterns)
 

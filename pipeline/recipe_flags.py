@@ -60,8 +60,8 @@ def recipe_shown(place: str, everything: bool = False) -> str:
             parse_recipe(content, place)
         return content
     from fineshards.curation.recipe_text import recipe_text
+    from fineshards.job_status.status import latest_job
     from fineshards.shards.job.manifest import Manifest
-    from fineshards.status.status import latest_job
     from fineshards.storage.base import open_storage
 
     storage = open_storage(place)

@@ -16,7 +16,7 @@ from conftest import SAMPLE
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fineshards.curation import repeated_parts as repeats
+from fineshards.curation import repeated_parts
 from fineshards.curation.batch import Batch
 from fineshards.curation.step import Judge
 from fineshards.curation.steps import (
@@ -213,7 +213,7 @@ def test_a_list_of_bad_words_is_the_one_that_was_pinned(tmp_path: Path) -> None:
     "module",
     [
         *(c4_badwords, c4_paragraphs, c4_quality, fineweb_quality, gopher_quality),
-        *(gopher_repetition, repeats),
+        *(gopher_repetition, repeated_parts),
     ],
 )
 def test_examples_hold(module: object) -> None:

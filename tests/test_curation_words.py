@@ -10,8 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.words import simple_chunks, special_cases
-from fineshards.curation.words import word_ids as vocabulary
+from fineshards.curation.words import simple_chunks, special_cases, word_ids
 from fineshards.curation.words import words as words_module
 from fineshards.curation.words.words import WordTokenizer, check_language, words
 from fineshards.errors import UsageError
@@ -108,6 +107,6 @@ def test_the_table_is_of_the_installed_rules() -> None:
         assert special_cases.SpecialCases(loaded).sha256 == found["languages"][language]
 
 
-@pytest.mark.parametrize("module", [simple_chunks, special_cases, vocabulary, words_module])
+@pytest.mark.parametrize("module", [simple_chunks, special_cases, word_ids, words_module])
 def test_examples_hold(module: object) -> None:
     assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from support.engine_downloads import MissingError, flink_jar, prism
 from support.flink_cluster import Flink, flink_cluster
 from support.oracle import files_in, oracle, read_texts, shards_in
 
-from fineshards.status.status import StatusReader
+from fineshards.job_status.status import StatusReader
 from fineshards.storage.base import open_storage
 
 pytestmark = pytest.mark.engines

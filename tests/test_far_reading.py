@@ -23,7 +23,7 @@ from support.gcs_input import Stored
 from benchmarks.far_server import FarServer, far_server
 from benchmarks.made_up_dataset import make_dataset, stream
 from fineshards.loader.batch_loader import BatchLoader
-from fineshards.loader.far import clients as remote
+from fineshards.loader.far import clients
 from fineshards.loader.packing import Packing
 from fineshards.loader.token_dataset import TokenDataset
 from fineshards.storage.base import open_storage
@@ -141,7 +141,7 @@ def test_memory_is_the_cache_and_what_is_in_flight(
 ) -> None:
     """Of eight megabytes, which all are read, less than two are in memory at any time."""
     make_dataset(open_storage(str(tmp_path / "data/set")), 2_000_000, 100_000)
-    monkeypatch.setattr(remote, "_IN_FLIGHT_BYTES", 512 << 10)
+    monkeypatch.setattr(clients, "_IN_FLIGHT_BYTES", 512 << 10)
     with far_server(tmp_path, 0) as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.address)
         dataset = TokenDataset(

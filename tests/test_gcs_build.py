@@ -26,9 +26,9 @@ from fineshards.cli.cli import main
 from fineshards.cli.progress import watch
 from fineshards.config import BuildConfig
 from fineshards.errors import OutputError, UsageError
+from fineshards.job_status.status import StatusReader
 from fineshards.pipeline.launch import Launch, prepare
 from fineshards.shards.job.job import Job
-from fineshards.status.status import StatusReader
 from fineshards.storage.base import open_storage
 
 pytestmark = pytest.mark.cloud

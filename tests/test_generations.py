@@ -24,7 +24,7 @@ import fineshards
 from fineshards import BatchLoader, Mixture, TokenDataset
 from fineshards.cli.cli import main
 from fineshards.errors import OutputError, UsageError
-from fineshards.status.status import StatusReader
+from fineshards.job_status.status import StatusReader
 from fineshards.storage.base import open_storage
 
 pytestmark = pytest.mark.growing

@@ -36,7 +36,7 @@ from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.shards.job.records import SourceFile
 from fineshards.storage.base import open_storage
-from fineshards.verify.verify import verify
+from fineshards.verification.verify import verify
 
 SCHEMA = json.loads((ROOT / "docs/manifest.schema.json").read_text())
 

@@ -25,7 +25,7 @@ from support.token_files import (
 )
 
 from fineshards.cli.cli import main
-from fineshards.verify.verify import verify
+from fineshards.verification.verify import verify
 
 FLAGS = ["--tokenizer=cl100k_base", "--shard_tokens=3000"]
 END = ["--from=megatron", "--eot_side=end", *FLAGS]

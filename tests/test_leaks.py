@@ -42,7 +42,7 @@ from fineshards.shards.tables.leaks import (
 )
 from fineshards.storage.base import open_storage
 from fineshards.transforms.leak_check import CountLeaks
-from fineshards.verify.check_leaks import check_leaks
+from fineshards.verification.check_leaks import check_leaks
 from fineshards.wording import warn_of_leaks
 from fineshards.worker.work import Work
 

@@ -26,10 +26,10 @@ from support.faulty_proxy import Proxy
 
 from fineshards.cli.cli import main
 from fineshards.config import BuildConfig
+from fineshards.job_status import live
+from fineshards.job_status.live import LiveServer, answer_of, live_server
+from fineshards.job_status.status import StatusReader, status
 from fineshards.pipeline.launch import prepare
-from fineshards.status import live
-from fineshards.status.live import LiveServer, answer_of, live_server
-from fineshards.status.status import StatusReader, status
 
 Serve = Callable[[Path | str], LiveServer]
 

@@ -18,11 +18,11 @@ from support.faulty_proxy import Proxy
 
 from fineshards.config import BuildConfig
 from fineshards.errors import OutputError
+from fineshards.job_status.stages import describe_pace, list_writing
+from fineshards.job_status.status import StatusReader, pause_after, status
 from fineshards.pipeline.launch import Launch, prepare
 from fineshards.shards.job.records import TokenBlock
 from fineshards.shards.layout import Layout
-from fineshards.status.stages import describe_pace, list_writing
-from fineshards.status.status import StatusReader, pause_after, status
 from fineshards.worker.blocks import discover_file
 from fineshards.worker.work import Work
 

@@ -31,12 +31,12 @@ from fineshards.cli.cli import main
 from fineshards.errors import OutputError, UsageError
 from fineshards.exports.export_job import finish, prepare, write_part
 from fineshards.exports.export_options import ExportOptions
+from fineshards.job_status.status import StatusReader
 from fineshards.maintenance.rebuild import repair
 from fineshards.maintenance.redact import redact
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.manifest import EXPORT_NAME
 from fineshards.shards.tables.documents import DocumentTable
-from fineshards.status.status import StatusReader
 from fineshards.storage.base import open_storage
 
 pytestmark = pytest.mark.growing

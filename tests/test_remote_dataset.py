@@ -23,7 +23,7 @@ from support.gcs_server import client_environment, make_bucket
 from benchmarks.made_up_dataset import make_dataset, stream
 from fineshards.errors import OutputError, UsageError
 from fineshards.loader.batch_loader import BatchLoader
-from fineshards.loader.far import clients as remote
+from fineshards.loader.far import clients
 from fineshards.loader.far.requests import submit
 from fineshards.loader.far.shards import FarShards
 from fineshards.loader.token_dataset import TokenDataset
@@ -143,7 +143,7 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[Future[Any]]:
         requests.append(submit(action))
         return requests[-1]
 
-    monkeypatch.setattr(remote, "submit", recorded)
+    monkeypatch.setattr(clients, "submit", recorded)
     return requests
 
 

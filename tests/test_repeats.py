@@ -17,7 +17,7 @@ from fineshards.errors import UsageError
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.tables import repeats
 from fineshards.storage.base import open_storage
-from fineshards.verify.check_leaks import check_repeats
+from fineshards.verification.check_leaks import check_repeats
 
 pytestmark = pytest.mark.growing
 

@@ -32,15 +32,15 @@ from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import OutputError, UsageError
 from fineshards.publishing.loading_snippets import loading_snippets
-from fineshards.report import lengths, report_contents, shown_document
-from fineshards.report.markup import asset
-from fineshards.report.report_page import Verified, report_page
-from fineshards.report.shown_document import token_spans
+from fineshards.reports import lengths, report_contents, shown_document
+from fineshards.reports.markup import asset
+from fineshards.reports.report_page import Verified, report_page
+from fineshards.reports.shown_document import token_spans
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import StepRecord
 from fineshards.storage.base import open_storage
-from fineshards.verify.verify import Verdict
+from fineshards.verification.verify import Verdict
 
 FLAGS = ["--shard_tokens=700", "--block_bytes=1"]
 BEGIN, END = "<!-- verification -->", "<!-- end of verification -->"

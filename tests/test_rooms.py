@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 from support.fresh_interpreter import run_program
 
+import fineshards
+
 ROOT = Path(__file__).parent.parent
 
 # From the top down; a room imports from the rooms below it only. `fineshards` is the package's own
 # three lines: its public names and its command.
 ROOMS = [
     *("benchmarks", "tools", "fineshards", "cli", "pipeline", "transforms"),
-    *("status", "report", "maintenance", "verify", "inspection", "worker"),
+    *("job_status", "reports", "maintenance", "verification", "inspection", "worker"),
     *("exports", "loader", "curation", "encoders", "sources", "publishing", "wording", "shards"),
     *("storage", "config"),
     *("parser", "import_flags", "extras", "cores", "parent", "credentials"),
@@ -105,6 +107,11 @@ def test_imports_run_one_way(module: str) -> None:
     below = ALLOWED.get(room, set(ROOMS[ROOMS.index(room) + 1 :]))
     rooms = {room_of(name) for name in imported(FILES[module])} - {None, room}
     assert rooms <= below
+
+
+def test_no_room_hides_a_public_name() -> None:
+    """An imported module becomes a name of its package: `fineshards.verify` is a function."""
+    assert not set(ROOMS) & set(fineshards.__all__)
 
 
 def test_mapped_folders_are_imported_by_their_installed_names() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from fineshards.curation.words import normal_form as simplified
+from fineshards.curation.words import normal_form
 from fineshards.curation.words.normal_form import simplified_words, simplify, word_hashes
 
 # White space, letters whose case depends on others, digits, separators, marks, characters that
@@ -68,14 +68,14 @@ def without_marks(text: str) -> str:
 
 @given(st.text(st.one_of(st.sampled_from(MARKS), st.characters(exclude_categories=["Cs"]))))
 def test_marks_are_removed_as_from_the_decomposed_text(text: str) -> None:
-    assert simplified._without_marks(text) == without_marks(text)
+    assert normal_form._without_marks(text) == without_marks(text)
 
 
 def test_every_character_among_marks_loses_its_marks() -> None:
     for code in range(sys.maxunicode + 1):
         for text in (chr(code), f"a\U0001d16d{chr(code)}\u302e\u0301"):
             if unicodedata.category(chr(code)) not in ("Cn", "Co", "Cs", "Lo"):
-                assert simplified._without_marks(text) == without_marks(text), hex(code)
+                assert normal_form._without_marks(text) == without_marks(text), hex(code)
 
 
 @pytest.mark.parametrize("marks", ["\u0301\u0323", "\u0f73", "\u302e\U0001d165", "\u0344\u0323"])
@@ -110,9 +110,9 @@ def test_no_white_space_is_looked_across() -> None:
 def test_what_is_remembered_does_not_matter(texts: list[str], most: int) -> None:
     expected = word_hashes(texts)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simplified, "_MOST_CHUNKS", most)
-        patch.setattr(simplified, "_LONGEST_CHUNK", 3)
-        memo = simplified._memo("space")
+        patch.setattr(normal_form, "_MOST_CHUNKS", most)
+        patch.setattr(normal_form, "_LONGEST_CHUNK", 3)
+        memo = normal_form._memo("space")
         memo.clear()
         assert word_hashes(texts) == expected
         assert word_hashes(texts[::-1]) == expected[::-1]
@@ -128,5 +128,5 @@ def test_spacy_words_are_those_of_the_simplified_text() -> None:
 
 
 def test_the_versions_that_decide_are_pinned() -> None:
-    assert simplified.pins() == {"unicode": unicodedata.unidata_version}
-    assert simplified.pins("spacy").keys() == {"unicode", "spacy"}
+    assert normal_form.pins() == {"unicode": unicodedata.unidata_version}
+    assert normal_form.pins("spacy").keys() == {"unicode", "spacy"}

@@ -27,8 +27,8 @@ from support.fresh_interpreter import run_program
 from fineshards.cli.progress import watch
 from fineshards.cli.terminal import error_console, report_errors
 from fineshards.config import BuildConfig
+from fineshards.job_status.status import StatusReader
 from fineshards.pipeline.launch import prepare
-from fineshards.status.status import StatusReader
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 COMMANDS = ["build", "status", "verify", "inspect", "find", "estimate"]

@@ -25,7 +25,7 @@ from fineshards.inspection.inspect import show_document, summarize
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.base import open_storage
-from fineshards.verify.check_metadata import check_manifest
+from fineshards.verification.check_metadata import check_manifest
 
 FILES = [
     "train/train_0000.npy",

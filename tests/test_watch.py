@@ -21,8 +21,8 @@ from support.faulty_proxy import Proxy
 from support.paused_build import BLOCKS, PausedBuild, paused_build
 
 from fineshards.cli.cli import main
-from fineshards.status.stages import stages_of
-from fineshards.status.status import status
+from fineshards.job_status.stages import stages_of
+from fineshards.job_status.status import status
 
 
 class Terminal:

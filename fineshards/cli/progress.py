@@ -20,10 +20,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fineshards.errors import FineshardsError
+from fineshards.job_status.recent_rate import LONG_IDLE
+from fineshards.job_status.stages import Stage, describe_pace, list_writing, stages_of
+from fineshards.job_status.status import Status, StatusReader, pause_after
 from fineshards.printable import printable
-from fineshards.status.recent_rate import LONG_IDLE
-from fineshards.status.stages import Stage, describe_pace, list_writing, stages_of
-from fineshards.status.status import Status, StatusReader, pause_after
 from fineshards.wording import counted
 
 _log = logging.getLogger("fineshards")

@@ -29,7 +29,7 @@ def _add_flags(parser: Parser) -> None:
 
 def _report(parser: Parser, arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
-    from fineshards.report.report import describe_report, report
+    from fineshards.reports.report import describe_report, report
 
     written = report(
         args.folder, output=args.output, generation=args.generation, verify=args.verify

@@ -47,8 +47,8 @@ def _add_flags(parser: Parser) -> None:
 def _status(parser: Parser, arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
     from fineshards.cli.terminal import INTERRUPTED
-    from fineshards.status.stages import describe_status
-    from fineshards.status.status import status
+    from fineshards.job_status.stages import describe_status
+    from fineshards.job_status.status import status
 
     if args.serve is not None:
         if args.json:
@@ -68,7 +68,7 @@ def _watch(folder: str) -> None:
     """Shows the progress of a job until its end."""
     from fineshards.cli.progress import follow
     from fineshards.cli.terminal import error_console, set_up_logging
-    from fineshards.status.status import StatusReader
+    from fineshards.job_status.status import StatusReader
     from fineshards.storage.base import open_storage
 
     # A table that is being drawn hides the cursor; an exception brings it back.
@@ -80,7 +80,7 @@ def _watch(folder: str) -> None:
 
 def _serve(folder: str, port: int) -> None:
     """Serves the page until a signal ends the process."""
-    from fineshards.status.live import live_server
+    from fineshards.job_status.live import live_server
 
     with live_server(folder, port) as server:
         note(f"{folder} is shown at {server.address} until Ctrl-C")

@@ -68,7 +68,7 @@ def working(storage: Storage, local: bool) -> Iterator[None]:
     with ExitStack() as stack:
         if local:
             from fineshards.cli.progress import watch
-            from fineshards.status.status import StatusReader
+            from fineshards.job_status.status import StatusReader
 
             stack.enter_context(watch(StatusReader(storage, from_now=True), console))
         set_up_logging(console, local)

@@ -45,7 +45,7 @@ def _percentage(text: str) -> float:
 
 def _verify(parser: Parser, arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
-    from fineshards.verify.verify import describe_verdict, verify
+    from fineshards.verification.verify import describe_verdict, verify
 
     verdict = verify(
         args.folder,

@@ -145,7 +145,9 @@ def step_class(use: str) -> type[Step]:
             f"is package.module:function.{did_you_mean(use, STEPS)}"
         )
     module, name = STEPS[use]
-    found: type[Step] = getattr(importlib.import_module(f"fineshards.curation.steps.{module}"), name)
+    found: type[Step] = getattr(
+        importlib.import_module(f"fineshards.curation.steps.{module}"), name
+    )
     return found
 
 

@@ -24,8 +24,8 @@ from fineshards.shards.piece_plan import Before
 from fineshards.shards.readable import readable_manifest
 from fineshards.storage.base import Part, Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c, file_checksum
-from fineshards.verify.check_folders import Folders
-from fineshards.verify.check_published import check_published
+from fineshards.verification.check_folders import Folders
+from fineshards.verification.check_published import check_published
 from fineshards.wording import counted
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_digest
 
-from fineshards.curation.words import normal_form as simplified
+from fineshards.curation.words import normal_form
 from fineshards.curation.words.normal_form import simplify, word_hashes
 
 SPACY = load_word_tokenizer("en")
@@ -24,7 +24,7 @@ def hashed(words: list[str]) -> bytes:
 
 
 def test_the_same_characters_become_spaces() -> None:
-    assert simplified._PUNCTUATION == PUNCTUATION
+    assert normal_form._PUNCTUATION == PUNCTUATION
 
 
 def test_every_character_is_simplified_alike() -> None:

@@ -22,7 +22,7 @@ from storms.kills import files_in, run_to_end
 from support.growing import made_up_rows, write_rows
 
 from fineshards.errors import FineshardsError
-from fineshards.verify.verify import verify
+from fineshards.verification.verify import verify
 
 _MISSES_SHOWN = 20
 _SPLIT = ("--shard_tokens=500", "--block_bytes=1", "--test_fraction=0.3")

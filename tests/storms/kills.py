@@ -28,7 +28,7 @@ from support.growing import made_up_rows, write_rows
 
 from fineshards.cli.cli import main
 from fineshards.encoders.loading import describe_tokenizer
-from fineshards.verify.verify import verify
+from fineshards.verification.verify import verify
 
 crash_driver.OPERATIONS = ("fsync", "replace", "rmdir", "link", "unlink")
 # Fewer kills in a row leave much to do again, more reach the end seldom.

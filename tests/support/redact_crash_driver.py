@@ -22,7 +22,7 @@ import numpy as np
 from fineshards.cli.cli import main
 from fineshards.loader.token_dataset import TokenDataset
 from fineshards.maintenance.redact import redact
-from fineshards.verify.verify import verify
+from fineshards.verification.verify import verify
 from support import crash_driver
 from support.crash_driver import child, kill_before_operation
 from support.oracle import files_in

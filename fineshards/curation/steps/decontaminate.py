@@ -13,7 +13,7 @@ from fineshards.curation.ngram_index import NgramIndex, Passage
 from fineshards.curation.parameters import assign, check, check_flags, is_integer, strings
 from fineshards.curation.reference_files import Pinned, pin_pattern, pinned_pattern
 from fineshards.curation.step import Judge, Outcome
-from fineshards.curation.words import normal_form as simplified
+from fineshards.curation.words import normal_form
 from fineshards.curation.words.normal_form import simplified_words, word_hashes
 from fineshards.errors import UsageError
 
@@ -106,7 +106,7 @@ class Decontaminate(Judge):
                 f"decontaminate: ngram is {self.ngram}, but no text in {', '.join(self.files)} has "
                 "that many words. Choose fewer, or other columns."
             )
-        return simplified.pins() | {file.path: file.sha256 for file in files}
+        return normal_form.pins() | {file.path: file.sha256 for file in files}
 
     def apply(self, batch: Batch) -> Outcome:
         """See Judge."""

@@ -6,10 +6,7 @@ from typing import BinaryIO, Protocol
 
 from fineshards.shards.job.records import SourceFile
 from fineshards.sources.patterns import Matches
-from fineshards.sources.places import fsspec_files, hub_files
-from fineshards.sources.places import gs_files as gcs
-from fineshards.sources.places import http_files as http
-from fineshards.sources.places import s3_files as s3
+from fineshards.sources.places import fsspec_files, gs_files, http_files, hub_files, s3_files
 
 
 class Place(Protocol):
@@ -32,11 +29,11 @@ class Place(Protocol):
 
 
 _PLACES: dict[str, Place] = {
-    "gs": gcs,
-    "s3": s3,
+    "gs": gs_files,
+    "s3": s3_files,
     "hf": hub_files,
-    "http": http,
-    "https": http,
+    "http": http_files,
+    "https": http_files,
 }
 
 

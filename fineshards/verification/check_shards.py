@@ -22,9 +22,9 @@ from fineshards.shards.layout import ONE_STREAM, table_name
 from fineshards.shards.shuffle_order import DocumentOrder
 from fineshards.shards.tables.documents import DocumentPiece, DocumentTable
 from fineshards.storage.checksums import crc32c, file_checksum
-from fineshards.verify.check_decisions import DroppedRows
-from fineshards.verify.check_metadata import content_problems
-from fineshards.verify.check_sides import check_sides
+from fineshards.verification.check_decisions import DroppedRows
+from fineshards.verification.check_metadata import content_problems
+from fineshards.verification.check_sides import check_sides
 from fineshards.wording import counted
 
 # Tokens in memory at once, per shard.

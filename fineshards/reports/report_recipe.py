@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from fineshards.curation.recipe_text import recipe_text
 from fineshards.inspection.dropped import Decision, SourceText
-from fineshards.report.charts import share_bar
-from fineshards.report.markup import Html, joined, tag
-from fineshards.report.report_contents import Contents, StepRow
-from fineshards.report.tables import Column, bar_column, number_column, share, shortened, table
+from fineshards.reports.charts import share_bar
+from fineshards.reports.markup import Html, joined, tag
+from fineshards.reports.report_contents import Contents, StepRow
+from fineshards.reports.tables import Column, bar_column, number_column, share, shortened, table
 from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.wording import counted
 

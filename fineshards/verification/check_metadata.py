@@ -20,7 +20,7 @@ from fineshards.shards.tables import statistics
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c, file_checksum
-from fineshards.verify.check_folders import Folders
+from fineshards.verification.check_folders import Folders
 from fineshards.wording import counted
 
 # Bytes per request for decisions and keys, which may be large.

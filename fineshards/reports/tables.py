@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fineshards.report.markup import Html, tag
+from fineshards.reports.markup import Html, tag
 
 # Characters that are shown of names, labels, ids and reasons, which may be of any length.
 LONGEST = 250

@@ -22,11 +22,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from fineshards.errors import FineshardsError, UsageError
+from fineshards.job_status.recent_rate import LONG_IDLE
+from fineshards.job_status.stages import describe_pace, list_writing, stages_of
+from fineshards.job_status.status import Status, StatusReader, pause_after
 from fineshards.printable import printable
-from fineshards.report.markup import asset, content_policy, page, tag
-from fineshards.status.recent_rate import LONG_IDLE
-from fineshards.status.stages import describe_pace, list_writing, stages_of
-from fineshards.status.status import Status, StatusReader, pause_after
+from fineshards.reports.markup import asset, content_policy, page, tag
 from fineshards.storage.base import Storage, open_storage
 from fineshards.wording import approximately, duration
 

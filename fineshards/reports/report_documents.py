@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fineshards.report.charts import Bar, histogram, split_bar
-from fineshards.report.lengths import SEQUENCE_LENGTHS, Lengths
-from fineshards.report.markup import Html, joined, tag
-from fineshards.report.report_contents import Contents
-from fineshards.report.shown_document import LONG_ENOUGH, TRIED, ShownTokens
-from fineshards.report.tables import Column, facts, number_column, ratio, share, shortened, table
+from fineshards.reports.charts import Bar, histogram, split_bar
+from fineshards.reports.lengths import SEQUENCE_LENGTHS, Lengths
+from fineshards.reports.markup import Html, joined, tag
+from fineshards.reports.report_contents import Contents
+from fineshards.reports.shown_document import LONG_ENOUGH, TRIED, ShownTokens
+from fineshards.reports.tables import Column, facts, number_column, ratio, share, shortened, table
 from fineshards.wording import counted, describe_leaks
 
 

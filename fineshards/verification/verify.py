@@ -21,19 +21,19 @@ from fineshards.shards.job.job import Job, job_name
 from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest, unfinished
 from fineshards.shards.readable import unfinished_redaction
 from fineshards.storage.base import Storage, open_storage
-from fineshards.verify.check_decisions import DroppedRows, check_decisions
-from fineshards.verify.check_export import check_dataset, check_export, linked_dataset
-from fineshards.verify.check_folders import Folders
-from fineshards.verify.check_leaks import check_leaks, check_repeats
-from fineshards.verify.check_metadata import check_manifest, check_metadata
-from fineshards.verify.check_published import check_published, published_by
-from fineshards.verify.check_shards import (
+from fineshards.verification.check_decisions import DroppedRows, check_decisions
+from fineshards.verification.check_export import check_dataset, check_export, linked_dataset
+from fineshards.verification.check_folders import Folders
+from fineshards.verification.check_leaks import check_leaks, check_repeats
+from fineshards.verification.check_metadata import check_manifest, check_metadata
+from fineshards.verification.check_published import check_published, published_by
+from fineshards.verification.check_shards import (
     check_borders,
     check_redactions,
     check_shard,
     check_totals,
 )
-from fineshards.verify.compare_sources import Compared, compare_with_sources
+from fineshards.verification.compare_sources import Compared, compare_with_sources
 from fineshards.wording import counted
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fineshards.report.markup import Html, asset, joined, page, tag
-from fineshards.report.report_contents import Contents
-from fineshards.report.report_documents import a_document, document_lengths, splits
-from fineshards.report.report_files import exactness, generations, loading, provenance, shards
-from fineshards.report.report_recipe import recipe
-from fineshards.report.report_sources import sources
-from fineshards.report.tables import facts, ratio, share, shortened, size
-from fineshards.verify.verify import Verdict, describe_verdict
+from fineshards.reports.markup import Html, asset, joined, page, tag
+from fineshards.reports.report_contents import Contents
+from fineshards.reports.report_documents import a_document, document_lengths, splits
+from fineshards.reports.report_files import exactness, generations, loading, provenance, shards
+from fineshards.reports.report_recipe import recipe
+from fineshards.reports.report_sources import sources
+from fineshards.reports.tables import facts, ratio, share, shortened, size
+from fineshards.verification.verify import Verdict, describe_verdict
 from fineshards.wording import approximately
 
 # Problems that are listed, and characters of each.

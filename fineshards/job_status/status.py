@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from fineshards.errors import OutputError
+from fineshards.job_status.recent_rate import recent_rate
+from fineshards.job_status.workers import Writing, being_written
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.job import FORMAT_VERSION, Job
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import Block
 from fineshards.shards.layout import Layout, ShardKey
 from fineshards.shards.tables.verdicts import Stage
-from fineshards.status.recent_rate import recent_rate
-from fineshards.status.workers import Writing, being_written
 from fineshards.storage.base import TEMPORARY, Entry, Storage, open_storage
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from fineshards.inspection.dropped import Decision, SourceText, show_dropped
 from fineshards.inspection.inspect import Summary, summarize
 from fineshards.inspection.stats import Stats, stats
-from fineshards.report.lengths import Lengths, lengths_of
-from fineshards.report.shown_document import ShownTokens, show_tokens
+from fineshards.reports.lengths import Lengths, lengths_of
+from fineshards.reports.shown_document import ShownTokens, show_tokens
 from fineshards.shards.counts import Dropped
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.curated_files import is_statistics

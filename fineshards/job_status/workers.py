@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fineshards.job_status.recent_rate import LONG_IDLE
 from fineshards.shards.checkpoints import block_of
 from fineshards.shards.job.records import Block, SourceFile
-from fineshards.status.recent_rate import LONG_IDLE
 from fineshards.storage.base import Entry
 
 _SHARD = re.compile(r"(test|train)_(\d+)\..+")

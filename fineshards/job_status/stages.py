@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fineshards.status.recent_rate import LONG_IDLE
-from fineshards.status.status import Status
-from fineshards.status.workers import Writing
+from fineshards.job_status.recent_rate import LONG_IDLE
+from fineshards.job_status.status import Status
+from fineshards.job_status.workers import Writing
 from fineshards.wording import approximately, counted, describe_splits, duration
 
 # A file is buffered in memory at first, and has its creation's time.

@@ -24,7 +24,7 @@ from fineshards.sources.finding import as_it_is
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.row_hash import RowHash
 from fineshards.sources.rows import Rows
-from fineshards.verify.judge_again import JudgingAgain
+from fineshards.verification.judge_again import JudgingAgain
 from fineshards.wording import counted
 
 

@@ -63,7 +63,7 @@ def _visible(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
-def asset(name: str, room: str = "fineshards.report") -> str:
+def asset(name: str, room: str = "fineshards.reports") -> str:
     """A style sheet or a script, a file of a room."""
     return files(room).joinpath(name).read_text(encoding="utf-8")
 

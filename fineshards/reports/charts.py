@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fineshards.report.markup import Html, joined, tag
+from fineshards.reports.markup import Html, joined, tag
 
 # Of a histogram, in units of its view box.
 _WIDTH, _HEIGHT = 760, 280

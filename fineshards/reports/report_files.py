@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fineshards.encoders.reference_check import COMPARED_SHARE
 from fineshards.publishing.loading_snippets import loading_snippets
-from fineshards.report.markup import Html, tag
-from fineshards.report.report_contents import MOST_GENERATIONS, Contents
-from fineshards.report.report_documents import order_of
-from fineshards.report.tables import (
+from fineshards.reports.markup import Html, tag
+from fineshards.reports.report_contents import MOST_GENERATIONS, Contents
+from fineshards.reports.report_documents import order_of
+from fineshards.reports.tables import (
     Column,
     facts,
     number_column,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fineshards.report.charts import share_bar
-from fineshards.report.markup import Html, tag
-from fineshards.report.report_contents import Contents, Values
-from fineshards.report.tables import (
+from fineshards.reports.charts import share_bar
+from fineshards.reports.markup import Html, tag
+from fineshards.reports.report_contents import Contents, Values
+from fineshards.reports.tables import (
     Column,
     bar_column,
     number_column,

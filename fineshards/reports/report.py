@@ -10,13 +10,13 @@ from pathlib import Path
 
 from fineshards.credentials import refuse_secrets
 from fineshards.errors import OutputError, UsageError
-from fineshards.report.report_contents import contents_of
-from fineshards.report.report_page import Verified, report_page
+from fineshards.reports.report_contents import contents_of
+from fineshards.reports.report_page import Verified, report_page
 from fineshards.shards.dataset_files import Dataset
 from fineshards.storage.base import Storage, open_storage
 from fineshards.storage.temporary import scratch_folder_in
-from fineshards.verify.verify import Verdict
-from fineshards.verify.verify import verify as verify_dataset
+from fineshards.verification.verify import Verdict
+from fineshards.verification.verify import verify as verify_dataset
 from fineshards.wording import counted
 
 
