@@ -122,7 +122,7 @@ def test_a_pickled_dataset_reads_the_same_in_the_same_order(far: FarServer) -> N
     copy = pickle.loads(pickle.dumps(dataset))
     far.counts()
     assert np.array_equal(copy[7], dataset[7])
-    assert copy._files().sizes == dataset._files().sizes
+    assert copy.stream.files().sizes == dataset.stream.files().sizes
 
 
 def test_a_dataset_closed_by_another_thread_reads_on(far: FarServer) -> None:

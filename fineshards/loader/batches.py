@@ -14,6 +14,7 @@ from fineshards.errors import OutputError, UsageError
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.boundaries import Bools, starts
 from fineshards.loader.fields import Batch, Fields, Rows
+from fineshards.loader.joined_datasets import JoinedDatasets
 from fineshards.loader.memory import Memory
 from fineshards.loader.order import EpochOrder, locate
 from fineshards.loader.packed_source import PackedSource
@@ -28,7 +29,6 @@ from fineshards.loader.sample_sources import (
     is_mixed,
 )
 from fineshards.loader.steps import Position, Steps
-from fineshards.loader.token_dataset import JoinedDatasets
 
 # Positions of the global order computed together: vectorised code needs thousands to be fast.
 _SPAN = 1 << 12

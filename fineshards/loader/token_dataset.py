@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.errors import FineshardsError, OutputError, UsageError, quoted
+from fineshards.errors import OutputError, UsageError, quoted
 from fineshards.loader.arguments import checked_integer, checked_numbers
 from fineshards.loader.boundaries import document_starts, whole_documents
-from fineshards.loader.far.clients import RemoteShards
 from fineshards.loader.far.sizes import Order
-from fineshards.loader.local_shards import LocalShards, fill_rows
+from fineshards.loader.loss_mask import LossMask
 from fineshards.loader.open_shards import OPEN_SHARDS
 from fineshards.loader.redacted_tokens import RedactedTokens
-from fineshards.loader.sample_documents import SampleDocument, documents_of, pieces_between
+from fineshards.loader.sample_documents import SampleDocument
 from fineshards.loader.sample_sources import Samples
 from fineshards.loader.shard_readers import Reading
+from fineshards.loader.split_documents import SplitDocuments
 from fineshards.loader.split_shards import SplitShards
+from fineshards.loader.token_stream import TokenStream
 from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.job.redaction import masked
 from fineshards.storage.base import open_storage
-
-if TYPE_CHECKING:
-    from fineshards.shards.dataset_files import Dataset
 
 
 class TokenDataset:
@@ -129,7 +125,7 @@ class TokenDataset:
                 f"sequence_length {sequence_length:,} needs {sequence_length + 1:,}. Choose a "
                 "smaller sequence_length."
             )
-        self._reading = Reading.checked(
+        reading = Reading.checked(
             self._split,
             mapped,
             check,
@@ -138,13 +134,11 @@ class TokenDataset:
             cache_folder,
             cache_folder_bytes,
         )
-        self._order: Order | None = None
-        self._skip = _checked_skip(skip)
-        self._skipped: npt.NDArray[np.int64] | None = None
+        # Without an underscore for what reads several datasets together.
+        self.stream = TokenStream(self._split, self._begin, self.sequence_length + 1, reading)
+        self._documents = SplitDocuments(self._split)
         self._redacted = RedactedTokens(self._split)
-        self._process: int | None = None
-        self._reader: LocalShards | RemoteShards | None = None
-        self._dataset: Dataset | None = None
+        self._mask = LossMask(skip, self._documents, self._redacted)
 
     @property
     def fingerprint(self) -> str:
@@ -284,12 +278,12 @@ class TokenDataset:
         Raises:
             OutputError: A shard has such a token. It is closed, so that a repaired one is found.
         """
-        size, length = self._split.layout.shard_tokens, self.sequence_length
+        length = self.sequence_length
         for start in (checked_numbers(indices, len(self)) * length).tolist():
             tokens = self.read_tokens(start, start + length + 1)
             wrong = np.flatnonzero(tokens >= self.vocabulary_size)
             if len(wrong):
-                shard, offset = divmod(self._begin + start + int(wrong[0]), size)
+                shard, offset = self.stream.place(start + int(wrong[0]))
                 token = int(tokens[wrong[0]])
                 self.close()
                 raise OutputError(
@@ -309,17 +303,7 @@ class TokenDataset:
             shuffle: False if samples are read in order.
             shuffle_shards: From how many shards at a time they come; None for all.
         """
-        order = Order(bool(shuffle), shuffle_shards)
-        if order == self._order:
-            return
-        warning = self._reading.warning(self._split, self._sample_bytes, order)
-        if warning:
-            # The line that made the BatchLoader.
-            warnings.warn(f"{self._split.storage.root}: {warning}", stacklevel=4)
-        self._order = order
-        # Readers of far storage depend on the order.
-        if hasattr(self._reader, "request"):
-            self.close()
+        self.stream.expect(Order(bool(shuffle), shuffle_shards))
 
     def request(self, indices: npt.NDArray[np.int64]) -> None:
         """Says which samples will be read soon, so that far storage is asked for them now.
@@ -331,9 +315,8 @@ class TokenDataset:
         Raises:
             IndexError: A number is out of range.
         """
-        if hasattr(self._files(), "request"):
-            places = self._places(checked_numbers(indices, len(self)))
-            self._use(lambda files: files.request(*places, self.sequence_length + 1))
+        starts = checked_numbers(indices, len(self)) * self.sequence_length
+        self.stream.request(starts.tolist(), self.sequence_length + 1)
 
     def read_tokens(self, start: int, stop: int) -> npt.NDArray[np.unsignedinteger]:
         """Consecutive tokens of the split, wherever samples begin.
@@ -360,17 +343,7 @@ class TokenDataset:
         start, stop = checked_integer("start", start), checked_integer("stop", stop)
         if not 0 <= start <= stop <= self.tokens:
             raise IndexError(f"tokens [{start}, {stop}) are not within the split's {self.tokens}")
-        if start == stop:
-            return np.empty(0, self._split.dtype)
-        size = self._split.layout.shard_tokens
-        shard, offset = divmod(self._begin + start, size)
-        found = None
-        if isinstance(self._files(), LocalShards):
-            found = self._use(lambda files: files.view(shard, offset, stop - start))
-        if found is None:
-            found = np.empty(stop - start, self._split.dtype)
-            self._use(lambda files: files.fill(found[None], [0], [shard], [offset]))
-        return found
+        return self.stream.read(start, stop)
 
     def request_tokens(self, start: int, stop: int) -> None:
         """Says that tokens will soon be read, so that far storage is asked for them now.
@@ -379,9 +352,7 @@ class TokenDataset:
             start: The first token, from 0.
             stop: The end, exclusive; at most `tokens`.
         """
-        if hasattr(self._files(), "request"):
-            shard, offset = divmod(self._begin + start, self._split.layout.shard_tokens)
-            self._use(lambda files: files.request([shard], [offset], stop - start))
+        self.stream.request([start], stop - start)
 
     def loss_mask(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which labels of samples count: all but the tokens of the documents to `skip`.
@@ -404,22 +375,7 @@ class TokenDataset:
             737
         """
         starts = checked_numbers(indices, len(self)) * self.sequence_length + self._begin + 1
-        if self._skipped is None:
-            self._skipped = self._find_skipped()
-        return masked(self._skipped, starts, self.sequence_length)
-
-    def _find_skipped(self) -> npt.NDArray[np.int64]:
-        """The tokens of the documents to skip, as ranges in the split: int64, shape (n, 2)."""
-        if self._skip == "redacted":
-            return self._redacted.ranges()
-        found: list[tuple[str, int, int]] = []
-        for number in self._skip:
-            try:
-                found += self._tables().ranges(number)
-            except IndexError:
-                raise UsageError(f"skip: the dataset has no document {number}.") from None
-        ranges = sorted({(begin, end) for split, begin, end in found if split == self._split.name})
-        return np.array(ranges, np.int64).reshape(-1, 2)
+        return self._mask.of(starts, self.sequence_length)
 
     def boundaries(self, index: int) -> npt.NDArray[np.int64]:
         """Where documents begin in a sample.
@@ -505,21 +461,12 @@ class TokenDataset:
             >>> [document.row for document in dataset.documents_between(0, 200)]
             [175, 176]
         """
-        begin, end = self._begin + begin, self._begin + end
-        size = self._split.layout.shard_tokens
-        shards = range(begin // size, (end - 1) // size + 1)
-        pieces = pieces_between(
-            ((shard * size, self._tables().table(self._position(shard))) for shard in shards),
-            begin,
-            end,
-        )
-        return documents_of(pieces, begin, end)
+        return self._documents.between(self._begin + begin, self._begin + end)
 
     def close(self) -> None:
         """Closes all files. The dataset can still be used and reopens them."""
-        if self._process == os.getpid() and self._reader is not None:
-            self._reader.close()
-        self._process = self._reader = self._dataset = None
+        self.stream.close()
+        self._documents.close()
 
     def __repr__(self) -> str:
         return (
@@ -527,12 +474,8 @@ class TokenDataset:
             f"sequence_length={self.sequence_length}): {len(self):,} samples"
         )
 
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_reader": None, "_dataset": None, "_process": None}
-
     def _fill(self, out: Samples, rows: Sequence[int], numbers: npt.NDArray[np.int64]) -> None:
-        places = self._places(numbers)
-        self._use(lambda files: files.fill(out, rows, *places))
+        self.stream.fill(out, rows, (numbers * self.sequence_length).tolist())
 
     @property
     def _from(self) -> str:
@@ -556,102 +499,3 @@ class TokenDataset:
             return range(len(self))[index]
         except IndexError:
             raise IndexError(f"sample {index} is out of range({len(self)})") from None
-
-    def _places(self, numbers: npt.NDArray[np.int64]) -> tuple[list[int], list[int]]:
-        """The shard in which each sample begins, and the token in that shard."""
-        size, length = self._split.layout.shard_tokens, self.sequence_length
-        places = [divmod(self._begin + number * length, size) for number in numbers.tolist()]
-        return [shard for shard, _ in places], [offset for _, offset in places]
-
-    @property
-    def _sample_bytes(self) -> int:
-        return (self.sequence_length + 1) * self._split.dtype.itemsize
-
-    def _position(self, shard: int) -> int:
-        """A shard's position in the manifest, which lists the test split first."""
-        return shard + (self._split.layout.test_windows if self._split.name == "train" else 0)
-
-    def _use(self, action: Callable[[Any], Any]) -> Any:
-        """What an action on the reader returns."""
-        try:
-            return action(self._files())
-        except FineshardsError:
-            raise
-        except BaseException:
-            # The handler of a signal may have raised between any two steps of the reader.
-            self._reader = None
-            raise
-
-    def _files(self) -> LocalShards | RemoteShards:
-        # A fork inherits its parent's locks, but not the threads that would release them.
-        reader = self._reader
-        if reader is None or self._process != os.getpid():
-            reader = self._reading.reader(self._split, self._sample_bytes, self._order)
-            self._reader, self._process = reader, os.getpid()
-        return reader
-
-    def _tables(self) -> Dataset:
-        try:
-            from fineshards.shards.dataset_files import Dataset
-        except ModuleNotFoundError as error:
-            raise UsageError(
-                f"document tables are parquet files, and {error.name} is not installed. Install "
-                f"it with: pip install {error.name}"
-            ) from error
-        if self._dataset is None:
-            # A run that starts again while a redaction is unfinished is not stopped by it.
-            manifest = Manifest.load_finished(self._split.storage, self.generation)
-            self._dataset = Dataset(self._split.storage, manifest)
-        return self._dataset
-
-
-class JoinedDatasets:
-    """Reads the samples of a batch in one pass, from several datasets on a local disk."""
-
-    def __init__(self, datasets: Sequence[TokenDataset]) -> None:
-        self._datasets = datasets
-        self._length = datasets[0].sequence_length
-        self._begins = np.array([each._begin for each in datasets])
-        self._sizes = np.array([each._split.layout.shard_tokens for each in datasets])
-
-    @classmethod
-    def of(cls, sources: Sequence[Any]) -> Self | None:
-        """None unless all sources are such datasets."""
-        for each in sources:
-            if type(each) is not TokenDataset or each._reading.folder is not None:
-                return None
-            if not each._split.storage.supports_mmap:
-                return None
-        return cls(sources)
-
-    def gather_into(
-        self, out: Samples, which: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64]
-    ) -> None:
-        """Copies sample `numbers[i]` of dataset `which[i]` to `out[i]`; see TokenDataset."""
-        tokens = self._begins[which] + numbers * self._length
-        shards, offsets = np.divmod(tokens, self._sizes[which])
-        order = np.lexsort((shards, which))
-        datasets = which[order].tolist()
-        try:
-            files: dict[int, Any] = {each: self._datasets[each]._files() for each in set(datasets)}
-            readers = [files[each] for each in datasets]
-            places = order.tolist(), readers, shards[order].tolist(), offsets[order].tolist()
-            fill_rows(out, zip(*places, strict=True))
-        except FineshardsError:
-            raise
-        except BaseException:
-            # As in `TokenDataset._use`.
-            for each in self._datasets:
-                each._reader = None
-            raise
-
-
-def _checked_skip(skip: object) -> Literal["redacted"] | tuple[int, ...]:
-    """What `skip` says: numbers of documents, in any sequence, or `redacted`."""
-    if skip is None:
-        return ()
-    if skip == "redacted" and isinstance(skip, str):
-        return "redacted"
-    if isinstance(skip, str) or not isinstance(skip, Iterable):
-        raise UsageError(f"skip must be 'redacted' or numbers of documents, got {quoted(skip)}.")
-    return tuple(checked_integer("skip", number, 0) for number in skip)

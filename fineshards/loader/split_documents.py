@@ -1,0 +1,79 @@
+"""The documents of one split, from its document tables. Importing this needs no Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fineshards.errors import UsageError
+from fineshards.loader.sample_documents import SampleDocument, documents_of, pieces_between
+from fineshards.loader.sample_sources import Numbers
+from fineshards.loader.split_shards import SplitShards
+from fineshards.shards.job.manifest import Manifest
+
+if TYPE_CHECKING:
+    from fineshards.shards.dataset_files import Dataset
+
+
+class SplitDocuments:
+    """The documents of a split. Tables are read when they are first needed.
+
+    Its methods raise UsageError if pyarrow is not installed, and OutputError if a table is missing
+    or damaged.
+    """
+
+    def __init__(self, split: SplitShards) -> None:
+        self._split = split
+        self._dataset: Dataset | None = None
+
+    def between(self, begin: int, end: int) -> list[SampleDocument]:
+        """The documents that tokens [begin, end) of the split touch."""
+        size = self._split.layout.shard_tokens
+        shards = range(begin // size, (end - 1) // size + 1)
+        pieces = pieces_between(
+            ((shard * size, self._tables().table(self._position(shard))) for shard in shards),
+            begin,
+            end,
+        )
+        return documents_of(pieces, begin, end)
+
+    def ranges(self, numbers: Iterable[int]) -> Numbers:
+        """The split's tokens of documents of the dataset: int64, shape (n, 2), ascending.
+
+        Raises IndexError with the number of a document that there is not.
+        """
+        found: list[tuple[str, int, int]] = []
+        for number in numbers:
+            try:
+                found += self._tables().ranges(number)
+            except IndexError:
+                raise IndexError(number) from None
+        ranges = sorted({(begin, end) for split, begin, end in found if split == self._split.name})
+        return np.array(ranges, np.int64).reshape(-1, 2)
+
+    def close(self) -> None:
+        """Releases the tables. The next use reads them again."""
+        self._dataset = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_dataset": None}
+
+    def _position(self, shard: int) -> int:
+        """A shard's position in the manifest, which lists the test split first."""
+        return shard + (self._split.layout.test_windows if self._split.name == "train" else 0)
+
+    def _tables(self) -> Dataset:
+        try:
+            from fineshards.shards.dataset_files import Dataset
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"document tables are parquet files, and {error.name} is not installed. Install "
+                f"it with: pip install {error.name}"
+            ) from error
+        if self._dataset is None:
+            # A run that starts again while a redaction is unfinished is not stopped by it.
+            manifest = Manifest.load_finished(self._split.storage, self._split.generation)
+            self._dataset = Dataset(self._split.storage, manifest)
+        return self._dataset
