@@ -14,7 +14,7 @@ from benchmarks.made_up_dataset import make_dataset
 from fineshards.errors import UsageError
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.far.sizes import Order, sizes_for
-from fineshards.loader.split_shards import SplitShards
+from fineshards.loader.split.split_shards import SplitShards
 from fineshards.loader.token_dataset import TokenDataset
 from fineshards.shards.layout import Layout, SplitRule
 from fineshards.storage.base import open_storage

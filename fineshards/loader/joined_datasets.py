@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import FineshardsError
-from fineshards.loader.local_shards import fill_rows
 from fineshards.loader.sample_sources import Samples
+from fineshards.loader.split.local_shards import fill_rows
 from fineshards.loader.token_dataset import TokenDataset
 
 

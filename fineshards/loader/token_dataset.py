@@ -14,15 +14,15 @@ from fineshards.errors import OutputError, UsageError, quoted
 from fineshards.loader.arguments import checked_integer, checked_numbers
 from fineshards.loader.boundaries import document_starts, whole_documents
 from fineshards.loader.far.sizes import Order
-from fineshards.loader.loss_mask import LossMask
-from fineshards.loader.open_shards import OPEN_SHARDS
-from fineshards.loader.redacted_tokens import RedactedTokens
 from fineshards.loader.sample_documents import SampleDocument
 from fineshards.loader.sample_sources import Samples
-from fineshards.loader.shard_readers import Reading
-from fineshards.loader.split_documents import SplitDocuments
-from fineshards.loader.split_shards import SplitShards
-from fineshards.loader.token_stream import TokenStream
+from fineshards.loader.split.loss_mask import LossMask
+from fineshards.loader.split.open_shards import OPEN_SHARDS
+from fineshards.loader.split.redacted_tokens import RedactedTokens
+from fineshards.loader.split.shard_readers import Reading
+from fineshards.loader.split.split_documents import SplitDocuments
+from fineshards.loader.split.split_shards import SplitShards
+from fineshards.loader.split.token_stream import TokenStream
 from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.base import open_storage
 

@@ -13,10 +13,10 @@ import numpy.typing as npt
 from fineshards.errors import FineshardsError
 from fineshards.loader.far.clients import RemoteShards
 from fineshards.loader.far.sizes import Order
-from fineshards.loader.local_shards import LocalShards
 from fineshards.loader.sample_sources import Samples
-from fineshards.loader.shard_readers import Reading
-from fineshards.loader.split_shards import SplitShards
+from fineshards.loader.split.local_shards import LocalShards
+from fineshards.loader.split.shard_readers import Reading
+from fineshards.loader.split.split_shards import SplitShards
 
 
 class TokenStream:

@@ -1,0 +1,1 @@
+"""One split of a dataset as it is read: shards, documents and the stream of tokens."""
