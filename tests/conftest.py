@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 from support.faulty_proxy import Proxy, faulty_server
 from support.remembered_specs import remember_specs
+from support.slices import pytest_collection_modifyitems  # noqa: F401
 
 if TYPE_CHECKING:
     from support.gcs_input import Stored

@@ -59,6 +59,7 @@ from kubernetes_server import KubernetesServer
 from support.dataflow_server import DataflowServer, Job
 from support.gcs_server import gcs_server
 from support.hub_server import HubServer
+from support.slices import pytest_collection_modifyitems  # noqa: F401
 
 BUCKET = "shards-bucket"
 OUTPUT = f"gs://{BUCKET}/text/2026-05"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from documents import parts
+from support.slices import pytest_collection_modifyitems  # noqa: F401
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

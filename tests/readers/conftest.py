@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support import tokenizer_files
 from support.dataset_contents import Contents
+from support.slices import pytest_collection_modifyitems  # noqa: F401
 
 from fineshards.cli.cli import main
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.slices import pytest_collection_modifyitems  # noqa: F401
 
 from benchmarks.made_up_dataset import make_dataset
 from fineshards.loader.token_dataset import TokenDataset
