@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,6 +46,9 @@ ALLOWED = {
 WITH_BEAM = {"benchmarks", "pipeline", "transforms"}
 # Imported only by the loader's adapter to each.
 TRAINERS = {"torch", "torchdata", "jax", "grain"}
+# They only go down; a feature may raise the lines by what it needs, with the reason in its commit.
+MOST_FILES = 25
+MOST_LINES = 53_826
 NOT_NAMES = {"utils", "util", "helpers", "common", "misc"}
 
 
@@ -126,6 +130,25 @@ def test_beam_is_imported_in_the_pipeline_and_its_steps_alone() -> None:
 
 def test_a_module_is_named_after_what_it_does() -> None:
     assert NOT_NAMES.isdisjoint(module.rpartition(".")[2] for module in FILES)
+
+
+def product_files() -> list[Path]:
+    """What users install, and the templates: no file of a cache."""
+    return [
+        path
+        for folder in ("fineshards", "pipeline", "transforms", "templates")
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    ]
+
+
+def test_no_folder_is_too_full_to_find_a_file_in() -> None:
+    folders = Counter(path.parent.relative_to(ROOT) for path in product_files())
+    assert {str(folder): count for folder, count in folders.items() if count > MOST_FILES} == {}
+
+
+def test_the_product_grows_no_larger() -> None:
+    assert sum(path.read_text().count("\n") for path in product_files()) <= MOST_LINES
 
 
 def test_the_package_has_all_its_folders() -> None:

@@ -20,9 +20,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
 
 from fineshards.curation.batch import Batch
+from fineshards.curation.column_values import values_of
 from fineshards.curation.parameters import assign, strings
 from fineshards.curation.step import Judge, Outcome
-from fineshards.curation.steps.column_values import values_of
 from fineshards.errors import InputError, UsageError
 from fineshards.extras import naming_the_extra, require
 

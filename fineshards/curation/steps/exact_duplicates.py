@@ -12,9 +12,9 @@ import numpy as np
 from xxhash import xxh3_128_digest
 
 from fineshards.curation.batch import Batch
+from fineshards.curation.column_values import compared_values
 from fineshards.curation.parameters import check
 from fineshards.curation.step import Keyed, Keys
-from fineshards.curation.steps.column_values import compared_values
 from fineshards.curation.words.normal_form import pins, word_hashes
 
 _COLUMN = "column:"

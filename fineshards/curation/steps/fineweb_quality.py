@@ -13,9 +13,9 @@ from fineshards.curation.parameters import (
     is_number,
     strings,
 )
+from fineshards.curation.punctuation import TERMINAL_PUNCTUATION
 from fineshards.curation.repeated_parts import repeats
 from fineshards.curation.step import Judge, Outcome
-from fineshards.curation.steps.punctuation import TERMINAL_PUNCTUATION
 from fineshards.curation.words.words import check_language, pins, tokenizer, words
 
 _NAME = "fineweb_quality"

@@ -10,8 +10,8 @@ import numpy as np
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import assign, check, is_integer, is_number, strings
+from fineshards.curation.punctuation import PUNCTUATION_OR_TERMINAL
 from fineshards.curation.step import Judge, Outcome
-from fineshards.curation.steps.punctuation import PUNCTUATION_OR_TERMINAL
 from fineshards.curation.words.word_ids import ALPHABETIC, TEXTUAL
 from fineshards.curation.words.words import Words, check_language, pins, tokenizer, words
 

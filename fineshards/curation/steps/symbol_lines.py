@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import assign, check, strings
+from fineshards.curation.punctuation import PUNCTUATION, TERMINAL_PUNCTUATION
 from fineshards.curation.step import Judge, Outcome
-from fineshards.curation.steps.punctuation import PUNCTUATION, TERMINAL_PUNCTUATION
 
 _SYMBOLS = PUNCTUATION | TERMINAL_PUNCTUATION
 

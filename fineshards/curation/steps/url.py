@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from fineshards.curation.batch import Batch
+from fineshards.curation.column_values import strings_of
 from fineshards.curation.parameters import assign, check, check_flags, is_integer, strings
 from fineshards.curation.reference_files import Pinned, package_file, pin, pinned, read
 from fineshards.curation.step import Judge, Outcome
-from fineshards.curation.steps.column_values import strings_of
 from fineshards.curation.string_set import StringSet, lines_of
 from fineshards.errors import MissingLibraryError
 from fineshards.extras import naming_the_extra, require

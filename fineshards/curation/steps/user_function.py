@@ -26,9 +26,9 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from fineshards.curation.batch import Batch
+from fineshards.curation.column_values import values_of
 from fineshards.curation.parameters import assign, check, strings
 from fineshards.curation.step import Judge, Outcome
-from fineshards.curation.steps.column_values import values_of
 from fineshards.errors import InputError, UsageError
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.curation.steps.punctuation import PUNCTUATION_OR_TERMINAL
+from fineshards.curation.punctuation import PUNCTUATION_OR_TERMINAL
 
 # Properties of a word, as bits.
 # It has a character that is no punctuation; it has a letter.
