@@ -12,7 +12,7 @@ from benchmarks.made_up_dataset import make_dataset
 from benchmarks.timings import Timing, in_turn
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.token_dataset import TokenDataset
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 _DELAY = 0.03
 # 160 MB, and less of them in memory than the dataset has.

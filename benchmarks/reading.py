@@ -17,7 +17,7 @@ from benchmarks.timings import Timing, in_turn
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.sample_sources import MixedSource, Numbers, Source
 from fineshards.loader.token_dataset import TokenDataset
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 # 400 million tokens, 1.6 GB: larger than any processor cache, smaller than a machine's memory.
 _TOKENS, SHARD_TOKENS = 400_000_000, 4_000_000

@@ -12,7 +12,7 @@ from benchmarks.timings import Timing, in_turn
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.packing import Packing
 from fineshards.loader.token_dataset import TokenDataset
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 # Documents as long as FineWeb's on average.
 _TOKENS, _SHARD_TOKENS, _MEAN = 200_000_000, 4_000_000, 655

@@ -21,7 +21,7 @@ from fineshards.shards.job.records import Piece
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import ShardKey
 from fineshards.shards.piece_plan import StreamPlan
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 from fineshards.transforms.plan import Plan, Report
 from fineshards.worker.work import Work
 

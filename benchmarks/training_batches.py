@@ -22,7 +22,7 @@ from benchmarks.reading import (
 from benchmarks.timings import Timing
 from fineshards.loader.mixing.mixture import Mixture
 from fineshards.loader.token_dataset import TokenDataset
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 _PARTS = {"large": (0.6, 200_000_000), "medium": (0.3, 100_000_000), "small": (0.1, 60_000_000)}
 

@@ -36,7 +36,8 @@ from fineshards.shards.piece_plan import Before
 from fineshards.shards.readable import unfinished_redaction
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.sources.places.schemes import is_content_hash, is_url
-from fineshards.storage.base import Storage, open_storage
+from fineshards.storage.base import Storage
+from fineshards.storage.open import open_storage
 from fineshards.wording import describe_repeats
 
 

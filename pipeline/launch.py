@@ -39,7 +39,7 @@ from fineshards.sources.formats.extraction import with_extraction
 from fineshards.sources.formats.token_lists import COLUMN
 from fineshards.sources.limit import first_documents
 from fineshards.sources.places.schemes import imports_libraries
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 from fineshards.wording import describe_leaks, flags_against_leaks
 from fineshards.worker import own_process
 from fineshards.worker.fresh_interpreter import call_apart

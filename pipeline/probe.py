@@ -33,7 +33,8 @@ from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.tables.documents import DocumentTable
 from fineshards.shards.tables.repeats import hash_columns, repeats_among, text_hashes
-from fineshards.storage.base import Storage, open_storage
+from fineshards.storage.base import Storage
+from fineshards.storage.open import open_storage
 from fineshards.storage.temporary import scratch_folder
 from fineshards.worker.fresh_interpreter import call_in_fresh_interpreter
 from fineshards.worker.pool import Pool

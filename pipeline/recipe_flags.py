@@ -29,7 +29,7 @@ def shipped_recipes() -> dict[str, str]:
 def read_recipe(place: str) -> str:
     """The content of a recipe, by path, gs:// or name; raises UsageError if there is none."""
     if "://" in place:
-        from fineshards.storage.base import open_storage
+        from fineshards.storage.open import open_storage
 
         folder, _, name = place.rpartition("/")
         return open_storage(folder).read(name).decode("utf-8-sig", "replace")
@@ -62,7 +62,7 @@ def recipe_shown(place: str, everything: bool = False) -> str:
     from fineshards.curation.recipe_text import recipe_text
     from fineshards.job_status.status import latest_job
     from fineshards.shards.job.manifest import Manifest
-    from fineshards.storage.base import open_storage
+    from fineshards.storage.open import open_storage
 
     storage = open_storage(place)
     job = latest_job(storage, Manifest.load(storage))

@@ -17,7 +17,7 @@ from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.shards.job.records import SourceFile
 from fineshards.sources.finding import find_files
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 
 def steps_of(config: BuildConfig) -> list[NamedStep]:

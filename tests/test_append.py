@@ -27,7 +27,7 @@ import fineshards
 from fineshards import TokenDataset
 from fineshards.errors import UsageError
 from fineshards.shards.job.manifest import Manifest
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 pytestmark = pytest.mark.growing
 

@@ -18,7 +18,7 @@ from support.growing import append, build, content_of, made_up_rows, tokens_in, 
 import fineshards
 from fineshards import TokenDataset
 from fineshards.shards.job.manifest import Manifest
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 pytestmark = pytest.mark.kills
 

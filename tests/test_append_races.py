@@ -14,7 +14,8 @@ from support.growing import append, build, content_of, made_up_rows, write_rows
 import fineshards
 from fineshards.errors import OutputError
 from fineshards.shards.job.manifest import Manifest
-from fineshards.storage.base import Part, open_storage
+from fineshards.storage.base import Part
+from fineshards.storage.open import open_storage
 
 pytestmark = pytest.mark.growing
 

@@ -35,7 +35,7 @@ from fineshards.shards.job.job import Job
 from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.piece_plan import Before, plan_stream
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 pytestmark = pytest.mark.growing
 

@@ -15,7 +15,7 @@ from support.sentences import refused
 from benchmarks.made_up_dataset import make_dataset, stream
 from fineshards import BatchLoader, TokenDataset
 from fineshards.loader.arguments import checked_integer, checked_numbers
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 HUGE = 10**30
 NOT_INTEGERS = [True, False, np.True_, 1.0, float("nan"), "1", None, [1], np.arange(3), 1j]

@@ -24,7 +24,7 @@ from benchmarks.made_up_dataset import make_dataset
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.mixing.mixture import Mixture
 from fineshards.loader.token_dataset import TokenDataset
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 # A dataset and loader states, as fineshards 0.1.0 wrote them.
 FIXTURES = Path(__file__).parent / "fixtures/version-0.1.0"

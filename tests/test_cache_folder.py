@@ -22,7 +22,7 @@ from benchmarks.made_up_dataset import make_dataset, stream
 from fineshards.errors import OutputError
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.token_dataset import TokenDataset
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 SHARD_BYTES = 4128
 

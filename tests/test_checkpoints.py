@@ -24,7 +24,7 @@ from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import Layout, SplitRule, table_name
 from fineshards.shards.npy import file_bytes
 from fineshards.shards.tables.documents import source_schema
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 ROOT = Path(__file__).parent.parent
 BLOCK = Block(file=3, index=12, blocks=13, first_group=5, stop_group=7, first_row=100, bytes=999)
@@ -206,7 +206,7 @@ from fineshards.shards.counts import Counts
 from fineshards.shards.tables.documents import source_schema
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.job.records import TokenBlock
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 block = TokenBlock("blocks", 3, 12)
 checkpoints = Checkpoints(open_storage(sys.argv[1]), "f1ng3r")
 ids = pa.array([str(hash(str(n))) * 10 for n in range(2000)], pa.string())

@@ -22,7 +22,7 @@ from fineshards.cli.cli import main
 from fineshards.errors import UsageError
 from fineshards.maintenance.redact import redact
 from fineshards.shards.job.manifest import Manifest
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 ROWS = made_up_rows(8, 120)
 FLAGS = ("--shard_tokens=700", "--test_fraction=0.4")

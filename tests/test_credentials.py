@@ -18,7 +18,7 @@ from fineshards.errors import InputError, UsageError
 from fineshards.sources.finding import find_files
 from fineshards.sources.places.hub import DatasetRequest, resolve_dataset
 from fineshards.sources.places.hub_tokenizer import fetch_tokenizer
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 SECRET = "hunter2"
 URLS = [

@@ -15,7 +15,7 @@ import fineshards
 from fineshards.cli.cli import main
 from fineshards.curation.registry import STEPS
 from fineshards.shards.tables.decisions import read_decisions
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 PAGE = (ROOT / "docs/curation.md").read_text()
 RECIPES = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

@@ -30,7 +30,7 @@ from fineshards.loader.token_dataset import TokenDataset
 from fineshards.maintenance.redact import redact
 from fineshards.shards import npy
 from fineshards.shards.job.manifest import Manifest
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 SHARD_TOKENS = 1000
 TOKENS = 5321

@@ -30,7 +30,7 @@ from fineshards.shards.tables.documents import (
     source_schema,
     table_schema,
 )
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 NO_TEST = SplitRule(None, 0)
 

@@ -25,7 +25,7 @@ from fineshards.shards.job.records import TokenBlock
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.npy import DTYPES, HEADER_BYTES, file_bytes, header, parse_header
 from fineshards.shards.tables.documents import source_schema
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 Run = Callable[..., CompletedProcess[str]]
 

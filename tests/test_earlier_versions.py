@@ -35,7 +35,7 @@ from fineshards.maintenance.redact import redact
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 EARLIER = ROOT / "tests/fixtures/version-0.1.0"
 

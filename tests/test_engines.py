@@ -23,7 +23,7 @@ from support.flink_cluster import Flink, flink_cluster
 from support.oracle import files_in, oracle, read_texts, shards_in
 
 from fineshards.job_status.status import StatusReader
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 pytestmark = pytest.mark.engines
 

@@ -32,7 +32,7 @@ from fineshards.inspection.estimate import Estimate, describe_estimate, scaled
 from fineshards.inspection.last_estimate import recall
 from fineshards.pipeline.probe import estimate, spread
 from fineshards.shards.job.manifest import Manifest
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 KINDS = ["parquet", "jsonl", "jsonl.gz", "jsonl.zst"]

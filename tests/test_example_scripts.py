@@ -21,7 +21,7 @@ from support.dataset_contents import Contents
 from support.foreign_readers import read_megatron
 
 from fineshards.shards.job.manifest import Manifest
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 EXAMPLES = ROOT / "examples"
 PROGRAMS = {file.name for file in EXAMPLES.iterdir() if file.suffix in (".py", ".sh", ".ipynb")}

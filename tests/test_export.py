@@ -34,7 +34,7 @@ from fineshards.errors import OutputError, UsageError
 from fineshards.exports.stream import Stream
 from fineshards.maintenance.redact import redact
 from fineshards.shards.dataset_files import Dataset
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 Run = Callable[..., CompletedProcess[str]]
 SHARD = 300

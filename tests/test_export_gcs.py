@@ -29,7 +29,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def stored(cloud: Proxy, local: Path) -> Proxy:
     """The dataset on gs://."""
-    from fineshards.storage.base import open_storage
+    from fineshards.storage.open import open_storage
 
     storage = open_storage(DATASET)
     for name, content in files_in(local).items():

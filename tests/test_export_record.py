@@ -21,7 +21,7 @@ from fineshards.exports.export_options import ExportOptions
 from fineshards.exports.record import Export
 from fineshards.shards.job.manifest import EXPORT_NAME
 from fineshards.shards.job.seal import sealed
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 NAMES = ["../victim", "{victim}", "a/../../victim", "./x", "a//b", "a\0b", "\ud800", "", "."]
 NAMES += ["n" * 5000, "n" * 300, "a/" * 2500 + "b", "export.json"]

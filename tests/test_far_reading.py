@@ -26,7 +26,7 @@ from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.far import clients
 from fineshards.loader.packing import Packing
 from fineshards.loader.token_dataset import TokenDataset
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 pytestmark = pytest.mark.cloud
 

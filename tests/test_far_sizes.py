@@ -17,8 +17,8 @@ from fineshards.loader.far.sizes import Order, sizes_for
 from fineshards.loader.split.split_shards import SplitShards
 from fineshards.loader.token_dataset import TokenDataset
 from fineshards.shards.layout import Layout, SplitRule
-from fineshards.storage.base import open_storage
 from fineshards.storage.local import LocalStorage
+from fineshards.storage.open import open_storage
 
 GIB = 1 << 30
 SAMPLE_BYTES = 4 * 2049

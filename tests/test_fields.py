@@ -17,7 +17,7 @@ from benchmarks.made_up_dataset import make_dataset
 from fineshards import BatchLoader, Mixture, TokenDataset
 from fineshards.loader.boundaries import cumulative_lengths, positions
 from fineshards.loader.fields import NAMES as ALL
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 LENGTH = 96
 

@@ -18,7 +18,7 @@ from fineshards.cli.cli import main
 from fineshards.errors import OutputError, UsageError
 from fineshards.inspection.find import find_id, find_token
 from fineshards.shards.dataset_files import Dataset
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 Run = Callable[..., CompletedProcess[str]]
 ROWS = 40

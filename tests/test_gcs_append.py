@@ -27,7 +27,7 @@ from fineshards.config import BuildConfig
 from fineshards.errors import UsageError
 from fineshards.pipeline.append import prepare_append
 from fineshards.shards.job.manifest import Manifest
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 pytestmark = pytest.mark.cloud
 

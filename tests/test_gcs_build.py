@@ -29,7 +29,7 @@ from fineshards.errors import OutputError, UsageError
 from fineshards.job_status.status import StatusReader
 from fineshards.pipeline.launch import Launch, prepare
 from fineshards.shards.job.job import Job
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 pytestmark = pytest.mark.cloud
 

@@ -25,7 +25,7 @@ from fineshards import BatchLoader, Mixture, TokenDataset
 from fineshards.cli.cli import main
 from fineshards.errors import OutputError, UsageError
 from fineshards.job_status.status import StatusReader
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 pytestmark = pytest.mark.growing
 

@@ -39,7 +39,7 @@ from fineshards.encoders.tokenizer_json import TokenizerJson, read_tokenizer_jso
 from fineshards.errors import FineshardsError, UsageError
 from fineshards.shards.job.job import TOKENIZER_JSON_NAME
 from fineshards.shards.job.job import Tokenizer as Record
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 from tools import scheme_differences
 
 

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from fineshards.cli.cli import main
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 Run = Callable[..., CompletedProcess[str]]
 

@@ -35,7 +35,7 @@ from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.shards.job.records import SourceFile
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 from fineshards.verification.verify import verify
 
 SCHEMA = json.loads((ROOT / "docs/manifest.schema.json").read_text())

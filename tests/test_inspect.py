@@ -10,7 +10,7 @@ import pytest
 from fineshards.cli.cli import main
 from fineshards.encoders.loading import load_reference
 from fineshards.shards.dataset_files import Dataset
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 # So small that most documents span several shards.
 SHARD_TOKENS = 300

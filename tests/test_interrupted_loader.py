@@ -18,7 +18,7 @@ from support.numbered_samples import Numbers, numbers, scalar_order
 from benchmarks.far_server import far_server
 from benchmarks.made_up_dataset import make_dataset, uneven
 from fineshards import BatchLoader, Mixture, Packing, TokenDataset
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 LENGTH = 16
 FIELDS = ("inputs", "targets", "position_ids")

@@ -18,7 +18,7 @@ from fineshards.loader import permutation
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.mixing.mixture import Mixture
 from fineshards.loader.token_dataset import TokenDataset
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 SIZES = (1, 3, 64, 4096, 4097, 5000, 70_000, 2**40)
 

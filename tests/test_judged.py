@@ -15,7 +15,7 @@ from fineshards.shards.job.records import Block
 from fineshards.shards.tables.decisions import drops
 from fineshards.shards.tables.marks import key_dtype, key_records, mark, mark_dtype, positions
 from fineshards.shards.tables.verdicts import Stage
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 BLOCK = Block(file=3, index=12, blocks=13, first_group=0, stop_group=0, first_row=0, bytes=9)
 ROWS = np.arange(0, 40, 4)

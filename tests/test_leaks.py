@@ -40,7 +40,7 @@ from fineshards.shards.tables.leaks import (
     number_of_ranges,
     parts_of,
 )
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 from fineshards.transforms.leak_check import CountLeaks
 from fineshards.verification.check_leaks import check_leaks
 from fineshards.wording import warn_of_leaks

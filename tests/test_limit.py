@@ -13,7 +13,7 @@ from support.oracle import oracle, shards_in
 
 from fineshards.cli.cli import main
 from fineshards.shards.job.manifest import Manifest
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 # Every fifth text is null; files of 40 rows have 32 documents.
 TEXTS = [None if n % 5 == 2 else f"text number {n}, and some more words" for n in range(120)]

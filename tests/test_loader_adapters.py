@@ -14,7 +14,7 @@ from conftest import ROOT
 
 from benchmarks.made_up_dataset import make_dataset
 from fineshards.loader.token_dataset import TokenDataset
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 
 @pytest.fixture(scope="module")

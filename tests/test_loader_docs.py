@@ -13,7 +13,7 @@ from support.growing import append, build, write_rows
 
 from benchmarks.made_up_dataset import make_dataset
 from fineshards.cli.cli import main
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 LOADER, MIXING = ROOT / "docs/loader.md", ROOT / "docs/mixing.md"
 PACKING, EXACTNESS = ROOT / "docs/packing.md", ROOT / "docs/exactness.md"

@@ -21,7 +21,7 @@ from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
 from fineshards.shards.job.records import describe_state
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 LONG = "x" * 10**6
 TOKENIZER = SETTINGS.tokenizer

@@ -17,7 +17,8 @@ from fineshards.shards.job.metadata import metadata_files
 from fineshards.shards.job.records import MetadataFile, SourceFile
 from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.layout import SplitRule
-from fineshards.storage.base import Storage, open_storage
+from fineshards.storage.base import Storage
+from fineshards.storage.open import open_storage
 
 RANKS = b"IQ== 0\n"
 TOKENIZER = Tokenizer(

@@ -24,7 +24,7 @@ from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.mixing.apportionment import MAX_DRAWS, WEIGHT_SUM
 from fineshards.loader.mixing.mixture import Mixture
 from fineshards.loader.token_dataset import TokenDataset
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 
 def test_every_way_to_ask_for_draws_gives_the_same_ones() -> None:

@@ -24,7 +24,8 @@ from support.faulty_proxy import (
 
 from fineshards.errors import OutputError
 from fineshards.sources.finding import find_files
-from fineshards.storage.base import Storage, open_storage
+from fineshards.storage.base import Storage
+from fineshards.storage.open import open_storage
 from fineshards.storage.range_reader import RangeReader
 
 pytestmark = pytest.mark.cloud

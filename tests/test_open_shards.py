@@ -18,7 +18,7 @@ from benchmarks.made_up_dataset import make_dataset, stream
 from fineshards.errors import OutputError
 from fineshards.loader.split.open_shards import OpenShards, Shelf
 from fineshards.loader.token_dataset import TokenDataset
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 T = 4
 

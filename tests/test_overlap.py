@@ -12,7 +12,7 @@ from fineshards.errors import UsageError
 from fineshards.pipeline.launch import prepare
 from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.job.records import SourceFile
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from support.sentences import refused
 
 from benchmarks.made_up_dataset import EOT, make_dataset, uneven
 from fineshards import BatchLoader, Mixture, Packing, TokenDataset
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 LENGTH = 64
 PACKING = Packing(rows=8, shuffle_windows=3)

@@ -21,7 +21,7 @@ from fineshards.loader.packed_source import PackedSource
 from fineshards.loader.packing import Packing, pack
 from fineshards.loader.sample_documents import SampleDocument
 from fineshards.loader.token_dataset import TokenDataset
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 Placed = list[list[tuple[int, int]]]
 

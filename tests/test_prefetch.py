@@ -19,7 +19,7 @@ from support.sentences import refused
 from benchmarks.made_up_dataset import make_dataset
 from fineshards.errors import OutputError
 from fineshards.loader.batch_loader import BatchLoader
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 
 class Failing(Numbers):

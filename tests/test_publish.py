@@ -33,7 +33,7 @@ from fineshards.publishing import facts
 from fineshards.publishing.file_names import CARD_NAME, CROISSANT_NAME, PROVENANCE_NAME, SUMS_NAME
 from fineshards.shards.job.generations import Generation
 from fineshards.shards.job.manifest import Manifest
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 # Of the libraries that read what is published.
 pytestmark = [

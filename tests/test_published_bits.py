@@ -14,7 +14,7 @@ from fineshards.errors import OutputError
 from fineshards.publishing.card_parts import MARKS
 from fineshards.publishing.file_names import CARD_NAME, CROISSANT_NAME, PROVENANCE_NAME, SUMS_NAME
 from fineshards.shards.job.manifest import Manifest
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 from fineshards.verification.check_published import check_published
 
 LINES = [mark for marks in MARKS for mark in marks]

@@ -37,7 +37,7 @@ from fineshards.maintenance.redact import redact
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.manifest import EXPORT_NAME
 from fineshards.shards.tables.documents import DocumentTable
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 pytestmark = pytest.mark.growing
 

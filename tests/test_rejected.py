@@ -10,7 +10,8 @@ import pytest
 from fineshards.errors import InputError
 from fineshards.shards.job.records import JSON_ERRORS, BadRow, Block, SourceFile
 from fineshards.shards.tables.rejected_rows import Rejected, check_total, rejected_paths
-from fineshards.storage.base import Storage, open_storage
+from fineshards.storage.base import Storage
+from fineshards.storage.open import open_storage
 
 FILE = SourceFile(3, "/in/a.parquet", 10, "mtime:1", "parquet", "none")
 BLOCK = Block(file=3, index=12, blocks=13, first_group=5, stop_group=7, first_row=100, bytes=999)

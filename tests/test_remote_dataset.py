@@ -27,7 +27,7 @@ from fineshards.loader.far import clients
 from fineshards.loader.far.requests import submit
 from fineshards.loader.far.shards import FarShards
 from fineshards.loader.token_dataset import TokenDataset
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 pytestmark = pytest.mark.cloud
 

@@ -16,7 +16,7 @@ from fineshards.cli.cli import main
 from fineshards.errors import UsageError
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.tables import repeats
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 from fineshards.verification.check_leaks import check_repeats
 
 pytestmark = pytest.mark.growing

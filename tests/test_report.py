@@ -39,7 +39,7 @@ from fineshards.reports.shown_document import token_spans
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import StepRecord
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 from fineshards.verification.verify import Verdict
 
 FLAGS = ["--shard_tokens=700", "--block_bytes=1"]

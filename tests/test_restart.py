@@ -28,7 +28,7 @@ from fineshards.pipeline.graph import build_pipeline
 from fineshards.pipeline.launch import prepare
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.job import JOB_NAME, Job
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 from fineshards.worker.blocks import discover_file, finish_block
 from fineshards.worker.work import Work
 

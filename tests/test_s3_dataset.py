@@ -14,7 +14,7 @@ from benchmarks.made_up_dataset import make_dataset
 from fineshards.errors import OutputError
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.token_dataset import TokenDataset
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 pytestmark = pytest.mark.cloud
 

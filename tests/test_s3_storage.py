@@ -16,7 +16,8 @@ from support.s3_server import client_variables
 
 from fineshards.errors import InputError, OutputError, UsageError
 from fineshards.sources.finding import find_files
-from fineshards.storage.base import Part, open_storage
+from fineshards.storage.base import Part
+from fineshards.storage.open import open_storage
 from fineshards.storage.s3 import S3Storage
 
 pytestmark = pytest.mark.cloud
@@ -187,7 +188,7 @@ def run(program: str, environment: dict[str, str]) -> subprocess.CompletedProces
 
 READ = """
 from fineshards.errors import OutputError
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 try:
     open_storage("s3://data/out").read("a")
 except OutputError as error:
@@ -212,7 +213,7 @@ def test_missing_and_wrong_credentials_are_reported(s3: S3Proxy, tmp_path: Path)
 def test_boto_is_imported_for_s3_alone() -> None:
     program = """
 import sys
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 open_storage(".").size("a")
 assert not {"boto3", "botocore"} & set(sys.modules)
 """

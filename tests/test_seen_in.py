@@ -15,7 +15,7 @@ import fineshards
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.tables.decisions import read_decisions
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 pytestmark = pytest.mark.curation
 

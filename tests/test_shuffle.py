@@ -20,7 +20,7 @@ from fineshards import TokenDataset
 from fineshards.cli.cli import main
 from fineshards.errors import UsageError
 from fineshards.shards.dataset_files import Dataset
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 pytestmark = pytest.mark.growing
 

@@ -46,7 +46,7 @@ from fineshards.shards.tables.statistics import (
     to_bytes,
     with_top_hosts,
 )
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 Row = dict[str, Any]
 RECIPE = """

@@ -22,8 +22,9 @@ from support.damage import checksum
 from support.faulty_proxy import Proxy
 
 from fineshards.errors import OutputError, UsageError
-from fineshards.storage.base import TEMPORARY, Part, Storage, open_storage
+from fineshards.storage.base import TEMPORARY, Part, Storage
 from fineshards.storage.checksums import checksum_to_base64
+from fineshards.storage.open import open_storage
 
 ROOT = Path(__file__).parent.parent
 
@@ -68,7 +69,7 @@ def start(program: str, *arguments: object) -> subprocess.Popen[str]:
 _PREAMBLE = """
 import os, resource, sys, time
 from fineshards.errors import OutputError
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 storage = open_storage(sys.argv[1])
 """
 

@@ -20,7 +20,7 @@ from fineshards.cli.cli import main
 from fineshards.errors import OutputError
 from fineshards.loader.boundaries import cu_seqlens, position_ids
 from fineshards.loader.token_dataset import TokenDataset
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 SHARD_TOKENS = 1000
 TOKENS = 7321

@@ -26,7 +26,7 @@ from fineshards.cli.cli import main
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import BadRow, Block, SourceFile
 from fineshards.shards.tables.rejected_rows import Rejected
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 ROOT = Path(__file__).parent.parent
 FLAGS = ["--shard_tokens=700", "--block_bytes=1", "--test_fraction=0.3"]

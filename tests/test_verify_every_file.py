@@ -24,7 +24,7 @@ from fineshards.errors import FineshardsError, OutputError
 from fineshards.inspection.inspect import show_document, summarize
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.manifest import Manifest
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 from fineshards.verification.check_metadata import check_manifest
 
 FILES = [

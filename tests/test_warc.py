@@ -20,7 +20,7 @@ from fineshards.shards.job.records import SourceFile
 from fineshards.sources.formats.extraction import DEPTH_LIMIT, HTML_LIMITS, extract, with_extraction
 from fineshards.sources.formats.page_encoding import decoded, header_charset
 from fineshards.sources.reading import discover_blocks, read_block
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 COLUMNS = Columns("text", "id", False, "url", others=("url", "date", "language"))
 WORDS = [

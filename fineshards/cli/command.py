@@ -86,6 +86,6 @@ def _folder_group(parser: Parser) -> _ArgumentGroup:
 def opened(folder: str, generation: int | None = None) -> Dataset:
     """The dataset in a folder, or a generation of it."""
     from fineshards.shards.dataset_files import Dataset
-    from fineshards.storage.base import open_storage
+    from fineshards.storage.open import open_storage
 
     return Dataset.open(open_storage(folder), generation)

@@ -33,7 +33,7 @@ def _add_flags(parser: Parser) -> None:
 def _publish(parser: Parser, arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
     from fineshards.publishing.publish import describe_published, publish_files
-    from fineshards.storage.base import open_storage
+    from fineshards.storage.open import open_storage
 
     report = every_ten_seconds(lambda done: f"hashed {counted(done, 'file')}")
     given = {name: getattr(args, name) for name in _SAID}

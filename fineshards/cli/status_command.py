@@ -69,7 +69,7 @@ def _watch(folder: str) -> None:
     from fineshards.cli.progress import follow
     from fineshards.cli.terminal import error_console, set_up_logging
     from fineshards.job_status.status import StatusReader
-    from fineshards.storage.base import open_storage
+    from fineshards.storage.open import open_storage
 
     # A table that is being drawn hides the cursor; an exception brings it back.
     own_process.raise_instead(signal.SIGINT)

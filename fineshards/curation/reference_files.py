@@ -21,7 +21,8 @@ from typing import IO, NamedTuple
 
 from fineshards.errors import InputError, OutputError
 from fineshards.extras import require
-from fineshards.storage.base import Storage, open_storage
+from fineshards.storage.base import Storage
+from fineshards.storage.open import open_storage
 from fineshards.storage.temporary import scratch_folder
 
 _READ_BYTES = 1 << 20

@@ -19,7 +19,7 @@ from tiktoken import list_encoding_names
 from fineshards.encoders.vocabulary import eot_among
 from fineshards.errors import FineshardsError, UsageError
 from fineshards.shards.job.job import HUGGINGFACE
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 # Steps that do not change the ids of a text: they add tokens around it, cut it or pad it.
 _IGNORED_STEPS = ("post_processor", "truncation", "padding")

@@ -28,7 +28,8 @@ from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.manifest import EXPORT_NAME, MANIFEST_NAME
 from fineshards.shards.job.records import to_fields
 from fineshards.shards.readable import readable_manifest
-from fineshards.storage.base import Storage, open_storage
+from fineshards.storage.base import Storage
+from fineshards.storage.open import open_storage
 
 _CHECKPOINTS = "checkpoints"
 # Says which export an unfinished folder is.

@@ -23,7 +23,7 @@ from fineshards.loader.sample_documents import SampleDocument
 from fineshards.loader.token_dataset import TokenDataset
 from fineshards.shards.dataset_files import Dataset, Document
 from fineshards.shards.layout import SPLITS
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 from fineshards.wording import counted
 
 # Tokens decoded, and characters shown, of a text.

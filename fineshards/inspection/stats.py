@@ -19,7 +19,7 @@ from fineshards.shards.tables.statistics import (
     added_generations,
     from_bytes,
 )
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 from fineshards.wording import counted
 
 # Values of a column, and hosts, that are printed.

@@ -27,7 +27,8 @@ from fineshards.job_status.stages import describe_pace, list_writing, stages_of
 from fineshards.job_status.status import Status, StatusReader, pause_after
 from fineshards.printable import printable
 from fineshards.reports.markup import asset, content_policy, page, tag
-from fineshards.storage.base import Storage, open_storage
+from fineshards.storage.base import Storage
+from fineshards.storage.open import open_storage
 from fineshards.wording import approximately, duration
 
 _OTHER_PORT = 8765

@@ -16,7 +16,8 @@ from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import Block
 from fineshards.shards.layout import Layout, ShardKey
 from fineshards.shards.tables.verdicts import Stage
-from fineshards.storage.base import TEMPORARY, Entry, Storage, open_storage
+from fineshards.storage.base import TEMPORARY, Entry, Storage
+from fineshards.storage.open import open_storage
 
 
 @dataclass(frozen=True, slots=True)

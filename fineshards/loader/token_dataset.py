@@ -24,7 +24,7 @@ from fineshards.loader.split.split_documents import SplitDocuments
 from fineshards.loader.split.split_shards import SplitShards
 from fineshards.loader.split.token_stream import TokenStream
 from fineshards.shards.job.manifest import Manifest
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 
 class TokenDataset:

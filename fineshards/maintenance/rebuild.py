@@ -58,7 +58,8 @@ from fineshards.shards.tables.documents import DocumentPiece
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.sources.finding import as_it_is
 from fineshards.sources.places.schemes import imports_libraries
-from fineshards.storage.base import TEMPORARY, Storage, open_storage
+from fineshards.storage.base import TEMPORARY, Storage
+from fineshards.storage.open import open_storage
 from fineshards.storage.temporary import remove_abandoned, scratch_folder
 from fineshards.worker.fresh_interpreter import call_apart, call_in_fresh_interpreter
 from fineshards.worker.pool import Pool
@@ -163,7 +164,7 @@ def _redaction(dataset: Dataset, damaged: list[str], generation: int) -> Redacti
         table = dataset.table(position)
         rows = np.flatnonzero(table.redacted == generation).tolist()
         pieces += ((shard, table.piece(row)) for row in rows)
-    return Redaction.of(pieces, manifest)
+    return Redaction.of(pieces, manifest.files, manifest.layout.shard_tokens)
 
 
 def _remake(dataset: Dataset, stretch: Stretch, own: Storage, records: Storage) -> None:

@@ -26,8 +26,9 @@ from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.job.redaction import Redaction, overwritten
 from fineshards.shards.layout import table_name
 from fineshards.shards.tables.documents import DocumentPiece, DocumentTable
-from fineshards.storage.base import Storage, open_storage
+from fineshards.storage.base import Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c
+from fineshards.storage.open import open_storage
 from fineshards.wording import counted
 
 # Bytes per request, where requests have a price.
@@ -74,7 +75,7 @@ def redact(folder: str, ids: Iterable[str] = (), documents: Iterable[int] = ()) 
         Checkpoints.of(storage, manifest.job).clear()
         return Redacted(storage.root, manifest.generation, 0, 0, [])
     placed = [(manifest.shards[piece.position], piece.tokens) for piece in pieces]
-    redaction = Redaction.of(placed, manifest)
+    redaction = Redaction.of(placed, manifest.files, manifest.layout.shard_tokens)
     before = manifest.job
     generation = Generation(0, len(redaction.documents), redaction.sha256())
     job = Job(

@@ -28,7 +28,8 @@ from fineshards.shards.job.job import job_name
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_checks import refuse_earlier_version
 from fineshards.shards.readable import readable_manifest
-from fineshards.storage.base import TEMPORARY, Storage, open_storage
+from fineshards.storage.base import TEMPORARY, Storage
+from fineshards.storage.open import open_storage
 
 
 @dataclass(frozen=True, slots=True)

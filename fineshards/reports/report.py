@@ -13,7 +13,8 @@ from fineshards.errors import OutputError, UsageError
 from fineshards.reports.report_contents import contents_of
 from fineshards.reports.report_page import Verified, report_page
 from fineshards.shards.dataset_files import Dataset
-from fineshards.storage.base import Storage, open_storage
+from fineshards.storage.base import Storage
+from fineshards.storage.open import open_storage
 from fineshards.storage.temporary import scratch_folder_in
 from fineshards.verification.verify import Verdict
 from fineshards.verification.verify import verify as verify_dataset

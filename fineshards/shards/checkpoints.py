@@ -65,11 +65,11 @@ from fineshards.shards.layout import (
     shard_stem,
     table_name,
 )
+from fineshards.shards.parquet_file import open_parquet
 from fineshards.shards.runs import RunWriter, parse_cells
 from fineshards.shards.shuffle_order import Fragment
 from fineshards.storage.base import TEMPORARY, Storage
 from fineshards.storage.checksums import file_checksum
-from fineshards.storage.parquet_file import open_parquet
 
 FOLDER = "checkpoints"
 _BLOCK_NAME = re.compile(r"(\d{5,})-(\d{5,})\..+", re.ASCII)

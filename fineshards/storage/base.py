@@ -10,16 +10,13 @@ while the job runs.
 from __future__ import annotations
 
 import mmap
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
-from fineshards.credentials import refuse_secrets, refuse_secrets_in_endpoint
-from fineshards.errors import OutputError, UsageError, with_escaped_bytes
-from fineshards.extras import require
+from fineshards.errors import OutputError
 
 TEMPORARY = "checkpoints/unfinished"
 # The most bytes of a part that one request fetches.
@@ -282,39 +279,3 @@ class _NamedRanges:
     def read_at(self, start: int, stop: int) -> bytes | bytearray:
         """See Ranges."""
         return self.storage.read_range(self.name, start, stop)
-
-
-def open_storage(root: str, s3_endpoint: str | None = None) -> Storage:
-    """The storage of an output folder: a local path, or a URL of gs:// or s3://.
-
-    `~` is the home folder. s3_endpoint: the URL of the store that s3:// means; by default that of
-    the environment. Raises UsageError for other schemes, and for a scheme without the libraries
-    that it needs.
-    """
-    if (shown := with_escaped_bytes(root)) != root:
-        raise UsageError(f"{shown}: the name of the folder is not valid UTF-8. Rename it.")
-    refuse_secrets(root)
-    refuse_secrets_in_endpoint(s3_endpoint, "--s3_endpoint")
-    scheme, separator, _ = root.partition("://")
-    if root.startswith(("gs:", "s3:")) and not separator:
-        raise UsageError(
-            f"{root}: give {root[:2]}://bucket/folder as text. A Path drops one slash."
-        )
-    if not separator:
-        from fineshards.storage.local import LocalStorage
-
-        return LocalStorage(os.path.expanduser(root))
-    if scheme == "gs":
-        require("google.cloud.storage", "google-cloud-storage", "gcs")
-        from fineshards.storage.gcs import GcsStorage
-
-        return GcsStorage(root)
-    if scheme == "s3":
-        require("boto3", "boto3", "s3")
-        from fineshards.storage.s3 import S3Storage
-
-        return S3Storage(root, s3_endpoint)
-    raise UsageError(
-        f"{root}: {scheme}:// is not supported. Give a local folder, gs://bucket/folder or "
-        "s3://bucket/folder."
-    )

@@ -114,7 +114,7 @@ class GcsStorage(ObjectStorage["Blob"]):
         """See Storage. The server joins the parts."""
         from fineshards.storage.gcs_compose import compose
 
-        return compose(self, name, header, parts, over)
+        return compose(self, self.join_objects, name, header, parts, over)
 
     # -- used by fineshards/storage/gcs_compose.py
 

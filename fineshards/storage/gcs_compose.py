@@ -19,13 +19,12 @@ from fineshards.storage.checksums import (
     crc32c_combine,
 )
 from fineshards.storage.gcs_objects import explained, reason
+from fineshards.storage.objects import ObjectStorage
 from fineshards.storage.stored_parts import READ_BYTES, FoundPart, find_parts, write_parts
 from fineshards.storage.temporary import temporary_room
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob
-
-    from fineshards.storage.gcs import GcsStorage
 
 # The most objects that one request can join.
 _MAX_COMPONENTS = 32
@@ -34,23 +33,35 @@ _CLEANUP_SECONDS = 30.0
 
 
 def compose(
-    storage: GcsStorage, name: str, header: bytes, parts: Sequence[Part], over: str | None = None
+    storage: ObjectStorage[Blob],
+    join: Callable[[str, Sequence[Blob], str | None], Blob | None],
+    name: str,
+    header: bytes,
+    parts: Sequence[Part],
+    over: str | None = None,
 ) -> int:
     """Creates a file from a header and parts of other files; returns its CRC-32C.
 
     A part that is a whole file is not downloaded; only the header and cut parts are uploaded. The
     file's checksum follows from those of its components and must equal the server's. over: the
-    generation that it replaces, if any. Raises OutputError if a part is missing or cannot be
-    composed.
+    generation that it replaces, if any. join: makes one object of several. Raises OutputError if a
+    part is missing or cannot be composed.
     """
-    return _Composition(storage, name, over).run(header, parts)
+    return _Composition(storage, join, name, over).run(header, parts)
 
 
 class _Composition:
     """One attempt. Its components have unique names (see Idempotence in docs/design.md)."""
 
-    def __init__(self, storage: GcsStorage, name: str, over: str | None) -> None:
+    def __init__(
+        self,
+        storage: ObjectStorage[Blob],
+        join: Callable[[str, Sequence[Blob], str | None], Blob | None],
+        name: str,
+        over: str | None,
+    ) -> None:
         self._storage = storage
+        self._join_objects = join
         self._name = name
         self._over = over
         stem = name.rpartition("/")[2]
@@ -111,7 +122,7 @@ class _Composition:
         with explained("composed", path):
             try:
                 over = self._over if name == self._name else None
-                joined = self._storage.join_objects(name, sources, over)
+                joined = self._join_objects(name, sources, over)
             except BadRequest as error:
                 raise OutputError(
                     f"{self._storage.path(self._name)} cannot be composed"

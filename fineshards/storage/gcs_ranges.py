@@ -37,9 +37,9 @@ class ObjectRanges:
 
     def __init__(self, blob: Blob) -> None:
         self.size: int = blob.size
-        self._bucket, self._name = blob.bucket.name, blob.name
+        self.bucket, self._name = blob.bucket.name, blob.name
         base = client().api_endpoint
-        path = f"/download/storage/v1/b/{self._bucket}/o/{quote(self._name, safe='')}"
+        path = f"/download/storage/v1/b/{self.bucket}/o/{quote(self._name, safe='')}"
         g = self._generation = int(blob.generation)
         self._url = f"{base}{path}?alt=media&generation={g}&ifGenerationMatch={g}"
         split = urlsplit(self._url)
@@ -58,7 +58,7 @@ class ObjectRanges:
         content = self._exchange(start, stop) if self._direct else None
         if content is not None:
             return content
-        blob = bucket_of(f"gs://{self._bucket}").blob(self._name, generation=self._generation)
+        blob = bucket_of(f"gs://{self.bucket}").blob(self._name, generation=self._generation)
         return download_range(blob, start, stop)
 
     def _exchange(self, start: int, stop: int) -> bytearray | None:

@@ -60,7 +60,12 @@ Found = TypeVar("Found", bound=Stored)
 
 
 class ObjectStorage(Storage, Generic[Found]):
-    """An output folder `scheme://bucket/prefix`."""
+    """An output folder `scheme://bucket/prefix`.
+
+    endpoint: the URL of the store, where a scheme has several.
+    """
+
+    endpoint: str | None = None
 
     verifies_content = True
     supports_mmap = False
@@ -69,8 +74,8 @@ class ObjectStorage(Storage, Generic[Found]):
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/")
         scheme, _, place = root.partition("://")
-        self._bucket, _, prefix = place.rstrip("/").partition("/")
-        if not self._bucket:
+        self.bucket, _, prefix = place.rstrip("/").partition("/")
+        if not self.bucket:
             raise UsageError(f"{root} has no bucket name. Give {scheme}://bucket/folder.")
         self._prefix = f"{prefix}/" if prefix else ""
 

@@ -131,11 +131,6 @@ class S3Storage(ObjectStorage[S3Object]):
                 elif not condition_failed(error):
                     raise
 
-    @property
-    def bucket(self) -> str:
-        """The name of the bucket."""
-        return self._bucket
-
     def _put(
         self, name: str, content: Any, size: int, checksum: str, over: str | None
     ) -> S3Object | None:

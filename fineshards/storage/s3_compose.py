@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from fineshards.errors import OutputError
 from fineshards.storage.base import Part
@@ -17,6 +17,7 @@ from fineshards.storage.checksums import (
     crc32c,
     crc32c_combine,
 )
+from fineshards.storage.objects import ObjectStorage
 from fineshards.storage.s3_client import condition_failed, explained
 from fineshards.storage.s3_multipart import NotCheckedError, Upload, in_a_proven_way
 from fineshards.storage.s3_objects import S3Object
@@ -24,15 +25,16 @@ from fineshards.storage.s3_plan import MOST_COPIED, PlannedPart, Segment, plan_p
 from fineshards.storage.stored_parts import READ_BYTES, FoundPart, find_parts, write_parts
 from fineshards.storage.temporary import temporary_room
 
-if TYPE_CHECKING:
-    from fineshards.storage.s3 import S3Storage
-
 # Copies of one file at a time. The store copies some hundred megabytes per second.
 _THREADS = 4
 
 
 def compose(
-    storage: S3Storage, name: str, header: bytes, parts: Sequence[Part], over: str | None = None
+    storage: ObjectStorage[S3Object],
+    name: str,
+    header: bytes,
+    parts: Sequence[Part],
+    over: str | None = None,
 ) -> int:
     """Creates a file from a header and parts of other files; returns its CRC-32C.
 
@@ -68,7 +70,7 @@ class _Composition:
 
     def __init__(
         self,
-        storage: S3Storage,
+        storage: ObjectStorage[S3Object],
         name: str,
         header: bytes,
         found: Sequence[FoundPart[S3Object]],

@@ -13,9 +13,10 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
+from typing import Any, BinaryIO, Self, TypeVar
 
 from fineshards.storage.checksums import checksum_to_base64, crc32c
+from fineshards.storage.objects import ObjectStorage
 from fineshards.storage.s3_client import (
     REFUSED_CREDENTIALS,
     client,
@@ -28,9 +29,6 @@ from fineshards.storage.s3_client import (
 from fineshards.storage.s3_objects import S3Object, checksum_of, etag_of, own_metadata
 from fineshards.storage.s3_plan import Segment, plan_parts
 from fineshards.storage.s3_probe import check_multipart
-
-if TYPE_CHECKING:
-    from fineshards.storage.s3 import S3Storage
 
 # How long to retry giving an upload up; after that its parts are left for a lifecycle rule.
 _CLEANUP = 30.0
@@ -54,7 +52,9 @@ class NotCheckedError(Exception):
     """The store does not prove that a part is what it must be."""
 
 
-def in_a_proven_way(storage: S3Storage, kind: str, attempt: Callable[[bool], _Result]) -> _Result:
+def in_a_proven_way(
+    storage: ObjectStorage[S3Object], kind: str, attempt: Callable[[bool], _Result]
+) -> _Result:
     """Runs an attempt that asks the store for checksums, then one that does without.
 
     A way that has failed in this process is not tried again. kind: of the upload. Raises
@@ -71,7 +71,12 @@ def in_a_proven_way(storage: S3Storage, kind: str, attempt: Callable[[bool], _Re
 
 
 def send_in_parts(
-    storage: S3Storage, name: str, content: BinaryIO, size: int, checksum: str, over: str | None
+    storage: ObjectStorage[S3Object],
+    name: str,
+    content: BinaryIO,
+    size: int,
+    checksum: str,
+    over: str | None,
 ) -> S3Object | None:
     """Creates an object from an open file; None if there is one, or not the one to replace."""
 
@@ -95,7 +100,7 @@ class Upload:
 
     def __init__(
         self,
-        storage: S3Storage,
+        storage: ObjectStorage[S3Object],
         name: str,
         size: int,
         checksum: str,

@@ -10,11 +10,12 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fineshards.errors import OutputError
 from fineshards.storage.base import TEMPORARY
 from fineshards.storage.checksums import checksum_to_base64, crc32c
+from fineshards.storage.objects import ObjectStorage
 from fineshards.storage.s3_client import (
     REFUSED_CREDENTIALS,
     client,
@@ -24,9 +25,7 @@ from fineshards.storage.s3_client import (
     retried,
     status_of,
 )
-
-if TYPE_CHECKING:
-    from fineshards.storage.s3 import S3Storage
+from fineshards.storage.s3_objects import S3Object
 
 _CONTENT = b"Does this store keep its promises?"
 _CHECKSUM = checksum_to_base64(crc32c(_CONTENT))
@@ -39,7 +38,7 @@ _CLEANUP_SECONDS = 30.0
 _passed: set[tuple[str | None, str, str]] = set()
 
 
-def check_writes(storage: S3Storage) -> None:
+def check_writes(storage: ObjectStorage[S3Object]) -> None:
     """Raises OutputError unless uploads are checked, and conditional."""
     with _probe(storage, "put") as place:
         if place is None:
@@ -56,7 +55,7 @@ def check_writes(storage: S3Storage) -> None:
                 raise _refusal(storage, f"it ignores {_header(condition)} of uploads")
 
 
-def check_multipart(storage: S3Storage) -> None:
+def check_multipart(storage: ObjectStorage[S3Object]) -> None:
     """Raises OutputError unless the completion of uploads in parts is conditional."""
     with _probe(storage, "multipart") as place:
         if place is None:
@@ -79,7 +78,7 @@ def check_multipart(storage: S3Storage) -> None:
 
 
 @contextmanager
-def _probe(storage: S3Storage, kind: str) -> Iterator[dict[str, Any] | None]:
+def _probe(storage: ObjectStorage[S3Object], kind: str) -> Iterator[dict[str, Any] | None]:
     """A name to try things on, which is deleted afterwards; None if the store has passed before."""
     known = (storage.endpoint, storage.bucket, kind)
     if known in _passed:
@@ -122,7 +121,7 @@ def _header(condition: dict[str, str]) -> str:
     return "If-Match" if "IfMatch" in condition else "If-None-Match"
 
 
-def _refusal(storage: S3Storage, why: str) -> OutputError:
+def _refusal(storage: ObjectStorage[S3Object], why: str) -> OutputError:
     return OutputError(
         f"{storage.root} cannot be written: the store does not have the checked and conditional "
         f"writes that keep two attempts from overwriting each other; {why}. Use a store that has "

@@ -11,8 +11,9 @@ from fineshards.errors import OutputError
 from fineshards.exports.record import Export, FileRecord
 from fineshards.shards.job.manifest import EXPORT_NAME, MANIFEST_NAME, Manifest
 from fineshards.shards.readable import readable_manifest
-from fineshards.storage.base import Storage, open_storage
+from fineshards.storage.base import Storage
 from fineshards.storage.checksums import checksum_to_base64, file_checksum
+from fineshards.storage.open import open_storage
 from fineshards.wording import counted
 
 # Bytes per request, where requests have a price.

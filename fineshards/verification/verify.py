@@ -20,7 +20,8 @@ from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.job import Job, job_name
 from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest, unfinished
 from fineshards.shards.readable import unfinished_redaction
-from fineshards.storage.base import Storage, open_storage
+from fineshards.storage.base import Storage
+from fineshards.storage.open import open_storage
 from fineshards.verification.check_decisions import DroppedRows, check_decisions
 from fineshards.verification.check_export import check_dataset, check_export, linked_dataset
 from fineshards.verification.check_folders import Folders

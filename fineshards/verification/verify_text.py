@@ -16,7 +16,7 @@ from fineshards.shards.job.job import Columns, Job, Settings
 from fineshards.shards.job.records import SourceFile
 from fineshards.sources.finding import find_files
 from fineshards.sources.reading import discover_blocks, read_block
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 from fineshards.storage.temporary import scratch_folder
 
 _TEXTS = Columns("text", "id", id_required=False)

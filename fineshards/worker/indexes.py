@@ -20,8 +20,8 @@ from fineshards.shards.tables.marks import (
 )
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.rows import Rows
-from fineshards.storage.base import open_storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c
+from fineshards.storage.open import open_storage
 from fineshards.worker.kept_rows import batch_of
 
 

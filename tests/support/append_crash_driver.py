@@ -16,7 +16,7 @@ from fineshards.cli.cli import main
 from fineshards.encoders.loading import describe_tokenizer
 from fineshards.loader.token_dataset import TokenDataset
 from fineshards.shards.job.manifest import Manifest
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 from fineshards.verification.verify import verify
 from support import crash_driver
 from support.crash_driver import child, kill_before_operation

@@ -27,7 +27,7 @@ from fineshards.encoders.loading import describe_tokenizer
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 from support.remembered_specs import remember_specs
 from support.watched_encoder import watched_encode
 

@@ -9,7 +9,7 @@ from support.slices import pytest_collection_modifyitems  # noqa: F401
 
 from benchmarks.made_up_dataset import make_dataset
 from fineshards.loader.token_dataset import TokenDataset
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 
 @pytest.fixture(scope="session")

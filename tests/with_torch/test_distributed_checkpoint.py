@@ -14,7 +14,7 @@ from fineshards.errors import UsageError
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.packing import Packing
 from fineshards.loader.token_dataset import TokenDataset
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ import torch
 from benchmarks.made_up_dataset import make_dataset
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.token_dataset import TokenDataset
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parent.parent / "examples"

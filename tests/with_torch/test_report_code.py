@@ -9,7 +9,7 @@ import torch
 
 from fineshards.publishing.loading_snippets import loading_snippets
 from fineshards.shards.job.manifest import Manifest
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 
 def test_it_makes_tensors_of_the_shape_that_it_says(

@@ -15,7 +15,7 @@ from benchmarks.made_up_dataset import EOT, make_dataset, stream
 from benchmarks.reading import LENGTH, shard_maps
 from benchmarks.run import main
 from benchmarks.torch_loaders import Crops, datatrove_dataset, megatron_dataset, other_loaders
-from fineshards.storage.base import open_storage
+from fineshards.storage.open import open_storage
 
 TOKENS = 30_001
 

@@ -118,7 +118,7 @@ class Settings:
 
     Example:
         >>> from fineshards.shards.job.manifest import Manifest
-        >>> from fineshards.storage.base import open_storage
+        >>> from fineshards.storage.open import open_storage
         >>> settings = Manifest.load(open_storage(dataset_folder)).settings
         >>> settings.tokenizer.name, settings.shard_tokens, settings.dtype
         ('cl100k_base', 100000, 'uint32')

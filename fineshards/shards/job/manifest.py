@@ -87,7 +87,7 @@ class Manifest:
 
     Example:
         >>> from fineshards.shards.job.manifest import Manifest
-        >>> from fineshards.storage.base import open_storage
+        >>> from fineshards.storage.open import open_storage
         >>> manifest = Manifest.load(open_storage(dataset_folder))
         >>> len(manifest.shards), manifest.shards[0].name
         (7, 'test/test_0000.npy')
@@ -192,7 +192,7 @@ class Manifest:
 
         Example:
             >>> from fineshards.shards.job.manifest import Manifest
-            >>> from fineshards.storage.base import open_storage
+            >>> from fineshards.storage.open import open_storage
             >>> Manifest.load(open_storage(dataset_folder)).contradictions()
             []
         """
@@ -207,7 +207,7 @@ class Manifest:
 
         Example:
             >>> from fineshards.shards.job.manifest import Manifest
-            >>> from fineshards.storage.base import open_storage
+            >>> from fineshards.storage.open import open_storage
             >>> Manifest.load(open_storage(dataset_folder)).splits()["test"]
             {'shards': 1, 'documents': 176, 'tokens': 100000}
         """
@@ -240,7 +240,7 @@ class Manifest:
 
         Example:
             >>> from fineshards.shards.job.manifest import Manifest
-            >>> from fineshards.storage.base import open_storage
+            >>> from fineshards.storage.open import open_storage
             >>> totals = Manifest.load(open_storage(dataset_folder)).totals()
             >>> totals["documents"], totals["tokens"]
             (1063, 665971)
@@ -264,7 +264,7 @@ class Manifest:
 
         Example:
             >>> from fineshards.shards.job.manifest import Manifest
-            >>> from fineshards.storage.base import open_storage
+            >>> from fineshards.storage.open import open_storage
             >>> content = Manifest.load(open_storage(dataset_folder)).to_json()
             >>> content["format"], content["splits"]["train"]["shards"]
             ('fineshards', 6)

@@ -107,7 +107,7 @@ class SourceFile:
 
     Example:
         >>> from fineshards.shards.job.manifest import Manifest
-        >>> from fineshards.storage.base import open_storage
+        >>> from fineshards.storage.open import open_storage
         >>> (file,) = Manifest.load(open_storage(dataset_folder)).files
         >>> file.index, file.format, file.compression
         (0, 'parquet', 'none')
@@ -288,7 +288,7 @@ class ShardRecord:
 
     Example:
         >>> from fineshards.shards.job.manifest import Manifest
-        >>> from fineshards.storage.base import open_storage
+        >>> from fineshards.storage.open import open_storage
         >>> last = Manifest.load(open_storage(dataset_folder)).shards[-1]
         >>> last.name, last.tokens, last.bytes
         ('train/train_0005.npy', 65971, 264012)
@@ -318,7 +318,7 @@ class Leaks:
 
     Example:
         >>> from fineshards.shards.job.manifest import Manifest
-        >>> from fineshards.storage.base import open_storage
+        >>> from fineshards.storage.open import open_storage
         >>> Manifest.load(open_storage(dataset_folder)).leaks
         Leaks(test_documents=0, train_documents=0)
     """
@@ -338,7 +338,7 @@ class MetadataFile:
 
     Example:
         >>> from fineshards.shards.job.manifest import Manifest
-        >>> from fineshards.storage.base import open_storage
+        >>> from fineshards.storage.open import open_storage
         >>> [file.name for file in Manifest.load(open_storage(dataset_folder)).metadata]
         ['metadata/job.json', 'metadata/vocabulary.tiktoken']
     """

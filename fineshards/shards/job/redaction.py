@@ -20,8 +20,7 @@ from fineshards.shards.job.records import as_number, as_text
 from fineshards.storage.names import shortened
 
 if TYPE_CHECKING:
-    from fineshards.shards.job.manifest import Manifest
-    from fineshards.shards.job.records import ShardRecord
+    from fineshards.shards.job.records import ShardRecord, SourceFile
     from fineshards.shards.tables.documents import DocumentPiece
 
 # Tokens in memory at once: as many as are best written at once.
@@ -41,10 +40,16 @@ class Redaction:
 
     @classmethod
     def of(
-        cls, pieces: Sequence[tuple[ShardRecord, DocumentPiece]], manifest: Manifest
+        cls,
+        pieces: Sequence[tuple[ShardRecord, DocumentPiece]],
+        sources: Iterable[SourceFile],
+        shard_tokens: int,
     ) -> Redaction:
-        """The redaction of documents, from all their pieces in order."""
-        files = {file.path: file.index for file in manifest.files}
+        """The redaction of documents, from all their pieces in order.
+
+        sources: the files of the dataset.
+        """
+        files = {file.path: file.index for file in sources}
         unknown = {piece.file for _, piece in pieces} - files.keys()
         if unknown:
             raise OutputError(
@@ -53,7 +58,7 @@ class Redaction:
             )
         return cls(
             tuple(sorted({(files[piece.file], piece.row) for _, piece in pieces})),
-            tuple(sorted(ranges_of(pieces, manifest.layout.shard_tokens))),
+            tuple(sorted(ranges_of(pieces, shard_tokens))),
         )
 
     def sha256(self) -> str:

@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 from fineshards.errors import OutputError
 from fineshards.shards.counts import Dropped
 from fineshards.shards.job.curated_files import decisions_name
+from fineshards.shards.parquet_file import open_parquet
 from fineshards.storage.base import Storage
-from fineshards.storage.parquet_file import open_parquet
 
 # row: number in the source file. step: number in the recipe, from 0. reason: why. span: number of
 # the span in the text as the step found it; null for a whole document. witness_file, witness_row:

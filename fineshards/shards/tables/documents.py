@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fineshards.shards.layout import SplitRule
-from fineshards.storage.parquet_file import open_parquet
+from fineshards.shards.parquet_file import open_parquet
 
 # document: number in the stream, from 0; up to version 2 in the dataset. offset, length: its tokens
 # in this shard, including EOT. start: number of its tokens in earlier shards; 0 if the document

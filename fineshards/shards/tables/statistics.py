@@ -45,7 +45,7 @@ import xxhash
 from fineshards.errors import OutputError
 from fineshards.shards.counts import MANY_VALUES, MAX_VALUES, Counts
 from fineshards.shards.job.recipe_record import RecipeRecord
-from fineshards.storage.parquet_file import open_parquet
+from fineshards.shards.parquet_file import open_parquet
 
 # Hosts of a generation that are listed by themselves.
 TOP_HOSTS = 1_000

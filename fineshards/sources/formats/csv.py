@@ -169,7 +169,7 @@ def _is_end(text: pa.Scalar) -> bool:
 def _wait_until_gone(reference: weakref.ref[Any]) -> None:
     """Waits for the threads of pyarrow to let go of a Python object.
 
-    A process that ends while they do so may abort (`fineshards/storage/parquet_file.py`).
+    A process that ends while they do so may abort (`fineshards/shards/parquet_file.py`).
     """
     until = time.monotonic() + _PATIENCE
     while reference() is not None and time.monotonic() < until:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from fineshards.errors import InputError
 from fineshards.shards.job.records import SourceFile
-from fineshards.storage.parquet_file import open_parquet
+from fineshards.shards.parquet_file import open_parquet
 
 # Footers kept per process, by their size in the file. Parsed they are some times as large.
 _KEPT_BYTES = 32 << 20
