@@ -72,9 +72,10 @@ test-recipes: .venv/installed ## test builds, appends and repairs with recipes (
 test-kills: .venv/installed ## kill builds again and again (20 min)
 	$(BIN)/pytest -m kills -rs --durations=0 --durations-min=10
 
-# What .ci/run does of these in slices, whole: tests/support/slices.py.
-test-all: lint types site demo test test-growing test-recipes test-cloud test-kills test-package test-pythons \
-    test-airflow test-engines test-readers test-browser test-curation test-torch encoders ## run all tests and checks (2 h)
+EVERYTHING := lint types site demo test test-growing test-recipes test-cloud test-kills test-package test-pythons \
+    test-airflow test-engines test-readers test-browser test-curation test-torch encoders
+# .ci/run runs slices of the longest: tests/support/slices.py.
+test-all: $(EVERYTHING) ## run all tests and checks (hours)
 
 # Another SEED tries other moments and other bytes.
 SEED ?= 1

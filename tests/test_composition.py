@@ -16,7 +16,6 @@ from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, LeaveOut
 from fineshards.errors import OutputError
 from fineshards.storage.base import TEMPORARY, Part
 from fineshards.storage.gcs import GcsStorage
-from fineshards.storage.gcs_compose import compose
 
 pytestmark = pytest.mark.cloud
 
@@ -41,13 +40,13 @@ def test_a_composed_file_has_the_right_bytes_and_checksum_and_leaves_no_componen
     blocks = write_blocks(storage, sizes)
     joined = b"".join(blocks)
     expected = HEADER + joined[cut_front : len(joined) - cut_end]
-    checksum = compose(storage, NAME, HEADER, parts_of(sizes, cut_front, cut_end))
+    checksum = storage.compose(NAME, HEADER, parts_of(sizes, cut_front, cut_end))
     assert cloud.content("data", OBJECT) == expected
     assert checksum == google_crc32c.value(expected)
     assert other_objects(cloud) == [OBJECT]
     # A second attempt finds the same object, and looks at it once.
     cloud.requests.clear()
-    assert compose(storage, NAME, HEADER, parts_of(sizes, cut_front, cut_end)) == checksum
+    assert storage.compose(NAME, HEADER, parts_of(sizes, cut_front, cut_end)) == checksum
     assert other_objects(cloud) == [OBJECT]
     assert cloud.count(f"^GET /storage/v1/b/data/o/{OBJECT}") == 1
     # Each component is deleted in the generation that was made.
@@ -62,7 +61,7 @@ def test_hundreds_of_small_parts_are_joined_without_moving_their_bytes(
     blocks = write_blocks(storage, sizes)
     expected = HEADER + b"".join(blocks)
     cloud.requests.clear()
-    assert compose(storage, NAME, HEADER, parts_of(sizes)) == google_crc32c.value(expected)
+    assert storage.compose(NAME, HEADER, parts_of(sizes)) == google_crc32c.value(expected)
     assert cloud.content("data", OBJECT) == expected
     assert other_objects(cloud) == [OBJECT]
     # The header and 321 parts: ten joins of 32, one of 2, and the last one of their results.
@@ -80,7 +79,7 @@ def test_many_blocks_are_composed_in_several_levels(
     sizes = [3] * 33
     blocks = write_blocks(storage, sizes)
     expected = HEADER + b"".join(blocks)
-    assert compose(storage, NAME, HEADER, parts_of(sizes)) == google_crc32c.value(expected)
+    assert storage.compose(NAME, HEADER, parts_of(sizes)) == google_crc32c.value(expected)
     assert cloud.content("data", OBJECT) == expected
     # 34 components, then 9, of which the last is passed on as it is, then 3.
     assert cloud.count("/compose") == 9 + 2 + 1
@@ -91,7 +90,7 @@ def test_only_the_cut_parts_are_transferred(cloud: Proxy, storage: GcsStorage) -
     sizes = [100_000] * 10
     write_blocks(storage, sizes)
     cloud.requests.clear()
-    compose(storage, NAME, HEADER, parts_of(sizes, cut_front=99_000, cut_end=98_000))
+    storage.compose(NAME, HEADER, parts_of(sizes, cut_front=99_000, cut_end=98_000))
     downloads = [request for request in cloud.requests if "alt=media" in request.line]
     assert sum(request.received for request in downloads) == 1_000 + 2_000
     # Each upload carries some hundred bytes of metadata.
@@ -105,7 +104,7 @@ def test_a_part_cut_on_both_sides_is_uploaded_without_composing(
     cloud: Proxy, storage: GcsStorage
 ) -> None:
     (block,) = write_blocks(storage, [1000])
-    checksum = compose(storage, NAME, HEADER, [Part(block_name(0), 10, 990)])
+    checksum = storage.compose(NAME, HEADER, [Part(block_name(0), 10, 990)])
     assert cloud.content("data", OBJECT) == HEADER + block[10:990]
     assert checksum == google_crc32c.value(HEADER + block[10:990])
     assert cloud.count("/compose") == 0
@@ -126,7 +125,7 @@ def test_any_parts_of_any_blocks_compose(
         parts.append((number, *bounds))
     storage.delete(NAME)
     expected = HEADER + b"".join(blocks[n][start:stop] for n, start, stop in parts)
-    checksum = compose(storage, NAME, HEADER, [Part(block_name(n), a, b) for n, a, b in parts])
+    checksum = storage.compose(NAME, HEADER, [Part(block_name(n), a, b) for n, a, b in parts])
     assert cloud.content("data", OBJECT) == expected
     assert checksum == google_crc32c.value(expected)
     assert other_objects(cloud) == [OBJECT]
@@ -142,7 +141,7 @@ def test_composing_is_retried(
 ) -> None:
     blocks = write_blocks(storage, SIZES)
     rule = cloud.fail("/compose", fault, (number,))
-    compose(storage, NAME, HEADER, parts_of(SIZES, 1, 1))
+    storage.compose(NAME, HEADER, parts_of(SIZES, 1, 1))
     assert rule.hits == 1
     assert cloud.content("data", OBJECT) == HEADER + b"".join(blocks)[1:-1]
     assert other_objects(cloud) == [OBJECT]
@@ -164,7 +163,7 @@ def test_every_request_of_a_composition_may_fail(
 ) -> None:
     blocks = write_blocks(storage, SIZES)
     rule = cloud.fail(pattern, fault, (1, 3))
-    compose(storage, NAME, HEADER, parts_of(SIZES, 1, 1))
+    storage.compose(NAME, HEADER, parts_of(SIZES, 1, 1))
     assert rule.hits
     assert cloud.content("data", OBJECT) == HEADER + b"".join(blocks)[1:-1]
     assert other_objects(cloud) == [OBJECT]
@@ -175,7 +174,7 @@ def test_answers_that_leave_out_sizes_and_checksums_are_asked_for(
 ) -> None:
     blocks = write_blocks(storage, SIZES)
     cloud.fail("^POST", LeaveOut(("size", "crc32c", "generation")), range(1, 100))
-    compose(storage, NAME, HEADER, parts_of(SIZES, 1, 1))
+    storage.compose(NAME, HEADER, parts_of(SIZES, 1, 1))
     assert cloud.content("data", OBJECT) == HEADER + b"".join(blocks)[1:-1]
     assert other_objects(cloud) == [OBJECT]
 
@@ -187,7 +186,7 @@ def test_components_are_deleted_when_composing_fails(
     write_blocks(storage, SIZES)
     cloud.fail("/compose", 403, (number,))
     with pytest.raises(OutputError, match="cannot be composed: no permission"):
-        compose(storage, NAME, HEADER, parts_of(SIZES, 1, 1))
+        storage.compose(NAME, HEADER, parts_of(SIZES, 1, 1))
     assert other_objects(cloud) == []
 
 
@@ -196,7 +195,7 @@ def test_components_that_cannot_be_deleted_do_not_affect_the_file(
 ) -> None:
     blocks = write_blocks(storage, SIZES)
     cloud.fail("^DELETE", 403, range(1, 100))
-    compose(storage, NAME, HEADER, parts_of(SIZES, 1, 1))
+    storage.compose(NAME, HEADER, parts_of(SIZES, 1, 1))
     assert cloud.content("data", OBJECT) == HEADER + b"".join(blocks)[1:-1]
     assert all(
         name.startswith(f"out/{TEMPORARY}/") for name in other_objects(cloud) if name != OBJECT
@@ -211,7 +210,7 @@ def test_an_existing_object_with_other_content_is_an_error_with_both_checksums(
     with pytest.raises(
         OutputError, match=r"with other content: it has 5 bytes with crc32c \S{8}, this job has"
     ):
-        compose(storage, NAME, HEADER, parts_of(SIZES))
+        storage.compose(NAME, HEADER, parts_of(SIZES))
     assert cloud.content("data", OBJECT) == b"other"
     assert other_objects(cloud) == [OBJECT]
 
@@ -233,7 +232,7 @@ def test_a_block_that_changes_during_composition_is_named(
     with pytest.raises(
         OutputError, match=rf"^gs://data/out/{block_name(3)} changed while {NAME} .* {state}"
     ):
-        compose(storage, NAME, HEADER, parts_of(SIZES))
+        storage.compose(NAME, HEADER, parts_of(SIZES))
     assert other_objects(cloud) == []
 
 
@@ -247,7 +246,7 @@ def test_a_block_that_is_too_short_is_named(
     with pytest.raises(
         OutputError, match=f"{block_name(3)} has {len(stored)} bytes, expected at least 50 bytes"
     ):
-        compose(storage, NAME, HEADER, parts_of(SIZES))
+        storage.compose(NAME, HEADER, parts_of(SIZES))
     assert other_objects(cloud) == []
 
 
@@ -257,7 +256,7 @@ def test_a_block_of_another_storage_class_is_named_with_a_workaround(
     write_blocks(storage, SIZES)
     cloud.storage_classes[f"out/{block_name(3)}"] = "NEARLINE"
     with pytest.raises(OutputError) as caught:
-        compose(storage, NAME, HEADER, parts_of(SIZES))
+        storage.compose(NAME, HEADER, parts_of(SIZES))
     assert str(caught.value).startswith(
         f"gs://data/{OBJECT} cannot be composed from gs://data/out/{block_name(3)}, whose storage "
         "class is NEARLINE, not STANDARD: "
@@ -270,7 +269,7 @@ def test_concurrent_attempts_all_succeed(cloud: Proxy, storage: GcsStorage) -> N
     blocks = write_blocks(storage, SIZES)
     with ThreadPoolExecutor(3) as pool:
         attempts = [
-            pool.submit(compose, storage, NAME, HEADER, parts_of(SIZES, 1, 1)) for _ in range(3)
+            pool.submit(storage.compose, NAME, HEADER, parts_of(SIZES, 1, 1)) for _ in range(3)
         ]
         assert len({attempt.result() for attempt in attempts}) == 1
     assert cloud.content("data", OBJECT) == HEADER + b"".join(blocks)[1:-1]
@@ -292,9 +291,9 @@ def test_a_late_attempt_succeeds_and_changes_nothing(
     # The last compose request, which creates the file.
     cloud.fail("/compose", hold, (3,))
     with ThreadPoolExecutor(1) as pool:
-        slow = pool.submit(compose, storage, NAME, HEADER, parts_of(SIZES, 1, 1))
+        slow = pool.submit(storage.compose, NAME, HEADER, parts_of(SIZES, 1, 1))
         assert arrived.wait(60)
-        checksum = compose(storage, NAME, HEADER, parts_of(SIZES, 1, 1))
+        checksum = storage.compose(NAME, HEADER, parts_of(SIZES, 1, 1))
         if committed:
             storage.delete_folder("checkpoints")
         generation = (cloud.metadata("data", OBJECT) or {})["generation"]

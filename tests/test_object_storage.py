@@ -204,7 +204,7 @@ def test_an_object_that_is_replaced_while_it_is_read_is_an_error(
 
 def test_a_writer_killed_during_an_upload_creates_nothing(cloud: Proxy, storage: Storage) -> None:
     program = (
-        "from fineshards.storage.base import open_storage\n"
+        "from fineshards.storage.open import open_storage\n"
         f"open_storage({storage.root!r}).write({NAME!r}, bytes({9 << 20}))\n"
     )
     writer = subprocess.Popen(

@@ -322,7 +322,7 @@ def test_launch_describes_files_in_another_process(web: Web) -> None:
     url = web.put("a.jsonl", LINES)
     done = run_program(
         "import sys\n"
-        "from fineshards.pipeline import own_process\n"
+        "from fineshards.worker import own_process\n"
         "from fineshards.pipeline.launch import find_input\n"
         "from fineshards.config import BuildConfig\n"
         "own_process.claim()\n"
