@@ -37,6 +37,20 @@ def approximately(count: int) -> str:
     return f"{rounded:g}"
 
 
+def size(count: int) -> str:
+    """Bytes in the unit that fits.
+
+    Example:
+        >>> size(917), size(2_217_541), size(999_999), size(60 * 10**12)
+        ('917 bytes', '2.22 MB', '1 MB', '60 TB')
+    """
+    rounded = float(f"{count:.3g}")
+    for unit, bytes_ in (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if rounded >= bytes_:
+            return f"{rounded / bytes_:g} {unit}"
+    return f"{count:,} bytes"
+
+
 def duration(seconds: float) -> str:
     """Seconds in the unit that fits.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import inf, sqrt
 
 from fineshards.inspection.dataflow_cost import Dataflow
-from fineshards.wording import approximately, counted, duration
+from fineshards.wording import approximately, counted, duration, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ def describe_estimate(found: Estimate) -> list[str]:
         f"  documents  {about(found.documents)}",
         f"  time       {duration(found.seconds)} on this machine ({counted(found.cores, 'core')}), "
         "as busy as it is now",
-        f"  memory     up to {found.memory_bytes / 1e9:,.1f} GB",
-        f"  disk       {_size(found.output_bytes)} when finished, {_size(found.peak_bytes)} before",
+        f"  memory     up to {size(found.memory_bytes)}",
+        f"  disk       {size(found.output_bytes)} when finished, {size(found.peak_bytes)} before",
         f"  Dataflow   {duration(cloud.seconds)} with {counted(cloud.workers, 'worker')} "
         f"({cloud.machine}): {cloud.machine_hours:,.1f} machine hours, ${cloud.dollars:,.2f};",
         f"             then ${cloud.dollars_per_month:,.2f} per month for the dataset",
@@ -94,7 +94,3 @@ def describe_estimate(found: Estimate) -> list[str]:
             f"  bad rows   {found.rejected:,} in the probe; a build needs --max_bad_rows, or fails"
         )
     return lines
-
-
-def _size(size: int) -> str:
-    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"

@@ -7,17 +7,8 @@ from fineshards.publishing.loading_snippets import loading_snippets
 from fineshards.reports.markup import Html, tag
 from fineshards.reports.report_contents import MOST_GENERATIONS, Contents
 from fineshards.reports.report_documents import order_of
-from fineshards.reports.tables import (
-    Column,
-    facts,
-    number_column,
-    share,
-    shortened,
-    size,
-    snippet,
-    table,
-)
-from fineshards.wording import counted
+from fineshards.reports.tables import Column, facts, number_column, share, shortened, snippet, table
+from fineshards.wording import counted, size
 
 # Characters of a tokenizer's pattern.
 _PATTERN = 1_000

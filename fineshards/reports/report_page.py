@@ -11,9 +11,9 @@ from fineshards.reports.report_documents import a_document, document_lengths, sp
 from fineshards.reports.report_files import exactness, generations, loading, provenance, shards
 from fineshards.reports.report_recipe import recipe
 from fineshards.reports.report_sources import sources
-from fineshards.reports.tables import facts, ratio, share, shortened, size
+from fineshards.reports.tables import facts, ratio, share, shortened
 from fineshards.verification.verify import Verdict, describe_verdict
-from fineshards.wording import approximately
+from fineshards.wording import approximately, size
 
 # Problems that are listed, and characters of each.
 MOST_PROBLEMS, _PROBLEM = 100, 500

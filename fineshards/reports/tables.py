@@ -110,19 +110,6 @@ def share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.2f} %" if whole else "–"
 
 
-def size(count: int) -> str:
-    """Bytes in the unit that fits.
-
-    Example:
-        >>> size(917), size(2_217_541), size(60 * 10**12)
-        ('917 bytes', '2.22 MB', '60 TB')
-    """
-    for unit, bytes_ in (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= bytes_:
-            return f"{float(f'{count / bytes_:.3g}'):g} {unit}"
-    return f"{count:,} bytes"
-
-
 def ratio(part: int, whole: int) -> str:
     """A quotient with three digits after the point.
 
