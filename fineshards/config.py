@@ -24,9 +24,11 @@ _LIMIT = 1 << 63
 _DEFAULT_TEST_FRACTION = "1/100"
 _DEFAULT_SPLIT_KEY = "text"
 _SPLIT_KEYS = ("text", "id", "host", "row")
-# The hash that decides a document's split has 32 bits.
 # A share of rows. More digits than these would choose no row of any input.
 _SHARE = re.compile(r"[0-9]{1,3}(\.[0-9]{1,12})?%")
+# Of a number that would take minutes to write out.
+_LONG_EXPONENT = re.compile(r"e[-+]?[\d_]{5}", re.IGNORECASE)
+# The hash that decides a document's split has 32 bits.
 _LEAST_FRACTION = Fraction(1, 2**32)
 
 # Flags that take files, one or more.
@@ -427,8 +429,8 @@ def _allowance(value: int | str) -> int | str:
 def _simplest(value: str | float | Fraction) -> str:
     """A fraction in lowest terms, so that 0.1, "0.10" and "1/10" are the same job."""
     try:
-        if isinstance(value, bool):
-            raise TypeError(value)
+        if isinstance(value, bool) or _LONG_EXPONENT.search(str(value)):
+            raise ValueError(value)
         # A float means the decimal that it prints as, not the binary number next to it.
         fraction = Fraction(float.__repr__(value) if isinstance(value, float) else value)
     except (TypeError, ValueError, ArithmeticError):
