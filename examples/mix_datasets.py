@@ -42,7 +42,7 @@ def train(loader: BatchLoader, steps: int) -> None:
 
 # 2. What a run will take, before it begins: with these weights English begins to repeat at step 42.
 mixture = Mixture({"english": (english, 0.8), "other": (other, 0.2)}, seed=1)
-mixture.plan(STEPS, BATCH_SIZE)
+print(mixture.plan(STEPS, BATCH_SIZE))
 
 fields = ["inputs", "targets", "source_ids"]
 with BatchLoader(mixture, BATCH_SIZE, seed=1, fields=fields) as loader:

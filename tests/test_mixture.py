@@ -263,8 +263,9 @@ def test_the_plan_is_what_will_be_drawn(capsys: pytest.CaptureFixture[str]) -> N
     mix = mixture([0.6, 0.3, 0.1, 0], [1000, 50, 9, 5])
     batch, steps = 16, 30
     plan = mix.plan(steps, batch)
+    assert capsys.readouterr().out == ""
     every = pairs(mix.draws(0, steps * batch))
-    for source, row in enumerate(plan):
+    for source, row in enumerate(plan.sources):
         mine = [at for at, (each, _) in enumerate(every) if each == source]
         length = len(mix.sources[source])
         assert row.name == mix.names[source]
@@ -273,8 +274,8 @@ def test_the_plan_is_what_will_be_drawn(capsys: pytest.CaptureFixture[str]) -> N
         assert row.epochs == pytest.approx(len(mine) / length)
         repeated = [at // batch for at in mine[length:]]
         assert row.first_repeated_step == (repeated[0] if repeated else None)
-    assert [row.weight for row in plan] == pytest.approx([0.6, 0.3, 0.1, 0])
-    header, *rows, total = capsys.readouterr().out.splitlines()
+    assert [row.weight for row in plan.sources] == pytest.approx([0.6, 0.3, 0.1, 0])
+    header, *rows, total = str(plan).splitlines()
     assert header.split() == [
         *("source", "weight", "samples", "tokens", "epochs"),
         *("first", "repeated", "step"),
@@ -288,15 +289,13 @@ def test_the_plan_finds_a_repetition_after_changes_of_weights() -> None:
     schedule = {100: {"a": 1, "b": 0}, 200: {"a": 1, "b": 1}}
     mix = mixture([1, 1], [10**6, 80], schedule=schedule)
     every = pairs(mix.draws(0, 400))
-    assert mix.plan(400)[1].first_repeated_step == every.index((1, 80))
+    assert mix.plan(400).sources[1].first_repeated_step == every.index((1, 80))
 
 
-def test_the_plan_of_a_mixture_that_ends_early_covers_all_of_it(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    mix = mixture([1, 1], [10, 14], exhausted="drop")
-    assert [row.samples for row in mix.plan(1000, 16)] == [10, 14]
-    assert capsys.readouterr().out.splitlines()[-1].split() == ["1.5", "steps", "24", "96"]
+def test_the_plan_of_a_mixture_that_ends_early_covers_all_of_it() -> None:
+    plan = mixture([1, 1], [10, 14], exhausted="drop").plan(1000, 16)
+    assert [row.samples for row in plan.sources] == [10, 14]
+    assert str(plan).splitlines()[-1].split() == ["1.5", "steps", "24", "96"]
 
 
 # The end of a source: it is repeated, or the mixture stops, or the source is dropped

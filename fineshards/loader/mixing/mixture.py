@@ -17,7 +17,7 @@ import numpy as np
 from fineshards.errors import UsageError, quoted
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.mixing.apportionment import MAX_DRAWS, WEIGHT_SUM
-from fineshards.loader.mixing.mixture_plan import SourcePlan, table
+from fineshards.loader.mixing.mixture_plan import MixturePlan, SourcePlan
 from fineshards.loader.mixing.mixture_stretches import Stretches
 from fineshards.loader.mixing.mixture_weights import Weight, checked_weights, exact_text, in_samples
 from fineshards.loader.sample_sources import Numbers, Source, job_fingerprint
@@ -243,15 +243,15 @@ class Mixture:
         """
         return dict(zip(self.names, self._counts(draws).tolist(), strict=True))
 
-    def plan(self, steps: int, batch_size: int = 1) -> tuple[SourcePlan, ...]:
-        """What a run of `steps` batches will draw from each source; also printed as a table.
+    def plan(self, steps: int, batch_size: int = 1) -> MixturePlan:
+        """What a run of `steps` batches will draw from each source.
 
         Args:
             steps: Batches in the run. If the mixture ends earlier, the plan ends there.
             batch_size: Samples per global batch.
 
         Returns:
-            One SourcePlan per source, in order.
+            A MixturePlan: `sources` has one SourcePlan per source, and `print` shows a table.
 
         Raises:
             UsageError: An argument is not an integer of at least 1.
@@ -279,8 +279,7 @@ class Mixture:
             )
             for source, name in enumerate(self.names)
         )
-        print(table(plan, draws, batch_size))
-        return plan
+        return MixturePlan(plan, draws, batch_size)
 
     def _counts(self, draws: int) -> Numbers:
         draws = checked_integer("draws", draws)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -28,27 +27,35 @@ class SourcePlan:
     first_repeated_step: int | None
 
 
-def table(plan: Sequence[SourcePlan], samples: int, batch_size: int) -> str:
-    """The plan of `samples` draws as a text table."""
-    rows = [("source", "weight", "samples", "tokens", "epochs", "first repeated step")]
-    rows += [
-        (
-            each.name,
-            f"{each.weight:.6g}",
-            f"{each.samples:,}",
-            f"{each.tokens:,}",
-            f"{each.epochs:.3f}",
-            "-" if each.first_repeated_step is None else f"{each.first_repeated_step:,}",
+@dataclass(frozen=True, slots=True)
+class MixturePlan:
+    """What a run of `samples` samples draws from each source, in order. As text it is a table."""
+
+    sources: tuple[SourcePlan, ...]
+    samples: int
+    batch_size: int
+
+    def __str__(self) -> str:
+        rows = [("source", "weight", "samples", "tokens", "epochs", "first repeated step")]
+        rows += [
+            (
+                each.name,
+                f"{each.weight:.6g}",
+                f"{each.samples:,}",
+                f"{each.tokens:,}",
+                f"{each.epochs:.3f}",
+                "-" if each.first_repeated_step is None else f"{each.first_repeated_step:,}",
+            )
+            for each in self.sources
+        ]
+        steps = f"{self.samples / self.batch_size:,.15g} steps"
+        tokens = sum(each.tokens for each in self.sources)
+        rows.append((steps, "", f"{self.samples:,}", f"{tokens:,}", "", ""))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join(
+            "  ".join(
+                cell.rjust(width) if column else cell.ljust(width)
+                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in rows
         )
-        for each in plan
-    ]
-    tokens = sum(each.tokens for each in plan)
-    rows.append((f"{samples / batch_size:,.15g} steps", "", f"{samples:,}", f"{tokens:,}", "", ""))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if column else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )
