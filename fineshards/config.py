@@ -99,7 +99,7 @@ class BuildConfig:
             Default: AWS_ENDPOINT_URL, or Amazon S3.
         tokenizer: A tiktoken encoding, or a tokenizer.json of Hugging Face's tokenizers library:
             the file, a folder that holds one, or a repository on the hub as OWNER/NAME or
-            OWNER/NAME@REVISION. Default: cl100k_base.
+            OWNER/NAME@REVISION. ./NAME is a path, where NAME is an encoding. Default: cl100k_base.
         eot_token: The special token that begins each document. Default: <|endoftext|>, if there
             is one.
         dtype: Type of the tokens in the shards. auto is uint16 where every id of the tokenizer

@@ -172,6 +172,15 @@ def test_ids_are_the_library_s_even_if_the_file_differs(tmp_path: Path) -> None:
     assert [found] == oracle_documents(path, EOT, texts)
 
 
+def test_the_name_of_an_encoding_is_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(trained("gpt2"), tmp_path / "mine.json").rename(tmp_path / "cl100k_base")
+    assert describe_tokenizer("cl100k_base", "auto")[0].kind == "tiktoken"
+    assert describe_tokenizer("./cl100k_base", "auto")[0].kind == "huggingface"
+
+
 def test_the_record_has_no_folder_and_the_data_is_the_user_s_file(tmp_path: Path) -> None:
     path = save(trained("gpt2"), tmp_path / "somewhere/mine.json")
     path.write_text(json.dumps(json.loads(path.read_text()), indent=3))

@@ -104,10 +104,10 @@ class TokenizerJson:
 
 def names_tokenizer_json(name: str) -> bool:
     """Whether `--tokenizer` names a file or a folder, as opposed to a tiktoken encoding."""
-    if name.endswith(".json") or "://" in name or Path(name).is_file():
+    if name.endswith(".json") or "://" in name:
         return True
-    # A folder that happens to have the name of an encoding is given as ./NAME.
-    return Path(name).is_dir() and name not in list_encoding_names()
+    # A file or folder that happens to have the name of an encoding is given as ./NAME.
+    return Path(name).exists() and name not in list_encoding_names()
 
 
 def read_tokenizer_json(path: str, eot_token: str | None) -> TokenizerJson:
