@@ -43,9 +43,9 @@ demo: .venv/installed ## build a dataset from the sample, verify it, show a docu
 	@echo "    make quick                               # the quick tests"
 
 # What each room does, on files and records, and builds of some documents.
-QUICK := $(addprefix tests/test_,apportionment.py checksums.py counts.py documents.py find.py \
-    inspect.py jsonl.py layout.py manifest.py npy.py parquet.py permutation.py plan.py rejected.py \
-    rooms.py status.py token_dataset.py)
+QUICK := $(addprefix tests/,test_rooms.py shards inspection/test_find.py inspection/test_inspect.py \
+    job_status/test_status.py loader/test_permutation.py loader/test_token_dataset.py \
+    loader/mixing/test_apportionment.py sources/test_jsonl.py sources/test_parquet.py)
 
 quick: .venv/installed ## run a part of the tests (1 min)
 	$(BIN)/pytest $(QUICK)
@@ -102,8 +102,8 @@ test-pythons: .venv/installed ## test on Python 3.12 and 3.13, where they are in
 	done
 
 $(PYTHONS:%=test-python-%): test-python-%: .py%-venv/installed
-	.py$*-venv/bin/pytest -k 'not kill' tests/test_build.py tests/test_restart.py tests/test_verify.py \
-	    tests/test_batch_loader.py tests/test_mixture.py
+	.py$*-venv/bin/pytest -k 'not kill' tests/pipeline/test_build.py tests/pipeline/test_restart.py tests/verification/test_verify.py \
+	    tests/loader/test_batch_loader.py tests/loader/mixing/test_mixture.py
 	@rm -rf .py$*-venv/builds
 	$(BIN)/fineshards build --input $(SAMPLE) --output .py$*-venv/builds/here --shard_tokens 100000
 	.py$*-venv/bin/fineshards build --input $(SAMPLE) --output .py$*-venv/builds/there --shard_tokens 100000
@@ -128,17 +128,17 @@ test-airflow: .venv/installed .airflow-venv/installed ## test the Composer DAG i
 	.airflow-venv/bin/pytest -c tests/airflow/pytest.ini tests/airflow
 
 # datatrove, the oracle, has an environment of its own: its libraries are old ones.
-.curation-venv/installed: tests/curation/requirements.txt requirements.txt pyproject.toml | .venv/installed
+.curation-venv/installed: tests/with_datatrove/requirements.txt requirements.txt pyproject.toml | .venv/installed
 	@echo "preparing .curation-venv: a minute"
 	@$(PYTHON) -m venv .curation-venv
-	@$(INSTALL) --python .curation-venv/bin/python -e '.[curation,test]' -r tests/curation/requirements.txt
+	@$(INSTALL) --python .curation-venv/bin/python -e '.[curation,test]' -r tests/with_datatrove/requirements.txt
 	@# It has the files of fasttext-predict too, and more; datatrove needs those.
 	@$(INSTALL) --python .curation-venv/bin/python --reinstall --no-deps fasttext-numpy2-wheel
 	@touch $@
 
 # FINESHARDS_ALL_DOCUMENTS=1 compares all documents of ../shared instead of a part: hours.
 test-curation: .curation-venv/installed ## compare the steps of recipes with datatrove's (PyPI; 10 min)
-	.curation-venv/bin/pytest -c tests/curation/pytest.ini tests/curation
+	.curation-venv/bin/pytest -c tests/with_datatrove/pytest.ini tests/with_datatrove
 
 # torch has an environment of its own, for its gigabytes of libraries. Its tests are not in tests/torch, which Python
 # would import as torch.

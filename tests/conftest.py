@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from support.checkout import ROOT, SAMPLE
 from support.faulty_proxy import Proxy, faulty_server
 from support.remembered_specs import remember_specs
 from support.slices import pytest_collection_modifyitems  # noqa: F401
@@ -28,9 +29,6 @@ settings.load_profile("fineshards")
 
 # Background jobs of a shell ignore SIGINT, and so do their children, which some tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-ROOT = Path(__file__).parent.parent
-SAMPLE = ROOT / "samples/debian_text.parquet"
 
 
 def pytest_runtest_setup() -> None:

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.checkout import ROOT
 
 from fineshards import extras
 
-ROOT = Path(__file__).parent.parent
 FINISHED = ROOT / "tests/fixtures/version-0.1.0/finished"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NAME = f"fineshards-{PROJECT['version']}"

@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.checkout import ROOT
 from support.fresh_interpreter import run_program
 
 import fineshards
-
-ROOT = Path(__file__).parent.parent
 
 # From the top down; a room imports from the rooms below it only. `fineshards` is the package's own
 # three lines: its public names and its command.

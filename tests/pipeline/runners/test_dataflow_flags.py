@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
+from support.checkout import ROOT
 from support.dataflow_server import DATAFLOW
 
 from fineshards.cli.build_command import main
@@ -15,7 +15,6 @@ from fineshards.parser import Parser
 from fineshards.pipeline.beam_errors import explain
 from fineshards.pipeline.runners.dataflow import dataflow_defaults, runs_on_dataflow
 
-ROOT = Path(__file__).parent.parent
 METADATA = json.loads((ROOT / "templates/metadata.json").read_text())
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from pathlib import Path
+
+from support.checkout import ROOT
 
 from fineshards.shards.tables import marks
 
-PAGE = (Path(__file__).parent.parent / "docs/deduplication.md").read_text()
+PAGE = (ROOT / "docs/deduplication.md").read_text()
 
 
 def percent(similarity: Fraction, buckets: int, hashes: int) -> str:

@@ -12,6 +12,7 @@ import jsonschema
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.checkout import ROOT
 from support.oracle import cut, read_texts, shards_in
 from support.tokenizer_files import EOT, oracle_documents, save, train
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -29,7 +30,7 @@ from fineshards.storage.open import open_storage
 
 Run = Callable[..., CompletedProcess[str]]
 
-SCHEMA = json.loads((Path(__file__).parent.parent / "docs/manifest.schema.json").read_text())
+SCHEMA = json.loads((ROOT / "docs/manifest.schema.json").read_text())
 SHARD_TOKENS = 150_001
 UINT16 = DTYPES["uint16"]
 

@@ -11,11 +11,11 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 import pytest
+from support.checkout import ROOT
 
 from benchmarks.chart import redraw
 from fineshards.loader.packing import pack
 
-ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "docs/images"
 PICTURES = sorted([*IMAGES.glob("*.svg"), *ROOT.glob("benchmarks/results/*.svg")])
 DRAWINGS = [IMAGES / "flow.svg", *sorted(IMAGES.glob("concept-*.svg"))]

@@ -20,13 +20,13 @@ import pytest
 from google.cloud.dataflow_v1beta3.types import ParameterType, TemplateMetadata
 from hypothesis import given
 from hypothesis import strategies as st
+from support.checkout import ROOT
 
 from fineshards.cli.options import add_build_flags
 from fineshards.config import flags
 from fineshards.parser import Parser
 from fineshards.pipeline.beam_flags import refuse_unknown
 
-ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 METADATA = ROOT / "templates/metadata.json"
 # Options of Beam that users may want to set in the console, and that gcloud has no flag for.

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.checkout import ROOT
 from support.source_files import blocks_of, read_all
 from test_csv import COMPRESSORS
 
@@ -94,7 +95,7 @@ def test_five_gigabytes_without_a_line_end_are_an_error_in_bounded_memory(
         [sys.executable, "-c", READ, str(path)],
         capture_output=True,
         text=True,
-        cwd=Path(__file__).parent,
+        cwd=ROOT / "tests",
     )
     assert done.returncode == 0, done.stderr
     memory, _, sentence = done.stdout.partition(" ")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_metadata import JOB, SETTINGS
+from support.made_up_job import JOB, SETTINGS
 
 from fineshards.config import BuildConfig
 from fineshards.errors import OutputError, UsageError

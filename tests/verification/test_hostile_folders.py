@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from support.growing import append, build, made_up_rows, unfinished_append, write_rows
 from support.hostile_records import paths, sealed
+from support.killed_by_hand import kill
 from support.oracle import files_in
-from test_touched import kill
 
 from fineshards import TokenDataset
 from fineshards.cli.cli import main

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.damage import checksum
+from support.made_up_job import JOB, RANKS, SETTINGS
 
 from fineshards.errors import OutputError
 from fineshards.shards.counts import Counts
-from fineshards.shards.job.job import JOB_NAME, VOCABULARY_NAME, Columns, Job, Settings, Tokenizer
+from fineshards.shards.job.job import JOB_NAME, VOCABULARY_NAME
 from fineshards.shards.job.metadata import metadata_files
-from fineshards.shards.job.records import MetadataFile, SourceFile
+from fineshards.shards.job.records import MetadataFile
 from fineshards.shards.job.source_counts import FileReport
-from fineshards.shards.layout import SplitRule
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
 
-RANKS = b"IQ== 0\n"
-TOKENIZER = Tokenizer(
-    "tiktoken", "tiny", hashlib.sha256(RANKS).hexdigest(), "", (("<|eot|>", 1),), 1, 2, ""
-)
-SETTINGS = Settings(Columns("text", "id", False), TOKENIZER, 10, SplitRule(None, 1), 1)
-FILES = tuple(SourceFile(n, f"/in/{n}", 1, "mtime:0", "jsonl", "none") for n in range(3))
-JOB = Job(SETTINGS, FILES, ())
 LISTS = {
     "metadata/rejected/00000-00000.jsonl": ["/in/0"],
     "metadata/rejected/00002-00000.jsonl": ["/in/2", "/in/2"],

@@ -20,6 +20,7 @@ import pytest
 from apache_beam.portability.api import beam_runner_api_pb2
 from google.cloud.dataflow_v1beta3.types import Job as DataflowJob
 from google.cloud.storage import Client
+from support.checkout import ROOT
 from support.dataflow_server import DATAFLOW, IMAGE, DataflowServer
 from support.gcs_server import client_environment, gcs_server
 from support.hub_server import HubServer
@@ -28,7 +29,6 @@ from support.tokenizer_files import save, train
 
 pytestmark = pytest.mark.cloud
 
-ROOT = Path(__file__).parent.parent
 STEPS = {"Discover", "Tokenize", "Report", "Plan", "Write", "Commit"}
 
 

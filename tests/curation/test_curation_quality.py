@@ -1,6 +1,6 @@
 """The filters on words and lines: edge cases, parameters, and the fast way against the plain one.
 
-That they decide as datatrove does is tested in tests/curation.
+That they decide as datatrove does is tested in tests/with_datatrove.
 """
 
 from __future__ import annotations

@@ -23,8 +23,6 @@ from fineshards.errors import InputError
 from fineshards.shards.job.job import Columns
 from fineshards.sources.reading import read_block
 
-ROOT = Path(__file__).parent.parent
-
 
 def table(texts: list[str | None], first: int = 0) -> pa.Table:
     ids = [f"id{first + n}" for n in range(len(texts))]

@@ -16,6 +16,7 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage as google_storage
 from support.build_here import build_here
+from support.checkout import FIXTURES
 from support.faulty_proxy import Proxy
 from support.oracle import files_in
 from support.process_tree import start, wait_until
@@ -26,8 +27,6 @@ from fineshards.cli.cli import main
 from fineshards.shards.job.manifest import MANIFEST_NAME
 
 pytestmark = pytest.mark.growing
-
-FIXTURES = Path(__file__).parent / "fixtures"
 
 
 def write_sources(folder: Path, sample: Path) -> list[Path]:

@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 
 import google_crc32c
 import pytest
+from support.checkout import ROOT
 from support.damage import checksum
 from support.faulty_proxy import Proxy
 
@@ -25,8 +26,6 @@ from fineshards.errors import OutputError, UsageError
 from fineshards.storage.base import TEMPORARY, Part, Storage
 from fineshards.storage.checksums import checksum_to_base64
 from fineshards.storage.open import open_storage
-
-ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(params=["local", "gs", pytest.param("s3", marks=pytest.mark.cloud)])

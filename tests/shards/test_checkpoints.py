@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.checkout import ROOT
 
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards.block_writer import Documents, documents_schema
@@ -26,7 +27,6 @@ from fineshards.shards.npy import file_bytes
 from fineshards.shards.tables.documents import source_schema
 from fineshards.storage.open import open_storage
 
-ROOT = Path(__file__).parent.parent
 BLOCK = Block(file=3, index=12, blocks=13, first_group=5, stop_group=7, first_row=100, bytes=999)
 PLACE = TokenBlock("blocks", 3, 12)
 NO_TEST = SplitRule(None, 0)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.checkout import FIXTURES
 from support.numbered_samples import Numbers, numbers, scalar_order
 from support.scalar_permutation import ScalarPermutation, scalar_key
 from support.sentences import refused
@@ -27,7 +28,7 @@ from fineshards.loader.token_dataset import TokenDataset
 from fineshards.storage.open import open_storage
 
 # A dataset and loader states, as fineshards 0.1.0 wrote them.
-FIXTURES = Path(__file__).parent / "fixtures/version-0.1.0"
+STATES = FIXTURES / "version-0.1.0"
 
 
 @pytest.fixture(scope="module")
@@ -295,13 +296,13 @@ def test_a_state_saved_by_version_0_1_0_resumes_with_the_same_batch(order: str) 
 
     But for the fingerprint, which was that of the job.
     """
-    folder = FIXTURES / "finished"
+    folder = STATES / "finished"
     train = TokenDataset(folder, "train", sequence_length=64)
     test = TokenDataset(folder, "test", sequence_length=64)
     source: TokenDataset | Mixture = train
     if order == "mixture":
         source = Mixture({"train": (train, 0.75), "test": (test, 0.25)}, seed=3)
-    recorded = json.loads((FIXTURES / "states.json").read_text())[order]
+    recorded = json.loads((STATES / "states.json").read_text())[order]
     with BatchLoader(
         source,
         batch_size=8,

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 import yaml
+from support.checkout import ROOT
 
-ROOT = Path(__file__).parent.parent
 WORKFLOWS = sorted((ROOT / ".github/workflows").iterdir())
 MAKEFILE = (ROOT / "Makefile").read_text()
 RULES = re.findall(r"^([a-z][a-z-]*):(?!=)", MAKEFILE, re.MULTILINE)
@@ -125,10 +125,10 @@ def test_the_page_on_installing_lists_every_extra() -> None:
 
 def test_the_first_change_can_be_made_as_it_is_described(tmp_path: Path) -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text()
-    code, test = tmp_path / "fineshards/sources/files.py", tmp_path / "tests/test_files.py"
+    code, test = tmp_path / "fineshards/sources/files.py", tmp_path / "tests/sources/test_files.py"
     # The package by links, but for the two files that change.
     for folder in (code.parent.parent, code.parent, test.parent):
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         for path in (ROOT / folder.relative_to(tmp_path)).iterdir():
             if path.name != "sources" and folder != test.parent:
                 (folder / path.name).symlink_to(path)

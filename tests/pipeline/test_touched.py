@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +14,7 @@ import pytest
 from support.faulty_proxy import Proxy
 from support.gcs_input import Stored
 from support.growing import Row, append, build, made_up_rows, write_rows
+from support.killed_by_hand import kill, run
 from support.oracle import files_in
 from support.touch_crash_driver import set_times
 
@@ -28,29 +25,7 @@ from fineshards.shards.job.records import BadRow, Block, SourceFile
 from fineshards.shards.tables.rejected_rows import Rejected
 from fineshards.storage.open import open_storage
 
-ROOT = Path(__file__).parent.parent
 FLAGS = ["--shard_tokens=700", "--block_bytes=1", "--test_fraction=0.3"]
-
-
-def run(*command: object) -> subprocess.CompletedProcess[str]:
-    """Runs Python with the tests' own modules."""
-    return subprocess.run(
-        [sys.executable, *map(str, command)],
-        env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def kill(number: int, *command: object) -> None:
-    """Runs a command that dies by SIGKILL when it puts its file `number` in place."""
-    code = (
-        "import sys; from support import crash_driver as c; c.OPERATIONS = ('replace',);"
-        f"c.kill_before_operation({number}); c.main(sys.argv[1:])"
-    )
-    done = run("-c", code, *command)
-    assert done.returncode == -signal.SIGKILL, done.stderr
 
 
 def crashes_of(scratch: Path, step: int, *command: object) -> list[dict[str, Any]]:

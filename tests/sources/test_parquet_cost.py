@@ -15,8 +15,6 @@ from support.source_files import COLUMNS, describe
 
 from fineshards.sources.formats import parquet
 
-ROOT = Path(__file__).parent.parent
-
 
 class CountingFile(io.FileIO):
     """A file that counts the bytes read."""

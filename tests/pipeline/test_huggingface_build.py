@@ -10,6 +10,7 @@ from subprocess import CompletedProcess
 
 import jsonschema
 import pytest
+from support.checkout import ROOT
 from support.oracle import cut, read_texts, shards_in
 from support.tokenizer_files import EOT, STYLES, oracle_documents, save, train
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -21,7 +22,7 @@ from fineshards.storage.open import open_storage
 
 Run = Callable[..., CompletedProcess[str]]
 
-SCHEMA = json.loads((Path(__file__).parent.parent / "docs/manifest.schema.json").read_text())
+SCHEMA = json.loads((ROOT / "docs/manifest.schema.json").read_text())
 SHARD_TOKENS = 200_000
 SPLIT = "--test_shards=1"
 

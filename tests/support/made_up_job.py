@@ -1,0 +1,17 @@
+"""A job of three files that were never read."""
+
+from __future__ import annotations
+
+import hashlib
+
+from fineshards.shards.job.job import Columns, Job, Settings, Tokenizer
+from fineshards.shards.job.records import SourceFile
+from fineshards.shards.layout import SplitRule
+
+RANKS = b"IQ== 0\n"
+TOKENIZER = Tokenizer(
+    "tiktoken", "tiny", hashlib.sha256(RANKS).hexdigest(), "", (("<|eot|>", 1),), 1, 2, ""
+)
+SETTINGS = Settings(Columns("text", "id", False), TOKENIZER, 10, SplitRule(None, 1), 1)
+FILES = tuple(SourceFile(n, f"/in/{n}", 1, "mtime:0", "jsonl", "none") for n in range(3))
+JOB = Job(SETTINGS, FILES, ())
