@@ -60,20 +60,14 @@ test: .venv/installed ## run all tests but those below (10 min)
 	@echo "(make quick runs a part of them in a minute)"
 	$(BIN)/pytest
 
-test-cloud: .venv/installed ## test gs://, s3:// and Dataflow on servers of the tests' own (10 min)
-	$(BIN)/pytest -m cloud
-
-test-growing: .venv/installed ## test shuffles, appends, redactions, repairs and leaks (3 min)
-	$(BIN)/pytest -m "growing and not kills and not cloud"
-
-test-recipes: .venv/installed ## test builds, appends and repairs with recipes (3 min)
-	$(BIN)/pytest -m "curation and not kills and not cloud and not engines"
+test-long: .venv/installed ## test stores on servers of the tests, growth and recipes (15 min)
+	$(BIN)/pytest -m "(cloud or growing or curation) and not kills and not engines"
 
 test-kills: .venv/installed ## kill builds again and again (20 min)
 	$(BIN)/pytest -m kills -rs --durations=0 --durations-min=10
 
-EVERYTHING := lint types site demo test test-growing test-recipes test-cloud test-kills test-package test-pythons \
-    test-airflow test-engines test-readers test-browser test-curation test-torch encoders
+EVERYTHING := lint types site demo test test-long test-kills test-package test-pythons test-airflow \
+    test-engines test-readers test-browser test-curation test-torch encoders
 # .ci/run runs slices of the longest: tests/support/slices.py.
 test-all: $(EVERYTHING) ## run all tests and checks (hours)
 
