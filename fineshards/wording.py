@@ -51,6 +51,26 @@ def size(count: int) -> str:
     return f"{count:,} bytes"
 
 
+def share(part: int, whole: int) -> str:
+    """A part of a whole in percent.
+
+    Example:
+        >>> share(1, 3), share(3, 3), share(0, 0)
+        ('33.33 %', '100.00 %', '–')
+    """
+    return f"{100 * part / whole:.2f} %" if whole else "–"
+
+
+def ratio(part: int, whole: int) -> str:
+    """A quotient with three digits after the point.
+
+    Example:
+        >>> ratio(2_217_541, 665_971), ratio(1, 0)
+        ('3.330', '–')
+    """
+    return f"{part / whole:.3f}" if whole else "–"
+
+
 def duration(seconds: float) -> str:
     """Seconds in the unit that fits.
 
@@ -126,7 +146,7 @@ def describe_splits(splits: Mapping[str, Mapping[str, int]]) -> list[str]:
     for split, sums in splits.items():
         parts = []
         for what in ("documents", "tokens"):
-            share = sums[what] / sum(other[what] for other in splits.values())
-            parts.append(f"{counted(sums[what], what[:-1])} ({share:.2%})".replace("%", " %"))
+            whole = sum(other[what] for other in splits.values())
+            parts.append(f"{counted(sums[what], what[:-1])} ({share(sums[what], whole)})")
         lines.append(f"  {split:<10} {', '.join(parts)}, {counted(sums['shards'], 'shard')}")
     return lines

@@ -26,7 +26,7 @@ from fineshards.job_status.recent_rate import LONG_IDLE
 from fineshards.job_status.stages import describe_pace, list_writing, stages_of
 from fineshards.job_status.status import Status, StatusReader, pause_after
 from fineshards.printable import printable
-from fineshards.reports.markup import asset, content_policy, page, tag
+from fineshards.reports.markup import asset, content_policy, page
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
 from fineshards.wording import approximately, duration
@@ -269,89 +269,9 @@ def _policy() -> str:
 @cache
 def live_page() -> str:
     """The page, which is the same for every job: its script fills it."""
-    body = [
-        tag("a", "Skip to the stages", href="#stages", class_="skip"),
-        tag(
-            "header",
-            tag(
-                "div",
-                tag("p", "fineshards status", class_="kicker"),
-                tag("h1", "…", id="name"),
-                tag(
-                    "p",
-                    tag("span", "looking", class_="state", id="state"),
-                    " ",
-                    tag("span", class_="mono muted", id="folder"),
-                ),
-                tag("dl", class_="figures", id="figures"),
-            ),
-            class_="masthead",
-        ),
-        tag(
-            "main",
-            tag("p", class_="note", id="note", hidden=True),
-            tag(
-                "div",
-                tag("section", tag("h2", "Stages"), tag("ol", class_="stages", id="stages")),
-                tag(
-                    "section",
-                    tag("h2", "What workers are writing"),
-                    tag("dl", class_="writing", id="writing"),
-                    id="now",
-                    hidden=True,
-                ),
-                tag(
-                    "section",
-                    tag("h2", "Splits"),
-                    tag(
-                        "div",
-                        tag(
-                            "table",
-                            tag(
-                                "thead",
-                                tag(
-                                    "tr",
-                                    tag("th", "Split", scope="col"),
-                                    *(
-                                        tag("th", name, scope="col", class_="number")
-                                        for name in ("Documents", "Tokens", "Shards")
-                                    ),
-                                ),
-                            ),
-                            tag("tbody", id="splits"),
-                        ),
-                        class_="scroll",
-                        tabindex="0",
-                        role="group",
-                        aria_label="Splits",
-                    ),
-                    tag("h2", "What to do next"),
-                    tag(
-                        "p", "Check every file, and make a page that shows what the dataset holds:"
-                    ),
-                    tag("pre", id="commands", tabindex="0"),
-                    id="finished",
-                    hidden=True,
-                ),
-                class_="present",
-                id="present",
-                hidden=True,
-            ),
-            tag("p", class_="hidden", id="said", role="status", aria_live="polite"),
-            tag(
-                "noscript",
-                "This page needs JavaScript. In a terminal, fineshards status --watch shows the "
-                "same.",
-            ),
-        ),
-        tag(
-            "footer",
-            tag("p", "Read from the files in the output folder", tag("span", id="looked"), "."),
-        ),
-    ]
-    return page("fineshards status", body, *_assets(), connects=True)
+    return page("job_status/live.html", *_assets(), connects=True)
 
 
 def _assets() -> tuple[str, str]:
     """The script and the style of the page."""
-    return asset("live.js", __package__), asset("live.css", __package__)
+    return asset("job_status/live.js"), asset("reports/style.css") + asset("job_status/live.css")
