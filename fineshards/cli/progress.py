@@ -98,7 +98,6 @@ class _Progress:
             _log.info("%s: %s, %s", status.stage, stage.detail, describe_pace(status))
 
     def __rich__(self) -> RenderableType:
-        """See rich."""
         if self._status is None:
             row = Table.grid(padding=(0, 1))
             row.add_row(self._spinner, "looking at the output folder")

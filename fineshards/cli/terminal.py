@@ -115,12 +115,10 @@ class _LogLine(logging.Formatter):
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        """See logging."""
         text = super().formatMessage(record)
         return printable(text) if record.name.startswith("fineshards") else text
 
     def format(self, record: logging.LogRecord) -> str:
-        """See logging."""
         return "\n    ".join(map(printable, masked(super().format(record)).split("\n")))
 
 

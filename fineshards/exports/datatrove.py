@@ -20,7 +20,6 @@ class Datatrove(Format):
     by_eot = False
 
     def write(self, reader: PartReader, settings: Settings, target: Target) -> Written:
-        """See Format."""
         part = reader.part
         name = f"{part.split}/{part.index:05d}_unshuffled.ds"
         ends = reader.ends()
@@ -42,7 +41,6 @@ class Nanoset(Datatrove):
     name = "nanoset"
 
     def advice(self, settings: Settings, parts: Sequence[Part]) -> list[str]:
-        """See Format."""
         return [
             "data_stages:",
             "- data:",

@@ -56,11 +56,9 @@ class Writer(io.RawIOBase):
         self.bytes = self.crc32c = 0
 
     def writable(self) -> bool:
-        """See io.IOBase."""
         return True
 
     def tell(self) -> int:
-        """See io.IOBase."""
         return self.bytes
 
     def write(self, content: Any) -> int:

@@ -34,7 +34,6 @@ class HfArrow(InputIds):
     revision = 2  # `Sequence`, `dataset_dict.json`
 
     def write(self, reader: PartReader, settings: Settings, target: Target) -> Written:
-        """See Format."""
         part = reader.part
         ends = row_ends(reader, settings.sequence_length)
         schema = SCHEMA.with_metadata(_METADATA)
@@ -49,7 +48,6 @@ class HfArrow(InputIds):
     def finish(
         self, split: str, records: Sequence[PartRecord], settings: Settings
     ) -> Iterator[tuple[str, bytes]]:
-        """See Format."""
         files = [file for record in records for file in record.files]
         checksums = json.dumps([file.crc32c for file in files]).encode()
         state: dict[str, Any] = {
@@ -66,5 +64,4 @@ class HfArrow(InputIds):
         yield f"{split}/dataset_info.json", json.dumps(_INFO, indent=2).encode()
 
     def finish_all(self, splits: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """See Format."""
         yield "dataset_dict.json", json.dumps({"splits": [*splits]}).encode()

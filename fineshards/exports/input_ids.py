@@ -37,7 +37,6 @@ class InputIds(Format):
     fixed_dtype = "int32"
 
     def plan(self, stream: Stream, settings: Settings) -> list[Part]:
-        """See Format."""
         length, size = settings.sequence_length, settings.tokens_per_file
         if length is None:
             return super().plan(stream, settings)

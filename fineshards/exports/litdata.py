@@ -41,7 +41,6 @@ class Litdata(Format):
     links = True
 
     def plan(self, stream: Stream, settings: Settings) -> list[Part]:
-        """See Format."""
         if settings.link:
             return plan_by_shards(stream, settings.side)
         length, size = settings.sequence_length or 1, settings.tokens_per_file
@@ -49,7 +48,6 @@ class Litdata(Format):
         return plan_by_rows(stream, length, -(-size // length), settings.side)
 
     def check(self, settings: Settings, parts: Sequence[Part]) -> None:
-        """See Format."""
         if settings.link and (settings.sequence_length or settings.side == "end"):
             raise UsageError(
                 "--link: chunks are the shards as they are; leave --sequence_length and --eot end "
@@ -63,7 +61,6 @@ class Litdata(Format):
             )
 
     def write(self, reader: PartReader, settings: Settings, target: Target) -> Written:
-        """See Format."""
         part = reader.part
         name = f"chunk-0-{part.index}.bin"
         size = part.tokens * settings.token_dtype.itemsize
@@ -85,7 +82,6 @@ class Litdata(Format):
     def finish(
         self, split: str, records: Sequence[PartRecord], settings: Settings
     ) -> Iterator[tuple[str, bytes]]:
-        """See Format."""
         checksums = [file.crc32c for record in records for file in record.files]
         index = {
             "chunks": [record.facts for record in records],
@@ -108,7 +104,6 @@ class Litdata(Format):
         yield f"{split}/index.json", json.dumps(index, sort_keys=True).encode()
 
     def advice(self, settings: Settings, parts: Sequence[Part]) -> list[str]:
-        """See Format."""
         if settings.link:
             return [
                 "The chunks are links to shards: keep the dataset where it is.",

@@ -37,11 +37,9 @@ class Mds(Format):
     rows = "needed"
 
     def plan(self, stream: Stream, settings: Settings) -> list[Part]:
-        """See Format."""
         return plan_by_rows(stream, _length(settings), _rows_per_file(settings), settings.side)
 
     def check(self, settings: Settings, parts: Sequence[Part]) -> None:
-        """See Format."""
         length, rows = _length(settings), _rows_per_file(settings)
         if (size := _head_bytes(rows, settings) + rows * _row_bytes(settings)) > _MOST_BYTES:
             raise UsageError(
@@ -57,7 +55,6 @@ class Mds(Format):
                 )
 
     def write(self, reader: PartReader, settings: Settings, target: Target) -> Written:
-        """See Format."""
         part, length = reader.part, _length(settings)
         count, left_out = divmod(part.tokens, length)
         first = _head_bytes(count, settings)
@@ -86,7 +83,6 @@ class Mds(Format):
     def finish(
         self, split: str, records: Sequence[PartRecord], settings: Settings
     ) -> Iterator[tuple[str, bytes]]:
-        """See Format."""
         shards = [{**_columns(settings), **record.facts, "zip_data": None} for record in records]
         index = {"version": 2, "shards": shards}
         yield f"{split}/index.json", json.dumps(index, sort_keys=True).encode()

@@ -36,13 +36,11 @@ class Megatron(Format):
     by_eot = False
 
     def plan(self, stream: Stream, settings: Settings) -> list[Part]:
-        """See Format."""
         if settings.link:
             return plan_by_shards(stream, settings.side)
         return super().plan(stream, settings)
 
     def write(self, reader: PartReader, settings: Settings, target: Target) -> Written:
-        """See Format."""
         part, dtype = reader.part, settings.token_dtype
         stem = f"{part.split}_{part.index:04d}"
         ends = reader.ends()
@@ -70,7 +68,6 @@ class Megatron(Format):
         return Written(None if settings.link else len(ends))
 
     def advice(self, settings: Settings, parts: Sequence[Part]) -> list[str]:
-        """See Format."""
         if not settings.link:
             return []
         return [

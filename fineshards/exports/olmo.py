@@ -28,7 +28,6 @@ class Olmo(Format):
     revision = 2  # lines from 1
 
     def write(self, reader: PartReader, settings: Settings, target: Target) -> Written:
-        """See Format."""
         part = reader.part
         stem = f"{part.split}/part-0-{part.index:05d}"
         ends, sources = reader.documents()
@@ -51,7 +50,6 @@ class Olmo(Format):
         return Written(len(ends))
 
     def advice(self, settings: Settings, parts: Sequence[Part]) -> list[str]:
-        """See Format."""
         said = ["The .npy files have no header: OLMo-core reads them, numpy.load does not."]
         if settings.side == "end" and not all(part.append for part in parts):
             said.append(

@@ -15,7 +15,6 @@ class Parquet(InputIds):
     name = "parquet"
 
     def write(self, reader: PartReader, settings: Settings, target: Target) -> Written:
-        """See Format."""
         part = reader.part
         ends = row_ends(reader, settings.sequence_length)
         # Dictionaries and statistics of token ids make files larger and slower.

@@ -17,7 +17,6 @@ class Raw(Format):
     tokens_per_file = None
 
     def write(self, reader: PartReader, settings: Settings, target: Target) -> Written:
-        """See Format."""
         part = reader.part
         split = "val" if part.split == "test" else part.split
         number = "" if settings.tokens_per_file is None else f"_{part.index:06d}"
@@ -26,7 +25,6 @@ class Raw(Format):
         return Written()
 
     def advice(self, settings: Settings, parts: Sequence[Part]) -> list[str]:
-        """See Format."""
         if settings.dtype == "uint16":
             return []
         return ["nanoGPT's train.py reads uint16: change np.uint16 to np.uint32 in get_batch."]

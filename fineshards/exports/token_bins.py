@@ -38,7 +38,6 @@ class _TokenBins(Format):
         """The first numbers of the header."""
 
     def check(self, settings: Settings, parts: Sequence[Part]) -> None:
-        """See Format."""
         size = settings.token_dtype.itemsize
         for part in parts:
             if part.tokens * size + 4 * _HEADER_NUMBERS >= _LIMIT:
@@ -48,7 +47,6 @@ class _TokenBins(Format):
                 )
 
     def write(self, reader: PartReader, settings: Settings, target: Target) -> Written:
-        """See Format."""
         part = reader.part
         # Readers find the validation set by this word.
         split = "val" if part.split == "test" else part.split
@@ -67,12 +65,10 @@ class Llmc(_TokenBins):
     name = "llmc"
 
     def numbers(self, settings: Settings, tokens: int) -> tuple[int, ...]:
-        """See _TokenBins."""
         kind = (20240520, 1) if settings.dtype == "uint16" else (20240801, 7)
         return (*kind, tokens)
 
     def advice(self, settings: Settings, parts: Sequence[Part]) -> list[str]:
-        """See Format."""
         if settings.dtype == "uint16":
             return []
         return ["Files of uint32 are read by train_llama3.py only, not by the loader in C."]
@@ -84,7 +80,6 @@ class NemoNanogpt(_TokenBins):
     name = "nanogpt"
 
     def numbers(self, settings: Settings, tokens: int) -> tuple[int, ...]:
-        """See _TokenBins."""
         return (278895051, 1, tokens, settings.token_dtype.itemsize)
 
 
@@ -95,11 +90,9 @@ class ModdedNanogpt(_TokenBins):
     dtypes = ("uint16",)
 
     def numbers(self, settings: Settings, tokens: int) -> tuple[int, ...]:
-        """See _TokenBins."""
         return (20240520, 1, tokens)
 
     def advice(self, settings: Settings, parts: Sequence[Part]) -> list[str]:
-        """See Format."""
         said = []
         if settings.eot != _GPT2_EOT:
             said.append(

@@ -133,7 +133,6 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 60
 
     def do_GET(self) -> None:
-        """See http.server."""
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1:  # RFC 9112, 3.2; what stands between may go by another one than we do
             self._answer(HTTPStatus.BAD_REQUEST, "A request has one Host header.\n")
@@ -152,7 +151,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def end_headers(self) -> None:
-        """See http.server."""
         self.send_header("Content-Security-Policy", _policy())
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Referrer-Policy", "no-referrer")

@@ -164,7 +164,6 @@ class _Lent(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """See io.RawIOBase."""
         return self._opened.read(size)
 
 

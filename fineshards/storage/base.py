@@ -277,5 +277,4 @@ class _NamedRanges:
     size: int
 
     def read_at(self, start: int, stop: int) -> bytes | bytearray:
-        """See Ranges."""
         return self.storage.read_range(self.name, start, stop)

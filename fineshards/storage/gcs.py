@@ -46,19 +46,16 @@ class GcsStorage(ObjectStorage["Blob"]):
                 self.write(f"{folder}/", b"")
 
     def version(self, name: str) -> str | None:
-        """See Storage."""
         blob = self.find(name)
         return None if blob is None else str(blob.generation)
 
     def entries(self, folder: str) -> Iterator[Entry]:
-        """See Storage."""
         with explained("listed", self.path(folder)):
             for blob in map(with_size, self._list(f"{folder}/" if folder else "")):
                 if not blob.name.endswith("/"):
                     yield Entry(self.name_of(blob), blob.size, blob.updated.timestamp())
 
     def names(self, prefix: str) -> Iterator[str]:
-        """See Storage."""
         with explained("listed", self.path(prefix)):
             listing = bucket_of(self.root).list_blobs(
                 prefix=self._prefix + prefix, delimiter="/", retry=retry()
@@ -103,7 +100,6 @@ class GcsStorage(ObjectStorage["Blob"]):
                 return None
 
     def delete_folder(self, name: str, check: Callable[[], object] = always) -> None:
-        """See Storage."""
         super().delete_folder(name, check)
         if has_folders(self.root):
             remove_folders(self.path(name))
@@ -119,7 +115,6 @@ class GcsStorage(ObjectStorage["Blob"]):
     # -- used by fineshards/storage/gcs_compose.py
 
     def find(self, name: str) -> Blob | None:
-        """See ObjectStorage."""
         blob = self._look_up(name)
         return None if blob is None else self.described(blob)
 
@@ -140,7 +135,6 @@ class GcsStorage(ObjectStorage["Blob"]):
         return blob
 
     def reader(self, found: Blob, read_ahead: int) -> BinaryIO:
-        """See ObjectStorage."""
         return io.BufferedReader(ObjectReader(found, found.size), read_ahead)
 
     def join_objects(

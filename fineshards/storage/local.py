@@ -39,36 +39,30 @@ class LocalStorage(Storage):
         self.root = os.path.abspath(root)
 
     def path(self, name: str) -> str:
-        """See Storage."""
         return os.path.join(self.root, below(name, self.root))
 
     def make_folders(self, folders: tuple[str, ...]) -> None:
         """Does nothing: `create` makes a file's folders."""
 
     def scratch_folder(self) -> str:
-        """See Storage."""
         self._refuse_linked_folder(f"{TEMPORARY}/x", "written")
         return self.path(TEMPORARY)
 
     def size(self, name: str) -> int | None:
-        """See Storage."""
         state = self._state(name)
         return None if state is None else state.st_size
 
     def version(self, name: str) -> str | None:
-        """See Storage."""
         state = self._state(name)
         return None if state is None else f"{state.st_ino}-{state.st_mtime_ns}"
 
     def entries(self, folder: str) -> Iterator[Entry]:
-        """See Storage."""
         for name, is_folder in self._walk(folder):
             state = None if is_folder else self._state(name)
             if state is not None and stat.S_ISREG(state.st_mode):
                 yield Entry(name, state.st_size, state.st_mtime)
 
     def others(self, folder: str) -> Iterator[tuple[str, str]]:
-        """See Storage."""
         for name, is_folder in self._walk(folder):
             kind = "a folder" if is_folder else self._kind(name)
             if kind is not None:
@@ -89,7 +83,6 @@ class LocalStorage(Storage):
             yield from ((prefix + name, False) for name in files)
 
     def names(self, prefix: str) -> Iterator[str]:
-        """See Storage."""
         folder, separator, beginning = prefix.rpartition("/")
         try:
             found = os.listdir(self.path(folder))
@@ -103,7 +96,6 @@ class LocalStorage(Storage):
                 yield f"{full}/" if os.path.isdir(self.path(full)) else full
 
     def open(self, name: str, read_ahead: int = 0) -> BinaryIO:
-        """See Storage."""
         return self._open(name)
 
     def _open(self, name: str, buffering: int = -1) -> BinaryIO:
@@ -120,7 +112,6 @@ class LocalStorage(Storage):
             raise self._error("read", name, error) from error
 
     def open_mapped(self, name: str) -> mmap.mmap | bytes:
-        """See Storage."""
         with self._open(name, buffering=0) as file:  # a buffer would take half of the time
             if os.fstat(file.fileno()).st_size == 0:
                 return b""  # The system refuses to map an empty file.
@@ -130,7 +121,6 @@ class LocalStorage(Storage):
                 raise self._error("mapped into memory", name, error) from error
 
     def claim(self, name: str, content: bytes) -> bool:
-        """See Storage."""
         target = self.path(name)
         with self._temporary(name) as temporary:
             with open(temporary, "xb") as file:
@@ -147,7 +137,6 @@ class LocalStorage(Storage):
     def create(
         self, name: str, durable: bool = True, over: str | None = None
     ) -> Iterator[BinaryIO]:
-        """See Storage."""
         target = self.path(name)
         with self._temporary(name) as temporary:
             with io.BufferedWriter(
@@ -287,7 +276,6 @@ class _WriteBehind(io.FileIO):
         self._submitted = self._written = 0
 
     def write(self, data: Any) -> int:
-        """See io.FileIO."""
         count = super().write(data)
         self._written += count
         waiting = self._written - self._submitted

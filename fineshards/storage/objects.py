@@ -80,7 +80,6 @@ class ObjectStorage(Storage, Generic[Found]):
         self._prefix = f"{prefix}/" if prefix else ""
 
     def path(self, name: str) -> str:
-        """See Storage."""
         return f"{self.root}/{below(name, self.root)}"
 
     def key(self, name: str) -> str:
@@ -88,7 +87,6 @@ class ObjectStorage(Storage, Generic[Found]):
         return self._prefix + below(name, self.root)
 
     def size(self, name: str) -> int | None:
-        """See Storage."""
         found = self.find(name)
         return None if found is None else found.size
 
@@ -99,7 +97,6 @@ class ObjectStorage(Storage, Generic[Found]):
         return found is not None and found.size == size and (found.crc32c == checksum or not known)
 
     def open(self, name: str, read_ahead: int = 1 << 16) -> BinaryIO:
-        """See Storage."""
         return self.reader(self.existing(name), read_ahead)
 
     def read(self, name: str) -> bytes:
@@ -119,7 +116,6 @@ class ObjectStorage(Storage, Generic[Found]):
             self.upload(name, content, over)
 
     def claim(self, name: str, content: bytes) -> bool:
-        """See Storage."""
         try:
             self.write(name, content)
         except ExistsError:
@@ -133,14 +129,12 @@ class ObjectStorage(Storage, Generic[Found]):
         return checksum_from_base64(self.upload(name, io.BytesIO(content), over).crc32c or "")
 
     def delete(self, name: str, check: Callable[[], object] = always) -> None:
-        """See Storage."""
         found = self.find(name)
         check()
         if found is not None:
             self.remove(found)
 
     def delete_folder(self, name: str, check: Callable[[], object] = always) -> None:
-        """See Storage."""
         with (
             self._explained("deleted", self.path(name)),
             ThreadPoolExecutor(_DELETE_THREADS) as pool,

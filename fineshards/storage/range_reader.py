@@ -20,19 +20,15 @@ class RangeReader(io.RawIOBase):
         self._position = 0
 
     def readable(self) -> bool:
-        """See io.IOBase."""
         return True
 
     def seekable(self) -> bool:
-        """See io.IOBase."""
         return True
 
     def tell(self) -> int:
-        """See io.IOBase."""
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """See io.IOBase."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
         self._position = max(base + offset, 0)
         return self._position

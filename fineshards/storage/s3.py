@@ -62,14 +62,12 @@ class S3Storage(ObjectStorage[S3Object]):
         return None if found is None else f"{found.etag} {found.attempt}"
 
     def entries(self, folder: str) -> Iterator[Entry]:
-        """See Storage."""
         with explained("listed", self.path(folder)):
             for found in self._list(f"{folder}/" if folder else ""):
                 if not found.name.endswith("/"):
                     yield Entry(self.name_of(found), found.size, found.modified)
 
     def names(self, prefix: str) -> Iterator[str]:
-        """See Storage."""
         with explained("listed", self.path(prefix)):
             key = self._prefix + prefix
             for found in list_objects(self.bucket, key, "/", self.endpoint):
@@ -106,14 +104,12 @@ class S3Storage(ObjectStorage[S3Object]):
     # -- used by the uploads in parts
 
     def find(self, name: str) -> S3Object | None:
-        """See ObjectStorage."""
         with explained("read", self.path(name)):
             return find_object(self.bucket, self.key(name), self.endpoint)
 
     _look_up = find
 
     def reader(self, found: S3Object, read_ahead: int) -> BinaryIO:
-        """See ObjectStorage."""
         return io.BufferedReader(S3Reader(found), read_ahead)
 
     def remove(self, found: S3Object, seconds: float | None = None) -> None:

@@ -16,7 +16,6 @@ class CachedOptions(PipelineOptions):
     """
 
     def view_as(self, cls: type) -> Any:
-        """See PipelineOptions."""
         views = self.__dict__.setdefault("_views", {})
         if cls not in views:
             views[cls] = super().view_as(cls)

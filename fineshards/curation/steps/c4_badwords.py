@@ -56,19 +56,16 @@ class C4BadWords(Judge):
         check(_NAME, "language", self.language, fits, "the name of a language, such as en")
 
     def pins(self) -> dict[str, str]:
-        """See Step."""
         # It says how upper case becomes lower case.
         from unicodedata import unidata_version
 
         return {"unicode": unidata_version, self.words: pin(self.words).sha256}
 
     def apply(self, batch: Batch) -> Outcome:
-        """See Judge."""
         find = _finder(pinned(self.words), self.language)
         return self._outcome(batch, [find.is_in(text.lower()) for text in batch.strings])
 
     def apply_again(self, document: Batch) -> Outcome:
-        """See Judge."""
         pattern = _finder(pinned(self.words), self.language).pattern
         (text,) = document.strings
         return self._outcome(document, [pattern.search(text.lower()) is not None])

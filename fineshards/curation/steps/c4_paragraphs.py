@@ -39,7 +39,6 @@ class C4Paragraphs(Judge):
             check(_NAME, name, value, fits, f"a whole number from {least}")
 
     def apply(self, batch: Batch) -> Outcome:
-        """See Judge."""
         reason = f"< {self.min_paragraphs} paragraphs"
         return Outcome([None if self._has_enough(text) else reason for text in batch.strings])
 

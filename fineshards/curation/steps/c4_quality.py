@@ -80,11 +80,9 @@ class C4Quality(Judge):
         check_language(_NAME, self.language)
 
     def pins(self) -> dict[str, str]:
-        """See Step."""
         return pins()
 
     def apply(self, batch: Batch) -> Outcome:
-        """See Judge."""
         reasons: list[str | None] = []
         texts: list[str] = []
         # Lines of documents that only have enough sentences if some line has several.
@@ -102,7 +100,6 @@ class C4Quality(Judge):
         return Outcome(reasons, texts)
 
     def apply_again(self, document: Batch) -> Outcome:
-        """See Judge."""
         (text,) = document.strings
         kept = self._lines(self._split(text), None)
         if isinstance(kept, str):

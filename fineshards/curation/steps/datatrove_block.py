@@ -88,7 +88,6 @@ numbers in sequence; use sample.
         self._made()
 
     def pins(self) -> dict[str, str]:
-        """See Step."""
         pins = {"unicode": unicodedata.unidata_version}
         for library in _DECIDING:
             try:
@@ -98,7 +97,6 @@ numbers in sequence; use sample.
         return pins
 
     def apply(self, batch: Batch) -> Outcome:
-        """See Judge."""
         block = self._made()
         columns = {name: values_of(batch, name) for name in self.columns}
         reasons, texts = [], []

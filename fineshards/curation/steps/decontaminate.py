@@ -109,7 +109,6 @@ class Decontaminate(Judge):
         return normal_form.pins() | {file.path: file.sha256 for file in files}
 
     def apply(self, batch: Batch) -> Outcome:
-        """See Judge."""
         hits = self._index().hits(batch.strings)
         files = self._files()
         return Outcome(

@@ -58,22 +58,18 @@ class Exact(Keyed):
 
     @property
     def reason(self) -> str:
-        """See Keyed."""
         return f"exact_{self.by.partition(':')[0]}"
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """See Step."""
         if self.by == "url":
             return ("url",)
         return (self.by.removeprefix(_COLUMN),) if self.by.startswith(_COLUMN) else ()
 
     def pins(self) -> dict[str, str]:
-        """See Step."""
         return pins() if self.by == "normalized" else {}
 
     def keys(self, batch: Batch) -> Keys:
-        """See Keyed."""
         if self.by == "text":
             return keys_of(text.encode() for text in batch.strings)
         if self.by == "normalized":

@@ -83,7 +83,6 @@ class FastText(Judge):
         return pins
 
     def apply(self, batch: Batch) -> Outcome:
-        """See Judge."""
         model = load_model(pinned(self.model_url))
         reasons: list[str | None] = []
         texts = []

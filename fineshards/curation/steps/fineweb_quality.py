@@ -71,17 +71,14 @@ class FineWebQuality(Judge):
         check_language(_NAME, self.language)
 
     def pins(self) -> dict[str, str]:
-        """See Step."""
         return pins()
 
     def apply(self, batch: Batch) -> Outcome:
-        """See Judge."""
         counts = [len(found.numbers) for found in words(batch, self.language)]
         documents = zip(batch.strings, counts, strict=True)
         return Outcome([self._judge(text, count) for text, count in documents])
 
     def apply_again(self, document: Batch) -> Outcome:
-        """See Judge."""
         (text,) = document.strings
         return Outcome([self._judge(text, len(tokenizer(self.language).plain(text)))])
 

@@ -75,7 +75,6 @@ class Ftfy(Judge):
 
     @naming_the_extra()
     def apply(self, batch: Batch) -> Outcome:
-        """See Judge."""
         import ftfy
 
         config = ftfy.TextFixerConfig(explain=False, **asdict(self))

@@ -102,18 +102,15 @@ class GopherQuality(Judge):
         check_language(_NAME, self.language)
 
     def pins(self) -> dict[str, str]:
-        """See Step."""
         return pins()
 
     def apply(self, batch: Batch) -> Outcome:
-        """See Judge."""
         found = words(batch, self.language)
         stop_words = self._stop_words()
         documents = zip(batch.strings, found, strict=True)
         return Outcome([self._judge(text, _count(one, stop_words)) for text, one in documents])
 
     def apply_again(self, document: Batch) -> Outcome:
-        """See Judge."""
         (text,) = document.strings
         found = tokenizer(self.language).plain(text)
         return Outcome([self._judge(text, _count_again(found, self._stop_words()))])

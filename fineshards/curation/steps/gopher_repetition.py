@@ -71,11 +71,9 @@ class GopherRepetition(Judge):
         check_language(_NAME, self.language)
 
     def pins(self) -> dict[str, str]:
-        """See Step."""
         return pins()
 
     def apply(self, batch: Batch) -> Outcome:
-        """See Judge."""
         found = words(batch, self.language)
         top_lengths = [n for n, _ in self.top_n_grams]
         lengths = [n for n, _ in self.dup_n_grams]
@@ -92,7 +90,6 @@ class GopherRepetition(Judge):
         return Outcome(reasons)
 
     def apply_again(self, document: Batch) -> Outcome:
-        """See Judge."""
         (text,) = document.strings
         reason = self._by_lines(text)
         if reason is None:

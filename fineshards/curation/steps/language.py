@@ -69,7 +69,6 @@ class Language(Judge):
         return pins
 
     def apply(self, batch: Batch) -> Outcome:
-        """See Judge."""
         model = load_model(pinned(self._path()))
         return Outcome([self._reason(model, text) for text in batch.strings])
 

@@ -48,7 +48,6 @@ class Length(Judge):
             check("length", f"max_{unit}", most, fits, f"at least min_{unit}, {least}")
 
     def apply(self, batch: Batch) -> Outcome:
-        """See Judge."""
         reasons = np.full(len(batch), None, object)
         for name in reversed(_LIMITS):
             limit = getattr(self, name)

@@ -99,15 +99,12 @@ class MinHash(Keyed):
 
     @property
     def reason(self) -> str:
-        """See Keyed."""
         return "minhash"
 
     def pins(self) -> dict[str, str]:
-        """See Step."""
         return pins(self.words)
 
     def keys(self, batch: Batch) -> Keys:
-        """See Keyed."""
         derived = f"word hashes: {self.words}"
         documents = batch.derived(derived, lambda texts: word_hashes(texts, self.words))
         sizes = np.fromiter(

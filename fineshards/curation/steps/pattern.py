@@ -39,6 +39,5 @@ class Regex(Judge):
         return {"unicode": unicodedata.unidata_version}
 
     def apply(self, batch: Batch) -> Outcome:
-        """See Judge."""
         search = re.compile(self.regex_exp).search  # compiled once per process: `re` remembers it
         return Outcome([None if search(text) is None else "regex" for text in batch.strings])

@@ -100,7 +100,6 @@ class Pii(Judge):
         return {"public addresses": hashlib.sha256(public.encode()).hexdigest()}
 
     def apply(self, batch: Batch) -> Outcome:
-        """See Judge."""
         rows = batch.rows.tolist()
         return Outcome(
             texts=[

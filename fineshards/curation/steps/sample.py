@@ -48,7 +48,6 @@ class Sample(Judge):
         check("sample", "seed", self.seed, fits, "a whole number from 0 to 2**64 - 1")
 
     def apply(self, batch: Batch) -> Outcome:
-        """See Judge."""
         # Multiplying by a power of two is exact, and so is the floor.
         limit = int(self.rate * 2.0**64)
         seed = (SEED + self.seed) % (1 << 64)

@@ -46,15 +46,12 @@ class _Separated(KeyedSpans):
 
     @property
     def reason(self) -> str:
-        """See Keyed."""
         return self.NAME
 
     def pins(self) -> dict[str, str]:
-        """See Step."""
         return pins()
 
     def keys(self, batch: Batch) -> Keys:
-        """See Keyed."""
         return _keys(batch, self._keyed)
 
     def _keyed(self, text: str) -> Iterator[tuple[int, bytes]]:
@@ -166,15 +163,12 @@ class Sentences(KeyedSpans):
 
     @property
     def reason(self) -> str:
-        """See Keyed."""
         return "sentences"
 
     def pins(self) -> dict[str, str]:
-        """See Step."""
         return pins("spacy")
 
     def keys(self, batch: Batch) -> Keys:
-        """See Keyed."""
         return _keys(batch, self._keyed)
 
     def _keyed(self, text: str) -> Iterator[tuple[int, bytes]]:
@@ -188,7 +182,6 @@ class Sentences(KeyedSpans):
         return sentences(text) if self.split_sentences else text.splitlines(keepends=True)
 
     def cut(self, text: str, spans: Sequence[int]) -> tuple[str | None, str]:
-        """See KeyedSpans."""
         parts = self._parts(text)
         cut = np.zeros(len(parts), np.bool_)
         for first in spans:

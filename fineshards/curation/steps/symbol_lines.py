@@ -49,7 +49,6 @@ class SymbolLines(Judge):
         return {"unicode": unicodedata.unidata_version}
 
     def apply(self, batch: Batch) -> Outcome:
-        """See Judge."""
         symbols = _SYMBOLS if self.symbols_to_remove is None else self.symbols_to_remove
         removable = "".join(sorted({*symbols, " "}))
         return Outcome(texts=[self._rewrite(text, removable) for text in batch.strings])

@@ -49,11 +49,9 @@ class Unigram(Judge):
         words.check_language("unigram", self.language)
 
     def pins(self) -> dict[str, str]:
-        """See Step."""
         return words.pins() | {self.frequencies: pin(self.frequencies).sha256}
 
     def apply(self, batch: Batch) -> Outcome:
-        """See Judge."""
         found = [each.strings for each in words.words(batch, self.language)]
         return self._judge(found)
 

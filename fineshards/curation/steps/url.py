@@ -101,11 +101,9 @@ class Url(Judge):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """See Step."""
         return (self.url_column,)
 
     def pins(self) -> dict[str, str]:
-        """See Step."""
         require("ahocorasick", "pyahocorasick", "curation")
         suffixes = package_file("tldextract", "tldextract", "curation", ".tld_set_snapshot")
         pins = {"tldextract": version("tldextract"), "public suffixes": pin(suffixes).sha256}
@@ -113,7 +111,6 @@ class Url(Judge):
 
     @naming_the_extra()
     def apply(self, batch: Batch) -> Outcome:
-        """See Judge."""
         files = tuple(pinned(path) for path in self._files())
         lists = _lists(self, files)
         urls = strings_of(batch, self.url_column)

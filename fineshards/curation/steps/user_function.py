@@ -91,7 +91,6 @@ class UserFunction(Judge):
             return {self.use: hashlib.file_digest(source, "sha256").hexdigest()}
 
     def apply(self, batch: Batch) -> Outcome:
-        """See Judge."""
         _, function = _function(self.use)
         columns = {name: values_of(batch, name) for name in self.columns}
         reasons: list[str | None] = []

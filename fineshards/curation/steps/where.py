@@ -55,11 +55,9 @@ class Where(Judge):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """See Step."""
         return tuple(name for name in parse(self.sql).columns if name.lower() != _TEXT)
 
     def pins(self) -> dict[str, str]:
-        """See Step."""
         return {"duckdb": version("duckdb")}
 
     def apply(self, batch: Batch) -> Outcome:

@@ -58,7 +58,6 @@ class CachedShards(LocalShards):
             self._fetching.start()
 
     def close(self) -> None:
-        """See LocalShards."""
         self._waiting.clear()
         super().close()
 
@@ -82,7 +81,6 @@ class _Copies(LocalStorage):
         self._dataset = hashlib.sha256(split.fingerprint.encode()).hexdigest()[:16]
 
     def path(self, name: str) -> str:
-        """See Storage."""
         return os.path.join(self.root, self._copy(self._numbers[name]))
 
     def holds(self, shard: int) -> bool:

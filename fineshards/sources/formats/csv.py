@@ -334,7 +334,6 @@ class _Followed(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """See io.RawIOBase."""
         with self._lock:
             if self._stopped:
                 return 0

@@ -117,7 +117,6 @@ class _WholeReads(RangeReader):
         return content
 
     def close(self) -> None:
-        """See io.IOBase."""
         self._opened.close()
         super().close()
 

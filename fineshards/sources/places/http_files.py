@@ -89,7 +89,6 @@ class _PinnedReader(RangeReader):
         return found.content
 
     def close(self) -> None:
-        """See io.IOBase."""
         self._session.close()
         super().close()
 
