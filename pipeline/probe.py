@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
@@ -38,7 +38,7 @@ from fineshards.storage.open import open_storage
 from fineshards.storage.temporary import scratch_folder
 from fineshards.worker.fresh_interpreter import call_in_fresh_interpreter
 from fineshards.worker.pool import Pool
-from fineshards.worker.tasks import DiscoverFile, Done, ProbeBlock, Task
+from fineshards.worker.tasks import discover_file, probe_block
 from fineshards.worker.work import Work
 
 # Text of a probe per core, because an encoder is slow until it has seen the common words; at most.
@@ -146,7 +146,7 @@ def _measure(config: BuildConfig, workers: int | None, size: int, folder: str) -
     looked = [files[n] for files in kinds.values() for n in spread(len(files))[:_FILES]]
     with Pool(work, usable_cores(), ()) as pool:
         found: Found = dict(
-            result for result, _ in _done(pool, [DiscoverFile(file) for file in looked])
+            result for result, _ in pool.results([discover_file(file) for file in looked])
         )
         totals = {kind: _total(files, found) for kind, files in kinds.items()}
         parts = _read(pool, found, totals, size, _LARGER * block_bytes)
@@ -174,31 +174,27 @@ def _read(
     pool: Pool, found: Found, totals: Mapping[str, int], size: int, part_bytes: int
 ) -> list[_Part]:
     """Parts of together about `size` bytes, each kind by its share."""
-    chosen: list[tuple[float, ProbeBlock]] = []
+    chosen: list[tuple[float, SourceFile, Block, int]] = []
     for kind, total in totals.items():
         blocks = [(file, block) for file in found if _kind(file) == kind for block in found[file]]
         share = size * total / max(sum(totals.values()), 1)
         limit, taken = max(part_bytes, round(share / len(blocks))), 0
         for file, block in (blocks[number] for number in spread(len(blocks))):
-            chosen.append((taken / max(share, 1), ProbeBlock(file, block, limit)))
+            chosen.append((taken / max(share, 1), file, block, limit))
             taken += min(block.bytes, limit)
             if taken >= share:
                 break
     # Kinds in turn, so that all are read if time runs out.
-    tasks = [task for _, task in sorted(chosen, key=lambda each: each[0])]
+    chosen.sort(key=lambda each: each[0])
+    tasks = [probe_block(file, block, limit) for _, file, block, limit in chosen]
     until, parts = time.monotonic() + _SECONDS, []
-    for task, ((summary, share), seconds) in zip(tasks, _done(pool, tasks), strict=False):
-        size = share * task.block.bytes
-        parts.append(_Part(task.file, size, share == 1, summary.counts, seconds))
+    for (_, file, block, _), ((summary, share), seconds) in zip(
+        chosen, pool.results(tasks), strict=False
+    ):
+        parts.append(_Part(file, share * block.bytes, share == 1, summary.counts, seconds))
         if time.monotonic() > until and len(parts) >= len(totals):
             break
     return parts
-
-
-def _done(pool: Pool, tasks: Sequence[Task]) -> Iterator[Done]:
-    for task in tasks:
-        pool.submit(task)
-    yield from map(pool.result, tasks)
 
 
 def _conclude(

@@ -9,7 +9,7 @@ from fineshards.shards.job.records import MetadataFile
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks
-from fineshards.worker.tasks import WriteDecisions as WriteTask
+from fineshards.worker.tasks import Task, write_decisions
 from fineshards.worker.work import Work
 
 METRICS = StepMetrics("decisions")
@@ -37,8 +37,8 @@ def _each(written: list[MetadataFile]) -> list[MetadataFile]:
 
 
 class _Write(RunTasks):
-    def task(self, summaries: list[BlockSummary]) -> WriteTask:
-        return WriteTask(summaries[0].file)
+    def task(self, summaries: list[BlockSummary]) -> Task:
+        return write_decisions(summaries[0].file)
 
     def counts(self, summaries: list[BlockSummary], written: list[MetadataFile]) -> dict[str, int]:
         return {"files_in": 1, "bytes_out": sum(file.bytes for file in written)}

@@ -8,7 +8,7 @@ from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks
-from fineshards.worker.tasks import DiscoverFile
+from fineshards.worker.tasks import Task, discover_file
 from fineshards.worker.work import Work
 
 METRICS = StepMetrics("discover")
@@ -48,8 +48,8 @@ def _pairs(found: tuple[SourceFile, list[Block]]) -> Iterator[tuple[SourceFile, 
 
 
 class _Footers(RunTasks):
-    def task(self, file: SourceFile) -> DiscoverFile:
-        return DiscoverFile(file)
+    def task(self, file: SourceFile) -> Task:
+        return discover_file(file)
 
     def counts(self, file: SourceFile, result: tuple[SourceFile, list[Block]]) -> dict[str, int]:
         return {"files_in": 1, "blocks_out": len(result[1])}

@@ -13,7 +13,7 @@ from fineshards.shards.tables.leaks import RANGE_DOCUMENTS, Comparison, Found, P
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks
-from fineshards.worker.tasks import ReadTexts
+from fineshards.worker.tasks import Task, read_texts
 from fineshards.worker.work import Work
 
 METRICS = StepMetrics("leaks")
@@ -51,8 +51,8 @@ def _plan(records: list[ShardRecord], most: int) -> Comparison:
 
 
 class _Read(RunTasks):
-    def task(self, record: ShardRecord, plan: Comparison) -> ReadTexts:
-        return ReadTexts(record.split, record.name, plan)
+    def task(self, record: ShardRecord, plan: Comparison) -> Task:
+        return read_texts(record.split, record.name, plan)
 
     def counts(self, record: ShardRecord, parts: list[tuple[int, Part]]) -> dict[str, int]:
         return {"documents_in": record.documents, "parts_out": len(parts)}

@@ -21,12 +21,13 @@ from fineshards.storage.checksums import checksum_from_base64
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks
 from fineshards.worker.tasks import (
-    IndexKeys,
-    JoinComponents,
-    JudgeBlock,
-    MarkKeys,
-    SplitKeys,
-    WriteMarked,
+    Task,
+    index_keys,
+    join_components,
+    judge_block,
+    mark_keys,
+    split_keys,
+    write_marked,
 )
 from fineshards.worker.work import Work
 
@@ -211,8 +212,8 @@ class _OfStage(RunTasks):
 
 
 class _Judge(_OfStage):
-    def task(self, element: tuple[SourceFile, Block]) -> JudgeBlock:
-        return JudgeBlock(*element, self._stage)
+    def task(self, element: tuple[SourceFile, Block]) -> Task:
+        return judge_block(*element, self._stage)
 
     def counts(
         self, element: tuple[SourceFile, Block], result: tuple[JudgedBlock, bool]
@@ -222,24 +223,24 @@ class _Judge(_OfStage):
 
 
 class _Index(_OfStage):
-    def task(self, file: SourceFile) -> IndexKeys:
-        return IndexKeys(file, self._stage)
+    def task(self, file: SourceFile) -> Task:
+        return index_keys(file, self._stage)
 
     def counts(self, file: SourceFile, keys: KeyFile) -> dict[str, int]:
         return {"indexes_in": 1, "keys_of_indexes": keys.count}
 
 
 class _Split(_OfStage):
-    def task(self, keys: KeyFile, partitions: int) -> SplitKeys:
-        return SplitKeys(keys, self._stage, partitions)
+    def task(self, keys: KeyFile, partitions: int) -> Task:
+        return split_keys(keys, self._stage, partitions)
 
     def counts(self, keys: KeyFile, found: list[tuple[int, Range]]) -> dict[str, int]:
         return {"ranges_out": len(found)}
 
 
 class _Mark(_OfStage):
-    def task(self, group: tuple[int, list[Range]], partitions: int) -> MarkKeys:
-        return MarkKeys(self._stage, group[0], partitions, _in_order(group[1]))
+    def task(self, group: tuple[int, list[Range]], partitions: int) -> Task:
+        return mark_keys(self._stage, group[0], partitions, _in_order(group[1]))
 
     def counts(
         self, group: tuple[int, list[Range]], found: list[tuple[int, Range]]
@@ -249,8 +250,8 @@ class _Mark(_OfStage):
 
 
 class _Join(_OfStage):
-    def task(self, group: tuple[int, list[Range]]) -> JoinComponents:
-        return JoinComponents(self._stage, _in_order(group[1]))
+    def task(self, group: tuple[int, list[Range]]) -> Task:
+        return join_components(self._stage, _in_order(group[1]))
 
     def counts(
         self, group: tuple[int, list[Range]], found: list[tuple[int, Range]]
@@ -259,9 +260,9 @@ class _Join(_OfStage):
 
 
 class _Store(_OfStage):
-    def task(self, element: tuple[SourceFile, list[Block], list[Range]]) -> WriteMarked:
+    def task(self, element: tuple[SourceFile, list[Block], list[Range]]) -> Task:
         file, blocks, ranges = element
-        return WriteMarked(self._stage, file, tuple(blocks), tuple(ranges))
+        return write_marked(self._stage, file, tuple(blocks), tuple(ranges))
 
     def counts(
         self,

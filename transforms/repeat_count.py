@@ -12,7 +12,7 @@ from fineshards.shards.tables.repeats import Repeats, Sides
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks
-from fineshards.worker.tasks import CompareTexts
+from fineshards.worker.tasks import Task, compare_texts
 from fineshards.worker.work import Work
 
 METRICS = StepMetrics("repeats")
@@ -42,17 +42,17 @@ class CountRepeats(beam.PTransform):
         )
 
 
-def _ranges(records: list[ShardRecord], work: Work) -> Iterator[CompareTexts]:
+def _ranges(records: list[ShardRecord], work: Work) -> Iterator[tuple[Sides, int]]:
     assert work.before is not None
     earlier = [sums.documents for sums in work.before.sums]
     sides = Sides.of(records, earlier, work.settings.split)
     for number in range(sides.ranges):
-        yield CompareTexts(sides, number)
+        yield sides, number
 
 
 class _Compare(RunTasks):
-    def task(self, element: CompareTexts) -> CompareTexts:
-        return element
+    def task(self, element: tuple[Sides, int]) -> Task:
+        return compare_texts(*element)
 
-    def counts(self, element: CompareTexts, found: Repeats) -> dict[str, int]:
-        return {"shards_in": len(element.sides.earlier), "documents_out": found.documents}
+    def counts(self, element: tuple[Sides, int], found: Repeats) -> dict[str, int]:
+        return {"shards_in": len(element[0].earlier), "documents_out": found.documents}

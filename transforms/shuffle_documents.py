@@ -23,7 +23,7 @@ from fineshards.shards.shuffle_order import (
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks
-from fineshards.worker.tasks import MergeRuns, WriteBucket
+from fineshards.worker.tasks import Task, merge_runs, write_bucket
 from fineshards.worker.work import Work
 
 METRICS = StepMetrics("shuffle")
@@ -118,8 +118,8 @@ def _listed(key: Any, fragments: Iterable[PlainFragment]) -> tuple[Any, list[Fra
 
 
 class _Merge(RunTasks):
-    def task(self, group: tuple[tuple[int, int, int], list[Fragment]]) -> MergeRuns:
-        return MergeRuns(Group(*group[0]), tuple(group[1]))
+    def task(self, group: tuple[tuple[int, int, int], list[Fragment]]) -> Task:
+        return merge_runs(Group(*group[0]), tuple(group[1]))
 
     def counts(
         self, group: tuple[tuple[int, int, int], list[Fragment]], summary: BlockSummary
@@ -128,9 +128,9 @@ class _Merge(RunTasks):
 
 
 class _Sort(RunTasks):
-    def task(self, group: tuple[int, list[Fragment]]) -> WriteBucket:
+    def task(self, group: tuple[int, list[Fragment]]) -> Task:
         streams = len(self._work.settings.split.streams)
-        return WriteBucket(Bucket.numbered(group[0], streams), tuple(group[1]))
+        return write_bucket(Bucket.numbered(group[0], streams), tuple(group[1]))
 
     def counts(self, group: tuple[int, list[Fragment]], summary: BlockSummary) -> dict[str, int]:
         return {

@@ -12,7 +12,7 @@ from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.tables.statistics_files import Hosts, StatisticsFiles, added_up
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks
-from fineshards.worker.tasks import AddStatistics, TopHosts
+from fineshards.worker.tasks import Task, add_statistics, top_hosts
 from fineshards.worker.work import Work
 
 METRICS = StepMetrics("statistics")
@@ -73,8 +73,8 @@ def _finish(content: bytes, work: Work) -> MetadataFile:
 
 
 class _OfFile(RunTasks):
-    def task(self, summaries: list[BlockSummary]) -> AddStatistics:
-        return AddStatistics(summaries[0].file)
+    def task(self, summaries: list[BlockSummary]) -> Task:
+        return add_statistics(summaries[0].file)
 
     def counts(
         self, summaries: list[BlockSummary], found: tuple[bytes, list[tuple[int, Hosts]]]
@@ -83,9 +83,9 @@ class _OfFile(RunTasks):
 
 
 class _TopHosts(RunTasks):
-    def task(self, group: tuple[int, list[Hosts]]) -> TopHosts:
+    def task(self, group: tuple[int, list[Hosts]]) -> Task:
         # Sorted, so that a task that is done again is the same task.
-        return TopHosts(group[0], tuple(sorted(group[1], key=_file)))
+        return top_hosts(group[0], tuple(sorted(group[1], key=_file)))
 
     def counts(self, group: tuple[int, list[Hosts]], found: bytes) -> dict[str, int]:
         return {"ranges_in": 1}

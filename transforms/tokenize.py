@@ -8,7 +8,7 @@ from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks
-from fineshards.worker.tasks import FinishBlock
+from fineshards.worker.tasks import Task, finish_block
 from fineshards.worker.work import Work
 
 METRICS = StepMetrics("tokenize")
@@ -32,8 +32,8 @@ class Tokenize(beam.PTransform):
 
 
 class _Encode(RunTasks):
-    def task(self, element: tuple[SourceFile, Block]) -> FinishBlock:
-        return FinishBlock(*element)
+    def task(self, element: tuple[SourceFile, Block]) -> Task:
+        return finish_block(*element)
 
     def counts(
         self, element: tuple[SourceFile, Block], result: tuple[BlockSummary, bool]

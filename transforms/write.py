@@ -12,7 +12,7 @@ from fineshards.shards.piece_plan import StreamPlan
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import RunTasks
-from fineshards.worker.tasks import WriteShard
+from fineshards.worker.tasks import Task, write_shard
 from fineshards.worker.work import Work
 
 METRICS = StepMetrics("write")
@@ -67,9 +67,9 @@ def _listed(key: tuple[str, int], pieces: Iterable[Piece]) -> tuple[tuple[str, i
 
 
 class _Assemble(RunTasks):
-    def task(self, group: tuple[tuple[str, int], list[Piece]], plan: StreamPlan) -> WriteShard:
+    def task(self, group: tuple[tuple[str, int], list[Piece]], plan: StreamPlan) -> Task:
         key = ShardKey(*group[0])
-        return WriteShard(key, tuple(group[1]), plan.layout, plan.before(key))
+        return write_shard(key, tuple(group[1]), plan.layout, plan.before(key))
 
     def counts(
         self, group: tuple[tuple[str, int], list[Piece]], record: ShardRecord

@@ -63,7 +63,7 @@ from fineshards.storage.open import open_storage
 from fineshards.storage.temporary import remove_abandoned, scratch_folder
 from fineshards.worker.fresh_interpreter import call_apart, call_in_fresh_interpreter
 from fineshards.worker.pool import Pool
-from fineshards.worker.tasks import DiscoverFile, EncodeAgain
+from fineshards.worker.tasks import discover_file, encode_again
 from fineshards.worker.work import Work
 
 
@@ -233,30 +233,26 @@ def _encode(
     files = [manifest.files[index] for index in stretch.files]
     apart = any(imports_libraries(file.path) for file in files)
     files = call_apart(_as_they_are, files) if apart else _as_they_are(files)
-    looks = [DiscoverFile(file) for file in files]
-    for look in looks:
-        pool.submit(look)
-    found: dict[SourceFile, list[Block]] = dict(pool.result(look)[0] for look in looks)
+    looks = pool.results([discover_file(file) for file in files])
+    found: dict[SourceFile, list[Block]] = dict(found for found, _ in looks)
+    wanted = [(file, block) for file, of in found.items() for block in of]
     tasks = [
-        EncodeAgain(file, block, stretch, tuple(redacted.get(file.index, ())))
-        for file, of in found.items()
-        for block in of
+        encode_again(file, block, stretch, tuple(redacted.get(file.index, ())))
+        for file, block in wanted
     ]
-    for task in tasks:
-        pool.submit(task)
     counts: dict[int, Counts] = defaultdict(Counts)
     encoded: dict[int, list[Sums]] = defaultdict(list)
     in_stream: dict[int, int] = defaultdict(int)
     hashes: dict[int, list[str | None]] = defaultdict(list)
     number = manifest.settings.split.streams.index(stretch.stream)
     blocks = []
-    for task in tasks:
-        (summary, whole, of_stream), _ = pool.result(task)
-        counts[task.file.index] += whole
-        in_stream[task.file.index] += of_stream
-        encoded[task.file.index].append(summary.streams()[number])
-        blocks.append((task.block.place, summary))
-        hashes[task.file.index].append(summary.read and summary.read.hash)
+    done = pool.results(tasks)
+    for (_, block), ((summary, whole, of_stream), _) in zip(wanted, done, strict=True):
+        counts[block.file] += whole
+        in_stream[block.file] += of_stream
+        encoded[block.file].append(summary.streams()[number])
+        blocks.append((block.place, summary))
+        hashes[block.file].append(summary.read and summary.read.hash)
     for index in stretch.files:
         report = manifest.reports[index]
         now, then = _content(counts[index]), _content(report.counts)

@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -26,7 +26,7 @@ from typing import Any
 from fineshards.errors import FineshardsError
 from fineshards.parent import end_with, how_it_ended
 from fineshards.shards.job.records import Block, SourceFile
-from fineshards.worker.tasks import DiscoverFile, Done, Task, Worker, first_task
+from fineshards.worker.tasks import Done, Task, Worker, discover_file, first_task
 from fineshards.worker.work import Work
 
 # macOS's own libraries do not survive a fork.
@@ -96,7 +96,7 @@ class Pool:
     def __enter__(self) -> Pool:
         global _current
         _current = self
-        self._add(DiscoverFile(file) for file in self._files)
+        self._add(discover_file(file) for file in self._files)
         self._dispatcher.start()
         return self
 
@@ -132,6 +132,12 @@ class Pool:
             done = self._results.pop(task)
         assert done is not None
         return done
+
+    def results(self, tasks: Sequence[Task]) -> Iterator[Done]:
+        """Has tasks done; the results in the order of the tasks."""
+        for task in tasks:
+            self.submit(task)
+        return map(self.result, tasks)
 
     def _end_processes(self) -> None:
         for each in self._processes:
@@ -200,7 +206,7 @@ class Pool:
 
     def _take(self, task: Task, result: Done) -> None:
         with self._changed:
-            if isinstance(task, DiscoverFile):
+            if task.name == discover_file.__name__:
                 file, blocks = result[0]
                 self._blocks[file] = blocks
                 # All footers first: a wrong flag then leaves no block behind.

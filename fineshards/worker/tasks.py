@@ -1,38 +1,38 @@
 """The tasks of a job, and what a worker needs for them. No Beam.
 
-Each step asks for one kind of task. A task is a small value: it is sent to another process, and two
-equal tasks have the same result.
+Each step asks for one kind of task: a call of a function below, without the worker.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from fineshards.cores import usable_cores
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.token_documents import encoder_of
-from fineshards.shards.assembly import write_shard
-from fineshards.shards.buckets import merge_runs, write_bucket
+from fineshards.shards import assembly, buckets
 from fineshards.shards.counts import Counts
 from fineshards.shards.damaged_stretch import Stretch
 from fineshards.shards.job.records import Block, MetadataFile, Piece, ShardRecord, SourceFile
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import Layout, ShardKey
 from fineshards.shards.shuffle_order import Bucket, Fragment, Group
-from fineshards.shards.tables.leaks import Comparison, KnownTexts, Part, parts_of, read_texts
-from fineshards.shards.tables.repeats import Repeats, Sides, count_repeats
+from fineshards.shards.tables import repeats
+from fineshards.shards.tables.leaks import Comparison, KnownTexts, Part, parts_of
+from fineshards.shards.tables.leaks import read_texts as texts_in
 from fineshards.shards.tables.statistics_files import Hosts, StatisticsFiles
 from fineshards.shards.tables.verdicts import JudgedBlock, KeyFile, Range
-from fineshards.worker.blocks import (
-    discover_file,
-    encode_again,
-    finish_block,
-    probe_block,
-)
+from fineshards.worker import blocks
 from fineshards.worker.judging import Judging
 from fineshards.worker.work import Work
+
+_Arguments = ParamSpec("_Arguments")
+
+# What a task returns, and the seconds that it took.
+Done = tuple[Any, float]
 
 
 class Worker:
@@ -73,359 +73,202 @@ class Worker:
         """The texts of test; shards: all of that split, the same ones in every call."""
         if self._texts_in_test is None:
             storage, rule = self.work.checkpoints.storage, self.work.settings.split
-            self._texts_in_test = KnownTexts(read_texts(storage, shard, rule) for shard in shards)
+            self._texts_in_test = KnownTexts(texts_in(storage, shard, rule) for shard in shards)
         return self._texts_in_test
 
 
 @dataclass(frozen=True, slots=True)
-class DiscoverFile:
-    """Finds the blocks of a file."""
+class Task:
+    """A small value: it is sent to another process, and two equal tasks have the same result."""
 
-    file: SourceFile
+    name: str
+    arguments: tuple[Any, ...]
 
-    def run(self, worker: Worker) -> tuple[SourceFile, list[Block]]:
-        """The file and its blocks: see `discover_file`."""
-        return self.file, discover_file(self.file, worker.work)
+    def run(self, worker: Worker) -> Any:
+        """Does the task; returns what its function returns."""
+        return _TASKS[self.name][0](worker, *self.arguments)
 
     def __str__(self) -> str:
-        return f"reading {self.file.path}"
+        return _TASKS[self.name][1](*self.arguments)
 
 
-@dataclass(frozen=True, slots=True)
-class FinishBlock:
+# By name: what does a task, and what to say that it is doing, both of the task's arguments.
+_TASKS: dict[str, tuple[Callable[..., Any], Callable[..., str]]] = {}
+
+
+def _task(
+    doing: Callable[..., str],
+) -> Callable[[Callable[Concatenate[Worker, _Arguments], object]], Callable[_Arguments, Task]]:
+    """Makes a function of a worker one that returns the task of calling it."""
+
+    def named(
+        function: Callable[Concatenate[Worker, _Arguments], object],
+    ) -> Callable[_Arguments, Task]:
+        name = function.__name__
+        _TASKS[name] = function, doing
+
+        def task(*arguments: _Arguments.args, **keywords: _Arguments.kwargs) -> Task:
+            assert not keywords
+            return Task(name, arguments)
+
+        return task
+
+    return named
+
+
+@_task(lambda file: f"reading {file.path}")
+def discover_file(worker: Worker, file: SourceFile) -> tuple[SourceFile, list[Block]]:
+    """Finds the blocks of a file; returns the file too."""
+    return file, blocks.discover_file(file, worker.work)
+
+
+def _block_words(file: SourceFile, block: Block) -> str:
+    return f"block {block.index + 1} of {block.blocks} of {file.path} (from row {block.first_row})"
+
+
+@_task(lambda file, block: f"tokenizing {_block_words(file, block)}")
+def finish_block(worker: Worker, file: SourceFile, block: Block) -> tuple[BlockSummary, bool]:
     """Makes the token block of a block."""
-
-    file: SourceFile
-    block: Block
-
-    def run(self, worker: Worker) -> tuple[BlockSummary, bool]:
-        """See `finish_block`."""
-        work, statistics = worker.work, None
-        if work.settings.statistics:
-            statistics = worker.statistics
-        return finish_block(self.file, self.block, worker.encoder, work, worker.judging, statistics)
-
-    def __str__(self) -> str:
-        block = self.block
-        return (
-            f"tokenizing block {block.index + 1} of {block.blocks} of {self.file.path} (from row "
-            f"{block.first_row})"
-        )
+    work = worker.work
+    statistics = worker.statistics if work.settings.statistics else None
+    return blocks.finish_block(file, block, worker.encoder, work, worker.judging, statistics)
 
 
-@dataclass(frozen=True, slots=True)
-class JudgeBlock:
+@_task(lambda file, block, stage: f"judging {_block_words(file, block)}")
+def judge_block(
+    worker: Worker, file: SourceFile, block: Block, stage: int
+) -> tuple[JudgedBlock, bool]:
     """Judges a block in a stage of the recipe that ends with a keyed step."""
-
-    file: SourceFile
-    block: Block
-    stage: int
-
-    def run(self, worker: Worker) -> tuple[JudgedBlock, bool]:
-        """See `Judging.judge_block`."""
-        return worker.recipe.judge_block(self.file, self.block, self.stage)
-
-    def __str__(self) -> str:
-        block = self.block
-        return (
-            f"judging block {block.index + 1} of {block.blocks} of {self.file.path} (from row "
-            f"{block.first_row})"
-        )
+    return worker.recipe.judge_block(file, block, stage)
 
 
-@dataclass(frozen=True, slots=True)
-class IndexKeys:
+@_task(lambda file, stage: f"reading the keys of {file.path}")
+def index_keys(worker: Worker, file: SourceFile, stage: int) -> KeyFile:
     """Makes the keys of documents that others have."""
-
-    file: SourceFile
-    stage: int
-
-    def run(self, worker: Worker) -> KeyFile:
-        """See `Judging.index_keys`."""
-        return worker.recipe.index_keys(self.file, self.stage)
-
-    def __str__(self) -> str:
-        return f"reading the keys of {self.file.path}"
+    return worker.recipe.index_keys(file, stage)
 
 
-@dataclass(frozen=True, slots=True)
-class SplitKeys:
+@_task(lambda keys, *_: f"reading {keys.name}")
+def split_keys(
+    worker: Worker, keys: KeyFile, stage: int, partitions: int
+) -> list[tuple[int, Range]]:
     """Cuts a file of keys by ranges of keys."""
-
-    keys: KeyFile
-    stage: int
-    partitions: int
-
-    def run(self, worker: Worker) -> list[tuple[int, Range]]:
-        """See `Marking.split_keys`."""
-        return worker.recipe.marking(self.stage).split_keys(self.keys, self.partitions)
-
-    def __str__(self) -> str:
-        return f"reading {self.keys.name}"
+    return worker.recipe.marking(stage).split_keys(keys, partitions)
 
 
-@dataclass(frozen=True, slots=True)
-class MarkKeys:
+@_task(lambda stage, number, count, _: f"comparing keys, range {number + 1} of {count}")
+def mark_keys(
+    worker: Worker, stage: int, partition: int, partitions: int, ranges: tuple[Range, ...]
+) -> list[tuple[int, Range]]:
     """Finds which documents have a key of an earlier one, in a range of keys."""
-
-    stage: int
-    partition: int
-    partitions: int
-    ranges: tuple[Range, ...]
-
-    def run(self, worker: Worker) -> list[tuple[int, Range]]:
-        """See `Marking.mark_keys`."""
-        marking = worker.recipe.marking(self.stage)
-        return marking.mark_keys(self.partition, self.partitions, self.ranges)
-
-    def __str__(self) -> str:
-        return f"comparing keys, range {self.partition + 1} of {self.partitions}"
+    return worker.recipe.marking(stage).mark_keys(partition, partitions, ranges)
 
 
-@dataclass(frozen=True, slots=True)
-class JoinComponents:
+@_task(lambda *_: "joining components")
+def join_components(
+    worker: Worker, stage: int, ranges: tuple[Range, ...]
+) -> list[tuple[int, Range]]:
     """Finds the documents that are linked by keys in any number of steps."""
-
-    stage: int
-    ranges: tuple[Range, ...]
-
-    def run(self, worker: Worker) -> list[tuple[int, Range]]:
-        """See `Marking.join_components`."""
-        return worker.recipe.marking(self.stage).join_components(self.ranges)
-
-    def __str__(self) -> str:
-        return "joining components"
+    return worker.recipe.marking(stage).join_components(ranges)
 
 
-@dataclass(frozen=True, slots=True)
-class WriteMarked:
-    """Stores which documents of a file have a key of an earlier one."""
-
-    stage: int
-    file: SourceFile
-    blocks: tuple[Block, ...]
-    ranges: tuple[Range, ...]
-
-    def run(self, worker: Worker) -> tuple[SourceFile, tuple[Block, ...]]:
-        """See `Marking.write_marked`; returns the file and its blocks, for the next stage."""
-        worker.recipe.marking(self.stage).write_marked(self.file.index, self.ranges)
-        return self.file, self.blocks
-
-    def __str__(self) -> str:
-        return f"marking the duplicates of {self.file.path}"
+@_task(lambda stage, file, *_: f"marking the duplicates of {file.path}")
+def write_marked(
+    worker: Worker,
+    stage: int,
+    file: SourceFile,
+    of_file: tuple[Block, ...],
+    ranges: tuple[Range, ...],
+) -> tuple[SourceFile, tuple[Block, ...]]:
+    """Stores which documents have a key of an earlier one; returns the file and its blocks."""
+    worker.recipe.marking(stage).write_marked(file.index, ranges)
+    return file, of_file
 
 
-@dataclass(frozen=True, slots=True)
-class WriteDecisions:
+@_task(lambda file: f"writing the decisions about file {file}")
+def write_decisions(worker: Worker, file: int) -> list[MetadataFile]:
     """Writes the decisions about a file, and its keys if they are kept."""
-
-    file: int
-
-    def run(self, worker: Worker) -> list[MetadataFile]:
-        """See `Judging.write_decisions`."""
-        return worker.recipe.write_decisions(self.file)
-
-    def __str__(self) -> str:
-        return f"writing the decisions about file {self.file}"
+    return worker.recipe.write_decisions(file)
 
 
-@dataclass(frozen=True, slots=True)
-class AddStatistics:
+@_task(lambda file: f"adding up the statistics of file {file}")
+def add_statistics(worker: Worker, file: int) -> tuple[bytes, list[tuple[int, Hosts]]]:
     """Adds up the statistics of a file's blocks."""
-
-    file: int
-
-    def run(self, worker: Worker) -> tuple[bytes, list[tuple[int, Hosts]]]:
-        """See `StatisticsFiles.of_file`."""
-        return worker.statistics.of_file(self.file)
-
-    def __str__(self) -> str:
-        return f"adding up the statistics of file {self.file}"
+    return worker.statistics.of_file(file)
 
 
-@dataclass(frozen=True, slots=True)
-class TopHosts:
+@_task(lambda number, _: f"counting hosts, range {number}")
+def top_hosts(worker: Worker, number: int, parts: tuple[Hosts, ...]) -> bytes:
     """Finds the hosts with the most documents in a range of hosts."""
-
-    number: int
-    parts: tuple[Hosts, ...]
-
-    def run(self, worker: Worker) -> bytes:
-        """See `StatisticsFiles.top_hosts`."""
-        return worker.statistics.top_hosts(self.number, self.parts)
-
-    def __str__(self) -> str:
-        return f"counting hosts, range {self.number}"
+    return worker.statistics.top_hosts(number, parts)
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeBlock:
+@_task(lambda file, block, _: f"probing {file.path} (from row {block.first_row})")
+def probe_block(
+    worker: Worker, file: SourceFile, block: Block, limit: int
+) -> tuple[BlockSummary, float]:
     """Makes a token block from the beginning of a block, for an estimate."""
-
-    file: SourceFile
-    block: Block
-    limit: int
-
-    def run(self, worker: Worker) -> tuple[BlockSummary, float]:
-        """See `probe_block`."""
-        return probe_block(self.file, self.block, self.limit, worker.encoder, worker.work)
-
-    def __str__(self) -> str:
-        return f"probing {self.file.path} (from row {self.block.first_row})"
+    return blocks.probe_block(file, block, limit, worker.encoder, worker.work)
 
 
-@dataclass(frozen=True, slots=True)
-class EncodeAgain:
-    """Makes a token block of the documents of a block that lie in a stretch.
-
-    redacted: rows whose tokens become EOT.
-    """
-
-    file: SourceFile
-    block: Block
-    stretch: Stretch
-    redacted: tuple[int, ...] = ()
-
-    def run(self, worker: Worker) -> tuple[BlockSummary, Counts, int]:
-        """See `encode_again`."""
-        return encode_again(
-            self.file,
-            self.block,
-            self.stretch,
-            worker.encoder,
-            worker.work,
-            worker.judging,
-            self.redacted,
-        )
-
-    def __str__(self) -> str:
-        return f"tokenizing {self.file.path} again (from row {self.block.first_row})"
+@_task(lambda file, block, *_: f"tokenizing {file.path} again (from row {block.first_row})")
+def encode_again(
+    worker: Worker, file: SourceFile, block: Block, stretch: Stretch, redacted: tuple[int, ...]
+) -> tuple[BlockSummary, Counts, int]:
+    """Makes a token block of the documents in a stretch; rows of `redacted` become EOT."""
+    work, judging = worker.work, worker.judging
+    return blocks.encode_again(file, block, stretch, worker.encoder, work, judging, redacted)
 
 
-@dataclass(frozen=True, slots=True)
-class MergeRuns:
+@_task(lambda group, _: f"merging sorted runs into group {group.number}")
+def merge_runs(worker: Worker, group: Group, fragments: tuple[Fragment, ...]) -> BlockSummary:
     """Merges runs into one sorted token block."""
-
-    group: Group
-    fragments: tuple[Fragment, ...]
-
-    def run(self, worker: Worker) -> BlockSummary:
-        """See `merge_runs`."""
-        work = worker.work
-        assert work.settings.shuffle is not None
-        return merge_runs(self.group, self.fragments, work.settings.shuffle, work.checkpoints)
-
-    def __str__(self) -> str:
-        return f"merging sorted runs into group {self.group.number}"
+    shuffle = worker.work.settings.shuffle
+    assert shuffle is not None
+    return buckets.merge_runs(group, fragments, shuffle, worker.work.checkpoints)
 
 
-@dataclass(frozen=True, slots=True)
-class WriteBucket:
+@_task(lambda bucket, _: f"sorting bucket {bucket.number}")
+def write_bucket(worker: Worker, bucket: Bucket, fragments: tuple[Fragment, ...]) -> BlockSummary:
     """Writes the token block of a bucket."""
-
-    bucket: Bucket
-    fragments: tuple[Fragment, ...]
-
-    def run(self, worker: Worker) -> BlockSummary:
-        """See `write_bucket`."""
-        work = worker.work
-        assert work.settings.shuffle is not None
-        return write_bucket(self.bucket, self.fragments, work.settings.shuffle, work.checkpoints)
-
-    def __str__(self) -> str:
-        return f"sorting bucket {self.bucket.number}"
+    shuffle = worker.work.settings.shuffle
+    assert shuffle is not None
+    return buckets.write_bucket(bucket, fragments, shuffle, worker.work.checkpoints)
 
 
-@dataclass(frozen=True, slots=True)
-class WriteShard:
+@_task(lambda key, _, layout, before: f"writing {layout.shard_name(key)}")
+def write_shard(
+    worker: Worker,
+    key: ShardKey,
+    pieces: tuple[Piece, ...],
+    layout: Layout,
+    before: ShardRecord | None,
+) -> ShardRecord:
     """Writes a shard from its pieces."""
-
-    key: ShardKey
-    pieces: tuple[Piece, ...]
-    layout: Layout
-    before: ShardRecord | None = None
-
-    def run(self, worker: Worker) -> ShardRecord:
-        """See `write_shard`."""
-        work = worker.work
-        return write_shard(
-            self.key,
-            self.pieces,
-            self.layout,
-            work.checkpoints,
-            worker.paths,
-            work.assembly,
-            self.before,
-        )
-
-    def __str__(self) -> str:
-        return f"writing {self.layout.shard_name(self.key)}"
+    work, paths = worker.work, worker.paths
+    return assembly.write_shard(key, pieces, layout, work.checkpoints, paths, work.assembly, before)
 
 
-@dataclass(frozen=True, slots=True)
-class ReadTexts:
+@_task(lambda split, shard, _: f"comparing the texts of {shard}")
+def read_texts(
+    worker: Worker, split: str, shard: str, comparison: Comparison
+) -> list[tuple[int, Part]]:
     """Reads the hashes of the texts that begin in a shard, as far as they may leak."""
-
-    split: str
-    shard: str
-    comparison: Comparison
-
-    def run(self, worker: Worker) -> list[tuple[int, Part]]:
-        """See `parts_of`."""
-        work = worker.work
-        texts = read_texts(work.checkpoints.storage, self.shard, work.settings.split)
-        test_shards = self.comparison.test_shards
-        if self.split == "train" and test_shards is not None:
-            texts = worker.texts_in_test(test_shards).among(texts)
-        return parts_of(self.split, self.shard, texts, self.comparison.ranges)
-
-    def __str__(self) -> str:
-        return f"comparing the texts of {self.shard}"
+    work = worker.work
+    texts = texts_in(work.checkpoints.storage, shard, work.settings.split)
+    if split == "train" and comparison.test_shards is not None:
+        texts = worker.texts_in_test(comparison.test_shards).among(texts)
+    return parts_of(split, shard, texts, comparison.ranges)
 
 
-@dataclass(frozen=True, slots=True)
-class CompareTexts:
+@_task(lambda _, number: f"comparing new texts with earlier ones, range {number + 1}")
+def compare_texts(worker: Worker, sides: repeats.Sides, number: int) -> repeats.Repeats:
     """Counts the new documents in a range of hashes that repeat earlier ones."""
-
-    sides: Sides
-    number: int
-
-    def run(self, worker: Worker) -> Repeats:
-        """See `count_repeats`."""
-        storage, rule = worker.work.checkpoints.storage, worker.work.settings.split
-        return count_repeats(storage, rule, self.sides, self.number, usable_cores())
-
-    def __str__(self) -> str:
-        return f"comparing new texts with earlier ones, range {self.number + 1}"
-
-
-Task = (
-    DiscoverFile
-    | FinishBlock
-    | JudgeBlock
-    | IndexKeys
-    | SplitKeys
-    | MarkKeys
-    | JoinComponents
-    | WriteMarked
-    | WriteDecisions
-    | AddStatistics
-    | TopHosts
-    | ProbeBlock
-    | EncodeAgain
-    | MergeRuns
-    | WriteBucket
-    | WriteShard
-    | ReadTexts
-    | CompareTexts
-)
+    storage, rule = worker.work.checkpoints.storage, worker.work.settings.split
+    return repeats.count_repeats(storage, rule, sides, number, usable_cores())
 
 
 def first_task(file: SourceFile, block: Block, work: Work) -> Task:
     """What is done first to a block."""
     recipe = work.settings.recipe
-    return JudgeBlock(file, block, 0) if recipe and recipe.keyed else FinishBlock(file, block)
-
-
-# What a task returns, and the seconds that it took.
-Done = tuple[Any, float]
+    return judge_block(file, block, 0) if recipe and recipe.keyed else finish_block(file, block)
