@@ -40,6 +40,14 @@ class Parser(argparse.ArgumentParser):
             self.refuse(rest[0])
         return found
 
+    def parse_for_beam(self, args: Any = None) -> Any:
+        """As parse_args, but what nothing takes are options of Beam, in `beam_args`."""
+        found, found.beam_args = self.parse_known_args(args)
+        if found.beam_args and not found.beam_args[0].startswith("-"):
+            takes_input = "--input" in self._option_string_actions
+            self.refuse(found.beam_args[0], ": files follow --input" if takes_input else "")
+        return found
+
     def refuse(self, argument: str, why: str = "", known: Sequence[str] = ()) -> NoReturn:
         """Raises UsageError for an argument that nothing takes.
 

@@ -71,6 +71,16 @@ def ratio(part: int, whole: int) -> str:
     return f"{part / whole:.3f}" if whole else "–"
 
 
+def shortened(text: str, most: int = 250) -> str:
+    """The beginning of a text that may be of any length, such as a name, a label or an id.
+
+    Example:
+        >>> shortened("abc"), shortened("abc", most=2)
+        ('abc', 'ab …')
+    """
+    return text if len(text) <= most else f"{text[:most]} …"
+
+
 def duration(seconds: float) -> str:
     """Seconds in the unit that fits.
 
@@ -94,9 +104,13 @@ def describe_leaks(leaks: Leaks) -> str:
 
     Example:
         >>> from fineshards.shards.job.records import Leaks
+        >>> describe_leaks(Leaks(0, 0))
+        'no text is in both splits'
         >>> describe_leaks(Leaks(1, 2000))
         '1 test document has the same text as 2,000 train documents'
     """
+    if not leaks.test_documents:
+        return "no text is in both splits"
     has = "has" if leaks.test_documents == 1 else "have"
     return (
         f"{counted(leaks.test_documents, 'test document')} {has} the same text as "

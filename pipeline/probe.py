@@ -16,7 +16,7 @@ from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
 from fineshards.errors import InputError, UsageError
 from fineshards.inspection.dataflow_cost import on_dataflow
-from fineshards.inspection.estimate import Estimate, scaled
+from fineshards.inspection.estimate import Estimate, scaled, spread
 from fineshards.inspection.last_estimate import remember
 from fineshards.pipeline.append import are_new, finished_dataset
 from fineshards.pipeline.launch import (
@@ -49,7 +49,6 @@ _FILES, _PARTS, _BLOCK_BYTES, _LARGER = 64, 48, 4 << 20, 4
 _SECONDS = 30.0  # after which a slow probe ends
 # Seconds of a build beside its work, and what Write adds to Tokenize: docs/performance.md.
 _FIXED_SECONDS, _WRITE = 1.5, 1.1
-_GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 Found = dict[SourceFile, list[Block]]
 
@@ -122,11 +121,6 @@ def estimate(config: BuildConfig, workers: int | None, size: int | None = None) 
     with scratch_folder() as folder:
         probed = size or min(_CORE_BYTES * usable_cores(), _MOST_BYTES)
         return call_in_fresh_interpreter(_measure, config, workers, probed, folder)
-
-
-def spread(count: int) -> list[int]:
-    """The numbers below `count`, in an order in which every prefix is spread evenly over them."""
-    return sorted(range(count), key=lambda number: number * _GOLDEN_RATIO % 1)
 
 
 def _measure(config: BuildConfig, workers: int | None, size: int, folder: str) -> Estimate:

@@ -57,7 +57,7 @@ def _run(name: str, *arguments: str) -> int:
         return show(Outcome({}, _completion(*arguments).splitlines()))
     command = _command(name)
     remove_abandoned()
-    return command.run(command.parser(), arguments)
+    return command.run(arguments)
 
 
 def _version(arguments: Sequence[str]) -> int:

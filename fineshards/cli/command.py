@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from argparse import Action, _ArgumentGroup
+from argparse import Action, Namespace, _ArgumentGroup
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fineshards.cli.outcome import Outcome, show
 from fineshards.cli.quantities import count
 from fineshards.parser import Parser
 
@@ -19,8 +20,9 @@ class Command:
     """A command.
 
     summary: its line in the list of commands. usage: its arguments in short. about: the first lines
-    of its help page. examples: shell commands, and what else ends the page.
-    run: takes the parser and the arguments, and returns the exit code.
+    of its help page. examples: shell commands, and what else ends the page. outcome: of the
+    parsed arguments, or an exit code if there is nothing to print. for_beam: whether options of
+    Beam may follow, as `args.beam_args`.
     """
 
     name: str
@@ -29,7 +31,8 @@ class Command:
     about: str
     examples: tuple[str, ...]
     add_flags: Callable[[Parser], None]
-    run: Callable[[Parser, Sequence[str]], int]
+    outcome: Callable[[Namespace], Outcome | int]
+    for_beam: bool = False
 
     def parser(self) -> Parser:
         """The command's parser, with its help page."""
@@ -45,6 +48,13 @@ class Command:
         general.add_argument("--json", action="store_true", help="Print one JSON object.")
         general.add_argument("-h", "--help", action="help", help="Show this page.")
         return parser
+
+    def run(self, arguments: Sequence[str]) -> int:
+        """Runs the command; returns its exit code."""
+        parser = self.parser()
+        args = (parser.parse_for_beam if self.for_beam else parser.parse_args)(arguments)
+        found = self.outcome(args)
+        return found if isinstance(found, int) else show(found, args.json)
 
     def words(self) -> list[str]:
         """The words that may follow the command."""

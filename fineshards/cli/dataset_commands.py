@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from argparse import Namespace
 from dataclasses import asdict
 
 from fineshards.cli.command import Command, add_folder
@@ -11,30 +11,21 @@ from fineshards.cli.options import (
     add_build_flags,
     add_estimate_flags,
     add_import_flags,
-    append_config,
     config_of,
+    estimate_config,
     import_config,
-    parse_estimate_flags,
 )
-from fineshards.cli.outcome import Outcome, note, show
+from fineshards.cli.outcome import Outcome, note
+from fineshards.config import BuildConfig
 from fineshards.parser import Parser
 
 
-def _build(parser: Parser, arguments: Sequence[str]) -> int:
-    args, beam_args = parser.parse_known_args(arguments)
-    config = config_of(parser, args, beam_args)
-    # Imported after the flags are parsed, so that --help and mistakes need no numpy.
-    from fineshards.cli.build_command import build
-
-    return show(build(config), args.json)
+def _build(args: Namespace) -> Outcome:
+    return _built(config_of(args))
 
 
-def _import(parser: Parser, arguments: Sequence[str]) -> int:
-    args, beam_args = parser.parse_known_args(arguments)
-    config = import_config(parser, args, beam_args)
-    from fineshards.cli.build_command import build
-
-    return show(build(config), args.json)
+def _import(args: Namespace) -> Outcome:
+    return _built(import_config(args))
 
 
 def _add_append_flags(parser: Parser) -> None:
@@ -42,22 +33,26 @@ def _add_append_flags(parser: Parser) -> None:
     add_append_flags(parser)
 
 
-def _append(parser: Parser, arguments: Sequence[str]) -> int:
-    args, beam_args = parser.parse_known_args(arguments)
-    config = append_config(parser, args, beam_args)
+def _append(args: Namespace) -> Outcome:
+    args.output, args.append = args.folder, True
+    return _built(config_of(args))
+
+
+def _built(config: BuildConfig) -> Outcome:
+    # Imported after the flags are parsed, so that --help and mistakes need no numpy.
     from fineshards.cli.build_command import build
 
-    return show(build(config), args.json)
+    return build(config)
 
 
-def _estimate(parser: Parser, arguments: Sequence[str]) -> int:
-    config, workers, as_json = parse_estimate_flags(parser, arguments)
+def _estimate(args: Namespace) -> Outcome:
+    config = estimate_config(args)
     from fineshards.inspection.estimate import describe_estimate
     from fineshards.pipeline.probe import estimate
 
     note("reading a probe of the input …")
-    found = estimate(config, workers)
-    return show(Outcome(asdict(found), describe_estimate(found)), as_json)
+    found = estimate(config, args.workers)
+    return Outcome(asdict(found), describe_estimate(found))
 
 
 BUILD = Command(
@@ -78,6 +73,7 @@ BUILD = Command(
     ),
     add_build_flags,
     _build,
+    for_beam=True,
 )
 
 
@@ -95,6 +91,7 @@ IMPORT = Command(
     ),
     add_import_flags,
     _import,
+    for_beam=True,
 )
 
 
@@ -110,6 +107,7 @@ APPEND = Command(
     ),
     _add_append_flags,
     _append,
+    for_beam=True,
 )
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from argparse import Namespace
 from dataclasses import asdict
 
 from fineshards.cli.command import Command, add_folder
-from fineshards.cli.outcome import Outcome, show
+from fineshards.cli.outcome import Outcome
 from fineshards.cli.quantities import count
 from fineshards.errors import UsageError
 from fineshards.parser import Parser
@@ -49,8 +49,7 @@ def _add_flags(parser: Parser) -> None:
     )
 
 
-def _explain(parser: Parser, arguments: Sequence[str]) -> int:
-    args = parser.parse_args(arguments)
+def _explain(args: Namespace) -> Outcome:
     from fineshards.inspection import explain
 
     loader = split = None
@@ -64,11 +63,11 @@ def _explain(parser: Parser, arguments: Sequence[str]) -> int:
             args.folder, args.document, args.id, args.sequence_length, loader, args.epochs
         )
         lines = explain.describe_documents(found, loader is not None)
-        return show(Outcome({"documents": [asdict(each) for each in found]}, lines), args.json)
+        return Outcome({"documents": [asdict(each) for each in found]}, lines)
     if loader is None or split is None:
         raise UsageError("give --state, or a --document or --id with --sequence_length.")
     step = explain.explain_step(args.folder, loader, split, args.step)
-    return show(Outcome(asdict(step), explain.describe_step(step)), args.json)
+    return Outcome(asdict(step), explain.describe_step(step))
 
 
 EXPLAIN = Command(

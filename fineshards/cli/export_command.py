@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from argparse import Namespace
 
 from fineshards.cli.command import Command, add_folder_and_generation
-from fineshards.cli.outcome import Outcome, every_ten_seconds, show
+from fineshards.cli.outcome import Outcome, every_ten_seconds
 from fineshards.cli.quantities import count
 from fineshards.parser import Parser
 
@@ -67,10 +67,7 @@ def _add_flags(parser: Parser) -> None:
     )
 
 
-def _export(parser: Parser, arguments: Sequence[str]) -> int:
-    args, beam_args = parser.parse_known_args(arguments)
-    if beam_args and not beam_args[0].startswith("-"):
-        parser.refuse(beam_args[0])
+def _export(args: Namespace) -> Outcome:
     from fineshards.exports.export_job import prepare
     from fineshards.exports.export_options import ExportOptions
     from fineshards.pipeline.export_run import (
@@ -82,7 +79,7 @@ def _export(parser: Parser, arguments: Sequence[str]) -> int:
     )
 
     options = ExportOptions(**{name: getattr(args, name) for name in ExportOptions.__slots__})
-    place = args.folder, args.output
+    place, beam_args = (args.folder, args.output), args.beam_args
     # Before the folder is claimed, so that a misspelt flag claims nothing.
     pipeline = new_pipeline_for(*place, beam_args, args.s3_endpoint) if beam_args else None
     job, finished = prepare(*place, options, args.generation, args.s3_endpoint)
@@ -90,16 +87,14 @@ def _export(parser: Parser, arguments: Sequence[str]) -> int:
     if done is None and pipeline is not None:
         submitted = run_on(job, pipeline, beam_args)
         if isinstance(submitted, str):
-            return show(Outcome({"submitted": submitted}, [submitted]), args.json)
+            return Outcome({"submitted": submitted}, [submitted])
         done = submitted
     if done is None:
         parts = len(job.parts)
         report = every_ten_seconds(lambda done: f"exported {done:,} of {parts:,} parts")
         done = run_here(job, args.workers, report)
-    lines = [*describe_export(job, done)]
-    if finished is not None:
-        lines.insert(0, "nothing to do: the export is finished")
-    return show(Outcome(export_record(job, done), lines), args.json)
+    said = ["nothing to do: the export is finished"] if finished else []
+    return Outcome(export_record(job, done), [*said, *describe_export(job, done)])
 
 
 EXPORT = Command(
@@ -116,4 +111,5 @@ EXPORT = Command(
     ),
     _add_flags,
     _export,
+    for_beam=True,
 )

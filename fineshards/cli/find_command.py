@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from argparse import Namespace
 from dataclasses import asdict
 
 from fineshards.cli.command import Command, add_folder_and_generation, opened
-from fineshards.cli.outcome import Outcome, show
+from fineshards.cli.outcome import Outcome
 from fineshards.cli.quantities import count
 from fineshards.parser import Parser
 
@@ -24,17 +24,16 @@ def _add_flags(parser: Parser) -> None:
     )
 
 
-def _find(parser: Parser, arguments: Sequence[str]) -> int:
-    args = parser.parse_args(arguments)
+def _find(args: Namespace) -> Outcome:
     from fineshards.inspection import find
 
     dataset = opened(args.folder, args.generation)
     if args.id is not None:
         found = find.find_id(dataset, args.id)
         lines = find.describe_found(found)
-        return show(Outcome(asdict(found), lines, 0 if found.matches else 1), args.json)
+        return Outcome(asdict(found), lines, 0 if found.matches else 1)
     place = find.find_token(dataset, args.token)
-    return show(Outcome(asdict(place), find.describe_place(place)), args.json)
+    return Outcome(asdict(place), find.describe_place(place))
 
 
 FIND = Command(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
 from dataclasses import asdict
 
 from fineshards.cli.command import Command, add_folder_and_generation, opened
-from fineshards.cli.outcome import Outcome, show
+from fineshards.cli.outcome import Outcome
 from fineshards.cli.quantities import count
 from fineshards.errors import UsageError
 from fineshards.parser import Parser
@@ -44,8 +43,7 @@ def _number_or_place(text: str) -> int | str:
     return text if ":" in text else count(text)
 
 
-def _inspect(parser: Parser, arguments: Sequence[str]) -> int:
-    args = parser.parse_args(arguments)
+def _inspect(args: Namespace) -> Outcome:
     from fineshards.inspection import inspect
 
     if args.dropped:
@@ -60,12 +58,12 @@ def _inspect(parser: Parser, arguments: Sequence[str]) -> int:
     dataset = opened(args.folder, args.generation)
     if args.shard is None:
         summary = inspect.summarize(dataset)
-        return show(Outcome(asdict(summary), inspect.describe_summary(summary)), args.json)
+        return Outcome(asdict(summary), inspect.describe_summary(summary))
     document = inspect.show_document(dataset, args.shard, args.document, args.token)
-    return show(Outcome(asdict(document), inspect.describe_document(document)), args.json)
+    return Outcome(asdict(document), inspect.describe_document(document))
 
 
-def _inspect_dropped(args: Namespace) -> int:
+def _inspect_dropped(args: Namespace) -> Outcome:
     from fineshards.inspection.dropped import describe_dropped, show_dropped
 
     if args.shard is not None or args.token is not None:
@@ -74,7 +72,7 @@ def _inspect_dropped(args: Namespace) -> int:
     wanted = 3 if args.count is None else args.count
     dataset = opened(args.folder, args.generation)
     found = show_dropped(dataset, args.reason, args.step, document, wanted)
-    return show(Outcome(asdict(found), describe_dropped(found)), args.json)
+    return Outcome(asdict(found), describe_dropped(found))
 
 
 INSPECT = Command(

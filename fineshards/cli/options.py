@@ -55,23 +55,13 @@ def add_import_flags(parser: Parser) -> None:
     )
 
 
-def import_config(
-    parser: Parser, args: argparse.Namespace, beam_args: Sequence[str]
-) -> BuildConfig:
+def import_config(args: argparse.Namespace) -> BuildConfig:
     """The configuration of the parsed flags of `import`; raises UsageError for those of text."""
-    for argument in beam_args:
+    for argument in args.beam_args:
         name = argument.partition("=")[0].removeprefix("--")
         if name in NEED_TEXT:
             raise UsageError(needs_text(name))
-    return config_of(parser, args, beam_args)
-
-
-def append_config(
-    parser: Parser, args: argparse.Namespace, beam_args: Sequence[str]
-) -> BuildConfig:
-    """The configuration of the parsed flags of `append`, whose output is `args.folder`."""
-    args.output, args.append = args.folder, True
-    return config_of(parser, args, beam_args)
+    return config_of(args)
 
 
 def add_estimate_flags(parser: Parser) -> None:
@@ -104,8 +94,7 @@ def add_input_and_step_flags(parser: Parser) -> None:
 
 def input_and_steps(args: argparse.Namespace, recipe: str | None) -> BuildConfig:
     """The configuration of the flags above and a recipe; the output is not known."""
-    given = {flag.name: getattr(args, flag.name) for flag in flags() if hasattr(args, flag.name)}
-    return BuildConfig(**with_recipe(given | {"recipe": recipe}) | {"output": "out"})
+    return BuildConfig(**with_recipe(_given(args) | {"recipe": recipe}) | {"output": "out"})
 
 
 def _add_flags(
@@ -156,29 +145,26 @@ def _help_texts() -> dict[str, str]:
 
 def parse_build_flags(parser: Parser, argv: Sequence[str]) -> BuildConfig:
     """The configuration that a command line asks for; raises UsageError for what is wrong."""
-    return config_of(parser, *parser.parse_known_args(argv))
+    return config_of(parser.parse_for_beam(argv))
 
 
-def config_of(parser: Parser, args: argparse.Namespace, beam_args: Sequence[str]) -> BuildConfig:
+def config_of(args: argparse.Namespace) -> BuildConfig:
     """The configuration of parsed flags, and of the arguments that are left, for Beam."""
-    if beam_args and not beam_args[0].startswith("-"):
-        parser.refuse(beam_args[0], ": files follow --input")
-    given = {flag.name: getattr(args, flag.name) for flag in flags() if hasattr(args, flag.name)}
-    return BuildConfig(**with_recipe(given), beam_args=beam_args)
+    return BuildConfig(**with_recipe(_given(args)), beam_args=args.beam_args)
 
 
-def parse_estimate_flags(
-    parser: Parser, argv: Sequence[str]
-) -> tuple[BuildConfig, int | None, bool]:
-    """What to estimate, the number of workers, and whether to print JSON; raises UsageError."""
-    args = vars(parser.parse_args(list(argv)))
-    workers, as_json = args.pop("workers"), args.pop("json")
-    if workers is not None and not 1 <= workers <= _MOST_WORKERS:
-        raise UsageError(f"--workers must be from 1 to {_MOST_WORKERS:,}, got {workers:,}.")
-    output = args.pop("output")
-    # Without one the output is not known yet. Nothing is written to it.
-    config = BuildConfig(**args, output=output or "out", append=output is not None)
-    return config, workers, as_json
+def estimate_config(args: argparse.Namespace) -> BuildConfig:
+    """What to estimate; raises UsageError for a number of workers that Dataflow does not give."""
+    if args.workers is not None and not 1 <= args.workers <= _MOST_WORKERS:
+        raise UsageError(f"--workers must be from 1 to {_MOST_WORKERS:,}, got {args.workers:,}.")
+    # Without an output it is not known yet. Nothing is written to it.
+    output = {"output": args.output or "out", "append": args.output is not None}
+    return BuildConfig(**_given(args) | output)
+
+
+def _given(args: argparse.Namespace) -> dict[str, Any]:
+    """The flags of `build` among parsed ones."""
+    return {flag.name: getattr(args, flag.name) for flag in flags() if hasattr(args, flag.name)}
 
 
 def _boolean(text: str) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from argparse import Namespace
 from dataclasses import asdict
 
 from fineshards.cli.command import Command, add_folder
-from fineshards.cli.outcome import Outcome, every_ten_seconds, show
+from fineshards.cli.outcome import Outcome, every_ten_seconds
 from fineshards.parser import Parser
 from fineshards.wording import counted
 
@@ -30,15 +30,14 @@ def _add_flags(parser: Parser) -> None:
         said.add_argument(f"--{name}", metavar=metavar, help=text)
 
 
-def _publish(parser: Parser, arguments: Sequence[str]) -> int:
-    args = parser.parse_args(arguments)
+def _publish(args: Namespace) -> Outcome:
     from fineshards.publishing.publish import describe_published, publish_files
     from fineshards.storage.open import open_storage
 
     report = every_ten_seconds(lambda done: f"hashed {counted(done, 'file')}")
     given = {name: getattr(args, name) for name in _SAID}
     done = publish_files(open_storage(args.folder), given, report)
-    return show(Outcome(asdict(done), describe_published(done)), args.json)
+    return Outcome(asdict(done), describe_published(done))
 
 
 PUBLISH = Command(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, replace
 
 from fineshards.cli.command import Command
 from fineshards.cli.options import add_input_and_step_flags, input_and_steps
-from fineshards.cli.outcome import Outcome, note, show
+from fineshards.cli.outcome import Outcome, note
 from fineshards.cli.quantities import byte_count, count
 from fineshards.errors import UsageError
 from fineshards.parser import Parser, one_of
@@ -59,14 +59,13 @@ def _add_flags(parser: Parser) -> None:
     add_input_and_step_flags(parser)
 
 
-def _recipe(parser: Parser, arguments: Sequence[str]) -> int:
-    args = parser.parse_args(list(arguments))
+def _recipe(args: argparse.Namespace) -> Outcome:
     given = set(vars(args)) - {"action", "name", "json"}
     for name in sorted(given):
         # All flags but one are those of check.
         if args.action != ("show" if name == "all" else "check"):
             raise UsageError(f"fineshards recipe {args.action} does not take --{name}.")
-    return show(_ACTIONS[args.action](args), args.json)
+    return _ACTIONS[args.action](args)
 
 
 def _show(args: argparse.Namespace) -> Outcome:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from argparse import Namespace
 from dataclasses import asdict
 
 from fineshards.cli.command import Command, add_folder
-from fineshards.cli.outcome import Outcome, show
+from fineshards.cli.outcome import Outcome
 from fineshards.cli.quantities import count
 from fineshards.errors import UsageError
 from fineshards.parser import Parser
@@ -27,15 +27,14 @@ def _add_flags(parser: Parser) -> None:
     )
 
 
-def _redact(parser: Parser, arguments: Sequence[str]) -> int:
-    args = parser.parse_args(arguments)
+def _redact(args: Namespace) -> Outcome:
     from fineshards.maintenance.redact import describe_redacted, read_ids, redact
 
     if args.ids is None and not args.documents:
         raise UsageError("give --ids, a file of ids, or --documents, their numbers.")
     ids = [] if args.ids is None else read_ids(args.ids)
     done = redact(args.folder, ids, args.documents)
-    return show(Outcome(asdict(done), describe_redacted(done)), args.json)
+    return Outcome(asdict(done), describe_redacted(done))
 
 
 REDACT = Command(

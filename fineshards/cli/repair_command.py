@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from argparse import Namespace
 from dataclasses import asdict
 
 from fineshards.cli.command import Command, add_folder
-from fineshards.cli.outcome import Outcome, show
+from fineshards.cli.outcome import Outcome
 from fineshards.parser import Parser
 
 
@@ -19,14 +19,12 @@ def _add_flags(parser: Parser) -> None:
     )
 
 
-def _repair(parser: Parser, arguments: Sequence[str]) -> int:
-    args = parser.parse_args(arguments)
+def _repair(args: Namespace) -> Outcome:
     from fineshards.maintenance.rebuild import repair
     from fineshards.maintenance.repair import describe_repaired
 
     done = repair(args.folder, args.tokenizer)
-    outcome = Outcome(asdict(done), describe_repaired(done), 1 if done.left else 0)
-    return show(outcome, args.json)
+    return Outcome(asdict(done), describe_repaired(done), 1 if done.left else 0)
 
 
 REPAIR = Command(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from argparse import Namespace
 from dataclasses import asdict
 
 from fineshards.cli.command import Command, add_folder_and_generation
-from fineshards.cli.outcome import Outcome, show
+from fineshards.cli.outcome import Outcome
 from fineshards.parser import Parser
 
 
@@ -27,15 +27,13 @@ def _add_flags(parser: Parser) -> None:
     )
 
 
-def _report(parser: Parser, arguments: Sequence[str]) -> int:
-    args = parser.parse_args(arguments)
+def _report(args: Namespace) -> Outcome:
     from fineshards.reports.report import describe_report, report
 
     written = report(
         args.folder, output=args.output, generation=args.generation, verify=args.verify
     )
-    outcome = Outcome(asdict(written), describe_report(written), int(written.verified is False))
-    return show(outcome, args.json)
+    return Outcome(asdict(written), describe_report(written), int(written.verified is False))
 
 
 REPORT = Command(

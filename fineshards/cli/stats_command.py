@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from argparse import Namespace
 from dataclasses import asdict
 
 from fineshards.cli.command import Command, add_folder_and_generation
-from fineshards.cli.outcome import Outcome, show
+from fineshards.cli.outcome import Outcome
 from fineshards.cli.quantities import count
 from fineshards.parser import Parser
 
@@ -21,12 +21,11 @@ def _add_flags(parser: Parser) -> None:
     )
 
 
-def _stats(parser: Parser, arguments: Sequence[str]) -> int:
-    args = parser.parse_args(arguments)
+def _stats(args: Namespace) -> Outcome:
     from fineshards.inspection.stats import describe_stats, stats
 
     found = stats(args.folder, args.step, args.generation)
-    return show(Outcome(asdict(found), describe_stats(found)), args.json)
+    return Outcome(asdict(found), describe_stats(found))
 
 
 STATS = Command(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import signal
-from argparse import ArgumentTypeError
-from collections.abc import Sequence
+from argparse import ArgumentTypeError, Namespace
 from dataclasses import asdict
 
 from fineshards.cli.command import Command, add_folder
-from fineshards.cli.outcome import Outcome, note, show
+from fineshards.cli.outcome import Outcome, note
 from fineshards.errors import UsageError
 from fineshards.parser import Parser
 from fineshards.worker import own_process
@@ -44,8 +43,7 @@ def _add_flags(parser: Parser) -> None:
     )
 
 
-def _status(parser: Parser, arguments: Sequence[str]) -> int:
-    args = parser.parse_args(arguments)
+def _status(args: Namespace) -> Outcome | int:
     from fineshards.cli.terminal import INTERRUPTED
     from fineshards.job_status.stages import describe_status
     from fineshards.job_status.status import status
@@ -61,7 +59,7 @@ def _status(parser: Parser, arguments: Sequence[str]) -> int:
         except KeyboardInterrupt:  # ends the looking, and not the job
             return INTERRUPTED
     found = status(args.folder)
-    return show(Outcome(asdict(found), describe_status(found)), args.json)
+    return Outcome(asdict(found), describe_status(found))
 
 
 def _watch(folder: str) -> None:

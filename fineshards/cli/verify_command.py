@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
-from collections.abc import Sequence
+from argparse import ArgumentTypeError, Namespace
 from contextlib import suppress
 from dataclasses import asdict
 
 from fineshards.cli.command import Command, add_folder_and_generation
-from fineshards.cli.outcome import Outcome, show
+from fineshards.cli.outcome import Outcome
 from fineshards.parser import Parser
 
 
@@ -43,8 +42,7 @@ def _percentage(text: str) -> float:
     raise ArgumentTypeError(f"must be a percentage from 0 to 100, got {text!r}")
 
 
-def _verify(parser: Parser, arguments: Sequence[str]) -> int:
-    args = parser.parse_args(arguments)
+def _verify(args: Namespace) -> Outcome:
     from fineshards.verification.verify import describe_verdict, verify
 
     verdict = verify(
@@ -54,8 +52,7 @@ def _verify(parser: Parser, arguments: Sequence[str]) -> int:
         sha256=args.sha256,
         dataset=args.dataset,
     )
-    outcome = Outcome(asdict(verdict), describe_verdict(verdict), 0 if verdict.ok else 1)
-    return show(outcome, args.json)
+    return Outcome(asdict(verdict), describe_verdict(verdict), 0 if verdict.ok else 1)
 
 
 VERIFY = Command(

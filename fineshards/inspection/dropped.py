@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import Any
@@ -18,14 +18,13 @@ from fineshards.curation.curator import Curator
 from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.curated_files import decisions_name
-from fineshards.shards.job.job import Settings
 from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.tables.decisions import Decisions, read_decisions
 from fineshards.shards.tables.hash_sample import splitmix64
 from fineshards.sources.rows import Rows
 from fineshards.suggestions import did_you_mean
-from fineshards.wording import counted
+from fineshards.wording import counted, shortened
 from fineshards.worker.indexes import index_of, texts_of
 from fineshards.worker.kept_rows import batch_of
 from fineshards.worker.source_rows import read_rows
@@ -81,6 +80,10 @@ class DroppedDocuments:
     shown: list[Decision]
 
 
+# A row that a step has decided about: the step, the file and the row.
+_Place = tuple[int, int, int]
+
+
 @dataclass(frozen=True, slots=True)
 class _Chosen:
     """Decisions of one step about one document, as in its table; several if spans are cut."""
@@ -91,6 +94,11 @@ class _Chosen:
     reason: str
     spans: tuple[int, ...]
     witness: tuple[int, int] | None
+
+    @property
+    def place(self) -> _Place:
+        """The document's row."""
+        return self.step, self.file, self.row
 
 
 def show_dropped(
@@ -230,104 +238,82 @@ def _grouped(file: int, table: pa.Table, reason: str | None, step: int | None) -
 def _with_texts(
     dataset: Dataset, recipe: RecipeRecord, chosen: Sequence[_Chosen], with_cuts: bool
 ) -> list[Decision]:
-    texts = _Texts(dataset, recipe)
-    for each in chosen:
-        texts.want(each.step, each.file, each.row)
-        if each.witness is not None:
-            texts.want(each.step, *each.witness)
-    texts.read()
-    cuts = _cuts(dataset, recipe, chosen, texts) if with_cuts else {}
+    witnesses = [(each.step, *each.witness) for each in chosen if each.witness is not None]
+    texts = _read(dataset, recipe, [*(each.place for each in chosen), *witnesses])
+    rows = [(each, texts[each.place][1]) for each in chosen]
+    cuts = _cuts(dataset, recipe, rows) if with_cuts else {}
     return [
         Decision(
-            document=texts.source(each.step, each.file, each.row),
+            document=texts[each.place][0],
             step=recipe.step_name(each.step),
             reason=each.reason,
             spans=list(each.spans),
             cut=cuts.get(each),
-            witness=None if each.witness is None else texts.source(each.step, *each.witness),
+            witness=None if each.witness is None else texts[each.step, *each.witness][0],
         )
         for each in chosen
     ]
 
 
-class _Texts:
-    """Rows of source files and of indexes, each file read once.
+def _read(
+    dataset: Dataset, recipe: RecipeRecord, wanted: Iterable[_Place]
+) -> dict[_Place, tuple[SourceText, Rows | None]]:
+    """The rows at some places, as they are shown and as they are; None if one cannot be read.
 
-    A file is named as in decisions: a negative number is that of an index of a step.
+    Each file is read once.
     """
-
-    def __init__(self, dataset: Dataset, recipe: RecipeRecord) -> None:
-        self._dataset = dataset
-        self._recipe = recipe
-        self._wanted: dict[tuple[int, int], set[int]] = defaultdict(set)
-        self._paths: dict[tuple[int, int], str] = {}
-        self._problems: dict[tuple[int, int], str] = {}
-        self._rows: dict[tuple[int, int, int], Rows] = {}
-
-    def want(self, step: int, file: int, row: int) -> None:
-        """Notes a row to read."""
-        self._wanted[_key(step, file)].add(row)
-
-    def read(self) -> None:
-        """Reads the rows that are wanted, as far as files are there and have not changed."""
-        for key, wanted in sorted(self._wanted.items()):
-            try:
-                file, settings = self._open(*key)
-                self._paths[key] = file.path
-                for found in read_rows(file, settings, wanted):
-                    for row in found.numbers.tolist():
-                        self._rows[*key, row] = found.filter(found.numbers == row, [])
-            except FineshardsError as error:
-                self._problems[key] = str(error)
-
-    def _open(self, step: int, file: int) -> tuple[SourceFile, Settings]:
-        settings = self._dataset.manifest.settings
-        if file >= 0:
-            return self._dataset.manifest.files[file], settings
-        index = index_of(self._recipe, step, -1 - file)
-        if index is None:
-            raise OutputError(f"step {self._recipe.step_name(step)} has no index {-1 - file}.")
-        self._paths[step, file] = index.path
-        settings = replace(settings, columns=replace(settings.columns, others=()))
-        return texts_of(index, settings)
-
-    def rows(self, step: int, file: int, row: int) -> Rows | None:
-        """A row; None if it cannot be read."""
-        return self._rows.get((*_key(step, file), row))
-
-    def source(self, step: int, file: int, row: int) -> SourceText:
-        """A row as it is shown."""
-        key, found = _key(step, file), self.rows(step, file, row)
-        path = self._paths.get(key, f"index {-1 - file}")
-        if found is None:
-            problem = self._problems.get(key, f"{path} has no text in row {row}.")
-            return SourceText(path, row, problem=problem)
-        return SourceText(path, row, found.ids[0].as_py(), found.texts[0].as_py())
+    files: dict[tuple[int, int], set[_Place]] = defaultdict(set)
+    for place in wanted:
+        files[place[0] if place[1] < 0 else 0, place[1]].add(place)
+    found: dict[_Place, tuple[SourceText, Rows | None]] = {}
+    for (step, number), places in sorted(files.items()):
+        path, problem = f"index {-1 - number}", ""
+        rows: dict[int, Rows] = {}
+        try:
+            file = _file_of(dataset, recipe, step, number)
+            path, settings = file.path, dataset.manifest.settings
+            if number < 0:
+                settings = replace(settings, columns=replace(settings.columns, others=()))
+                file, settings = texts_of(file, settings)
+                path = file.path
+            for read in read_rows(file, settings, {row for _, _, row in places}):
+                for row in read.numbers.tolist():
+                    rows[row] = read.filter(read.numbers == row, [])
+        except FineshardsError as error:
+            problem = str(error)
+        for place in places:
+            one, row = rows.get(place[2]), place[2]
+            if one is None:
+                why = problem or f"{path} has no text in row {row}."
+                found[place] = SourceText(path, row, problem=why), None
+            else:
+                text = SourceText(path, row, one.ids[0].as_py(), one.texts[0].as_py())
+                found[place] = text, one
+    return found
 
 
-def _key(step: int, file: int) -> tuple[int, int]:
-    return (step if file < 0 else 0, file)
+def _file_of(dataset: Dataset, recipe: RecipeRecord, step: int, number: int) -> SourceFile:
+    """A file as decisions name it: a negative number is that of an index of a step."""
+    if number >= 0:
+        return dataset.manifest.files[number]
+    index = index_of(recipe, step, -1 - number)
+    if index is None:
+        raise OutputError(f"step {recipe.step_name(step)} has no index {-1 - number}.")
+    return index
 
 
 def _cuts(
-    dataset: Dataset,
-    recipe: RecipeRecord,
-    chosen: Sequence[_Chosen],
-    texts: _Texts,
+    dataset: Dataset, recipe: RecipeRecord, chosen: Sequence[tuple[_Chosen, Rows | None]]
 ) -> dict[_Chosen, list[str]]:
     """The spans that steps cut out of texts; steps that cannot be loaded give none."""
-    found = {}
-    cutting = [
-        (each, rows)
-        for each in chosen
-        if each.spans and (rows := texts.rows(each.step, each.file, each.row)) is not None
-    ]
+    cutting = [(each, rows) for each, rows in chosen if each.spans and rows is not None]
     if not cutting:
         return {}
     try:
         curator = Curator.of(recipe)
     except FineshardsError:
         return {}
+    found = {}
     for each, rows in cutting:
         batch = batch_of(rows, dataset.manifest.files[each.file])
         decisions = read_decisions(dataset.storage, each.file)
@@ -364,7 +350,7 @@ def describe_dropped(found: DroppedDocuments) -> list[str]:
             *_text_lines("text", document),
         ]
         if each.cut is not None:
-            lines += [f"  cut      {_shortened(part)}" for part in each.cut]
+            lines += [f"  cut      {shortened(part, _SHOWN)}" for part in each.cut]
         if each.witness is not None:
             witness = each.witness
             lines += [
@@ -380,9 +366,5 @@ def _text_lines(name: str, source: SourceText) -> Iterator[str]:
     if source.problem is not None:
         yield f"  {name:<8} not shown: {source.problem}"
     elif source.text is not None:
-        for number, line in enumerate(_shortened(source.text).split("\n")):
+        for number, line in enumerate(shortened(source.text, _SHOWN).split("\n")):
             yield f"  {name if number == 0 else '':<8} {line}"
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."

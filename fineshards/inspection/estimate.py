@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from math import inf, sqrt
 
 from fineshards.inspection.dataflow_cost import Dataflow
-from fineshards.wording import approximately, counted, duration, size
+from fineshards.wording import approximately, counted, duration, share, size
+
+_GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,11 @@ class Estimate:
     probe_share: float
     dataflow: Dataflow
     repeats: int | None = None
+
+
+def spread(count: int) -> list[int]:
+    """The numbers below `count`, in an order in which every prefix is spread evenly over them."""
+    return sorted(range(count), key=lambda number: number * _GOLDEN_RATIO % 1)
 
 
 def scaled(
@@ -74,7 +81,7 @@ def describe_estimate(found: Estimate) -> list[str]:
     if found.tokens_range:
         likely = ", likely {} to {}".format(*map(approximately, found.tokens_range))
     lines = [
-        f"from a probe of {found.probe_share:.1%} of the input",
+        f"from a probe of {100 * found.probe_share:.2f} % of the input",
         f"  tokens     {about(found.tokens)}{'' if found.exact else likely}",
         f"  documents  {about(found.documents)}",
         f"  time       {duration(found.seconds)} on this machine ({counted(found.cores, 'core')}), "
@@ -86,8 +93,8 @@ def describe_estimate(found: Estimate) -> list[str]:
         f"             then ${cloud.dollars_per_month:,.2f} per month for the dataset",
     ]
     if found.repeats is not None:
-        share = found.repeats / max(found.documents, 1)
-        words = f"{about(found.repeats)} documents ({share:.1%}) are in the dataset already"
+        of_all = share(found.repeats, found.documents)
+        words = f"{about(found.repeats)} documents ({of_all}) are in the dataset already"
         lines.insert(3, f"  repeats    {words}")
     if found.rejected:
         lines.append(

@@ -12,12 +12,10 @@ from fineshards.shards.job.job import of_generation
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import Leaks
 from fineshards.shards.layout import SPLITS
-from fineshards.wording import counted, describe_leaks, describe_splits
+from fineshards.wording import counted, describe_leaks, describe_splits, shortened
 
 # Token ids that are shown of a document.
 _FIRST_IDS = 12
-# Characters that are shown of what may be very long.
-_LONGEST = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +156,7 @@ def describe_summary(summary: Summary) -> list[str]:
         ),
         f"  split      {summary.split}",
         *describe_splits(summary.splits),
-        *_described_leaks(summary.leaks),
+        *([f"  leaks      {describe_leaks(summary.leaks)}"] if summary.leaks else []),
         f"  tokens     {summary.tokens:,}, {summary.dtype}, {summary.tokenizer} with "
         f"{summary.ids:,} ids, EOT {summary.eot} before each document",
         f"  documents  {summary.documents:,} ({counted(summary.nulls, 'row')} without text, "
@@ -168,7 +166,7 @@ def describe_summary(summary: Summary) -> list[str]:
         if summary.imported is None
         else f"  imported   from {counted(summary.files, 'file')} of {summary.imported}",
         *(
-            f"  {name:<10} {_shortened(value)}"
+            f"  {name:<10} {shortened(value)}"
             for name, value in summary.origin.items()
             if " " not in name
         ),
@@ -196,20 +194,8 @@ def _describe_generations(summary: Summary) -> list[str]:
             did = f"{counted(each.redacted, 'document')} redacted"
         ending = of_generation(each.number)
         named = [value for name, value in summary.origin.items() if name.endswith(ending)]
-        lines.append(f"    {each.number:<8} {did}" + "".join(f"; {_shortened(v)}" for v in named))
+        lines.append(f"    {each.number:<8} {did}" + "".join(f"; {shortened(v)}" for v in named))
     return lines
-
-
-def _described_leaks(leaks: Leaks | None) -> list[str]:
-    if leaks is None:
-        return []
-    words = describe_leaks(leaks) if leaks.test_documents else "no text is in both splits"
-    return [f"  leaks      {words}"]
-
-
-def _shortened(value: str) -> str:
-    """A value that may list thousands of files."""
-    return value if len(value) <= _LONGEST else f"{value[:_LONGEST]} ..."
 
 
 def show_document(

@@ -16,19 +16,19 @@ from fineshards.curation.curator import Curator
 from fineshards.curation.recipe import NamedStep
 from fineshards.curation.step import Judge, Keyed, KeyedSpans, Outcome
 from fineshards.curation.steps.other_datasets import SeenIn
+from fineshards.inspection.estimate import spread
 from fineshards.shards.job.job import Columns
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.tables import marks
 from fineshards.shards.tables.hash_sample import splitmix64
 from fineshards.sources.reading import Head, discover_blocks
-from fineshards.wording import counted
+from fineshards.wording import counted, share
 from fineshards.worker.indexes import index_records, key_type
 from fineshards.worker.kept_rows import batch_of
 
 # Files that are looked at, and parts of the probe: so many that they are from all over the input.
 _FILES, _PARTS = 16, 32
 _LEAST_PART = 1 << 20
-_GOLDEN_RATIO = (5**0.5 - 1) / 2
 # Characters of a text that are shown.
 _SHOWN = 200
 
@@ -139,14 +139,14 @@ def check_recipe(
 
 def _read(files: Sequence[SourceFile], columns: Columns, size: int) -> _Probe:
     """Documents from all over the input, in its order: the same ones every time."""
-    chosen = sorted(_spread(len(files))[:_FILES])
+    chosen = sorted(spread(len(files))[:_FILES])
     probe = _Probe(whole=len(chosen) == len(files))
     part = max(size // _PARTS, _LEAST_PART)
     found = [(files[n], discover_blocks(files[n], columns, part)) for n in chosen]
     blocks = [(file, block) for file, of_file in found for block in of_file]
     limit = max(part, size // max(len(blocks), 1))
     taken, wanted = 0, []
-    for number in _spread(len(blocks)):
+    for number in spread(len(blocks)):
         wanted.append(number)
         taken += min(blocks[number][1].bytes, limit)
         if taken >= size:
@@ -161,11 +161,6 @@ def _read(files: Sequence[SourceFile], columns: Columns, size: int) -> _Probe:
         probe.files.add(file.index)
         probe.whole &= head.share == 1
     return probe
-
-
-def _spread(count: int) -> list[int]:
-    """The numbers below `count`, in an order in which every prefix is spread evenly over them."""
-    return sorted(range(count), key=lambda number: number * _GOLDEN_RATIO % 1)
 
 
 def _run(
@@ -341,8 +336,8 @@ def describe_check(check: Check) -> list[str]:
         rate = step.text_bytes / 1e6 / max(step.seconds, 1e-9)
         lines.append(
             f"{step.name:<{widest}}  {step.documents:>11,} {step.kept:>11,} "
-            f"{_share(lost, step.documents):>9} "
-            f"{_share(step.text_bytes - step.bytes_kept, step.text_bytes):>9} {rate:>7,.1f}"
+            f"{share(lost, step.documents):>9} "
+            f"{share(step.text_bytes - step.bytes_kept, step.text_bytes):>9} {rate:>7,.1f}"
         )
         for reason, documents in step.dropped.items():
             lines.append(f"{'':<{widest}}  {documents:>11,} {reason}")
@@ -351,8 +346,8 @@ def describe_check(check: Check) -> list[str]:
     last = check.steps[-1]
     lines += [
         "",
-        f"left: {counted(last.kept, 'document')} ({_share(last.kept, check.documents)}), "
-        f"{_share(last.bytes_kept, check.text_bytes)} of the text",
+        f"left: {counted(last.kept, 'document')} ({share(last.kept, check.documents)}), "
+        f"{share(last.bytes_kept, check.text_bytes)} of the text",
     ]
     if not check.whole and any(step.keyed for step in check.steps):
         lines.append("Keys were compared within the probe only: in the whole input more are equal.")
@@ -364,10 +359,6 @@ def describe_check(check: Check) -> list[str]:
             if example.witness is not None:
                 lines += _place_lines("    as in ", example.witness)
     return lines
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{part / max(whole, 1):.1%}".replace("%", " %")
 
 
 def _place_lines(before: str, place: Place) -> list[str]:

@@ -20,7 +20,7 @@ from fineshards.shards.tables.statistics import (
     from_bytes,
 )
 from fineshards.storage.open import open_storage
-from fineshards.wording import counted
+from fineshards.wording import counted, share
 
 # Values of a column, and hosts, that are printed.
 _VALUES_SHOWN = 10
@@ -141,7 +141,7 @@ def _step(before: Count, after: Count, dropped: Iterable[Count]) -> list[str]:
     gone = before.documents - after.documents
     lines = [
         f"  {name:<22} {before.documents:>13,} in {after.documents:>13,} kept {gone:>13,} dropped"
-        f"{_share(gone, before.documents)}"
+        f" ({share(gone, before.documents)})"
     ]
     for each in dropped:
         if each.step == before.step and each.measure == "total":
@@ -150,10 +150,6 @@ def _step(before: Count, after: Count, dropped: Iterable[Count]) -> list[str]:
                 f"{counted(each.bytes, 'byte')}"
             )
     return lines
-
-
-def _share(part: int, whole: int) -> str:
-    return f" ({part / whole:.1%})" if whole else ""
 
 
 def _summed(counts: Iterable[Count], measure: str) -> dict[str, int]:
@@ -195,7 +191,7 @@ def _histogram(title: str, documents: dict[str, int]) -> list[str]:
     return [
         title,
         *(
-            f"  {name:>23} {number:>13,} {number / total:>7.1%}  "
+            f"  {name:>23} {number:>13,} {share(number, total):>8}  "
             f"{'#' * max(1, _BAR * number // most)}"
             for name, number in documents.items()
         ),

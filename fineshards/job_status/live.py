@@ -151,7 +151,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def end_headers(self) -> None:
-        self.send_header("Content-Security-Policy", _policy())
+        policy = content_policy(*_assets(), connects=True)
+        self.send_header("Content-Security-Policy", f"{policy}; frame-ancestors 'none'")
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Referrer-Policy", "no-referrer")
         self.send_header("Cross-Origin-Resource-Policy", "same-origin")
@@ -196,10 +197,11 @@ def _shown(folder: str, status: Status) -> dict[str, Any]:
     is_idle = status.seconds_idle > LONG_IDLE
     quoted = shlex.quote(printable(folder))
     commands = [f"fineshards verify {quoted}", f"fineshards report {quoted}"]
+    note = describe_pace(status)
     return {
         "state": "probably not running" if is_idle else status.stage,
         "figures": _finished_figures(status) if is_over else _figures(status, is_idle),
-        "note": _sentence(describe_pace(status)) if is_idle else None,
+        "note": note[:1].upper() + note[1:] if is_idle else None,
         "stages": [
             {
                 "name": stage.name,
@@ -218,10 +220,6 @@ def _shown(folder: str, status: Status) -> dict[str, Any]:
         ],
         "commands": commands if is_over else [],
     }
-
-
-def _sentence(words: str) -> str:
-    return words[:1].upper() + words[1:]
 
 
 def _figures(status: Status, is_idle: bool) -> list[tuple[str, str]]:
@@ -259,17 +257,12 @@ def _finished_figures(status: Status) -> list[tuple[str, str]]:
 
 
 @cache
-def _policy() -> str:
-    policy = content_policy(*_assets(), connects=True)
-    return f"{policy}; frame-ancestors 'none'"
-
-
-@cache
 def live_page() -> str:
     """The page, which is the same for every job: its script fills it."""
     return page("job_status/live.html", *_assets(), connects=True)
 
 
+@cache
 def _assets() -> tuple[str, str]:
     """The script and the style of the page."""
     return asset("job_status/live.js"), asset("reports/style.css") + asset("job_status/live.css")

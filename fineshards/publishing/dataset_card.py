@@ -104,7 +104,7 @@ def size_category(documents: int) -> str:
 
 def _text(manifest: Manifest, said: Description) -> str:
     settings = manifest.settings
-    about = [said.description] if said.description else []
+    about = f"{said.description}\n\n" if said.description else ""
     rows = (
         f"| {split} | {each['shards']:,} | {each['documents']:,} | {each['tokens']:,} |"
         for split, each in manifest.splits().items()
@@ -120,7 +120,7 @@ def _text(manifest: Manifest, said: Description) -> str:
     return f"""\
 # {printable(said.name or facts.default_name(manifest))}
 
-{_paragraphs([*about, facts.in_short(manifest)])}
+{about}{facts.in_short(manifest)}
 
 | split | shards | documents | tokens |
 |---|--:|--:|--:|
@@ -193,10 +193,6 @@ def _lines(lines: Iterable[str]) -> str:
 
 def _bullets(lines: Iterable[str]) -> str:
     return _lines(f"- {line}" for line in lines)
-
-
-def _paragraphs(texts: Iterable[str]) -> str:
-    return "\n\n".join(texts)
 
 
 def _code(text: str) -> str:

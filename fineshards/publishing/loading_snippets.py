@@ -21,8 +21,6 @@ def loading_snippets(manifest: Manifest) -> list[tuple[str, str]]:
     # A later generation makes a shard longer that is not full.
     part = "" if shard.tokens == manifest.layout.shard_tokens else f"[:{shard.tokens}]"
     chosen += f"generation={manifest.generation}, "
-    opened = f'dataset = TokenDataset(".", {chosen}sequence_length={length})'
-    batches = f"BatchLoader(dataset, batch_size={batch}, seed=1"
     return [
         (
             "NumPy",
@@ -33,39 +31,28 @@ tokens = np.load("{shard.name}", mmap_mode="r"){part}
 print(tokens.dtype, len(tokens))  # {manifest.settings.dtype} {shard.tokens}
 """,
         ),
-        (
-            "Batches of NumPy",
-            f"""\
-from fineshards import BatchLoader, TokenDataset
+        *(
+            (
+                name,
+                f"""\
+{imported}from fineshards import BatchLoader, TokenDataset
 
-{opened}
-with {batches}) as loader:
-    batch = next(loader)  # {manifest.settings.dtype}, shape ({batch}, {length + 1})
+dataset = TokenDataset(".", {chosen}sequence_length={length})
+with BatchLoader(dataset, batch_size={batch}, seed=1{option}) as loader:
+    batch = {loaded}  # {dtype}, shape ({batch}, {length + 1})
     inputs, targets = batch[:, :-1], batch[:, 1:]
 """,
-        ),
-        (
-            "PyTorch",
-            f"""\
-import torch
-from fineshards import BatchLoader, TokenDataset
-
-{opened}
-with {batches}, dtype="int64") as loader:
-    batch = torch.from_numpy(next(loader))  # int64, shape ({batch}, {length + 1})
-    inputs, targets = batch[:, :-1], batch[:, 1:]
-""",
-        ),
-        (
-            "JAX",
-            f"""\
-import jax
-from fineshards import BatchLoader, TokenDataset
-
-{opened}
-with {batches}, dtype="int32") as loader:
-    batch = jax.device_put(next(loader))  # int32, shape ({batch}, {length + 1})
-    inputs, targets = batch[:, :-1], batch[:, 1:]
-""",
+            )
+            for name, imported, option, loaded, dtype in (
+                ("Batches of NumPy", "", "", "next(loader)", manifest.settings.dtype),
+                (
+                    "PyTorch",
+                    "import torch\n",
+                    ', dtype="int64"',
+                    "torch.from_numpy(next(loader))",
+                    "int64",
+                ),
+                ("JAX", "import jax\n", ', dtype="int32"', "jax.device_put(next(loader))", "int32"),
+            )
         ),
     ]

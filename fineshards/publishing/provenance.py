@@ -40,7 +40,12 @@ def to_bytes(manifest: Manifest, found: Sums) -> bytes:
                 },
                 "resolvedDependencies": [
                     *_hub_datasets(manifest),
-                    *(_source(file) for file in _all_files(manifest)),
+                    # Each followed by the files that it cannot be read without.
+                    *(
+                        _source(each)
+                        for file in manifest.files
+                        for each in (file, *file.companions)
+                    ),
                     {
                         "name": tokenizer.name,
                         "digest": {"sha256": tokenizer.vocabulary_sha256},
@@ -72,11 +77,6 @@ def _hub_datasets(manifest: Manifest) -> list[dict[str, Any]]:
         for suffix in [name.removeprefix("commit")]
         if name.startswith("commit") and commit and "dataset" + suffix in origin
     ]
-
-
-def _all_files(manifest: Manifest) -> list[SourceFile]:
-    """The source files, each followed by the files that it cannot be read without."""
-    return [each for file in manifest.files for each in (file, *file.companions)]
 
 
 def _source(file: SourceFile) -> dict[str, Any]:

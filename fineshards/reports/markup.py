@@ -15,10 +15,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from fineshards.printable import printable
-from fineshards.wording import counted, ratio, share
-
-# Characters that are shown of names, labels, ids and reasons, which may be of any length.
-LONGEST = 250
+from fineshards.wording import counted, ratio, share, shortened
 
 
 def asset(name: str) -> str:
@@ -55,16 +52,6 @@ def content_policy(script: str, style: str, connects: bool = False) -> str:
             "form-action 'none'",
         ]
     )
-
-
-def shortened(text: str, most: int = LONGEST) -> str:
-    """The beginning of a text that is too long.
-
-    Example:
-        >>> shortened("abc"), shortened("abc", most=2)
-        ('abc', 'ab …')
-    """
-    return text if len(text) <= most else f"{text[:most]} …"
 
 
 @cache

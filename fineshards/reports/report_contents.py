@@ -14,14 +14,14 @@ from fineshards.inspection.inspect import Summary, summarize
 from fineshards.inspection.stats import Stats, stats
 from fineshards.reports.lengths import Lengths, lengths_of
 from fineshards.reports.shown_document import ShownTokens, show_tokens
-from fineshards.shards.counts import Dropped
+from fineshards.shards.counts import Counts, Dropped
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.curated_files import is_statistics
 from fineshards.shards.job.generations import Generation
 from fineshards.shards.job.job import load_redaction
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import RecipeRecord
-from fineshards.shards.job.records import ShardRecord
+from fineshards.shards.job.records import ShardRecord, SourceFile
 from fineshards.shards.tables.statistics import OTHER_HOSTS
 
 MOST_SHARDS = 400
@@ -31,21 +31,6 @@ MOST_REASONS = 20
 MOST_GENERATIONS = 100
 # Examples of what a step dropped.
 _EXAMPLES = 2
-
-
-@dataclass(frozen=True, slots=True)
-class FileRow:
-    """A source file and what became of its rows."""
-
-    number: int
-    path: str
-    bytes: int
-    documents: int
-    tokens: int
-    text_bytes: int
-    nulls: int
-    rejected: int
-    dropped: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +93,7 @@ class Contents:
     manifest: Manifest
     summary: Summary
     title: str
-    files: tuple[FileRow, ...]
+    files: tuple[tuple[SourceFile, Counts], ...]
     labels: tuple[Values, ...]
     hosts: Values | None
     lengths: Lengths
@@ -159,25 +144,12 @@ def _title(manifest: Manifest) -> str:
     return f"{len(manifest.files):,} files, {names[0]} to {names[1]}"
 
 
-def _files(manifest: Manifest) -> tuple[FileRow, ...]:
-    """The files with the most tokens, in the order of the input."""
+def _files(manifest: Manifest) -> tuple[tuple[SourceFile, Counts], ...]:
+    """The files with the most tokens and what became of their rows, in the order of the input."""
     pairs = list(zip(manifest.files, manifest.reports, strict=True))
     largest = sorted(pairs, key=lambda pair: (-pair[1].counts.tokens, pair[0].index))
     chosen = sorted(largest[:MOST_FILES], key=lambda pair: pair[0].index)
-    return tuple(
-        FileRow(
-            number=file.index,
-            path=file.path,
-            bytes=file.size,
-            documents=report.counts.documents,
-            tokens=report.counts.tokens,
-            text_bytes=report.counts.text_bytes,
-            nulls=report.counts.nulls,
-            rejected=report.counts.rejected,
-            dropped=report.counts.documents_dropped,
-        )
-        for file, report in chosen
-    )
+    return tuple((file, report.counts) for file, report in chosen)
 
 
 def _labels(manifest: Manifest) -> tuple[Values, ...]:

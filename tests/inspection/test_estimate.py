@@ -145,7 +145,7 @@ def test_the_text_is_a_few_lines(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["estimate", f"--input={path}", "--workers=3"]) == 0
     printed = capsys.readouterr()
     assert "reading a probe of the input" in printed.err
-    assert printed.out.startswith("from a probe of 100.0% of the input\n")
+    assert printed.out.startswith("from a probe of 100.00 % of the input\n")
     assert f"  tokens     {true_tokens([path]):,}\n" in printed.out
     assert "with 3 workers (n2-standard-4)" in printed.out
     partial = estimate(config_of(path), None, size=50_000)
