@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from argparse import Action, Namespace, _ArgumentGroup
+from argparse import Action, Namespace, _ActionsContainer, _ArgumentGroup
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fineshards.cli.outcome import Outcome, show
 from fineshards.cli.quantities import count
@@ -70,6 +70,22 @@ class Command:
         return [action for action in self.parser()._actions if action.option_strings]
 
 
+def add_flag(group: _ActionsContainer, spelled: str, about: str, **options: Any) -> None:
+    """Adds a flag to a parser or a group of one.
+
+    spelled: the flag, and what it takes: `--step N` a number, as any single letter, unless a type
+    is given; `--id ID` a text. A flag that takes nothing and has no choices is true if it is given.
+    """
+    name, _, metavar = spelled.partition(" ")
+    if metavar:
+        options["metavar"] = metavar
+    elif "choices" not in options:
+        options["action"] = "store_true"
+    if len(metavar) == 1:
+        options.setdefault("type", count)
+    group.add_argument(name, help=about, **options)
+
+
 def add_folder(parser: Parser) -> None:
     """Adds the argument FOLDER."""
     _folder_group(parser)
@@ -77,12 +93,8 @@ def add_folder(parser: Parser) -> None:
 
 def add_folder_and_generation(parser: Parser) -> None:
     """Adds the argument FOLDER, and the flag that names a generation of it."""
-    _folder_group(parser).add_argument(
-        "--generation",
-        type=count,
-        metavar="N",
-        help="Generation N, from 1, of a dataset that has grown. Default: the latest.",
-    )
+    about = "Generation N, from 1, of a dataset that has grown. Default: the latest."
+    add_flag(_folder_group(parser), "--generation N", about)
 
 
 def _folder_group(parser: Parser) -> _ArgumentGroup:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import asdict
 
-from fineshards.cli.command import Command, add_folder
+from fineshards.cli.command import Command, add_flag, add_folder
 from fineshards.cli.outcome import Outcome
-from fineshards.cli.quantities import count
 from fineshards.errors import UsageError
 from fineshards.parser import Parser
 
@@ -15,38 +14,25 @@ from fineshards.parser import Parser
 def _add_flags(parser: Parser) -> None:
     add_folder(parser)
     what = parser.add_argument_group("a training step, or a document")
-    what.add_argument(
-        "--state",
-        metavar="FILE",
-        help="JSON of what BatchLoader.state_dict() returned: the order of the samples.",
+    add_flag(
+        what,
+        "--state FILE",
+        "JSON of what BatchLoader.state_dict() returned: the order of the samples.",
     )
     which = what.add_mutually_exclusive_group()
-    which.add_argument(
-        "--step",
-        type=count,
-        metavar="N",
-        help="The step (global batch), from 0. Default: the last one before the state.",
+    add_flag(
+        which,
+        "--step N",
+        "The step (global batch), from 0. Default: the last one before the state.",
     )
-    which.add_argument(
-        "--document", type=count, metavar="N", help="Document N of the dataset, from 0."
-    )
-    which.add_argument("--id", metavar="ID", help="All documents with this id.")
+    add_flag(which, "--document N", "Document N of the dataset, from 0.")
+    add_flag(which, "--id ID", "All documents with this id.")
     more = parser.add_argument_group("details")
-    more.add_argument(
-        "--rank", type=count, default=0, metavar="R", help="Only the rows of one rank. Default: 0."
-    )
-    more.add_argument(
-        "--world_size", type=count, default=1, metavar="W", help="Number of ranks. Default: 1."
-    )
-    more.add_argument(
-        "--batch_size", type=count, metavar="B", help="Batch size. Default: that of the saved run."
-    )
-    more.add_argument(
-        "--epochs", type=count, default=1, metavar="E", help="Epochs to look at. Default: 1."
-    )
-    more.add_argument(
-        "--sequence_length", type=count, metavar="T", help="For a document without --state."
-    )
+    add_flag(more, "--rank R", "Only the rows of one rank. Default: 0.", default=0)
+    add_flag(more, "--world_size W", "Number of ranks. Default: 1.", default=1)
+    add_flag(more, "--batch_size B", "Batch size. Default: that of the saved run.")
+    add_flag(more, "--epochs E", "Epochs to look at. Default: 1.", default=1)
+    add_flag(more, "--sequence_length T", "For a document without --state.")
 
 
 def _explain(args: Namespace) -> Outcome:

@@ -4,66 +4,60 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from fineshards.cli.command import Command, add_folder_and_generation
+from fineshards.cli.command import Command, add_flag, add_folder_and_generation
 from fineshards.cli.outcome import Outcome, every_ten_seconds
-from fineshards.cli.quantities import count
 from fineshards.parser import Parser
 
 
 def _add_flags(parser: Parser) -> None:
     add_folder_and_generation(parser)
     what = parser.add_argument_group("what to write")
-    what.add_argument(
-        "--to", required=True, metavar="FORMAT", help="The format: see docs/formats.md."
-    )
-    what.add_argument(
-        "--output", required=True, metavar="FOLDER", help="An empty folder for the files."
-    )
-    what.add_argument(
+    add_flag(what, "--to FORMAT", "The format: see docs/formats.md.", required=True)
+    add_flag(what, "--output FOLDER", "An empty folder for the files.", required=True)
+    add_flag(
+        what,
         "--split",
+        "One split, or all for both as one. Default: both, each on its own.",
         choices=("test", "train", "all"),
-        help="One split, or all for both as one. Default: both, each on its own.",
     )
-    what.add_argument(
+    add_flag(
+        what,
         "--eot",
-        choices=("begin", "end"),
-        help="Whether the end-of-text token is before each document or after it. Default: what "
+        "Whether the end-of-text token is before each document or after it. Default: what "
         "the format's trainers expect.",
+        choices=("begin", "end"),
     )
-    what.add_argument(
-        "--tokens_per_file",
-        type=count,
-        metavar="N",
-        help="Tokens per file, at least; the last one takes the rest.",
-    )
-    what.add_argument(
-        "--sequence_length", type=count, metavar="T", help="Tokens per row, in formats of rows."
-    )
-    what.add_argument(
+    add_flag(what, "--tokens_per_file N", "Tokens per file, at least; the last one takes the rest.")
+    add_flag(what, "--sequence_length T", "Tokens per row, in formats of rows.")
+    add_flag(
+        what,
         "--dtype",
+        "Type of the tokens. Default: that of the dataset, if the format holds it.",
         choices=("uint16", "uint32"),
-        help="Type of the tokens. Default: that of the dataset, if the format holds it.",
     )
-    what.add_argument(
+    add_flag(
+        what,
         "--link",
-        action="store_true",
-        help="Point into the dataset's shards instead of copying the tokens, for megatron and "
+        "Point into the dataset's shards instead of copying the tokens, for megatron and "
         "litdata on a local disk.",
     )
-    what.add_argument(
+    add_flag(
+        what,
         "--skip",
-        choices=("redacted", "none"),
-        help="Leave out redacted documents, or none. Default: redacted for formats whose readers "
+        "Leave out redacted documents, or none. Default: redacted for formats whose readers "
         "find documents by their EOTs: all but megatron, datatrove, nanoset, and parquet and "
         "hf-arrow without --sequence_length.",
+        choices=("redacted", "none"),
     )
-    what.add_argument(
-        "--s3_endpoint",
-        metavar="URL",
-        help="The URL of the store that s3:// means. Default: AWS_ENDPOINT_URL, or Amazon S3.",
+    add_flag(
+        what,
+        "--s3_endpoint URL",
+        "The URL of the store that s3:// means. Default: AWS_ENDPOINT_URL, or Amazon S3.",
     )
-    parser.add_argument_group("how to work").add_argument(
-        "--workers", type=count, metavar="N", help="Threads. Default: one per usable core."
+    add_flag(
+        parser.add_argument_group("how to work"),
+        "--workers N",
+        "Threads. Default: one per usable core.",
     )
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import asdict
 
-from fineshards.cli.command import Command, add_folder_and_generation, opened
+from fineshards.cli.command import Command, add_flag, add_folder_and_generation, opened
 from fineshards.cli.outcome import Outcome
-from fineshards.cli.quantities import count
 from fineshards.parser import Parser
 
 
@@ -15,12 +14,9 @@ def _add_flags(parser: Parser) -> None:
     add_folder_and_generation(parser)
     place = parser.add_argument_group("what to find")
     which = place.add_mutually_exclusive_group(required=True)
-    which.add_argument("--id", metavar="ID", help="All documents with this id.")
-    which.add_argument(
-        "--token",
-        type=count,
-        metavar="N",
-        help="Token N of the dataset, from 0: test shards first, then train shards.",
+    add_flag(which, "--id ID", "All documents with this id.")
+    add_flag(
+        which, "--token N", "Token N of the dataset, from 0: test shards first, then train shards."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import asdict
 
-from fineshards.cli.command import Command, add_folder_and_generation, opened
+from fineshards.cli.command import Command, add_flag, add_folder_and_generation, opened
 from fineshards.cli.outcome import Outcome
 from fineshards.cli.quantities import count
 from fineshards.errors import UsageError
@@ -15,27 +15,22 @@ from fineshards.parser import Parser
 def _add_flags(parser: Parser) -> None:
     add_folder_and_generation(parser)
     place = parser.add_argument_group("a document; without these, the dataset is described")
-    place.add_argument("--shard", metavar="SPLIT/N", help="A shard, such as train/0.")
+    add_flag(place, "--shard SPLIT/N", "A shard, such as train/0.")
     which = place.add_mutually_exclusive_group()
-    which.add_argument(
-        "--document",
-        type=_number_or_place,
-        metavar="N",
-        help="The shard's document N, from 0. Default: 0.",
+    add_flag(
+        which, "--document N", "The shard's document N, from 0. Default: 0.", type=_number_or_place
     )
-    which.add_argument(
-        "--token", type=count, metavar="N", help="The document that has the shard's token N."
-    )
+    add_flag(which, "--token N", "The document that has the shard's token N.")
     dropped = parser.add_argument_group("what the recipe dropped or cut")
-    dropped.add_argument(
+    add_flag(
+        dropped,
         "--dropped",
-        action="store_true",
-        help="Show documents that were dropped or cut, the same ones every time. With --document "
+        "Show documents that were dropped or cut, the same ones every time. With --document "
         "FILE:ROW, a row of a source file, by path or number.",
     )
-    dropped.add_argument("--reason", metavar="R", help="Only those dropped for this reason.")
-    dropped.add_argument("--step", type=count, metavar="N", help="Only those of step N, from 1.")
-    dropped.add_argument("--count", type=count, metavar="N", help="How many to show. Default: 3.")
+    add_flag(dropped, "--reason R", "Only those dropped for this reason.", type=str)
+    add_flag(dropped, "--step N", "Only those of step N, from 1.")
+    add_flag(dropped, "--count N", "How many to show. Default: 3.")
 
 
 def _number_or_place(text: str) -> int | str:

@@ -8,6 +8,7 @@ from collections.abc import Container, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from fineshards.cli.command import add_flag
 from fineshards.cli.quantities import byte_count, count, count_or_share
 from fineshards.config import PATTERNS, BuildConfig, choices, deciding_flags, flags, kinds
 from fineshards.errors import UsageError
@@ -70,17 +71,14 @@ def add_estimate_flags(parser: Parser) -> None:
     inputs = [flag.name for flag in flags() if flag.metadata["group"] == group]
     _add_flags(parser, [*inputs, *_ESTIMATED])
     own = parser.add_argument_group("estimate")
-    own.add_argument(
-        "--output",
-        metavar="FOLDER",
-        help="A finished dataset that the input is to be appended to. Its settings hold, and the "
+    add_flag(
+        own,
+        "--output FOLDER",
+        "A finished dataset that the input is to be appended to. Its settings hold, and the "
         "estimate says how many documents repeat its own.",
     )
-    own.add_argument(
-        "--workers",
-        type=count,
-        metavar="N",
-        help="Workers on Dataflow. Default: as many as finish in about an hour.",
+    add_flag(
+        own, "--workers N", "Workers on Dataflow. Default: as many as finish in about an hour."
     )
 
 

@@ -7,10 +7,10 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
-from fineshards.cli.command import Command
+from fineshards.cli.command import Command, add_flag
 from fineshards.cli.options import add_input_and_step_flags, input_and_steps
 from fineshards.cli.outcome import Outcome, note
-from fineshards.cli.quantities import byte_count, count
+from fineshards.cli.quantities import byte_count
 from fineshards.errors import UsageError
 from fineshards.parser import Parser, one_of
 from fineshards.pipeline.recipe_flags import recipe_shown
@@ -35,26 +35,25 @@ def _add_flags(parser: Parser) -> None:
         help="show: a recipe's name or file, or the folder of a dataset. steps: a step, to see its "
         "parameters. check: a recipe's name or file.",
     )
-    parser.add_argument_group("show").add_argument(
+    add_flag(
+        parser.add_argument_group("show"),
         "--all",
-        action="store_true",
+        "Of a dataset, also the parameters that have their default.",
         default=argparse.SUPPRESS,
-        help="Of a dataset, also the parameters that have their default.",
     )
     check = parser.add_argument_group("check")
-    check.add_argument(
-        "--probe_bytes",
+    add_flag(
+        check,
+        "--probe_bytes SIZE",
+        "Text that the recipe is tried on. Default: 32 MiB.",
         type=byte_count,
-        metavar="SIZE",
         default=argparse.SUPPRESS,
-        help="Text that the recipe is tried on. Default: 32 MiB.",
     )
-    check.add_argument(
-        "--examples",
-        type=count,
-        metavar="N",
+    add_flag(
+        check,
+        "--examples N",
+        f"Documents to show that each step drops. Default: {_EXAMPLES}.",
         default=argparse.SUPPRESS,
-        help=f"Documents to show that each step drops. Default: {_EXAMPLES}.",
     )
     add_input_and_step_flags(parser)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import asdict
 
-from fineshards.cli.command import Command, add_folder
+from fineshards.cli.command import Command, add_flag, add_folder
 from fineshards.cli.outcome import Outcome
-from fineshards.cli.quantities import count
 from fineshards.errors import UsageError
 from fineshards.parser import Parser
 
@@ -15,15 +14,14 @@ from fineshards.parser import Parser
 def _add_flags(parser: Parser) -> None:
     add_folder(parser)
     which = parser.add_argument_group("which documents")
-    which.add_argument("--ids", metavar="FILE", help="A file of ids, one per line.")
-    which.add_argument(
-        "--documents",
-        type=count,
+    add_flag(which, "--ids FILE", "A file of ids, one per line.")
+    add_flag(
+        which,
+        "--documents N",
+        "Documents by their numbers in the dataset, which inspect and find show.",
         nargs="+",
         action="extend",
         default=[],
-        metavar="N",
-        help="Documents by their numbers in the dataset, which inspect and find show.",
     )
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import asdict
 
-from fineshards.cli.command import Command, add_folder
+from fineshards.cli.command import Command, add_flag, add_folder
 from fineshards.cli.outcome import Outcome
 from fineshards.parser import Parser
 
 
 def _add_flags(parser: Parser) -> None:
     add_folder(parser)
-    parser.add_argument_group("what is needed").add_argument(
-        "--tokenizer",
-        metavar="PLACE",
-        help="Where the tokenizer is, if its file in the dataset is damaged. Default: its name.",
+    add_flag(
+        parser.add_argument_group("what is needed"),
+        "--tokenizer PLACE",
+        "Where the tokenizer is, if its file in the dataset is damaged. Default: its name.",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import asdict
 
-from fineshards.cli.command import Command, add_folder_and_generation
+from fineshards.cli.command import Command, add_flag, add_folder_and_generation
 from fineshards.cli.outcome import Outcome
 from fineshards.parser import Parser
 
@@ -13,17 +13,15 @@ from fineshards.parser import Parser
 def _add_flags(parser: Parser) -> None:
     add_folder_and_generation(parser)
     what = parser.add_argument_group("the report")
-    what.add_argument(
-        "--output",
-        metavar="FILE",
-        help="The file to write, local, or a URL of gs:// or s3://. Default: NAME-report.html "
+    add_flag(
+        what,
+        "--output FILE",
+        "The file to write, local, or a URL of gs:// or s3://. Default: NAME-report.html "
         "by the name of the dataset's folder, in the current folder, or beside the dataset if that "
         "is the dataset's own.",
     )
-    what.add_argument(
-        "--verify",
-        action="store_true",
-        help="Verify the dataset first, and say in the report what was found and when.",
+    add_flag(
+        what, "--verify", "Verify the dataset first, and say in the report what was found and when."
     )
 
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import asdict
 
-from fineshards.cli.command import Command, add_folder_and_generation
+from fineshards.cli.command import Command, add_flag, add_folder_and_generation
 from fineshards.cli.outcome import Outcome
-from fineshards.cli.quantities import count
 from fineshards.parser import Parser
 
 
 def _add_flags(parser: Parser) -> None:
     add_folder_and_generation(parser)
-    parser.add_argument_group("what is shown; by default, all").add_argument(
-        "--step",
-        type=count,
-        metavar="N",
-        help="What step N of the recipe, from 1, finds and drops.",
+    add_flag(
+        parser.add_argument_group("what is shown; by default, all"),
+        "--step N",
+        "What step N of the recipe, from 1, finds and drops.",
     )
 
 

@@ -7,7 +7,7 @@ import signal
 from argparse import ArgumentTypeError, Namespace
 from dataclasses import asdict
 
-from fineshards.cli.command import Command, add_folder
+from fineshards.cli.command import Command, add_flag, add_folder
 from fineshards.cli.outcome import Outcome, note
 from fineshards.errors import UsageError
 from fineshards.parser import Parser
@@ -29,17 +29,15 @@ def _add_flags(parser: Parser) -> None:
     add_folder(parser)
     ways = parser.add_argument_group("how to follow a job; by default, look once")
     way = ways.add_mutually_exclusive_group()
-    way.add_argument(
-        "--watch", action="store_true", help="Show the progress until the job has finished."
-    )
-    way.add_argument(
-        "--serve",
+    add_flag(way, "--watch", "Show the progress until the job has finished.")
+    add_flag(
+        way,
+        "--serve PORT",
+        "Show it as a page at http://127.0.0.1:PORT, for this machine alone, until Ctrl-C. "
+        f"Default: {_PORT}; 0 takes a free port.",
         type=_port,
         nargs="?",
         const=_PORT,
-        metavar="PORT",
-        help="Show it as a page at http://127.0.0.1:PORT, for this machine alone, until Ctrl-C. "
-        f"Default: {_PORT}; 0 takes a free port.",
     )
 
 

@@ -6,7 +6,7 @@ from argparse import ArgumentTypeError, Namespace
 from contextlib import suppress
 from dataclasses import asdict
 
-from fineshards.cli.command import Command, add_folder_and_generation
+from fineshards.cli.command import Command, add_flag, add_folder_and_generation
 from fineshards.cli.outcome import Outcome
 from fineshards.parser import Parser
 
@@ -14,23 +14,23 @@ from fineshards.parser import Parser
 def _add_flags(parser: Parser) -> None:
     add_folder_and_generation(parser)
     what = parser.add_argument_group("what is checked")
-    what.add_argument(
-        "--sample",
+    add_flag(
+        what,
+        "--sample P",
+        "Also tokenize P percent of the documents again from their sources, and compare. "
+        "Default: 0.",
         type=_percentage,
         default=0.0,
-        metavar="P",
-        help="Also tokenize P percent of the documents again from their sources, and compare. "
-        "Default: 0.",
     )
-    what.add_argument(
+    add_flag(
+        what,
         "--sha256",
-        action="store_true",
-        help="Also read every file once more, and compare it with SHA256SUMS, which publish wrote.",
+        "Also read every file once more, and compare it with SHA256SUMS, which publish wrote.",
     )
-    what.add_argument(
-        "--dataset",
-        metavar="FOLDER",
-        help="Of an export, the dataset that it was made of: says whether documents were redacted "
+    add_flag(
+        what,
+        "--dataset FOLDER",
+        "Of an export, the dataset that it was made of: says whether documents were redacted "
         "since. Default: where the links of an export lead.",
     )
 
