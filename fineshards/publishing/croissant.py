@@ -268,26 +268,21 @@ def _documents(manifest: Manifest) -> dict[str, Any]:
 def _of_table(name: str, what: str, regex: str, about: str) -> dict[str, Any]:
     """A field whose values are a part of the names of the tables."""
     # The expression is applied twice by mlcroissant: also to what it finds.
+    source = {"extract": {"fileProperty": what}, "transform": {"regex": regex}}
+    return _field(name, about, "sc:Text", source)
+
+
+def _column(field: pa.Field) -> dict[str, Any]:
+    kind = "sc:Integer" if pa.types.is_integer(field.type) else "sc:Text"
+    return _field(field.name, _COLUMNS[field.name], kind, {"extract": {"column": field.name}})
+
+
+def _field(name: str, about: str, kind: str, source: dict[str, Any]) -> dict[str, Any]:
     return {
         "@type": "cr:Field",
         "@id": f"documents/{name}",
         "name": name,
         "description": about,
-        "dataType": "sc:Text",
-        "source": {
-            "fileSet": {"@id": _TABLES},
-            "extract": {"fileProperty": what},
-            "transform": {"regex": regex},
-        },
-    }
-
-
-def _column(field: pa.Field) -> dict[str, Any]:
-    return {
-        "@type": "cr:Field",
-        "@id": f"documents/{field.name}",
-        "name": field.name,
-        "description": _COLUMNS[field.name],
-        "dataType": "sc:Integer" if pa.types.is_integer(field.type) else "sc:Text",
-        "source": {"fileSet": {"@id": _TABLES}, "extract": {"column": field.name}},
+        "dataType": kind,
+        "source": {"fileSet": {"@id": _TABLES}, **source},
     }
