@@ -16,8 +16,10 @@ that differs in ASCII, or in more code points than a newer Unicode version expla
 from __future__ import annotations
 
 import base64
+import json
 import os
 import sys
+import textwrap
 import unicodedata
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -28,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 import regex
 
-from fineshards.encoders.differences import Scheme, Table, load_table
+from fineshards.encoders.differences import TABLE, Scheme, Table, load_table
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.gigatoken_encoder import GigatokenTokenizer, from_json, from_ranks
 from fineshards.encoders.gigatoken_json import gigatoken_json
@@ -203,6 +205,27 @@ def _runs(codes: Iterable[int]) -> list[tuple[int, int]]:
     return runs
 
 
+def content_of(table: Table) -> str:
+    """A table as it is stored; of ranges that an earlier scheme has, the name of that scheme."""
+    schemes: dict[str, object] = {}
+    written: dict[tuple[tuple[int, int], ...], str] = {}
+    for name, scheme in table.schemes.items():
+        ranges = " ".join(
+            f"{first:04X}" if first == last else f"{first:04X}-{last:04X}"
+            for first, last in scheme.ranges
+        )
+        lines = textwrap.wrap(ranges, 90, break_on_hyphens=False)
+        schemes[name] = {
+            "reference": scheme.reference,
+            "fast": scheme.fast,
+            "pattern": scheme.pattern,
+            "ranges": written.get(scheme.ranges, lines),
+        }
+        written.setdefault(scheme.ranges, name)
+    content = {"versions": table.versions, "schemes": schemes}
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
 def main(names: list[str]) -> None:
     """Derives the named schemes, or all, and writes the table after each."""
     versions = {name: version(name) for name in ("gigatoken", "tiktoken", "tokenizers")}
@@ -214,7 +237,7 @@ def main(names: list[str]) -> None:
     for name, scheme in derive(names or [*SCHEMES, *PIPELINES]):
         others = {x: table.schemes[x] for x in table.schemes if x != name}
         table = Table(versions, others | ({name: scheme} if scheme else {}))
-        table.save()
+        TABLE.write_text(content_of(table), "utf-8")
 
 
 if __name__ == "__main__":

@@ -104,37 +104,19 @@ class Table:
             if _installed(package) != self.versions[package]
         ]
 
-    def save(self) -> None:
-        """Writes the table into the package."""
-        schemes = {
-            name: {
-                "reference": scheme.reference,
-                "fast": scheme.fast,
-                "pattern": scheme.pattern,
-                "ranges": [" ".join(f"U+{end:04X}" for end in pair) for pair in scheme.ranges],
-            }
-            for name, scheme in self.schemes.items()
-        }
-        content = {"versions": self.versions, "schemes": schemes}
-        TABLE.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
-
 
 @lru_cache(maxsize=1)
 def load_table() -> Table:
     """Loads the table that is stored in the package."""
     content = json.loads(TABLE.read_text("utf-8"))
-    return Table(
-        content["versions"],
-        {
-            name: Scheme(
-                fields["reference"],
-                fields["fast"],
-                fields["pattern"],
-                tuple(_range(x) for x in fields["ranges"]),
-            )
-            for name, fields in content["schemes"].items()
-        },
-    )
+    schemes: dict[str, Scheme] = {}
+    for name, fields in content["schemes"].items():
+        if isinstance(fields["ranges"], str):
+            ranges = schemes[fields["ranges"]].ranges  # those of an earlier scheme
+        else:
+            ranges = tuple(_range(text) for line in fields["ranges"] for text in line.split())
+        schemes[name] = Scheme(**fields | {"ranges": ranges})
+    return Table(content["versions"], schemes)
 
 
 def string_buffers(texts: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
@@ -181,8 +163,8 @@ def _code_points(
 
 
 def _range(text: str) -> tuple[int, int]:
-    first, last = text.split()
-    return int(first[2:], 16), int(last[2:], 16)
+    first, _, last = text.partition("-")
+    return int(first, 16), int(last or first, 16)
 
 
 def _installed(package: str) -> str:

@@ -42,7 +42,7 @@ from fineshards.encoders.golden_texts import GOLDEN_TEXTS
 from fineshards.encoders.tiktoken_encoder import TiktokenEncoder
 from fineshards.encoders.vocabulary import Vocabulary, resolve_vocabulary
 from fineshards.errors import UsageError
-from tools.scheme_differences import CONTEXTS, revealing_ranks
+from tools.scheme_differences import CONTEXTS, content_of, revealing_ranks
 
 LISTED = hostile.listed_codes(scheme())
 
@@ -283,6 +283,10 @@ def test_the_stored_table_is_for_the_pinned_and_installed_versions() -> None:
     for package, wanted in load_table().versions.items():
         assert wanted == pinned[package] == version(package)
     assert load_table().other_versions("tiktoken") == []
+
+
+def test_the_stored_table_is_as_the_tool_writes_it() -> None:
+    assert content_of(load_table()) == differences.TABLE.read_text("utf-8")
 
 
 @pytest.mark.usefixtures("fresh")
