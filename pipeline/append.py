@@ -12,7 +12,7 @@ from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
 from fineshards.encoders.token_documents import encoder_of
 from fineshards.errors import FineshardsError, OutputError, UsageError
-from fineshards.maintenance.repair import expected_files, names_of
+from fineshards.maintenance.repair import names_of
 from fineshards.pipeline.launch import (
     Launch,
     find_input,
@@ -25,6 +25,7 @@ from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.assembly import damaged, restore_shard
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.dataset_files import expected_files
 from fineshards.shards.job.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
 from fineshards.shards.job.generations import Generation, kept_name
 from fineshards.shards.job.job import Job, job_name, of_generation

@@ -21,6 +21,7 @@ from fineshards.shards.tables.repeats import Repeats, Sides
 from fineshards.shards.tables.repeats import describe_example as repeated
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
+from fineshards.transforms.run_tasks import Step
 from fineshards.wording import (
     describe_leaks,
     describe_repeats,
@@ -33,7 +34,7 @@ METRICS = StepMetrics("commit")
 _log = logging.getLogger("fineshards.worker.commit")
 
 
-class Commit(beam.PTransform):
+class Commit(Step):
     """From shard records, file reports, the plan and the leaks to the manifest.
 
     leaks: None where there can be none. written: files of the dataset that other steps have
@@ -49,11 +50,10 @@ class Commit(beam.PTransform):
         written: beam.PCollection | None = None,
         repeats: beam.PCollection | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(work)
         self._repeats = repeats
         self._written = written
         self._leaks = leaks
-        self._work = work
         self._reports = reports
         self._plan = plan
 

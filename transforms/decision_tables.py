@@ -8,19 +8,14 @@ import apache_beam as beam
 from fineshards.shards.job.records import MetadataFile
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.run_tasks import RunTasks
+from fineshards.transforms.run_tasks import RunTasks, Step
 from fineshards.worker.tasks import Task, write_decisions
-from fineshards.worker.work import Work
 
 METRICS = StepMetrics("decisions")
 
 
-class WriteDecisions(beam.PTransform):
+class WriteDecisions(Step):
     """From block summaries by file to the files of decisions, and of keys that are kept."""
-
-    def __init__(self, work: Work) -> None:
-        super().__init__()
-        self._work = work
 
     def expand(self, by_file: beam.PCollection) -> beam.PCollection:
         """Builds the step."""

@@ -7,24 +7,19 @@ import apache_beam as beam
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.run_tasks import RunTasks
+from fineshards.transforms.run_tasks import RunTasks, Step
 from fineshards.worker.tasks import Task, discover_file
-from fineshards.worker.work import Work
 
 METRICS = StepMetrics("discover")
 
 
-class Discover(beam.PTransform):
+class Discover(Step):
     """From nothing to (file, block) pairs: all blocks of all files of the job.
 
     The files come from the job record, not from the graph: Dataflow does not accept a graph with
     50,000 file names. Every footer is read and checked before the first block is encoded, because
     the next step reshuffles, which is a barrier in batch.
     """
-
-    def __init__(self, work: Work) -> None:
-        super().__init__()
-        self._work = work
 
     def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection:
         """Builds the step."""

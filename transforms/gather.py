@@ -18,9 +18,14 @@ class Gather(beam.PTransform):
         return (
             elements.pipeline
             | "One" >> beam.Create([None], reshuffle=False)
-            | "List" >> beam.Map(_listed, beam.pvalue.AsIter(elements))
+            | "List" >> beam.Map(_all, beam.pvalue.AsIter(elements))
         )
 
 
-def _listed(_: None, elements: Iterable[Any]) -> list[Any]:
+def _all(_: None, elements: Iterable[Any]) -> list[Any]:
     return list(elements)
+
+
+def listed(key: Any, values: Iterable[Any]) -> tuple[Any, list[Any]]:
+    """A group with a list: some runners allow only one read of it, and only where it arrived."""
+    return key, list(values)

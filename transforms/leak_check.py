@@ -12,7 +12,7 @@ from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.tables.leaks import RANGE_DOCUMENTS, Comparison, Found, Part, count_leaks
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.run_tasks import RunTasks
+from fineshards.transforms.run_tasks import RunTasks, Step
 from fineshards.worker.tasks import Task, read_texts
 from fineshards.worker.work import Work
 
@@ -20,7 +20,7 @@ METRICS = StepMetrics("leaks")
 _log = logging.getLogger("fineshards.worker")
 
 
-class CountLeaks(beam.PTransform):
+class CountLeaks(Step):
     """From the records of all shards, whose document tables are there, to one Found.
 
     Texts are shuffled as arrays of hashes, one per shard and range of hashes. There is no Found if
@@ -28,8 +28,7 @@ class CountLeaks(beam.PTransform):
     """
 
     def __init__(self, work: Work, most: int = RANGE_DOCUMENTS) -> None:
-        super().__init__()
-        self._work = work
+        super().__init__(work)
         self._most = most
 
     def expand(self, records: beam.PCollection) -> beam.PCollection:

@@ -18,8 +18,9 @@ from fineshards.shards.job.recipe_record import StepRecord
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.tables.verdicts import JudgedBlock, KeyFile, Range
 from fineshards.storage.checksums import checksum_from_base64
+from fineshards.transforms.gather import listed
 from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.run_tasks import RunTasks
+from fineshards.transforms.run_tasks import RunTasks, Step
 from fineshards.worker.tasks import (
     Task,
     index_keys,
@@ -40,7 +41,7 @@ _KEY_BYTES = 16
 _log = logging.getLogger("fineshards.worker")
 
 
-class MarkLater(beam.PTransform):
+class MarkLater(Step):
     """From (file, block) pairs to the same pairs, once it is known which documents to drop.
 
     Each block is judged by the steps before the keyed one, and gives the keys of the documents that
@@ -49,8 +50,7 @@ class MarkLater(beam.PTransform):
     """
 
     def __init__(self, work: Work, stage: int) -> None:
-        super().__init__()
-        self._work = work
+        super().__init__(work)
         self._stage = stage
 
     def expand(self, blocks: beam.PCollection) -> beam.PCollection:
@@ -78,7 +78,7 @@ class MarkLater(beam.PTransform):
             | "Ranges" >> beam.ParDo(_Split(METRICS, work, stage), partitions)
             | "EachRange" >> beam.FlatMap(_each)
             | "GroupKeys" >> beam.GroupByKey()
-            | "ListedKeys" >> beam.MapTuple(_listed)
+            | "ListedKeys" >> beam.MapTuple(listed)
             | "Mark" >> beam.ParDo(_Mark(METRICS, work, stage), partitions)
             | "EachMarks" >> beam.FlatMap(_each)
         )
@@ -86,7 +86,7 @@ class MarkLater(beam.PTransform):
             found = (
                 found
                 | "GroupLinks" >> beam.GroupByKey()
-                | "ListedLinks" >> beam.MapTuple(_listed)
+                | "ListedLinks" >> beam.MapTuple(listed)
                 | "Join" >> beam.ParDo(_Join(METRICS, work, stage))
                 | "EachJoined" >> beam.FlatMap(_each)
             )
@@ -95,7 +95,7 @@ class MarkLater(beam.PTransform):
             (found, judged | "ByFile" >> beam.Map(_by_file))
             | "MarksAndBlocks" >> beam.Flatten()
             | "GroupFiles" >> beam.GroupByKey()
-            | "ListedFiles" >> beam.MapTuple(_listed)
+            | "ListedFiles" >> beam.MapTuple(listed)
             | "OfThisJob" >> beam.FlatMap(_file_and_marks)
             | "Marked" >> beam.ParDo(_Store(METRICS, work, stage))
             | "Blocks" >> beam.FlatMap(_pairs)
@@ -173,11 +173,6 @@ def _partitions(keys: int, work: Work) -> int:
 
 def _each(found: list[tuple[int, Range]]) -> Iterator[tuple[int, Range]]:
     return iter(found)
-
-
-def _listed(key: int, values: Iterable[Any]) -> tuple[int, list[Any]]:
-    # Some runners allow only one read of a group, and only where it arrived.
-    return key, list(values)
 
 
 def _by_file(judged: JudgedBlock) -> tuple[int, tuple[SourceFile, Block]]:

@@ -21,6 +21,7 @@ from fineshards.shards.job.source_counts import (
 from fineshards.shards.piece_plan import StreamPlan, plan_pieces, plan_stream
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
+from fineshards.transforms.run_tasks import Step
 from fineshards.worker.work import Work
 
 METRICS = StepMetrics("plan")
@@ -46,7 +47,7 @@ class Report(beam.PTransform):
         return {"by_file": by_file, "reports": by_file | "Report" >> beam.Map(_report)}
 
 
-class Plan(beam.PTransform):
+class Plan(Step):
     """From summaries by file, and reports, to pieces keyed by (split, index), and the plan.
 
     Returns a dict of collections: `pieces` and `plan` (one element). folder: that of the token
@@ -54,8 +55,7 @@ class Plan(beam.PTransform):
     """
 
     def __init__(self, work: Work, reports: beam.PCollection, folder: str = "blocks") -> None:
-        super().__init__()
-        self._work = work
+        super().__init__(work)
         self._reports = reports
         self._folder = folder
 

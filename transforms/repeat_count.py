@@ -11,23 +11,19 @@ from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.tables.repeats import Repeats, Sides
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.run_tasks import RunTasks
+from fineshards.transforms.run_tasks import RunTasks, Step
 from fineshards.worker.tasks import Task, compare_texts
 from fineshards.worker.work import Work
 
 METRICS = StepMetrics("repeats")
 
 
-class CountRepeats(beam.PTransform):
+class CountRepeats(Step):
     """From the records of all shards, whose document tables are there, to one Repeats.
 
     No hash crosses the shuffle: a task holds those of the new documents in one range, and reads
     those of all earlier ones.
     """
-
-    def __init__(self, work: Work) -> None:
-        super().__init__()
-        self._work = work
 
     def expand(self, records: beam.PCollection) -> beam.PCollection:
         """Builds the step."""

@@ -17,6 +17,14 @@ from fineshards.worker.tasks import Task, Worker
 from fineshards.worker.work import Work
 
 
+class Step(beam.PTransform):
+    """A step of the graph, which knows the job's work."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__()
+        self._work = work
+
+
 class RunTasks(beam.DoFn):
     """Turns each element into a task, and each task into one result."""
 

@@ -22,7 +22,7 @@ from fineshards.shards.shuffle_order import (
 )
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.run_tasks import RunTasks
+from fineshards.transforms.run_tasks import RunTasks, Step
 from fineshards.worker.tasks import Task, merge_runs, write_bucket
 from fineshards.worker.work import Work
 
@@ -30,7 +30,7 @@ METRICS = StepMetrics("shuffle")
 _log = logging.getLogger("fineshards.worker")
 
 
-class Shuffle(beam.PTransform):
+class Shuffle(Step):
     """From the summaries of sorted token blocks, one list per file, to those of buckets.
 
     Where a bucket's part of a run would be too small to be worth a request, runs are merged first.
@@ -38,8 +38,7 @@ class Shuffle(beam.PTransform):
     """
 
     def __init__(self, work: Work, reports: beam.PCollection) -> None:
-        super().__init__()
-        self._work = work
+        super().__init__(work)
         self._reports = reports
 
     def expand(self, by_file: beam.PCollection) -> beam.PCollection:

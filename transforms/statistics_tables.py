@@ -10,24 +10,21 @@ import apache_beam as beam
 from fineshards.shards.job.records import MetadataFile
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.tables.statistics_files import Hosts, StatisticsFiles, added_up
+from fineshards.transforms.gather import listed
 from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.run_tasks import RunTasks
+from fineshards.transforms.run_tasks import RunTasks, Step
 from fineshards.worker.tasks import Task, add_statistics, top_hosts
 from fineshards.worker.work import Work
 
 METRICS = StepMetrics("statistics")
 
 
-class WriteStatistics(beam.PTransform):
+class WriteStatistics(Step):
     """From block summaries by file to the file of the statistics.
 
     What crosses the shuffle is some kilobytes per source file, and its hosts by ranges of a hash,
     which only the runner's own shuffle carries itself: see fineshards/shards/tables/statistics.py.
     """
-
-    def __init__(self, work: Work) -> None:
-        super().__init__()
-        self._work = work
 
     def expand(self, by_file: beam.PCollection) -> beam.PCollection:
         """Builds the step."""
@@ -40,7 +37,7 @@ class WriteStatistics(beam.PTransform):
             files
             | "Hosts" >> beam.FlatMap(_hosts)
             | "GroupHosts" >> beam.GroupByKey()
-            | "ListedHosts" >> beam.MapTuple(_listed)
+            | "ListedHosts" >> beam.MapTuple(listed)
             | "TopHosts" >> beam.ParDo(_TopHosts(METRICS, self._work))
         )
         return (
@@ -57,11 +54,6 @@ def _counts(found: tuple[bytes, list[tuple[int, Hosts]]]) -> bytes:
 
 def _hosts(found: tuple[bytes, list[tuple[int, Hosts]]]) -> Iterator[tuple[int, Hosts]]:
     return iter(found[1])
-
-
-def _listed(key: int, values: Iterable[Hosts]) -> tuple[int, list[Hosts]]:
-    # Some runners allow only one read of a group, and only where it arrived.
-    return key, list(values)
 
 
 def _added_up(contents: Iterable[bytes]) -> bytes:

@@ -7,19 +7,14 @@ import apache_beam as beam
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.run_tasks import RunTasks
+from fineshards.transforms.run_tasks import RunTasks, Step
 from fineshards.worker.tasks import Task, finish_block
-from fineshards.worker.work import Work
 
 METRICS = StepMetrics("tokenize")
 
 
-class Tokenize(beam.PTransform):
+class Tokenize(Step):
     """From (file, block) pairs to block summaries. Nearly all of the CPU work is here."""
-
-    def __init__(self, work: Work) -> None:
-        super().__init__()
-        self._work = work
 
     def expand(self, blocks: beam.PCollection) -> beam.PCollection:
         """Builds the step."""

@@ -1,7 +1,6 @@
 """Write: from the pieces of a shard to the shard and its document table."""
 
 import logging
-from collections.abc import Iterable
 
 import apache_beam as beam
 
@@ -9,9 +8,9 @@ from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import Piece, ShardRecord
 from fineshards.shards.layout import ShardKey
 from fineshards.shards.piece_plan import StreamPlan
-from fineshards.transforms.gather import Gather
+from fineshards.transforms.gather import Gather, listed
 from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.run_tasks import RunTasks
+from fineshards.transforms.run_tasks import RunTasks, Step
 from fineshards.worker.tasks import Task, write_shard
 from fineshards.worker.work import Work
 
@@ -19,12 +18,11 @@ METRICS = StepMetrics("write")
 _log = logging.getLogger("fineshards.worker")
 
 
-class Write(beam.PTransform):
+class Write(Step):
     """From pieces keyed by (split, index) to shard records. Only references are shuffled."""
 
     def __init__(self, work: Work, plan: beam.PCollection) -> None:
-        super().__init__()
-        self._work = work
+        super().__init__(work)
         self._plan = plan
 
     def expand(self, pieces: beam.PCollection) -> beam.PCollection:
@@ -32,18 +30,14 @@ class Write(beam.PTransform):
         return (
             pieces
             | "GroupShards" >> beam.GroupByKey()
-            | "Listed" >> beam.MapTuple(_listed)
+            | "Listed" >> beam.MapTuple(listed)
             | "Assemble"
             >> beam.ParDo(_Assemble(METRICS, self._work), beam.pvalue.AsSingleton(self._plan))
         )
 
 
-class WithEarlier(beam.PTransform):
+class WithEarlier(Step):
     """Adds to the records of new shards those of the shards that stay as they are."""
-
-    def __init__(self, work: Work) -> None:
-        super().__init__()
-        self._work = work
 
     def expand(self, records: beam.PCollection) -> beam.PCollection:
         """Builds the step."""
@@ -59,11 +53,6 @@ def _with_earlier(records: list[ShardRecord], work: Work) -> list[ShardRecord]:
     job, written = work.checkpoints.job(), {record.name for record in records}
     earlier = Manifest.load_finished(work.checkpoints.storage, job.generation - 1).shards
     return [*(record for record in earlier if record.name not in written), *records]
-
-
-def _listed(key: tuple[str, int], pieces: Iterable[Piece]) -> tuple[tuple[str, int], list[Piece]]:
-    # Some runners allow only one read of a group, and only where it arrived.
-    return key, list(pieces)
 
 
 class _Assemble(RunTasks):

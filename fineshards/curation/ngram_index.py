@@ -45,12 +45,7 @@ class Hit(NamedTuple):
 
 
 class NgramIndex:
-    """The n-grams of passages, each with the first passage that has it.
-
-    Args:
-        passages: In the order of precedence.
-        n: Words per n-gram.
-    """
+    """The n-grams of n words of passages, each with the first passage that has it."""
 
     def __init__(self, passages: Sequence[Passage], n: int) -> None:
         self._passages = passages

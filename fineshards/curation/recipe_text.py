@@ -17,10 +17,7 @@ _LINE = 100
 def recipe_text(recipe: RecipeRecord, comment: str = "", everything: bool = False) -> str:
     """A recipe as TOML. Parsed again, it has the same steps with the same parameters.
 
-    Args:
-        recipe: The steps of a job.
-        comment: A line above them.
-        everything: Whether to write the parameters that have their default, too.
+    comment: a line above it. everything: also the parameters that have their default.
 
     Example:
         >>> step = StepRecord.of("length", {"min_chars": 5, "max_chars": None}, 1, {}, False)

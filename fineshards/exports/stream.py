@@ -25,12 +25,11 @@ from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.layout import SPLITS, table_name
 from fineshards.shards.readable import readable_manifest
 from fineshards.shards.tables.documents import DocumentTable
+from fineshards.storage.base import READ_AHEAD
 from fineshards.storage.checksums import crc32c
 
 # Small enough to stay in a core's cache between the read, the checksum and the write.
 _READ_BYTES = 1 << 20
-# Bytes per request, where requests have a price.
-_READ_AHEAD = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +158,7 @@ class Stream:
             shard = self.shard(number)
             first = max(start - shard_start, 0)
             end = min(stop, self.starts[number + 1]) - shard_start
-            with storage.open(shard.name, min((end - first) * size, _READ_AHEAD)) as opened:
+            with storage.open(shard.name, min((end - first) * size, READ_AHEAD)) as opened:
                 for begin, until in kept(self.redacted.get(shard.name), first, end):
                     checksum, left = 0, (until - begin) * size
                     opened.seek(npy.HEADER_BYTES + begin * size)

@@ -26,7 +26,6 @@ from fineshards.extras import naming_the_extra
 from fineshards.maintenance.redact import redact_again
 from fineshards.maintenance.repair import (
     Repaired,
-    expected_files,
     find_damaged,
     is_whole,
     left_wrong,
@@ -39,7 +38,7 @@ from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.damaged_stretch import Stretch, nothing, offset_of, stretches
-from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.dataset_files import Dataset, expected_files
 from fineshards.shards.job.curated_files import (
     DECISIONS_FOLDER,
     KEYS_FOLDER,

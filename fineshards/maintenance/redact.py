@@ -26,13 +26,11 @@ from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.job.redaction import Redaction, overwritten
 from fineshards.shards.layout import table_name
 from fineshards.shards.tables.documents import DocumentPiece, DocumentTable
-from fineshards.storage.base import Storage
+from fineshards.storage.base import READ_AHEAD, Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c
 from fineshards.storage.open import open_storage
 from fineshards.wording import counted
 
-# Bytes per request, where requests have a price.
-_READ_AHEAD = 16 << 20
 # What object storage keeps of an object that was replaced.
 _KEPT = {
     "gs": "Cloud Storage may keep the earlier versions of the shards for a time, by soft delete "
@@ -270,7 +268,7 @@ def _tokens(
     dtype: np.dtype[np.unsignedinteger],
 ) -> Iterator[bytes]:
     """The bytes of a shard's tokens with some of them overwritten, some at a time."""
-    with storage.open(shard.name, _READ_AHEAD) as source:
+    with storage.open(shard.name, READ_AHEAD) as source:
         source.seek(npy.HEADER_BYTES)
         yield from overwritten(source, ranges, eot, dtype)
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from fineshards.cores import usable_cores
 from fineshards.errors import OutputError
 from fineshards.shards import npy
 from fineshards.shards.assembly import prefix_checksum, table_head
-from fineshards.shards.job.generations import kept_name
+from fineshards.shards.dataset_files import expected_files
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.job.manifest_checks import refuse_earlier_version
@@ -23,7 +22,7 @@ from fineshards.shards.layout import table_name
 from fineshards.shards.piece_plan import Before
 from fineshards.shards.readable import readable_manifest
 from fineshards.storage.base import Part, Storage
-from fineshards.storage.checksums import checksum_to_base64, crc32c, file_checksum
+from fineshards.storage.checksums import checksum_to_base64, file_checksum
 from fineshards.verification.check_folders import Folders
 from fineshards.verification.check_published import check_published
 from fineshards.wording import counted
@@ -63,20 +62,6 @@ def load_whole_manifest(storage: Storage) -> Manifest:
             "files must be. Copy it from its origin, or build the dataset again with --overwrite."
         )
     return manifest
-
-
-def expected_files(manifest: Manifest) -> Iterator[tuple[str, int, str]]:
-    """The name, size and checksum of each file of a dataset but the manifest."""
-    for shard in manifest.shards:
-        yield shard.name, shard.bytes, shard.crc32c
-        assert shard.table_bytes is not None
-        assert shard.table_crc32c is not None
-        yield table_name(shard.name), shard.table_bytes, shard.table_crc32c
-    for file in manifest.metadata:
-        yield file.name, file.bytes, file.crc32c
-    if manifest.generation > 1:
-        content = manifest.to_bytes()
-        yield kept_name(manifest.generation), len(content), checksum_to_base64(crc32c(content))
 
 
 def names_of(shard: ShardRecord) -> tuple[str, str]:

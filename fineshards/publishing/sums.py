@@ -14,16 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError
 from fineshards.publishing.file_names import SUMS_NAME
-from fineshards.shards.job.generations import kept_name
+from fineshards.shards.dataset_files import expected_files
 from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
-from fineshards.shards.layout import table_name
-from fineshards.storage.base import Storage
+from fineshards.storage.base import READ_AHEAD, Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c
 
 # Bytes in memory at once, per file.
 _READ_BYTES = 4 << 20
-# Bytes per request, where requests have a price.
-_READ_AHEAD = 16 << 20
 _LINE = re.compile(r"([0-9a-f]{64})  ([^\r\n]+)")
 
 # SHA-256, as hex, by name.
@@ -33,16 +30,8 @@ Sums = Mapping[str, str]
 def contents(manifest: Manifest) -> dict[str, tuple[int, str]]:
     """Size and CRC-32C of every file of a dataset, by name, in the order of the names."""
     own = manifest.to_bytes()
-    found = {MANIFEST_NAME: (len(own), checksum_to_base64(crc32c(own)))}
-    if manifest.generation > 1:
-        found[kept_name(manifest.generation)] = found[MANIFEST_NAME]
-    for shard in manifest.shards:
-        assert shard.table_bytes is not None
-        assert shard.table_crc32c is not None
-        found[shard.name] = shard.bytes, shard.crc32c
-        found[table_name(shard.name)] = shard.table_bytes, shard.table_crc32c
-    for file in manifest.metadata:
-        found[file.name] = file.bytes, file.crc32c
+    found = {name: (size, checksum) for name, size, checksum in expected_files(manifest)}
+    found[MANIFEST_NAME] = len(own), checksum_to_base64(crc32c(own))
     return dict(sorted(found.items()))
 
 
@@ -76,7 +65,7 @@ def _hash(storage: Storage, name: str) -> tuple[int, str, str]:
     if storage.size(name) is None:
         raise OutputError(f"{storage.path(name)} is missing. Make it again with fineshards repair.")
     size, checksum, digest = 0, 0, hashlib.sha256()
-    with storage.open(name, _READ_AHEAD) as opened:
+    with storage.open(name, READ_AHEAD) as opened:
         while part := opened.read(_READ_BYTES):
             size += len(part)
             checksum = crc32c(part, checksum)

@@ -25,7 +25,7 @@ from fineshards.shards.tables.documents import (
     join_documents,
     table_schema,
 )
-from fineshards.storage.base import Part, Storage
+from fineshards.storage.base import READ_AHEAD, Part, Storage
 from fineshards.storage.checksums import (
     checksum_from_base64,
     checksum_to_base64,
@@ -34,8 +34,6 @@ from fineshards.storage.checksums import (
     file_checksum,
 )
 
-# Bytes per request, where requests have a price.
-_READ_AHEAD = 16 << 20
 # How often a longer shard is begun again because the shorter one was replaced meanwhile.
 _ATTEMPTS = 2
 
@@ -120,7 +118,7 @@ def prefix_checksum(storage: Storage, part: Part, dtype: np.dtype[np.unsignedint
     """The checksum that a shard would have if its tokens were those of this part of it alone."""
     size = part.stop - part.start
     checksum = crc32c(npy.header(size // dtype.itemsize, dtype))
-    with storage.open(part.name, _READ_AHEAD) as opened:
+    with storage.open(part.name, READ_AHEAD) as opened:
         opened.seek(part.start)
         return checksum_to_base64(file_checksum(opened, checksum, size))
 

@@ -294,7 +294,7 @@ class Checkpoints:
         tokens_name = self.tokens_name(name, stream)
         if self.storage.size(documents_name) is None:
             return False
-        if not self._is_whole(tokens_name, tokens * self.dtype.itemsize, checksum):
+        if not self.is_whole(tokens_name, tokens * self.dtype.itemsize, checksum):
             return False
         if self.storage.verifies_content:
             return True
@@ -306,7 +306,7 @@ class Checkpoints:
             return False
         return True
 
-    def _is_whole(self, name: str, size: int, checksum: int) -> bool:
+    def is_whole(self, name: str, size: int, checksum: int) -> bool:
         """Whether a file has its size and, on a disk, its checksum."""
         if self.storage.size(name) != size:
             return False
@@ -361,7 +361,7 @@ class Checkpoints:
                 (self.tokens_name(name), "tokens"),
                 (self._cells_name(name), "documents"),
             ):
-                if not self._is_whole(file, record["bytes"][kind], record["crc32c"][kind]):
+                if not self.is_whole(file, record["bytes"][kind], record["crc32c"][kind]):
                     return None
             return BlockSummary.from_record(record)
         except JSON_ERRORS:

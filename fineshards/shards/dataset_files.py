@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from fineshards.errors import OutputError
 from fineshards.shards import npy
+from fineshards.shards.job.generations import kept_name
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.job.redaction import ranges_of
@@ -22,6 +23,7 @@ from fineshards.shards.layout import SPLITS, table_name
 from fineshards.shards.readable import readable_manifest
 from fineshards.shards.tables.documents import DocumentPiece, DocumentTable, table_schema
 from fineshards.storage.base import Storage
+from fineshards.storage.checksums import checksum_to_base64, crc32c
 
 # Shards are read in chunks, and the last few are cached: documents read in order lie close
 # together, and each request to object storage takes time.
@@ -189,3 +191,17 @@ class Dataset:
             raise OutputError(
                 f"{self.storage.path(name)} cannot be read as a document table: {error}. {_FIX}"
             ) from error
+
+
+def expected_files(manifest: Manifest) -> Iterator[tuple[str, int, str]]:
+    """The name, size and checksum of each file of a dataset but the manifest."""
+    for shard in manifest.shards:
+        yield shard.name, shard.bytes, shard.crc32c
+        assert shard.table_bytes is not None
+        assert shard.table_crc32c is not None
+        yield table_name(shard.name), shard.table_bytes, shard.table_crc32c
+    for file in manifest.metadata:
+        yield file.name, file.bytes, file.crc32c
+    if manifest.generation > 1:
+        content = manifest.to_bytes()
+        yield kept_name(manifest.generation), len(content), checksum_to_base64(crc32c(content))

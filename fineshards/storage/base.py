@@ -19,8 +19,8 @@ from typing import BinaryIO, Protocol
 from fineshards.errors import OutputError
 
 TEMPORARY = "checkpoints/unfinished"
-# The most bytes of a part that one request fetches.
-_READ_AHEAD = 16 << 20
+# Bytes per request, where requests have a price.
+READ_AHEAD = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Storage(ABC):
 
         if self.size(name) != size:
             return False
-        with self.open(name, _READ_AHEAD) as opened:
+        with self.open(name, READ_AHEAD) as opened:
             return checksum_to_base64(file_checksum(opened)) == checksum
 
     @abstractmethod
@@ -223,7 +223,7 @@ class Storage(ABC):
             checksum = crc32c(header)
             for part in parts:
                 size = part.stop - part.start
-                with self.open(part.name, min(size, _READ_AHEAD)) as source:
+                with self.open(part.name, min(size, READ_AHEAD)) as source:
                     source.seek(part.start)
                     try:
                         checksum = copy_with_checksum(source, size, target, checksum)

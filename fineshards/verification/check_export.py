@@ -11,13 +11,10 @@ from fineshards.errors import OutputError
 from fineshards.exports.record import Export, FileRecord
 from fineshards.shards.job.manifest import EXPORT_NAME, MANIFEST_NAME, Manifest
 from fineshards.shards.readable import readable_manifest
-from fineshards.storage.base import Storage
+from fineshards.storage.base import READ_AHEAD, Storage
 from fineshards.storage.checksums import checksum_to_base64, file_checksum
 from fineshards.storage.open import open_storage
 from fineshards.wording import counted
-
-# Bytes per request, where requests have a price.
-_READ_AHEAD = 16 << 20
 
 
 def check_export(storage: Storage, export: Export) -> Iterator[str]:
@@ -78,7 +75,7 @@ def _problem(storage: Storage, file: FileRecord) -> str:
     if size != file.bytes:
         return f"{where} has {size:,} bytes, expected {file.bytes:,}. {_advice(file)}"
     try:
-        with storage.open(file.name, _READ_AHEAD) as opened:
+        with storage.open(file.name, READ_AHEAD) as opened:
             found = checksum_to_base64(file_checksum(opened))
     except OutputError as error:
         return str(error)

@@ -21,6 +21,7 @@ from fineshards.shards.job.redaction import redaction_sha256
 from fineshards.shards.layout import ONE_STREAM, table_name
 from fineshards.shards.shuffle_order import DocumentOrder
 from fineshards.shards.tables.documents import DocumentPiece, DocumentTable
+from fineshards.storage.base import READ_AHEAD
 from fineshards.storage.checksums import crc32c, file_checksum
 from fineshards.verification.check_decisions import DroppedRows
 from fineshards.verification.check_metadata import content_problems
@@ -29,8 +30,6 @@ from fineshards.wording import counted
 
 # Tokens in memory at once, per shard.
 _READ_TOKENS = 1 << 20
-# Bytes per request, where requests have a price.
-_READ_AHEAD = 16 << 20
 
 
 @dataclass(slots=True)
@@ -173,7 +172,7 @@ def _check_tokens(
     bad_ids: list[str] = []
     eot_parts = [np.empty(0, np.int64)]
     position = 0
-    with dataset.storage.open(shard.name, _READ_AHEAD) as opened:
+    with dataset.storage.open(shard.name, READ_AHEAD) as opened:
         size = opened.seek(0, os.SEEK_END)
         opened.seek(0)
         header = opened.read(npy.HEADER_BYTES)
@@ -207,7 +206,7 @@ def _check_tokens(
     # Of tokens that a later generation overwrote, the latest manifest has the checksum.
     later = table is not None and bool(np.any(table.redacted > dataset.manifest.generation))
     if later:
-        with dataset.storage.open(shard.name, _READ_AHEAD) as opened:
+        with dataset.storage.open(shard.name, READ_AHEAD) as opened:
             checksum = file_checksum(opened)
             size = opened.tell()
         problems += content_problems(shard.name, size, checksum, now.bytes, now.crc32c)

@@ -137,15 +137,9 @@ def _finalized(states: U64) -> U64:
 def shingle_hashes(
     words: U64, sizes: npt.NDArray[np.int64], n: int
 ) -> tuple[U64, npt.NDArray[np.int64]]:
-    """The hashes of the shingles of documents.
+    """The hashes of all shingles of n words, and the first of each of d documents, and the end.
 
-    Args:
-        words: The hashes of the words of all documents, one after the other.
-        sizes: The number of words of each document, at least 1, shape (d,).
-        n: Words per shingle.
-
-    Returns:
-        The hashes of all shingles, and the first one of each document and the end, shape (d + 1,).
+    words: the hashes of the words of all documents. sizes: words of each document, at least 1.
     """
     bounds = np.concatenate([[0], np.cumsum(np.maximum(sizes - n + 1, 1))])
     ends = np.cumsum(sizes)
@@ -171,15 +165,9 @@ def _number(value: int) -> np.uint64:
 
 
 def tiled_minima(shingles: U64, bounds: npt.NDArray[np.int64], multipliers: U64) -> U64:
-    """The minima of each document: the definition, in numpy.
+    """The minima of each of d documents for m multipliers, shape (d, m): the definition, in numpy.
 
-    Args:
-        shingles: The hashes of the shingles of all documents, shape (n,).
-        bounds: The first shingle of each document, and the end, shape (d + 1,).
-        multipliers: Shape (m,).
-
-    Returns:
-        Shape (d, m).
+    shingles, bounds: as of `shingle_hashes`.
     """
     minima = np.full((len(bounds) - 1, len(multipliers)), _MASK, np.uint64)
     products = np.empty((_TILE, len(multipliers)), np.uint64)
@@ -215,14 +203,9 @@ def fastest_minima() -> Minima:
 
 
 def band_keys(minima: U64, buckets: int) -> U64:
-    """The keys of documents, all of one document before those of the next.
+    """The keys of documents, shape (d * buckets,), all of one document before those of the next.
 
-    Args:
-        minima: Shape (d, m), m a multiple of `buckets`.
-        buckets: Bands per document.
-
-    Returns:
-        Shape (d * buckets,).
+    minima: shape (d, m), m a multiple of `buckets`.
     """
     size = 8 * minima.shape[1] // buckets
     data = memoryview(minima.astype("<u8", copy=False).tobytes())

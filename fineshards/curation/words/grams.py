@@ -72,10 +72,7 @@ def repeated_characters(
     next word; one that is remembered counts, and the walk goes on after it. N-grams are the same if
     their words, joined by nothing, are the same.
 
-    Args:
-        words: The words of the text.
-        lengths: The lengths n.
-        ignored: For each length, characters up to which the result may be any number up to it.
+    ignored: for each length, characters up to which the result may be any number up to it.
     """
     vocabulary, numbers = words
     repeats = _repeats(vocabulary.hashes[numbers], vocabulary.powers[numbers], lengths)

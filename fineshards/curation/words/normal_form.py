@@ -76,14 +76,7 @@ def simplified_words(text: str) -> list[str]:
 
 
 def word_hashes(texts: Sequence[str], words: Words = "space") -> list[bytes]:
-    """The hashes of the words of simplified texts.
-
-    Args:
-        texts: n texts.
-        words: What a word is.
-
-    Returns:
-        For each text, the XXH3-64 of each word in UTF-8, little-endian, one after the other.
+    """For each text, simplified, the XXH3-64 of each word in UTF-8, little-endian, joined.
 
     Example:
         >>> word_hashes(["Olé!"])[0] == xxh3_64_digest(b"ole")[::-1]

@@ -11,9 +11,7 @@ from fineshards.loader.split.split_shards import SplitShards
 from fineshards.shards import npy
 from fineshards.shards.job.job import job_name
 from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
-
-# Bytes per request, where requests have a price.
-_READ_AHEAD = 16 << 20
+from fineshards.storage.base import READ_AHEAD
 
 
 class ShardContents:
@@ -35,7 +33,7 @@ class ShardContents:
         """As `compare`, of the stored shard, but not a second time."""
         if shard not in self._checked:
             name = self._split.shard_name(shard)
-            self.compare(shard, lambda: self._split.storage.open(name, _READ_AHEAD))
+            self.compare(shard, lambda: self._split.storage.open(name, READ_AHEAD))
             self._checked.add(shard)
 
     def compare(self, shard: int, opened: Callable[[], AbstractContextManager[BinaryIO]]) -> None:

@@ -90,11 +90,7 @@ class FileReport:
     rows_hash: str | None = None
 
     def streams(self) -> tuple[Sums, ...]:
-        """What went to each stream.
-
-        Returns:
-            Documents and tokens, in the order of SplitRule.streams.
-        """
+        """What went to each stream, in the order of SplitRule.streams."""
         return _streams(self.counts, self.test)
 
 

@@ -60,17 +60,7 @@ def mark_dtype(spans: bool = False) -> np.dtype[np.void]:
 
 
 def positions(file: int, rows: npt.NDArray[np.int64]) -> Positions:
-    """The positions of documents of the job.
-
-    Args:
-        file: The number of their file in the input.
-        rows: Their row numbers in it, shape (n,).
-
-    Returns:
-        Positions, shape (n,).
-
-    Raises:
-        FineshardsError: If the file or a row has too high a number.
+    """The positions of documents of the job; raises FineshardsError for too high a number.
 
     Example:
         >>> [hex(position) for position in positions(2, np.array([0, 255])).tolist()]
@@ -82,15 +72,7 @@ def positions(file: int, rows: npt.NDArray[np.int64]) -> Positions:
 def external_positions(index: int, entries: npt.NDArray[np.int64]) -> Positions:
     """The positions of entries of an index, before those of all documents of the job.
 
-    Args:
-        index: The number of the index among those of the job.
-        entries: Numbers of the entries, shape (n,).
-
-    Returns:
-        Positions, shape (n,).
-
-    Raises:
-        FineshardsError: If the index or an entry has too high a number.
+    Raises FineshardsError for too high a number.
     """
     return _numbered("index", index, "entry", entries)
 
@@ -133,14 +115,8 @@ def key_records(
 ) -> Records:
     """Records of keys, sorted by key, position and span.
 
-    Args:
-        keys: Shape (n,), or (n, 2) for keys of 128 bits: the leading half first.
-        positions: The position of each key's document, shape (n,).
-        spans: The number of each key's span in its document, shape (n,).
-
-    Returns:
-        Records, shape (n,). At the peak, sorting takes 40 bytes per record beside the two times
-        that the records take.
+    keys: shape (n,), or (n, 2) for keys of 128 bits: the leading half first. At the peak, sorting
+    takes 40 bytes per record beside the two times that the records take.
     """
     records = np.empty(len(keys), key_dtype(64 * (1 if keys.ndim == 1 else 2), spans is not None))
     records["key"], records["position"] = keys, positions
@@ -157,14 +133,9 @@ def _halves(keys: npt.NDArray[np.uint64]) -> list[npt.NDArray[np.uint64]]:
 
 
 def split(records: Records, partitions: int) -> list[Records]:
-    """Cuts sorted records by the leading bits of their keys.
+    """Cuts sorted records by the leading bits of their keys, into views of equal ranges of keys.
 
-    Args:
-        records: Sorted by key, as `key_records` gives them.
-        partitions: A number of ranges of keys, all of one size: a power of two.
-
-    Returns:
-        The records of each range, views, in order.
+    partitions: a power of two.
 
     Example:
         >>> keys = np.array([1 << 63, 5, 3 << 62], np.uint64)
@@ -188,14 +159,12 @@ def mark(records: Records, only_external: bool = False) -> Records:
     The first is the one with the smallest position and, in one document, the smallest span: a line
     that a document repeats is marked, with the document itself as its witness.
 
-    Args:
-        records: All records of a range of keys, in any order; the same record may come twice.
-        only_external: Mark only what an entry of an index has the key of.
+    records: all of a range of keys, in any order; the same one may come twice. only_external: mark
+    only what an entry of an index has the key of; entries themselves are never marked.
 
-    Returns:
-        Marks, sorted by position and span: each once, with the smallest of the witnesses that its
-        keys have. Entries of an index are never marked. At the peak, 40 bytes per record beside the
-        records, and at most 70 more per record that shares its key.
+    Returns each mark once, with the smallest witness of its keys, sorted by position and span. At
+    the peak, 40 bytes per record beside the records, and at most 70 more per record that shares
+    its key.
     """
     spans = "span" in (records.dtype.names or ())
     at, starts = _repeated(records)
@@ -218,15 +187,10 @@ def mark(records: Records, only_external: bool = False) -> Records:
 
 
 def merge_marks(marks: Sequence[Records], spans: bool = False) -> Records:
-    """Joins marks of several ranges of keys, or of several steps.
+    """Joins marks of several ranges of keys, or of several steps, in any order.
 
-    Args:
-        marks: Arrays of marks, in any order.
-        spans: Whether the marks are those of spans.
-
-    Returns:
-        All marks, sorted by position and span: each once, with the smallest of its witnesses. At
-        the peak, 40 bytes per mark beside two times what the marks take.
+    Each is there once, with its smallest witness, sorted as by `mark`. At the peak, 40 bytes per
+    mark beside two times what the marks take.
     """
     dtype = mark_dtype(spans)
     if any(each.dtype != dtype for each in marks):
@@ -244,14 +208,10 @@ def by_file(marks: Records) -> Iterator[tuple[int, Records]]:
 
 
 def edges(records: Records) -> Records:
-    """Links each document to the first one that has one of its keys.
+    """Links each document to the first one that has one of its keys; edges sorted by member.
 
-    Args:
-        records: All records of a range of keys, without spans, in any order.
-
-    Returns:
-        Edges, each once, sorted by member. Entries of an index are members too: they may link
-        documents. Memory is that of `mark`.
+    records: as of `mark`, without spans. Entries of an index are members too: they may link
+    documents. Memory is that of `mark`.
     """
     if "span" in (records.dtype.names or ()):
         raise ValueError("records of spans: components are those of documents")
@@ -267,16 +227,11 @@ def edges(records: Records) -> Records:
 def components(edges: Records, most: int = MOST_EDGES) -> Records:
     """Marks all documents of each connected component but the one with the smallest position.
 
-    Args:
-        edges: The edges of all ranges of keys, in any order; the same edge may come twice.
-        most: Edges that fit into memory.
+    edges: of all ranges of keys, in any order; the same one may come twice. Marks are sorted by
+    position; the witness is the smallest position of the component. Entries of an index are never
+    marked. At the peak, 91 bytes per edge beside the edges.
 
-    Returns:
-        Marks, sorted by position; the witness of each is the smallest position of its component.
-        Entries of an index are never marked. At the peak, 91 bytes per edge beside the edges.
-
-    Raises:
-        FineshardsError: If there are more edges than fit into memory. It never stops early.
+    Raises FineshardsError, and never stops early, if there are more edges than `most`.
     """
     if len(edges) > most:
         raise FineshardsError(

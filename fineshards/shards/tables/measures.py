@@ -38,9 +38,7 @@ Coded = tuple[npt.NDArray[np.int64], Sequence[str]]
 def measure(texts: pa.Array, tokens: npt.NDArray[np.int64] | None = None) -> Measured:
     """The numbers of each document, int64, shape (n, 5): see `statistics.SUMS`.
 
-    Args:
-        texts: large_string without nulls, n of them.
-        tokens: Of each document, shape (n,); None if they are not known.
+    texts: large_string without nulls. tokens: of each document; None if they are not known.
 
     Example:
         >>> measure(pa.array(["two words\\n", ""], pa.large_string())).tolist()

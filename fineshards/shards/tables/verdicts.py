@@ -65,6 +65,7 @@ class Stage:
     """The checkpoints of one stage of a job. number: from 0."""
 
     def __init__(self, checkpoints: Checkpoints, number: int) -> None:
+        self._checkpoints = checkpoints
         self._storage = checkpoints.storage
         self._folder = checkpoints.folder
         self.number = number
@@ -108,7 +109,7 @@ class Stage:
         if key_type is None:
             return count
         size, checksum = count * key_type.itemsize, int(metadata[b"crc32c"])
-        return count if self._is_whole(self.keys_file(block), size, checksum) else None
+        return count if self._checkpoints.is_whole(self.keys_file(block), size, checksum) else None
 
     def read_rows(self, block: Block) -> ReadRows | None:
         """The rows that were judged; None in jobs of earlier versions."""
@@ -156,16 +157,10 @@ class Stage:
         try:
             record = json.loads(self._storage.read_if_there(f"{name}.json") or b"{}")
             count, checksum = record["count"], record["crc32c"]
-            whole = self._is_whole(f"{name}.keys", count * key_type.itemsize, checksum)
+            whole = self._checkpoints.is_whole(f"{name}.keys", count * key_type.itemsize, checksum)
         except JSON_ERRORS:
             return None
         return KeyFile(f"{name}.keys", count) if whole else None
-
-    def _is_whole(self, name: str, size: int, checksum: int) -> bool:
-        """Whether a file has its size and, on a disk, its checksum."""
-        if self._storage.size(name) != size:
-            return False
-        return self._storage.verifies_content or crc32c(self._storage.read(name)) == checksum
 
     # -- marks by range of keys
 
