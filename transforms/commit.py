@@ -51,28 +51,18 @@ class Commit(Step):
         repeats: beam.PCollection | None = None,
     ) -> None:
         super().__init__(work)
-        self._repeats = repeats
-        self._written = written
-        self._leaks = leaks
-        self._reports = reports
-        self._plan = plan
+        self._sides = (
+            beam.pvalue.AsList(reports),
+            beam.pvalue.AsSingleton(plan),
+            work,
+            None if leaks is None else beam.pvalue.AsSingleton(leaks, NOTHING),
+            () if written is None else beam.pvalue.AsList(written),
+            None if repeats is None else beam.pvalue.AsSingleton(repeats),
+        )
 
     def expand(self, records: beam.PCollection) -> beam.PCollection:
         """Builds the step."""
-        return (
-            records
-            | "AllRecords" >> Gather()
-            | "Manifest"
-            >> beam.Map(
-                commit,
-                beam.pvalue.AsList(self._reports),
-                beam.pvalue.AsSingleton(self._plan),
-                self._work,
-                None if self._leaks is None else beam.pvalue.AsSingleton(self._leaks, NOTHING),
-                () if self._written is None else beam.pvalue.AsList(self._written),
-                None if self._repeats is None else beam.pvalue.AsSingleton(self._repeats),
-            )
-        )
+        return records | "AllRecords" >> Gather() | "Manifest" >> beam.Map(commit, *self._sides)
 
 
 def commit(

@@ -33,6 +33,25 @@ def check_flags(step: Any, name: str, *flags: str) -> None:
         check(name, flag, value, isinstance(value, bool), "true or false")
 
 
+def check_counts(
+    step: Any, name: str, *counts: str, least: int = 0, may_be_none: bool = False
+) -> None:
+    """Raises UsageError for a parameter among `counts` that is not a whole number from `least`."""
+    none = ", or none" if may_be_none else ""
+    for count in counts:
+        value = getattr(step, count)
+        fits = (is_integer(value) and value >= least) or (may_be_none and value is None)
+        check(name, count, value, fits, f"a whole number from {least}{none}")
+
+
+def check_limits(step: Any, name: str, *limits: str) -> None:
+    """Raises UsageError for a parameter among `limits` that is neither a number from 0 nor None."""
+    for limit in limits:
+        value = getattr(step, limit)
+        fits = value is None or (is_number(value) and value >= 0)
+        check(name, limit, value, fits, "a number from 0, or none")
+
+
 def is_number(value: object) -> bool:
     """Whether a value is an integer or a finite float. True and false are no numbers."""
     return is_integer(value) or (isinstance(value, float) and math.isfinite(value))

@@ -129,25 +129,18 @@ def _overwrite_all(dataset: Dataset, job: Job, by_shard: dict[int, list[_Piece]]
         # All records first: by them a later attempt tells what was overwritten from damage.
         for plan in plans:
             checkpoints.write_shard_record(plan.record, durable=True)
-        list(pool.map(lambda plan: plan.carry_out(storage, checkpoints), plans))
-    before = manifest
-    before.keep(storage)
+        list(pool.map(lambda plan: plan.carry_out(storage), plans))
+    manifest.keep(storage)
     records = {plan.position: plan.record for plan in plans}
+    own = metadata_files(storage, job, manifest.reports)
+    metadata = [*own, *of_earlier_jobs(manifest.metadata)]
     replace(
-        before,
+        manifest,
         fingerprint=job.fingerprint(),
-        shards=tuple(records.get(at, shard) for at, shard in enumerate(before.shards)),
+        shards=tuple(records.get(at, shard) for at, shard in enumerate(manifest.shards)),
         generations=job.generations,
-        metadata=tuple(
-            sorted(
-                [
-                    *metadata_files(storage, job, before.reports),
-                    *of_earlier_jobs(before.metadata),
-                ],
-                key=lambda file: file.name,
-            )
-        ),
-    ).with_content_recorded().save(storage, before)
+        metadata=tuple(sorted(metadata, key=lambda file: file.name)),
+    ).with_content_recorded().save(storage, manifest)
     checkpoints.clear()
 
 
@@ -208,15 +201,13 @@ def _pieces(dataset: Dataset, ids: Sequence[str], numbers: Sequence[int]) -> lis
 class _Rewrite:
     """What becomes of a shard and its table, and the versions of the files that are replaced.
 
-    table: the new content. record: of the new files. ranges: tokens of the shard that are
-    overwritten.
+    table: the new content. record: of the new files. content: of the new shard.
     """
 
     position: int
     record: ShardRecord
     table: bytes
-    ranges: tuple[tuple[int, int], ...]
-    eot: int
+    content: _Overwritten
     versions: tuple[str | None, str | None]
 
     @classmethod
@@ -240,67 +231,56 @@ class _Rewrite:
         eot = dataset.manifest.settings.tokenizer.eot
         if storage.size(name) != shard.bytes:
             raise _damaged(storage, name)
-        dtype = checkpoints.dtype
-        if _checksum(storage, shard, (), eot, dtype) not in (shard.crc32c, planned.crc32c):
+        now = _Overwritten(storage, shard, (), eot, checkpoints.dtype)
+        if now.checksum() not in (shard.crc32c, planned.crc32c):
             raise _damaged(storage, name)
+        then = replace(now, ranges=ranges)
         record = replace(
             shard,
-            crc32c=_checksum(storage, shard, ranges, eot, dtype),
+            crc32c=then.checksum(),
             unredacted_crc32c=shard.unredacted_crc32c or shard.crc32c,
             table_bytes=len(marked),
             table_crc32c=checksum_to_base64(crc32c(marked)),
         )
-        return cls(position, record, marked, ranges, eot, versions)
+        return cls(position, record, marked, then, versions)
 
-    def carry_out(self, storage: Storage, checkpoints: Checkpoints) -> None:
+    def carry_out(self, storage: Storage) -> None:
         """Replaces the table, then the shard; again, if an earlier attempt did."""
         name = self.record.name
         storage.write(table_name(name), self.table, over=self.versions[1])
-        dtype, over = checkpoints.dtype, self.versions[0]
-        _write(storage, self.record, self.ranges, self.eot, dtype, over)
+        self.content.write(self.versions[0])
 
 
-def _tokens(
-    storage: Storage,
-    shard: ShardRecord,
-    ranges: Sequence[tuple[int, int]],
-    eot: int,
-    dtype: np.dtype[np.unsignedinteger],
-) -> Iterator[bytes]:
-    """The bytes of a shard's tokens with some of them overwritten, some at a time."""
-    with storage.open(shard.name, READ_AHEAD) as source:
-        source.seek(npy.HEADER_BYTES)
-        yield from overwritten(source, ranges, eot, dtype)
+@dataclass(frozen=True, slots=True)
+class _Overwritten:
+    """A shard with `ranges` of its tokens overwritten by EOT."""
 
+    storage: Storage
+    shard: ShardRecord
+    ranges: Sequence[tuple[int, int]]
+    eot: int
+    dtype: np.dtype[np.unsignedinteger]
 
-def _checksum(
-    storage: Storage,
-    shard: ShardRecord,
-    ranges: Sequence[tuple[int, int]],
-    eot: int,
-    dtype: np.dtype[np.unsignedinteger],
-) -> str:
-    """The checksum of a shard with some of its tokens overwritten."""
-    checksum = crc32c(npy.header(shard.tokens, dtype))
-    for tokens in _tokens(storage, shard, ranges, eot, dtype):
-        checksum = crc32c(tokens, checksum)
-    return checksum_to_base64(checksum)
+    def _content(self) -> Iterator[bytes]:
+        """The bytes of the file, some at a time."""
+        yield npy.header(self.shard.tokens, self.dtype)
+        with self.storage.open(self.shard.name, READ_AHEAD) as source:
+            source.seek(npy.HEADER_BYTES)
+            yield from overwritten(source, self.ranges, self.eot, self.dtype)
 
+    def checksum(self) -> str:
+        """The checksum of the file."""
+        checksum = 0
+        for content in self._content():
+            checksum = crc32c(content, checksum)
+        return checksum_to_base64(checksum)
 
-def _write(
-    storage: Storage,
-    shard: ShardRecord,
-    ranges: Sequence[tuple[int, int]],
-    eot: int,
-    dtype: np.dtype[np.unsignedinteger],
-    over: str | None,
-) -> None:
-    """Replaces a shard by itself with some of its tokens overwritten."""
-    with storage.create(shard.name, over=over) as target:
-        target.write(npy.header(shard.tokens, dtype))
-        # The old content is read, because the new one appears at the end.
-        for tokens in _tokens(storage, shard, ranges, eot, dtype):
-            target.write(tokens)
+    def write(self, over: str | None) -> None:
+        """Replaces the shard."""
+        with self.storage.create(self.shard.name, over=over) as target:
+            # The old content is read, because the new one appears at the end.
+            for content in self._content():
+                target.write(content)
 
 
 def redact_again(
@@ -323,7 +303,7 @@ def redact_again(
     table = DocumentTable(DocumentTable.parse(storage.read(name)))
     offsets = np.array([first for first, _ in ranges])
     storage.write(name, table.marked(np.flatnonzero(np.isin(table.offset, offsets)), generation))
-    _write(storage, shard, ranges, settings.tokenizer.eot, settings.token_dtype, None)
+    _Overwritten(storage, shard, ranges, settings.tokenizer.eot, settings.token_dtype).write(None)
 
 
 def _other_change(storage: Storage, job: Job) -> OutputError:
@@ -346,11 +326,9 @@ def describe_redacted(done: Redacted) -> list[str]:
         return [f"nothing to do: these documents of {done.folder} are redacted already"]
     lines = [
         f"redacted {counted(done.documents, 'document')}, {counted(done.tokens, 'token')}, in "
-        f"{counted(len(done.shards), 'shard')}: {done.folder} is now generation {done.generation}"
-    ]
-    lines.append(
+        f"{counted(len(done.shards), 'shard')}: {done.folder} is now generation {done.generation}",
         "Exports that were made before still have them: see fineshards verify EXPORT --dataset "
-        f"{done.folder}, delete them and export again."
-    )
+        f"{done.folder}, delete them and export again.",
+    ]
     scheme, separator, _ = done.folder.partition("://")
     return [*lines, _KEPT[scheme]] if separator else lines

@@ -43,7 +43,7 @@ def reasons(step: Decontaminate, *texts: str) -> list[str | None]:
     ("make", "said"),
     [
         (lambda: Decontaminate(()), "decontaminate: files is (), expected at least one pattern"),
-        (lambda: Decontaminate(("x",), ngram=0), "ngram is 0, expected a whole number, 1 or more"),
+        (lambda: Decontaminate(("x",), ngram=0), "ngram is 0, expected a whole number from 1"),
         (lambda: Decontaminate(("x",), query_column="q"), "expected label_column with it"),
         (lambda: Decontaminate(("x",), 13, ("a",), "b"), "either this or evaluation_columns"),
         (lambda: Decontaminate(("no/such*.jsonl",)).pins(), "no/such*.jsonl: no file matches"),

@@ -47,7 +47,7 @@ def at(file: int, rows: list[int], texts: list[str]) -> Batch:
     ("make", "said"),
     [
         (lambda: Length(), "length: min_chars is None, expected at least one limit."),
-        (lambda: Length(min_chars=-1), "length: min_chars is -1, expected a whole number, 0"),
+        (lambda: Length(min_chars=-1), "length: min_chars is -1, expected a whole number from 0"),
         (lambda: Length(max_bytes=1.5), "length: max_bytes is 1.5"),  # type: ignore[arg-type]
         (
             lambda: Length(min_chars=5, max_chars=4),

@@ -185,12 +185,12 @@ def test_golden_keys() -> None:
     [
         (
             lambda: Lines(min_chars=-1),
-            "lines: min_chars is -1, expected a whole number, 0 or more.",
+            "lines: min_chars is -1, expected a whole number from 0.",
         ),
         (lambda: Paragraphs(min_doc_words=1.5), "paragraphs: min_doc_words is 1.5, expected"),  # type: ignore[arg-type]
         (
             lambda: Sentences(n_sentences=0),
-            "sentences: n_sentences is 0, expected a whole number, 1",
+            "sentences: n_sentences is 0, expected a whole number from 1",
         ),
         (lambda: Sentences(min_num_sentences=True), "sentences: min_num_sentences is True"),
         (lambda: Sentences(split_sentences=1), "sentences: split_sentences is 1, expected true or"),  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import heapq
 from dataclasses import dataclass
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import check, is_integer
+from fineshards.curation.parameters import check_counts
 from fineshards.curation.step import Judge, Outcome
 
 _NAME = "c4_paragraphs"
@@ -33,10 +33,8 @@ class C4Paragraphs(Judge):
     min_paragraph_len: int = 200
 
     def __post_init__(self) -> None:
-        for name, least in (("min_paragraphs", 1), ("min_paragraph_len", 0)):
-            value = getattr(self, name)
-            fits = is_integer(value) and value >= least
-            check(_NAME, name, value, fits, f"a whole number from {least}")
+        check_counts(self, _NAME, "min_paragraphs", least=1)
+        check_counts(self, _NAME, "min_paragraph_len")
 
     def apply(self, batch: Batch) -> Outcome:
         reason = f"< {self.min_paragraphs} paragraphs"

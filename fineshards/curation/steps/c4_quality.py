@@ -9,7 +9,7 @@ from itertools import islice
 from typing import ClassVar
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import check, check_flags, is_integer
+from fineshards.curation.parameters import check_counts, check_flags
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.words.words import check_language, pins, tokenizer
 
@@ -68,9 +68,8 @@ class C4Quality(Judge):
     language: str = "en"
 
     def __post_init__(self) -> None:
-        for name in ("min_num_sentences", "min_words_per_line", "max_word_length"):
-            value = getattr(self, name)
-            check(_NAME, name, value, is_integer(value) and value >= -1, "a whole number from -1")
+        counts = ("min_num_sentences", "min_words_per_line", "max_word_length")
+        check_counts(self, _NAME, *counts, least=-1)
         check_flags(
             self,
             _NAME,

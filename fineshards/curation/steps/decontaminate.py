@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from fineshards.curation.batch import Batch
 from fineshards.curation.evaluations import Record, chosen, records, strings_in, task_of
 from fineshards.curation.ngram_index import NgramIndex, Passage
-from fineshards.curation.parameters import assign, check, check_flags, is_integer, strings
+from fineshards.curation.parameters import assign, check, check_counts, check_flags, strings
 from fineshards.curation.reference_files import Pinned, pin_pattern, pinned_pattern
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.words import normal_form
@@ -74,8 +74,7 @@ class Decontaminate(Judge):
         files = strings("decontaminate", "files", self.files)
         check("decontaminate", "files", files, files != (), "at least one pattern of files")
         assign(self, "files", files)
-        fits = is_integer(self.ngram) and self.ngram >= 1
-        check("decontaminate", "ngram", self.ngram, fits, "a whole number, 1 or more")
+        check_counts(self, "decontaminate", "ngram", least=1)
         if self.evaluation_columns is not None:
             columns = strings("decontaminate", "evaluation_columns", self.evaluation_columns)
             check(

@@ -5,14 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import (
-    assign,
-    check,
-    check_flags,
-    is_integer,
-    is_number,
-    strings,
-)
+from fineshards.curation.parameters import assign, check_counts, check_flags, check_limits, strings
 from fineshards.curation.punctuation import TERMINAL_PUNCTUATION
 from fineshards.curation.repeated_parts import repeats
 from fineshards.curation.step import Judge, Outcome
@@ -58,13 +51,9 @@ class FineWebQuality(Judge):
     language: str = "en"
 
     def __post_init__(self) -> None:
-        for name in ("line_punct_thr", "short_line_thr", "char_duplicates_ratio", "new_line_ratio"):
-            limit = getattr(self, name)
-            fits = limit is None or (is_number(limit) and limit >= 0)
-            check(_NAME, name, limit, fits, "a number from 0, or none")
-        length = self.short_line_length
-        fits = is_integer(length) and length >= 0
-        check(_NAME, "short_line_length", length, fits, "a whole number from 0")
+        limits = ("line_punct_thr", "short_line_thr", "char_duplicates_ratio", "new_line_ratio")
+        check_limits(self, _NAME, *limits)
+        check_counts(self, _NAME, "short_line_length")
         check_flags(self, _NAME, "line_punct_exclude_zero")
         if self.stop_chars is not None:
             assign(self, "stop_chars", strings(_NAME, "stop_chars", self.stop_chars))

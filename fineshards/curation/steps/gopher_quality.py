@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import assign, check, is_integer, is_number, strings
+from fineshards.curation.parameters import assign, check_counts, check_limits, strings
 from fineshards.curation.punctuation import PUNCTUATION_OR_TERMINAL
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.words.word_ids import ALPHABETIC, TEXTUAL
@@ -86,17 +86,8 @@ class GopherQuality(Judge):
     language: str = "en"
 
     def __post_init__(self) -> None:
-        for name in (*_COUNTS, *_NUMBERS):
-            limit = getattr(self, name)
-            fits = is_integer(limit) if name in _COUNTS else is_number(limit)
-            kind = "a whole number" if name in _COUNTS else "a number"
-            check(
-                _NAME,
-                name,
-                limit,
-                limit is None or (fits and limit >= 0),
-                f"{kind} from 0, or none",
-            )
+        check_counts(self, _NAME, *_COUNTS, may_be_none=True)
+        check_limits(self, _NAME, *_NUMBERS)
         if self.stop_words is not None:
             assign(self, "stop_words", strings(_NAME, "stop_words", self.stop_words))
         check_language(_NAME, self.language)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import assign, check, is_integer, is_number
+from fineshards.curation.parameters import assign, check, check_limits, is_integer, is_number
 from fineshards.curation.repeated_parts import repeats
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.words.grams import (
@@ -62,10 +62,8 @@ class GopherRepetition(Judge):
     language: str = "en"
 
     def __post_init__(self) -> None:
-        for name in ("dup_line_frac", "dup_para_frac", "dup_line_char_frac", "dup_para_char_frac"):
-            limit = getattr(self, name)
-            fits = limit is None or (is_number(limit) and limit >= 0)
-            check(_NAME, name, limit, fits, "a number from 0, or none")
+        limits = ("dup_line_frac", "dup_para_frac", "dup_line_char_frac", "dup_para_char_frac")
+        check_limits(self, _NAME, *limits)
         for name in ("top_n_grams", "dup_n_grams"):
             assign(self, name, _limits(name, getattr(self, name)))
         check_language(_NAME, self.language)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import check, is_integer
+from fineshards.curation.parameters import check, check_counts
 from fineshards.curation.step import Judge, Outcome
 
 _LIMITS = ("min_chars", "max_chars", "min_bytes", "max_bytes")
@@ -38,9 +38,7 @@ class Length(Judge):
 
     def __post_init__(self) -> None:
         given = {name: getattr(self, name) for name in _LIMITS}
-        for name, limit in given.items():
-            fits = limit is None or (is_integer(limit) and limit >= 0)
-            check("length", name, limit, fits, "a whole number, 0 or more")
+        check_counts(self, "length", *given, may_be_none=True)
         check("length", "min_chars", None, set(given.values()) != {None}, "at least one limit")
         for unit in ("chars", "bytes"):
             least, most = given[f"min_{unit}"], given[f"max_{unit}"]

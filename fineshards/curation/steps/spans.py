@@ -15,7 +15,7 @@ import numpy as np
 from xxhash import xxh3_128_digest
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import check, check_flags, is_integer
+from fineshards.curation.parameters import check_counts, check_flags
 from fineshards.curation.step import KeyedSpans, Keys
 from fineshards.curation.steps.exact_duplicates import as_keys
 from fineshards.curation.words.normal_form import pins, word_hashes
@@ -42,7 +42,7 @@ class _Separated(KeyedSpans):
     min_doc_words: int = 50
 
     def __post_init__(self) -> None:
-        _check_counts(self.NAME, self, "min_chars", "min_doc_words")
+        check_counts(self, self.NAME, "min_chars", "min_doc_words")
 
     @property
     def reason(self) -> str:
@@ -154,10 +154,9 @@ class Sentences(KeyedSpans):
     min_words_to_remove_span: int = 0
 
     def __post_init__(self) -> None:
-        fits = is_integer(self.n_sentences) and self.n_sentences >= 1
-        check("sentences", "n_sentences", self.n_sentences, fits, "a whole number, 1 or more")
-        _check_counts(
-            "sentences", self, "min_doc_words", "min_num_sentences", "min_words_to_remove_span"
+        check_counts(self, "sentences", "n_sentences", least=1)
+        check_counts(
+            self, "sentences", "min_doc_words", "min_num_sentences", "min_words_to_remove_span"
         )
         check_flags(self, "sentences", "split_sentences")
 
@@ -250,11 +249,3 @@ def _keys(batch: Batch, keyed: Callable[[str], Iterator[tuple[int, bytes]]]) -> 
                 spans.append(span)
                 digests.append(xxh3_128_digest(words))
     return Keys(as_keys(digests), np.array(owners, np.int64), np.array(spans, np.uint32))
-
-
-def _check_counts(name: str, step: object, *parameters: str) -> None:
-    """Raises UsageError for a parameter that is not a whole number from 0."""
-    for parameter in parameters:
-        value = getattr(step, parameter)
-        fits = is_integer(value) and value >= 0
-        check(name, parameter, value, fits, "a whole number, 0 or more")

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.column_values import strings_of
-from fineshards.curation.parameters import assign, check, check_flags, is_integer, strings
+from fineshards.curation.parameters import assign, check, check_counts, check_flags, strings
 from fineshards.curation.reference_files import Pinned, package_file, pin, pinned, read
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.string_set import StringSet, lines_of
@@ -89,9 +89,7 @@ class Url(Judge):
     url_column: str = "url"
 
     def __post_init__(self) -> None:
-        threshold = self.soft_word_threshold
-        fits = is_integer(threshold) and threshold >= 1
-        check("url", "soft_word_threshold", threshold, fits, "a whole number, 1 or more")
+        check_counts(self, "url", "soft_word_threshold", least=1)
         check_flags(self, "url", "use_integrated_lists")
         for field in fields(self):
             if field.default == ():

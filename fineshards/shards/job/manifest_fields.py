@@ -36,17 +36,18 @@ _CRC32C = re.compile(r"[A-Za-z0-9+/]{6}==")
 _UNREDACTED = {"unredacted_crc32c": None}  # recorded only where documents were redacted
 
 _NamedRecord = TypeVar("_NamedRecord", ShardRecord, MetadataFile)
+_Optional = TypeVar("_Optional", Leaks, Sums)
 
 
 def manifest_fields(content: dict[str, Any]) -> dict[str, Any]:
     """The fields of a Manifest; raises one of JSON_ERRORS for content that cannot be one."""
     version = content["version"]
-    read_layout = version_1.layout if version == 1 else _layout
     # What version 1 does not have.
     missing = {"table_bytes": None, "table_crc32c": None} if version == 1 else {}
     content_fingerprint = content.get("content_fingerprint")
     metadata = () if version == 1 else content["metadata"]
-    layout = read_layout(content["layout"])
+    layout = content["layout"]
+    layout = version_1.layout(layout) if version == 1 else from_fields(Layout, layout)
     if min(layout.tokens, layout.shard_tokens) < 1 or not content["shards"]:
         raise ValueError("it has no tokens")
     if min(layout.test_tokens, layout.train_tokens) < 0:
@@ -69,7 +70,7 @@ def manifest_fields(content: dict[str, Any]) -> dict[str, Any]:
                 fields,
                 file=fields["index"],
                 counts=Counts.from_manifest(fields),
-                test=_sums(fields.get("test")),
+                test=_optional(Sums, fields.get("test")),
                 rows_hash=as_text(fields["rows_hash"]) if "rows_hash" in fields else None,
             )
             for fields in content["files"]
@@ -83,7 +84,7 @@ def manifest_fields(content: dict[str, Any]) -> dict[str, Any]:
             _named(_METADATA_NAME, from_fields(MetadataFile, fields)) for fields in metadata
         ),
         "versions": {name: as_text(value) for name, value in content["versions"].items()},
-        "leaks": _leaks(content["leaks"]) if version > 2 else None,
+        "leaks": _optional(Leaks, content["leaks"]) if version > 2 else None,
         "repeats": _count(content.get("repeats")),
         "version": int(version),  # not 1.0 or true
         "generations": generations_from_json(content["generations"], len(content["files"]))
@@ -104,19 +105,11 @@ def _named(pattern: re.Pattern[str], record: _NamedRecord) -> _NamedRecord:
     return record
 
 
-def _layout(fields: dict[str, Any]) -> Layout:
-    return from_fields(Layout, fields)
-
-
-def _leaks(fields: dict[str, Any] | None) -> Leaks | None:
-    return None if fields is None else from_fields(Leaks, fields)
-
-
 def _count(value: object) -> int | None:
     if value is not None and (type(value) is not int or value < 0):
         raise ValueError(f"it counts {quoted(value)} repeats")
     return value
 
 
-def _sums(fields: dict[str, Any] | None) -> Sums | None:
-    return None if fields is None else from_fields(Sums, fields)
+def _optional(kind: type[_Optional], fields: dict[str, Any] | None) -> _Optional | None:
+    return None if fields is None else from_fields(kind, fields)
