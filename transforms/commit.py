@@ -61,7 +61,6 @@ class Commit(Step):
         )
 
     def expand(self, records: beam.PCollection) -> beam.PCollection:
-        """Builds the step."""
         return records | "AllRecords" >> Gather() | "Manifest" >> beam.Map(commit, *self._sides)
 
 

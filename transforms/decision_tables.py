@@ -18,7 +18,6 @@ class WriteDecisions(Step):
     """From block summaries by file to the files of decisions, and of keys that are kept."""
 
     def expand(self, by_file: beam.PCollection) -> beam.PCollection:
-        """Builds the step."""
         return (
             by_file
             | "Spread" >> beam.Reshuffle()

@@ -22,7 +22,6 @@ class Discover(Step):
     """
 
     def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection:
-        """Builds the step."""
         return (
             root
             | "Job" >> beam.Create([self._work.checkpoints])

@@ -32,7 +32,6 @@ class CountLeaks(Step):
         self._most = most
 
     def expand(self, records: beam.PCollection) -> beam.PCollection:
-        """Builds the step."""
         plan = records | "AllRecords" >> Gather() | "Ranges" >> beam.Map(_plan, self._most)
         return (
             records

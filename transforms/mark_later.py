@@ -54,7 +54,6 @@ class MarkLater(Step):
         self._stage = stage
 
     def expand(self, blocks: beam.PCollection) -> beam.PCollection:
-        """Builds the step."""
         work, stage = self._work, self._stage
         judged = (
             blocks

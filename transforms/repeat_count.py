@@ -26,7 +26,6 @@ class CountRepeats(Step):
     """
 
     def expand(self, records: beam.PCollection) -> beam.PCollection:
-        """Builds the step."""
         return (
             records
             | "AllRecords" >> Gather()

@@ -24,6 +24,10 @@ class Step(beam.PTransform):
         super().__init__()
         self._work = work
 
+    def expand(self, input_or_inputs: Any) -> Any:
+        """Builds the step."""
+        raise NotImplementedError
+
 
 class RunTasks(beam.DoFn):
     """Turns each element into a task, and each task into one result."""
@@ -41,15 +45,12 @@ class RunTasks(beam.DoFn):
         raise NotImplementedError
 
     def setup(self) -> None:
-        """Called by Beam."""
         self._worker = Worker(self._work)
 
     def start_bundle(self) -> None:
-        """Called by Beam."""
         self._pending: list[tuple[Any, Task]] = []
 
     def process(self, element: Any, *side: Any) -> Iterator[Any]:
-        """Called by Beam for each element."""
         task, pool = self.task(element, *side), current_pool()
         if pool is not None:
             # Not waited for here, so that all processes have work.

@@ -42,7 +42,6 @@ class Shuffle(Step):
         self._reports = reports
 
     def expand(self, by_file: beam.PCollection) -> beam.PCollection:
-        """Builds the step."""
         plan = beam.pvalue.AsSingleton(
             self._reports | "AllReports" >> Gather() | "Buckets" >> beam.Map(_plan, self._work)
         )

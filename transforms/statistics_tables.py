@@ -27,7 +27,6 @@ class WriteStatistics(Step):
     """
 
     def expand(self, by_file: beam.PCollection) -> beam.PCollection:
-        """Builds the step."""
         files = (
             by_file
             | "Spread" >> beam.Reshuffle()

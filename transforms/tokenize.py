@@ -17,7 +17,6 @@ class Tokenize(Step):
     """From (file, block) pairs to block summaries. Nearly all of the CPU work is here."""
 
     def expand(self, blocks: beam.PCollection) -> beam.PCollection:
-        """Builds the step."""
         return (
             blocks
             | "Spread" >> beam.Reshuffle()

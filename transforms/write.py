@@ -26,7 +26,6 @@ class Write(Step):
         self._plan = plan
 
     def expand(self, pieces: beam.PCollection) -> beam.PCollection:
-        """Builds the step."""
         return (
             pieces
             | "GroupShards" >> beam.GroupByKey()
@@ -40,7 +39,6 @@ class WithEarlier(Step):
     """Adds to the records of new shards those of the shards that stay as they are."""
 
     def expand(self, records: beam.PCollection) -> beam.PCollection:
-        """Builds the step."""
         return (
             records
             | "New" >> Gather()
