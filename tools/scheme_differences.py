@@ -35,9 +35,9 @@ from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.gigatoken_encoder import GigatokenTokenizer, from_json, from_ranks
 from fineshards.encoders.gigatoken_json import gigatoken_json
 from fineshards.encoders.huggingface_encoder import HuggingFaceEncoder
-from fineshards.encoders.huggingface_schemes import PIPELINES, revealing_tokenizer
 from fineshards.encoders.tiktoken_encoder import TiktokenEncoder
 from fineshards.encoders.vocabulary import CL100K_PATTERN, Vocabulary
+from tools.huggingface_schemes import PIPELINES, revealing_tokenizer
 
 # gigatoken's names for the schemes, and the patterns from tiktoken_ext/openai_public.py in
 # tiktoken 0.14.

@@ -32,7 +32,6 @@ class TakenTokens:
 
     @property
     def name(self) -> str:
-        """See Encoder."""
         return "the tokens of the source"
 
     @property
@@ -54,5 +53,4 @@ class TakenTokens:
         return TokenBatch(tokens, offsets, by_reference=0)
 
     def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
-        """See Encoder."""
         return load_reference(self._settings.tokenizer, self._storage).decode(tokens)

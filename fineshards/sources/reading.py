@@ -30,8 +30,8 @@ from fineshards.sources.rows import Rows
 _DISCOVERY_READ_AHEAD = {"arrow": 1 << 16}
 _USUAL_READ_AHEAD = 1 << 20
 
-# A format is a module with `discover`, `read` and `share_read`. CONTRIBUTING.md explains how to add
-# one.
+# A format is a module with `discover` and `read`, and `share_read` where blocks are parts of a
+# file. CONTRIBUTING.md explains how to add one.
 _FORMATS: dict[str, ModuleType] = {
     "parquet": parquet,
     "jsonl": jsonl,
@@ -108,6 +108,14 @@ class Head:
                 rows += len(batch.numbers) + len(batch.bad)
                 text += pc.sum(pc.binary_length(batch.texts)).as_py() or 0
                 if text >= self._limit:
-                    self.share = _FORMATS[file.format].share_read(file, opened, block, rows)
+                    self.share = self._share_read(opened, rows)
                     return
         self.share = 1.0
+
+    def _share_read(self, opened: BinaryIO, rows: int) -> float:
+        """The share of the block that was read, of a whole file by the position in it."""
+        if by_rows := getattr(_FORMATS[self._file.format], "share_read", None):
+            share: float = by_rows(self._file, opened, self._block, rows)
+            return share
+        # Compressed or not. Some readers close a file at its end.
+        return 1.0 if opened.closed else opened.tell() / max(self._block.bytes, 1)

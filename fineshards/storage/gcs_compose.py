@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,13 @@ from fineshards.storage.checksums import (
 )
 from fineshards.storage.gcs_objects import explained, reason
 from fineshards.storage.objects import ObjectStorage
-from fineshards.storage.stored_parts import READ_BYTES, FoundPart, find_parts, write_parts
+from fineshards.storage.stored_parts import (
+    READ_BYTES,
+    FoundPart,
+    check_unchanged,
+    find_parts,
+    write_parts,
+)
 from fineshards.storage.temporary import temporary_room
 
 if TYPE_CHECKING:
@@ -131,12 +138,9 @@ class _Composition:
                 ) from error
         if joined is None:
             # The object exists already, or a source has changed.
-            return self._storage.already_there(
-                name,
-                size,
-                checksum_to_base64(checksum),
-                if_missing=lambda: self._check_unchanged(sources),
-            )
+            check = partial(check_unchanged, self._storage, self._name, sources, "generation")
+            expected = checksum_to_base64(checksum)
+            return self._storage.already_there(name, size, expected, if_missing=check)
         self._storage.check_same(joined, size, checksum_to_base64(checksum))
         return joined
 
@@ -148,18 +152,6 @@ class _Composition:
                 path = self._storage.path(self._storage.name_of(source))
                 return f" from {path}, whose storage class is {source.storage_class}, not {first}"
         return ""
-
-    def _check_unchanged(self, sources: list[Blob]) -> None:
-        for source in sources:
-            name = self._storage.name_of(source)
-            now = self._storage.find(name)
-            if now is None or now.generation != source.generation:
-                state = "it is deleted" if now is None else f"it is generation {now.generation}"
-                raise OutputError(
-                    f"{self._storage.path(name)} changed while {self._name} was composed from it: "
-                    f"it was generation {source.generation}, now {state}. Run again when no one "
-                    "else writes there."
-                )
 
     def _delete_components(self) -> None:
         # The name is this attempt's alone, so whatever is found there is the component.

@@ -44,16 +44,13 @@ class Stored(Protocol):
     """One version of an object. name: in its bucket. size: in bytes. crc32c: in base64."""
 
     @property
-    def name(self) -> str:
-        """See Stored."""
+    def name(self) -> str: ...
 
     @property
-    def size(self) -> int:
-        """See Stored."""
+    def size(self) -> int: ...
 
     @property
-    def crc32c(self) -> str | None:
-        """See Stored."""
+    def crc32c(self) -> str | None: ...
 
 
 Found = TypeVar("Found", bound=Stored)

@@ -6,9 +6,9 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import BinaryIO
 
-from fineshards.errors import OutputError
 from fineshards.storage.base import Part
 from fineshards.storage.checksums import (
     checksum_from_base64,
@@ -22,7 +22,13 @@ from fineshards.storage.s3_client import condition_failed, explained
 from fineshards.storage.s3_multipart import NotCheckedError, Upload, in_a_proven_way
 from fineshards.storage.s3_objects import S3Object
 from fineshards.storage.s3_plan import MOST_COPIED, PlannedPart, Segment, plan_parts
-from fineshards.storage.stored_parts import READ_BYTES, FoundPart, find_parts, write_parts
+from fineshards.storage.stored_parts import (
+    READ_BYTES,
+    FoundPart,
+    check_unchanged,
+    find_parts,
+    write_parts,
+)
 from fineshards.storage.temporary import temporary_room
 
 # Copies of one file at a time. The store copies some hundred megabytes per second.
@@ -102,9 +108,9 @@ class _Composition:
                     raise
                 made = None
         if made is None:
-            return self._storage.already_there(
-                self._name, size, checksum, if_missing=self._check_unchanged
-            )
+            stored = [one.stored for one in self._found]
+            check = partial(check_unchanged, self._storage, self._name, stored, "ETag")
+            return self._storage.already_there(self._name, size, checksum, if_missing=check)
         self._storage.check_same(made, size, checksum)
         return made
 
@@ -163,18 +169,6 @@ class _Composition:
             for copying in pending:
                 copying.result()
             return upload.complete()
-
-    def _check_unchanged(self) -> None:
-        for one in self._found:
-            name = self._storage.name_of(one.stored)
-            now = self._storage.find(name)
-            if now is None or now.etag != one.stored.etag:
-                state = "it is deleted" if now is None else f"its ETag is {now.etag}"
-                raise OutputError(
-                    f"{self._storage.path(name)} changed while {self._name} was composed from it: "
-                    f"its ETag was {one.stored.etag}, now {state}. Run again when no one else "
-                    "writes there."
-                )
 
 
 def _segment(one: FoundPart[S3Object]) -> Segment:

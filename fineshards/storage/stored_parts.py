@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Generic
 
@@ -44,6 +44,25 @@ def _find(storage: ObjectStorage[Found], name: str, part: Part) -> Found:
             "Someone changed the checkpoints folder; start again with --overwrite."
         )
     return stored
+
+
+def check_unchanged(
+    storage: ObjectStorage[Found], name: str, parts: Iterable[Found], version: str
+) -> None:
+    """Raises OutputError if one of the objects that a file is made of is another by now.
+
+    version: what the store calls the attribute that tells.
+    """
+    for stored in parts:
+        own_name = storage.name_of(stored)
+        now = storage.find(own_name)
+        before = getattr(stored, version.lower())
+        if now is None or getattr(now, version.lower()) != before:
+            state = f"its {version} is {getattr(now, version.lower())}" if now else "it is deleted"
+            raise OutputError(
+                f"{storage.path(own_name)} changed while {name} was composed from it: its "
+                f"{version} was {before}, now {state}. Run again when no one else writes there."
+            )
 
 
 def write_parts(

@@ -33,7 +33,6 @@ from fineshards.encoders.differences import Table, load_table
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.gigatoken_json import gigatoken_json, obstacles, trial
 from fineshards.encoders.golden_texts import GOLDEN_TEXTS
-from fineshards.encoders.huggingface_schemes import PIPELINES
 from fineshards.encoders.loading import describe_tokenizer, load_encoder, load_reference
 from fineshards.encoders.tokenizer_json import TokenizerJson, read_tokenizer_json
 from fineshards.errors import FineshardsError, UsageError
@@ -41,6 +40,7 @@ from fineshards.shards.job.job import TOKENIZER_JSON_NAME
 from fineshards.shards.job.job import Tokenizer as Record
 from fineshards.storage.open import open_storage
 from tools import scheme_differences
+from tools.huggingface_schemes import PIPELINES
 
 
 @lru_cache

@@ -222,7 +222,7 @@ def replace(storage: GcsStorage) -> None:
 
 @pytest.mark.parametrize(
     ("change", "state"),
-    [(replace, "now it is generation"), (lambda s: s.delete(block_name(3)), "now it is deleted")],
+    [(replace, "now its generation is"), (lambda s: s.delete(block_name(3)), "now it is deleted")],
 )
 def test_a_block_that_changes_during_composition_is_named(
     cloud: Proxy, storage: GcsStorage, change: Callable[[GcsStorage], None], state: str

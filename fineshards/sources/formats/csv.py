@@ -74,11 +74,6 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
     )
 
 
-def share_read(file: SourceFile, opened: BinaryIO, block: Block, rows: int) -> float:
-    """The share of a file that was read, from 0 to 1, by the position in it."""
-    return 1.0 if opened.closed else opened.tell() / max(block.bytes, 1)
-
-
 class _TooLongError(Exception):
     """A record is longer than what is parsed at a time."""
 

@@ -70,12 +70,6 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
     yield batch.rows()
 
 
-def share_read(file: SourceFile, opened: BinaryIO, block: Block, rows: int) -> float:
-    """The share of a file that was read, from 0 to 1, by the position in it."""
-    # Compressed or not. Some readers close a file at its end.
-    return 1.0 if opened.closed else opened.tell() / max(block.bytes, 1)
-
-
 class _Batch:
     """Rows collected until there are enough for a record batch."""
 

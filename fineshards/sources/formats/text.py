@@ -41,8 +41,3 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
         reason = f"its text is in {found}, expected UTF-8"
         rows = replace(rows, bad=[replace(bad, reason=reason) for bad in rows.bad])
     yield rows
-
-
-def share_read(file: SourceFile, opened: BinaryIO, block: Block, rows: int) -> float:
-    """The share of a file that was read, from 0 to 1: all of it."""
-    return 1.0

@@ -20,7 +20,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -47,30 +47,6 @@ _MAGIC = b"MMIDIDX\x00\x00"
 _DTYPES = {3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 
 
-class _Index(Protocol):
-    """Where the documents of a file are.
-
-    documents, tokens: how many there are. dtype: of the tokens.
-    """
-
-    @property
-    def documents(self) -> int: ...
-
-    @property
-    def tokens(self) -> int: ...
-
-    @property
-    def dtype(self) -> np.dtype[np.integer]: ...
-
-    def check(self) -> None:
-        """Raises InputError if the index contradicts itself."""
-        ...
-
-    def borders(self, first: int, stop: int) -> npt.NDArray[np.int64]:
-        """Where documents [first, stop) begin, and the last one ends, in tokens."""
-        ...
-
-
 def check_head(file: SourceFile, opened: BinaryIO, columns: Columns) -> None:
     """Raises InputError for a file whose index has another header, or is of another size."""
     with _index_of(file) as index:
@@ -86,7 +62,7 @@ def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: 
         return blocks_of(file, cuts, index.dtype.itemsize, by_document=True)
 
 
-def _check_size(file: SourceFile, index: _Index) -> None:
+def _check_size(file: SourceFile, index: _MegatronIndex | _DatatroveIndex) -> None:
     size = index.tokens * index.dtype.itemsize
     if size != file.size:
         raise InputError(
@@ -116,7 +92,9 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
                 at = end
 
 
-def _checked(file: SourceFile, index: _Index) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+def _checked(
+    file: SourceFile, index: _MegatronIndex | _DatatroveIndex
+) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
     """The borders of all documents, in runs; raises InputError unless they cover the tokens."""
     end = 0
     for first, stop in ranges(0, index.documents, _DOCUMENTS):
@@ -152,7 +130,7 @@ def _damaged(file: SourceFile, document: int, found: int, expected: int) -> Inpu
 
 
 @contextmanager
-def _index_of(file: SourceFile) -> Iterator[_Index]:
+def _index_of(file: SourceFile) -> Iterator[_MegatronIndex | _DatatroveIndex]:
     """The index of a file, as long as it is open."""
     companion, *others = file.companions
     with open_file(companion, 1 << 20) as opened:
@@ -203,11 +181,11 @@ class _MegatronIndex:
 
     @property
     def tokens(self) -> int:
-        """See `_Index`."""
+        """The number of tokens, by the end of the last sequence."""
         return int(self._places(self.sequences, self.sequences)[0])
 
     def check(self) -> None:
-        """See `_Index`."""
+        """Raises InputError if the index contradicts itself."""
         end = 0
         for first, stop in ranges(0, self.sequences, _DOCUMENTS):
             lengths = self._lengths(first, stop)
@@ -225,7 +203,7 @@ class _MegatronIndex:
             end = int(ends[-1]) // self.dtype.itemsize
 
     def borders(self, first: int, stop: int) -> npt.NDArray[np.int64]:
-        """See `_Index`."""
+        """Where documents [first, stop) begin, and the last one ends, in tokens."""
         at = _HEADER.size + 12 * self.sequences + 8 * first
         numbers = read_array(self.file, self.opened, "<i8", at, stop - first + 1)
         wrong = (numbers < 0) | (numbers > self.sequences)
@@ -293,10 +271,10 @@ class _DatatroveIndex:
         return cls(file, opened, np.dtype(f"<u{size}"), file.size // 8, int(tokens))
 
     def check(self) -> None:
-        """See `_Index`."""
+        """Does nothing: the ends of documents have nothing to contradict."""
 
     def borders(self, first: int, stop: int) -> npt.NDArray[np.int64]:
-        """See `_Index`."""
+        """Where documents [first, stop) begin, and the last one ends, in tokens."""
         begin = max(first - 1, 0)
         ends = read_array(self.file, self.opened, "<i8", 8 * begin, stop - begin)
         return ends if first else np.append(np.int64(0), ends)

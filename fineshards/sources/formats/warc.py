@@ -89,11 +89,6 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
     yield batch.rows(columns)
 
 
-def share_read(file: SourceFile, opened: BinaryIO, block: Block, rows: int) -> float:
-    """The share of a file that was read, from 0 to 1, by the position in it."""
-    return 1.0 if opened.closed else opened.tell() / max(block.bytes, 1)
-
-
 @dataclass(frozen=True, slots=True)
 class _Record:
     """A record of a file. number: among all records. body: its content, of `length` bytes, or the
