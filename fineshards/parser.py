@@ -28,11 +28,13 @@ class Parser(argparse.ArgumentParser):
         self._given: list[str] = []
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """See argparse."""
         given = sys.argv[1:] if args is None else args
         self._given = [_with_underscores(arg) if self._hyphens else arg for arg in given]
         return super().parse_known_args(self._given, namespace)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """See argparse."""
         found, rest = self.parse_known_args(args, namespace)
         if rest:
             self.refuse(rest[0])

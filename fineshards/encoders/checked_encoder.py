@@ -26,6 +26,7 @@ class ExactEncoder:
         self.name = f"{fast.name}, checked against {reference.name}"
 
     def encode(self, texts: pa.Array) -> TokenBatch:
+        """See `Encoder.encode`."""
         batch = self._fast.encode(texts)
         hard = self._scheme.documents(texts)
         if not hard.size:
@@ -33,6 +34,7 @@ class ExactEncoder:
         return _replaced(batch, hard, self.reference.encode(texts.take(pa.array(hard))))
 
     def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
+        """See `Encoder.decode`."""
         return self.reference.decode(tokens)
 
 

@@ -111,6 +111,7 @@ class GigatokenTokenizer:
         self._free = threading.BoundedSemaphore(usable_cores())
 
     def encode(self, texts: pa.Array) -> TokenBatch:
+        """See `Encoder.encode`."""
         offsets, data = string_buffers(texts)
         strings = ak.contents.ListOffsetArray(
             ak.index.Index64(offsets),

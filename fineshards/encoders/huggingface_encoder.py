@@ -27,6 +27,7 @@ class HuggingFaceEncoder:
 
     @property
     def reference(self) -> HuggingFaceEncoder:
+        """See `Encoder.reference`."""
         return self
 
     def encode(self, texts: pa.Array) -> TokenBatch:
@@ -48,6 +49,7 @@ class HuggingFaceEncoder:
         return TokenBatch(tokens, offsets, by_reference=len(texts))
 
     def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
+        """See `Encoder.decode`."""
         ordinary = tokens[tokens != self._eot[0]]
         # Other special tokens occurred in the text, so they are kept.
         text: str = self._library.decode(ordinary.tolist(), skip_special_tokens=False)

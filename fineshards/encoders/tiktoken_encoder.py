@@ -31,9 +31,11 @@ class TiktokenEncoder:
 
     @property
     def reference(self) -> TiktokenEncoder:
+        """See `Encoder.reference`."""
         return self
 
     def encode(self, texts: pa.Array) -> TokenBatch:
+        """See `Encoder.encode`."""
         parts = []
         offsets = np.zeros(len(texts) + 1, dtype=np.int64)
         for number, text in enumerate(texts.to_pylist()):
@@ -45,6 +47,7 @@ class TiktokenEncoder:
         return TokenBatch(tokens, offsets, by_reference=len(texts))
 
     def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
+        """See `Encoder.decode`."""
         ordinary = tokens[tokens != self._eot[0]]
         return self._encoding.decode(ordinary.tolist())
 

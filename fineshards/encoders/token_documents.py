@@ -32,6 +32,7 @@ class TakenTokens:
 
     @property
     def name(self) -> str:
+        """See Encoder."""
         return "the tokens of the source"
 
     @property
@@ -53,4 +54,5 @@ class TakenTokens:
         return TokenBatch(tokens, offsets, by_reference=0)
 
     def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
+        """See Encoder."""
         return load_reference(self._settings.tokenizer, self._storage).decode(tokens)

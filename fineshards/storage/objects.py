@@ -44,13 +44,16 @@ class Stored(Protocol):
     """One version of an object. name: in its bucket. size: in bytes. crc32c: in base64."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """See Stored."""
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """See Stored."""
 
     @property
-    def crc32c(self) -> str | None: ...
+    def crc32c(self) -> str | None:
+        """See Stored."""
 
 
 Found = TypeVar("Found", bound=Stored)
