@@ -1,6 +1,6 @@
 """What packing does to the documents of a dataset, beside the rules of other trainers.
 
-Run as `python -m benchmarks.packing FOLDER`: prints the tables of docs/packing.md for a dataset's
+Run as `python -m benchmarks.packing FOLDER`: prints the tables of docs/loader.md for a dataset's
 train split. Only the lengths of its documents matter, so the numbers are the same on any machine.
 """
 

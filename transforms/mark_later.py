@@ -1,6 +1,6 @@
 """MarkLater: which documents have a key that an earlier document has.
 
-All deduplication is this one step, with other keys: see docs/deduplication.md. Modules in this
+All deduplication is this one step, with other keys: see docs/curation.md. Modules in this
 folder do without `from __future__ import annotations`: see plan.py.
 """
 

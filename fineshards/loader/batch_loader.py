@@ -63,7 +63,7 @@ class BatchLoader:
             ranks' parts then differ by at most one sample and may be empty, so that every rank
             has the same number of batches.
         prefetch: Batches read ahead in a background thread; 0 for no thread.
-        packing: A Packing fills rows with whole documents; docs/packing.md has the rules. The rows
+        packing: A Packing fills rows with whole documents; docs/loader.md has the rules. The rows
             of a few windows are then shuffled together, and a batch has fields, by default `inputs`
             and `targets`.
         sequence_length: A ramp of shorter sequence lengths, such as `{0: 512, 1000: 2048}`. Each

@@ -33,7 +33,7 @@ class Packing:
 
     The tokens of `rows` consecutive samples, a window, become as many rows. No token is lost,
     repeated or padded, and the target of a token is its successor in the dataset, as without
-    packing. docs/packing.md has the rules and what they cost.
+    packing. docs/loader.md has the rules and what they cost.
 
     Args:
         rows: Rows per window; 256 by default. More rows cut fewer documents.

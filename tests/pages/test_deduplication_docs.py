@@ -1,4 +1,4 @@
-"""The tables of docs/deduplication.md are computed here, and the page must have them."""
+"""The tables of docs/curation.md are computed here, and the page must have them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from support.checkout import ROOT
 
 from fineshards.shards.tables import marks
 
-PAGE = (ROOT / "docs/deduplication.md").read_text()
+PAGE = (ROOT / "docs/curation.md").read_text()
 
 
 def percent(similarity: Fraction, buckets: int, hashes: int) -> str:

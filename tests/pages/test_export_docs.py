@@ -1,4 +1,4 @@
-"""The commands of docs/formats.md and docs/import.md run as written."""
+"""The commands of docs/formats.md run as written."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_page_has_every_format() -> None:
     assert set(re.findall(r"`([\w-]+)`", table)) >= set(NAMES)
 
 
-def test_the_commands_of_the_pages_run_as_written(
+def test_the_commands_of_the_page_run_as_written(
     sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -38,7 +38,7 @@ def test_the_commands_of_the_pages_run_as_written(
     for arguments in exports:
         assert main(arguments) == 0, arguments
     fineshards.export("out", "export", "megatron")
-    ((name, *flags),) = commands((ROOT / "docs/import.md").read_text(), "import")
+    ((name, *flags),) = commands(PAGE, "import")
     flags[flags.index("--output") + 1] = "again"
     assert main([name, *flags, "--shard_tokens=100k"]) == 0
     for shard in sorted(Path("out").glob("t*/*.npy")):

@@ -15,12 +15,13 @@ from benchmarks.made_up_dataset import make_dataset
 from fineshards.cli.cli import main
 from fineshards.storage.open import open_storage
 
-LOADER, MIXING = ROOT / "docs/loader.md", ROOT / "docs/mixing.md"
-PACKING, EXACTNESS = ROOT / "docs/packing.md", ROOT / "docs/exactness.md"
+PAGE, EXACTNESS = ROOT / "docs/loader.md", ROOT / "docs/exactness.md"
+LOADER, _, REST = PAGE.read_text().partition("\n## Packing\n")
+PACKING, _, MIXING = REST.partition("\n## Mixing\n")
 
 
-def examples(page: Path) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+def examples(text: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
 def test_the_examples_of_the_loader_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +34,7 @@ def test_the_examples_of_the_loader_run(tmp_path: Path, monkeypatch: pytest.Monk
     for example in examples(LOADER):
         frameworks = set(re.findall(r"(?:from|import) (torchdata|torch|jax|grain)\b", example))
         if all(find_spec(framework) for framework in frameworks):
-            exec(compile(example, str(LOADER), "exec"), names)
+            exec(compile(example, str(PAGE), "exec"), names)
             ran += 1
     assert ran >= 5
     names.clear()
@@ -43,7 +44,7 @@ def test_the_examples_of_packing_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     make_dataset(open_storage("out"), 10**6, 10**5)
     for example in examples(PACKING):
-        exec(compile(example, str(PACKING), "exec"), {})
+        exec(compile(example, str(PAGE), "exec"), {})
 
 
 def test_the_snippets_of_the_readme_run_as_they_stand(
@@ -52,7 +53,7 @@ def test_the_snippets_of_the_readme_run_as_they_stand(
     (tmp_path / "data").mkdir()
     shutil.copy(SAMPLE, tmp_path / "data/sample.parquet")
     monkeypatch.chdir(tmp_path)
-    snippets = examples(ROOT / "README.md")
+    snippets = examples((ROOT / "README.md").read_text())
     assert len(snippets) == 2
     for snippet in snippets:
         names: dict[str, object] = {}
@@ -69,19 +70,18 @@ def test_the_examples_of_mixing_run_and_print_what_the_page_shows(
     make_dataset(open_storage(str(tmp_path / "out" / "math")), 2048 * 9, shard_tokens=10**5)
     grow_a_dataset(tmp_path / "out" / "news", tmp_path)
     monkeypatch.chdir(tmp_path)
-    page = MIXING.read_text()
     names: dict[str, object] = {}
     for example in examples(MIXING):
         exec(example, names)
     mix = names["mix"]
     # The values in the comments.
-    for code, comment in re.findall(r"^(mix[.\[].*?)  +# (.*)$", page, re.MULTILINE):
+    for code, comment in re.findall(r"^(mix[.\[].*?)  +# (.*)$", MIXING, re.MULTILINE):
         if not comment.startswith("two"):
             value = eval(code, {"mix": mix})
             shown = re.match(r"\(.*?\)|\{.*?\}", comment)
             assert shown is not None
             assert eval(shown[0]) == value
-    shown_plan = re.search(r"^    web .*$", page, re.MULTILINE)
+    shown_plan = re.search(r"^    web .*$", MIXING, re.MULTILINE)
     assert shown_plan is not None
     assert shown_plan[0].split() in [line.split() for line in capsys.readouterr().out.splitlines()]
 
@@ -96,7 +96,7 @@ def grow_a_dataset(folder: Path, work: Path) -> None:
     append(folder, second)
 
 
-@pytest.mark.parametrize("page", [LOADER, MIXING, PACKING, EXACTNESS], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [PAGE, EXACTNESS], ids=lambda page: page.name)
 def test_every_test_that_a_page_names_exists(page: Path) -> None:
     named = set(re.findall(r"`(test_\w+)`", page.read_text()))
     written = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))

@@ -40,7 +40,7 @@ def test_the_hash_is_xxh3_with_the_documented_seed() -> None:
     assert SEED.to_bytes(8, "big") == b"fs-split"
     rows = np.arange(4)
     keys = pa.array(["", "text", None, "Grüße"])
-    # As in docs/splits.md.
+    # As in docs/growing.md.
     assert hash_keys(keys, rows * 0 + 3, rows).tolist() == GOLDEN
     assert hash_keys(None, rows * 0 + 3, rows)[2] == GOLDEN[2], "the row key is 3:2"
 

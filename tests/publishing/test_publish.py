@@ -40,7 +40,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:ConjunctiveGraph:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The inplace keyword"),
 ]
-PAGE = (ROOT / "docs/publishing.md").read_text()
+PAGE = (ROOT / "docs/formats.md").read_text().partition("\n## Publish\n")[2]
 
 
 @pytest.fixture
@@ -227,7 +227,7 @@ def test_the_page_names_all_files_with_names_of_local_folders(
         flags += [f"--output={out}", "--test_fraction=0"] if command == "build" else [str(out)]
         assert in_process(command, *flags).returncode == 0
     fineshards.publish(out, **SAID)
-    listed = PAGE.partition("Names of local folders are published")[2].partition("\n## ")[0]
+    listed = PAGE.partition("Names of local folders are published")[2].partition("\n### ")[0]
     patterns = re.findall(r"`(metadata/[^`]+)`", listed)
     named = {path for pattern in patterns for path in out.glob(pattern)}
     assert all(list(out.glob(pattern)) for pattern in patterns)
@@ -446,7 +446,7 @@ def test_the_page_runs_as_written(
     programs = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert len(programs) == 2
     for program in programs:
-        exec(compile(program, "publishing.md", "exec"), names)
+        exec(compile(program, "formats.md", "exec"), names)
     rows = [pq.read_table(table).num_rows for table in dataset.glob("metadata/documents/train*")]
     assert names["documents"].num_rows == sum(rows)
     assert names["documents"]["shard"][:] == shards_of_rows(dataset)

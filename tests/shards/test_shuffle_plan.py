@@ -42,7 +42,7 @@ def keys_of(seed: int, files: list[int], rows: list[int]) -> np.ndarray:
 
 
 def test_the_keys_are_those_of_the_page() -> None:
-    """As in docs/shuffling.md."""
+    """As in docs/growing.md."""
     keys = keys_of(1, [0, 3], [0, 1017])
     found = [f"{upper:016x}{lower:016x}" for upper, lower in keys.tolist()]
     assert found == ["7eb4fec14183cc4543064413f0240a0e", "18cdc046f5a016ec4f2b798d63a52b41"]

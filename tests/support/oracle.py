@@ -62,7 +62,7 @@ def oracle_shuffled(
     encode: Callable[[str], Iterable[int]] | None = None,
     dtype: str = "<u4",
 ) -> dict[str, bytes]:
-    """The shard files of the texts of these files, shuffled: docs/shuffling.md.
+    """The shard files of the texts of these files, shuffled: docs/growing.md.
 
     fraction: of documents in test, by the text; None for a number of test shards. encode: the
     tokens of a document, EOT first.
@@ -90,7 +90,7 @@ def oracle_by_text(*files: list[str], shard_tokens: int, fraction: str) -> dict[
 
 
 def side_of(key: str, fraction: str) -> str:
-    """The split of a key, as docs/splits.md defines it."""
+    """The split of a key, as docs/growing.md defines it."""
     digest = xxhash.xxh3_64_digest(key.encode(), seed=0x66732D73706C6974)
     # The digest is big-endian: its first four bytes are the upper 32 bits.
     below = int.from_bytes(digest[:4], "big") < floor(Fraction(fraction) * 2**32)
