@@ -184,13 +184,9 @@ test-engines: .venv/installed ## test on real Prism and Flink (Go, Maven, Java 1
 
 ##@ Documentation
 
-# docs/api.md from the docstrings, docs/recipe.schema.json from the steps, docs/schemas.md from the schemas, and the
-# tables in docs/commands.md from the flags.
-api: .venv/installed ## write api.md, schemas.md, the recipe schema and the tables of flags from the code
-	$(BIN)/python docs/make_api.py
+# Editors read it from the repository.
+api: .venv/installed ## write docs/recipe.schema.json from the steps
 	$(BIN)/python docs/make_schema.py
-	$(BIN)/python docs/make_schemas_page.py
-	$(BIN)/python docs/make_commands.py
 
 notebook: .venv/installed ## run examples/explore.ipynb and write its outputs into it
 	$(BIN)/python docs/make_notebook.py
@@ -204,6 +200,9 @@ notebook: .venv/installed ## run examples/explore.ipynb and write its outputs in
 # A warning is an error, and so is a link that leads nowhere. NO_MKDOCS_2_WARNING: mkdocs-material prints an advertisement.
 site: .site-venv/installed ## build the documentation site, and check its links (PyPI, 160 MB)
 	@.site-venv/bin/python docs/gather_pages.py .site
+	@$(BIN)/python docs/make_commands.py .site/commands.md
+	@$(BIN)/python docs/make_api.py .site/api.md
+	@$(BIN)/python docs/make_schemas_page.py .site/schemas.md
 	@NO_MKDOCS_2_WARNING=1 .site-venv/bin/mkdocs build --strict --quiet
 	@.site-venv/bin/python docs/check_site.py site
 	@echo "the site is in site/; python3 -m http.server -d site shows it with its search"

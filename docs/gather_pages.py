@@ -2,7 +2,7 @@
 
 These are `docs/`, and the files of the repository that its pages link to, such as
 `../examples/train_ddp.py`: Markdown as it is, code as a listing. Their links are those of the
-folder. Run by `make site`.
+folder. Run by `make site`, which then adds the pages that are made from the code.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ _LANGUAGES = {".py": "python", ".sh": "bash", ".toml": "toml", ".yml": "yaml"}
 def gather(folder: Path) -> None:
     """Writes the pages into a new folder; an old one is deleted."""
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(ROOT / "docs", folder, ignore=shutil.ignore_patterns("*.py", "*.txt", "__*"))
+    shutil.copytree(
+        ROOT / "docs", folder, ignore=shutil.ignore_patterns("*.py", "*.txt", "__*", "templates")
+    )
     waiting = [*NAMED, *(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
     done = set()
     while waiting:

@@ -1,9 +1,13 @@
-"""Writes `api.md`, the reference of the public names, from their docstrings. Run by `make api`."""
+"""Writes the reference of the public names from their docstrings: `python docs/make_api.py FILE`.
+
+Run by `make site`.
+"""
 
 from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +26,6 @@ from fineshards.shards.counts import Counts
 from fineshards.shards.job.manifest import Manifest
 from fineshards.verification.verify import Verdict
 
-PAGE = Path(__file__).with_name("api.md")
 # The public names with the types they take, return and raise, in the order a user meets them.
 SECTIONS: dict[str, list[Any]] = {
     "Building": [fineshards.build, BuildConfig, Manifest, Counts],
@@ -48,7 +51,7 @@ def page() -> str:
     """The whole page."""
     parts = [
         "# API reference\n",
-        "Generated from the docstrings by `make api`; do not edit. Every example runs as a test.\n",
+        "Every example runs as a test.\n",
         "`from fineshards import` offers " + ", ".join(map(_code, fineshards.__all__)) + ".\n",
     ]
     for title, values in SECTIONS.items():
@@ -156,4 +159,4 @@ def _code(name: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    Path(sys.argv[1]).write_text(page())

@@ -1,11 +1,13 @@
-"""Writes the tables of flags in `commands.md` from the commands themselves. Run by `make api`.
+"""Writes the page of commands: `python docs/make_commands.py FILE`. Run by `make site`.
 
-The rest of the page is written by hand. A section's table, `| flag | |`, is replaced where it is.
+The words are those of `templates/commands.md`. The flags of a command take the place of the empty
+table, `| flag | |`, in its section.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from argparse import SUPPRESS, Action
 from pathlib import Path
 
@@ -13,20 +15,19 @@ from fineshards.cli.command import Command
 from fineshards.cli.command_table import COMMANDS
 from fineshards.cli.dataset_commands import BUILD, ESTIMATE
 
-PAGE = Path(__file__).with_name("commands.md")
+TEMPLATE = Path(__file__).with_name("templates") / "commands.md"
 # With fewer flags, one table is easier to read.
 _MANY = 16
 _HEAD = "| flag | |\n|---|---|\n"
-_TABLE = rf"(?:\*\*[^\n]+\*\*\n\n)?{re.escape(_HEAD)}(?:\|[^\n]*\n)*"
-_TABLES = re.compile(rf"{_TABLE}(?:\n{_TABLE})*")
 
 
-def page(text: str) -> str:
-    """The page with the tables of today."""
+def page() -> str:
+    """The whole page."""
+    text = TEMPLATE.read_text()
     for command in COMMANDS:
         before, heading, rest = text.partition(f"\n## {command.name}\n")
         section, end, after = rest.partition("\n## ")
-        section = _TABLES.sub(lambda _, command=command: tables(command), section, count=1)
+        section = section.replace(_HEAD, tables(command), 1)
         text = before + heading + section + end + after
     return text
 
@@ -76,4 +77,4 @@ def _markdown(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text()))
+    Path(sys.argv[1]).write_text(page())

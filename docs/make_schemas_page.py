@@ -1,18 +1,19 @@
-"""Writes `schemas.md`, the fields of both JSON Schemas as tables. Run by `make api`."""
+"""Writes the fields of both JSON Schemas as tables: `python docs/make_schemas_page.py FILE`.
+
+Run by `make site`.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent
-PAGE = FOLDER / "schemas.md"
 _HEAD = """# Schemas
-
-Generated from the schemas by `make api`; do not edit.
 
 Two files have a [JSON Schema](https://json-schema.org), which editors and validators read:
 [manifest.schema.json](manifest.schema.json) is that of a dataset's `metadata/manifest.json`, and
@@ -77,4 +78,4 @@ def _kind(field: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    Path(sys.argv[1]).write_text(page())

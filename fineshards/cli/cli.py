@@ -23,7 +23,7 @@ _OTHERS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; returns its exit code: 0, 1 for a failure, 2 for a mistake in the command.
 
-    docs/commands.md has all exit codes.
+    docs/templates/commands.md has all exit codes.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     from fineshards.cli.terminal import report_errors

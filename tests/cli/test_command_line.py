@@ -38,7 +38,7 @@ from fineshards.printable import printable
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 NAMES = [command.name for command in COMMANDS]
-PAGE = (ROOT / "docs/commands.md").read_text()
+PAGE = (ROOT / "docs/templates/commands.md").read_text()
 
 
 @pytest.fixture(scope="module")
