@@ -3,7 +3,7 @@
 #
 # The launcher's program comes from Google's image. The tag is that of Google's own sample of this
 # setup (GoogleCloudPlatform/python-docs-samples, dataflow/flex-templates/
-# pipeline_with_dependencies/Dockerfile). docs/dataflow.md says how to list later tags; see also
+# pipeline_with_dependencies/Dockerfile). docs/cloud.md says how to list later tags; see also
 # https://cloud.google.com/dataflow/docs/reference/flex-templates-base-images
 ARG LAUNCHER_TAG=20230622_RC00
 FROM gcr.io/dataflow-templates-base/python311-template-launcher-base:${LAUNCHER_TAG} AS launcher

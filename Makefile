@@ -283,7 +283,7 @@ release-check: .venv/installed ## check that this commit can be released as TAG,
 	@test -z "$$(git status --porcelain)" || { echo "there are changes that are not committed"; exit 1; }
 	@$(MAKE) --no-print-directory test-package dist
 
-# For Dataflow (docs/dataflow.md): make template PROJECT=p REGION=us-central1 BUCKET=b prints the commands; RUN=build
+# For Dataflow (docs/cloud.md): make template PROJECT=p REGION=us-central1 BUCKET=b prints the commands; RUN=build
 # runs the first two, RUN=launch the last. Also IMAGE=, TEMPLATE=, and for the launch INPUT= or DATASET= and CONFIG=,
 # OUTPUT=, JOB=, MACHINE=, WORKERS=, DISK=, SERVICE_ACCOUNT=, PARAMETERS='shard_tokens=1000000 dtype=auto', FLAGS= of gcloud.
 PROJECT ?= PROJECT

@@ -164,8 +164,8 @@ def _clear(storage: Storage, check: Callable[[], object]) -> None:
     """Deletes a dataset: first the manifest, last the job record.
 
     check: raises if the job record is no longer the one that was found. On gs:// a late launch
-    deletes nothing of a job that has taken the folder (Deletes of a late process in
-    docs/design.md).
+    deletes nothing of a job that has taken the folder: its record is written before any other
+    file of it, and deletes name the generations that were listed before the check.
     """
     version, card = _card(storage)  # before anything is deleted
     storage.delete(MANIFEST_NAME, check)

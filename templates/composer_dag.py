@@ -12,7 +12,7 @@ checks with `fineshards verify` that the dataset is complete.
 | `cancel` | cancels the job if it outlives `wait`: the run was marked failed, or took too long |
 | `verify` | reads the whole dataset, in the image that the job ran in |
 
-Setup and troubleshooting: `docs/composer.md` of fineshards.
+Setup and troubleshooting: `docs/cloud.md` of fineshards.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ PARAMS = {
         "n2-standard-4",
         type="string",
         pattern=r"^[a-z][a-z0-9]*-[a-z0-9-]+$",
-        description="Machine type of the workers: 4 GB of memory per vCPU, see docs/dataflow.md.",
+        description="Machine type of the workers: 4 GB of memory per vCPU, see docs/cloud.md.",
     ),
     "disk_size_gb": Param(
         50,
@@ -124,7 +124,7 @@ PARAMS = {
     ),
 }
 
-# How long a job may take: far longer than ten machines need for FineWeb-Edu (docs/dataflow.md).
+# How long a job may take: far longer than ten machines need for FineWeb-Edu (docs/cloud.md).
 LONGEST_JOB = timedelta(days=3)
 LONGEST_VERIFY = timedelta(hours=12)
 POLL_SECONDS = 60

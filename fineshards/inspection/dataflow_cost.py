@@ -1,4 +1,4 @@
-"""What a build on Dataflow costs, by the formula of docs/dataflow.md, which has the sources."""
+"""What a build on Dataflow costs, by the formula of docs/cloud.md, which has the sources."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Dataflow:
 def on_dataflow(
     tokens: int, token_bytes: int, rate: float, workers: int | None, blocks: float, shards: float
 ) -> Dataflow:
-    """The cost by the formula of docs/dataflow.md.
+    """The cost by the formula of docs/cloud.md.
 
     rate: tokens per second and vCPU. workers: None for as many as finish in about an hour.
     """

@@ -58,7 +58,7 @@ def compose(
 
 
 class _Composition:
-    """One attempt. Its components have unique names (see Idempotence in docs/design.md)."""
+    """One attempt. Its components have unique names (see Contracts in docs/design.md)."""
 
     def __init__(
         self,

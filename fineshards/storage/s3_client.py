@@ -211,7 +211,7 @@ def _explanation(error: Exception, url: str) -> str | None:
             return "there is no such object. Check the name."
         if status_of(error) in (401, 403):
             return (
-                f"no permission ({status_of(error)}). Ask for the permissions of docs/s3.md on "
+                f"no permission ({status_of(error)}). Ask for the permissions of docs/cloud.md on "
                 f"{SCHEME}{bucket}. aws sts get-caller-identity shows which account is in use."
             )
         return f"{reason(error)}."

@@ -49,7 +49,7 @@ def refuse_impossible(config: BuildConfig) -> None:
     ):
         raise UsageError(
             "Dataflow's workers need a container image with fineshards in it. Build it as "
-            "docs/dataflow.md describes, and name it with --sdk_container_image."
+            "docs/cloud.md describes, and name it with --sdk_container_image."
         )
 
 
@@ -61,7 +61,7 @@ def dataflow_defaults(config: BuildConfig) -> tuple[str, ...]:
     - Workers need nothing of `__main__`, so it is not pickled and staged, which is Dataflow's
       default (pipeline_options.py of Beam 2.77, _handle_load_main_session).
     - Beam is in the image, so workers must not download and install it when they start.
-    - The disk holds the image and what waits for its upload (docs/dataflow.md). Dataflow's own
+    - The disk holds the image and what waits for its upload (docs/cloud.md). Dataflow's own
       default may be too small, and a template's launch does not apply the defaults in its metadata.
     """
     digest = hashlib.sha256(config.folder.rstrip("/").encode()).hexdigest()

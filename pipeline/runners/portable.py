@@ -70,5 +70,5 @@ def _run(pipeline: beam.Pipeline) -> PipelineResult:
         ) from None
     except Exception as error:
         if str(error).startswith(_NO_SERVICE):
-            raise UsageError(f"{str(error).rstrip('.')}. See docs/runners.md.") from error
+            raise UsageError(f"{str(error).rstrip('.')}. See docs/cloud.md.") from error
         raise

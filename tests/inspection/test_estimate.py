@@ -363,7 +363,7 @@ def test_the_range_of_a_worked_example() -> None:
 @pytest.mark.parametrize(
     ("tokens", "workers", "machine_hours", "minutes", "dollars", "month"),
     [
-        # The table of docs/dataflow.md: vCPU hours, minutes without the start, dollars together.
+        # The table of docs/cloud.md: vCPU hours, minutes without the start, dollars together.
         (350e9, 50, (13.8 + 20) / 4, 4, 2.4 + 0.6, 26),
         (15_000e9, 250, (593 + 100) / 4, 36, 49 + 28 + 1, 1120),
     ],

@@ -15,7 +15,7 @@ from benchmarks.made_up_dataset import make_dataset
 from fineshards.cli.cli import main
 from fineshards.storage.open import open_storage
 
-PAGE, EXACTNESS = ROOT / "docs/loader.md", ROOT / "docs/exactness.md"
+PAGE, EXACTNESS = ROOT / "docs/loader.md", ROOT / "docs/checks.md"
 LOADER, _, REST = PAGE.read_text().partition("\n## Packing\n")
 PACKING, _, MIXING = REST.partition("\n## Mixing\n")
 

@@ -106,7 +106,7 @@ def test_only_what_the_page_names_depends_on_paths_blocks_and_engine(
         first, second = (pq.read_table(out / "metadata/documents" / table) for out in (one, two))
         assert first["file"] != second["file"]
         assert first.drop_columns("file") == second.drop_columns("file")
-    page = (ROOT / "docs/exactness.md").read_text().partition("## What else is recorded")[2]
+    page = (ROOT / "docs/checks.md").read_text().partition("## What else is recorded")[2]
     named = set(re.findall(r"`(\w+)`", page.partition("\n## ")[0]))
     recorded = {}
     for name in ("job", "manifest"):

@@ -151,7 +151,7 @@ def test_an_answer_that_is_cut_still_says_that_an_object_is_missing(
         (
             403,
             "AccessDenied",
-            r"no permission \(403\). Ask for the permissions of docs/s3.md on s3://da",
+            r"no permission \(403\). Ask for the permissions of docs/cloud.md on s3://da",
         ),
         (403, "InvalidAccessKeyId", "the store refuses the credentials: .* Check or renew them"),
         (400, "ExpiredToken", r"the store refuses the credentials: .*\(400 ExpiredToken\)\. Check"),

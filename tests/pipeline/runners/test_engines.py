@@ -1,6 +1,6 @@
 """Two real distributed engines, Prism and Flink: `make test-engines`.
 
-Every dataset is built with the command of docs/runners.md and compared byte by byte: its shards
+Every dataset is built with the command of docs/cloud.md and compared byte by byte: its shards
 with the oracle, all its files with those of a build by the DirectRunner.
 """
 
