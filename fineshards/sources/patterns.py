@@ -68,7 +68,7 @@ def find_matches(wanted: str, list_files: List) -> Matches:
     for file in listed:
         folder = None if file.name in names else _matching_folder(file.name, parts)
         if folder is not None:
-            beside.append(_below(folder, file))
+            beside.append(replace(file, name=file.name.removeprefix(folder)))
     for folder in sorted(folders) if rest else ():
         if matches(folder.rstrip("/").split("/"), parts):
             beside += _find_below(folder, list_files)
@@ -98,17 +98,17 @@ def deleted(
     )
 
 
-def split_root(url: str, what: str) -> tuple[str, str]:
+def split_root(url: str) -> tuple[str, str]:
     """Splits a URL into its root, such as `gs://bucket`, and the name or pattern below it.
 
-    what: what the root names. Raises UsageError for a URL without it, or with wildcards in it.
+    Raises UsageError for a URL without a bucket, or with wildcards in its name.
     """
     scheme, _, rest = url.partition("://")
     root, _, name = rest.partition("/")
     if not root or WILDCARDS.search(root):
         raise UsageError(
-            f"--input {url}: does not name a {what}; expected {scheme}://{what}/folder/*.parquet, "
-            f"without wildcards in the {what} name."
+            f"--input {url}: does not name a bucket; expected {scheme}://bucket/folder/*.parquet, "
+            "without wildcards in the bucket name."
         )
     return f"{scheme}://{root}", name
 
@@ -117,11 +117,7 @@ def _find_below(folder: str, list_files: List) -> list[FoundFile]:
     """All files below a folder, sorted by name."""
     prefix = f"{folder.rstrip('/')}/" if folder else ""
     found = sorted(list_files(prefix, True)[0], key=lambda file: file.name)
-    return [_below(prefix, file) for file in found]
-
-
-def _below(folder: str, file: FoundFile) -> FoundFile:
-    return replace(file, name=file.name.removeprefix(folder))
+    return [replace(file, name=file.name.removeprefix(prefix)) for file in found]
 
 
 def _matching_folder(name: str, pattern: list[str]) -> str | None:

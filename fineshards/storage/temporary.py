@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -17,6 +18,7 @@ from fineshards.errors import OutputError
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 # A dot, because input may be read from the same folder.
 _PREFIX, _LOCK = ".fineshards-", ".lock"
+_NAME = re.compile(r"\.fineshards-[0-9a-f]{32}(\.lock)?")
 
 
 @contextmanager
@@ -80,9 +82,9 @@ def remove_abandoned(place: str | None = None) -> None:
     with suppress(OSError, OutputError):
         place = _place() if place is None else place
         for name in os.listdir(place):
-            if name.startswith(_PREFIX) and name.endswith(_LOCK):
+            if _NAME.fullmatch(name):
                 with suppress(OSError):
-                    _remove_if_abandoned(os.path.join(place, name))
+                    _remove_if_abandoned(os.path.join(place, name.removesuffix(_LOCK)))
 
 
 def _place() -> str:
@@ -109,15 +111,17 @@ def _claim(place: str) -> tuple[str, int]:
         os.close(lock)
 
 
-def _remove_if_abandoned(path: str) -> None:
+def _remove_if_abandoned(folder: str) -> None:
     """Removes a scratch folder and its file, if they are this user's and no one holds the lock."""
-    found = os.lstat(path)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
+    # One without the file is of a command that was killed while it deleted both.
+    found = os.lstat(folder + _LOCK if os.path.lexists(folder + _LOCK) else folder)
+    kind = stat.S_IFMT(found.st_mode)
+    if kind not in (stat.S_IFREG, stat.S_IFDIR) or found.st_uid != os.getuid():
         return
-    lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    lock = os.open(folder + _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _remove(path.removesuffix(_LOCK))
+        _remove(folder)
     finally:
         os.close(lock)
 

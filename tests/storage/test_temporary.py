@@ -57,15 +57,28 @@ def test_a_scratch_folder_is_removed_once_its_process_is_killed(tmp_path: Path) 
     assert not any(tmp_path.iterdir())
 
 
+def test_a_scratch_folder_without_its_lock_is_removed(tmp_path: Path) -> None:
+    """Of a command that was killed while it deleted both, with other files."""
+    with scratch_folder(str(tmp_path)) as used:
+        lost = tmp_path / f".fineshards-{7:032x}"
+        (lost / "train").mkdir(parents=True)
+        (lost / "train/train_0001.npy").write_text("tokens")
+        remove_abandoned(str(tmp_path))
+        assert not lost.exists()
+        assert Path(used).is_dir()
+
+
 def test_what_only_looks_like_a_scratch_folder_stays(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
     place = tmp_path / "place"
     place.mkdir()
-    os.mkfifo(place / ".fineshards-1.lock")
-    (place / ".fineshards-2.lock").symlink_to(precious)
-    (place / ".fineshards-3").symlink_to(precious)
-    (place / ".fineshards-3.lock").touch()
+    name = f"{place}/.fineshards-{0:031x}"
+    os.mkfifo(f"{name}1.lock")
+    Path(f"{name}2.lock").symlink_to(precious)
+    Path(f"{name}3").symlink_to(precious)
+    Path(f"{name}3.lock").touch()
+    Path(f"{name}5").symlink_to(precious)
     (place / ".fineshards-4").mkdir()
     names = {path.name for path in place.iterdir()}
     remove_abandoned(str(place))

@@ -39,7 +39,7 @@ def find(pattern: str) -> Matches:
 
     Raises UsageError for a URL without a bucket, and InputError if the bucket cannot be listed.
     """
-    root, wanted = split_root(pattern, "bucket")
+    root, wanted = split_root(pattern)
     return find_matches(wanted, partial(_list, pattern, root))
 
 
