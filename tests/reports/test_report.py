@@ -413,6 +413,8 @@ def cut(tmp_path_factory: pytest.TempPathFactory) -> Path:
     growing.write_rows(folder / "a.jsonl", [{"text": text} for text in texts])
     steps = '[[steps]]\nuse = "mine:keep"\n[[steps]]\nuse = "lines"\nmin_doc_words = 1\n'
     (folder / "recipe.toml").write_text(steps)
+    # That of an earlier folder: a process can make this fixture twice.
+    sys.modules.pop("mine", None)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         growing.build("out", "a.jsonl", "--recipe=recipe.toml", "--test_fraction=0")
