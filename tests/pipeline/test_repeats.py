@@ -180,7 +180,8 @@ def test_estimate_says_it_before(
     found = json.loads(capsys.readouterr().out)
     assert (found["documents"], found["repeats"]) == (documents(ROWS[30:]), expected)
     assert main(["estimate", f"--output={output}", f"--input={new}"]) == 0
-    line = f"  repeats    {expected} documents ({expected / documents(ROWS[30:]):.1%}) are in the"
+    share = 100 * expected / documents(ROWS[30:])
+    line = f"  repeats    {expected} documents ({share:.2f} %) are in the"
     assert line in capsys.readouterr().out
     assert files_in(output) == before
     append(output, new)

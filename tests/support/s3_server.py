@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import pytest
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -78,20 +79,21 @@ def minio_server() -> Iterator[str]:
 def serving(command: list[str], port: int, environment: dict[str, str]) -> Iterator[str]:
     """Runs a server and waits until it answers; yields its address."""
     address = f"http://127.0.0.1:{port}"
-    server = subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        # A minute, because a busy machine may take that long to start a process.
-        deadline = time.monotonic() + 60
-        while not _answers(address):
-            assert server.poll() is None, "the storage server ended at once"
-            assert time.monotonic() < deadline, "the storage server does not answer"
-            time.sleep(0.05)
-        yield address
-    finally:
-        server.kill()
-        server.wait()
+    with tempfile.TemporaryFile() as log:
+        server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        try:
+            # A minute, because a busy machine may take that long to start a process.
+            deadline = time.monotonic() + 60
+            while not _answers(address):
+                if server.poll() is not None:
+                    log.seek(0)
+                    pytest.fail(f"the storage server ended: {log.read()[-2000:].decode()}")
+                assert time.monotonic() < deadline, "the storage server does not answer"
+                time.sleep(0.05)
+            yield address
+        finally:
+            server.kill()
+            server.wait()
 
 
 def _answers(address: str) -> bool:
