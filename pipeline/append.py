@@ -6,6 +6,7 @@ import filecmp
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 
 from fineshards.config import BuildConfig
@@ -97,7 +98,8 @@ def withdraw(launch: Launch) -> None:
         return
     if record is not None and not launch.checkpoints.has_finished_blocks():
         launch.checkpoints.job()  # raises if it is another's
-        _discard(storage, manifest, job.generation, (version, record))
+        # Not the folder of an append that takes its place meanwhile.
+        _discard(storage, manifest, (version, record), launch.checkpoints.folder)
 
 
 def finished_dataset(storage: Storage) -> Manifest:
@@ -229,7 +231,13 @@ def _claim(
                     f"another append to {storage.root} is not finished: {replaces}. Finish it with "
                     "its own command, or discard what it has done with --overwrite."
                 )
-        _discard(storage, manifest, job.generation, (version, record))
+            _discard(storage, manifest, (version, record), None)
+            # In one step, which stops the other one. If that one has withdrawn, there is none.
+            with suppress(OutputError):
+                storage.write(job.record_name, job.to_bytes(), over=record)
+                return job, replaces
+        else:
+            _discard(storage, manifest, (version, record), CHECKPOINTS)
     if storage.claim(job.record_name, job.to_bytes()):
         return job, replaces
     winner = Job.load(storage, job.generation)
@@ -250,17 +258,19 @@ def _differences(other: Job, job: Job) -> str:
 
 
 def _discard(
-    storage: Storage, manifest: Manifest, generation: int, versions: tuple[str | None, str]
+    storage: Storage, manifest: Manifest, versions: tuple[str | None, str], folder: str | None
 ) -> None:
     """Deletes what an unfinished append has written, and its record last.
 
-    versions: of the manifest's file and of the record's. Raises UsageError if one of them is
-    another by now.
+    versions: of the manifest's file and of the record's. folder: of its checkpoints; with None they
+    and the record stay. Raises UsageError if either file is another by now.
     """
+    generation = manifest.generation + 1
     record = job_name(generation)
 
     def check() -> None:
-        if (storage.version(MANIFEST_NAME), storage.version(record)) != versions:
+        found = storage.version(MANIFEST_NAME), storage.version(record)
+        if found not in (versions, (versions[0], None)):  # a record that is gone was withdrawn
             raise UsageError(_faster(storage))
 
     paths = [file.path for file in manifest.files]
@@ -270,14 +280,15 @@ def _discard(
     kept |= {table_name(name) for name in kept}
     kept |= {file.name for file in manifest.metadata}
     lists = ("metadata/documents", REJECTED_FOLDER, DECISIONS_FOLDER, KEYS_FOLDER)
-    for folder in ("test", "train", *lists):
-        for entry in list(storage.entries(folder)):
+    for folder_name in ("test", "train", *lists):
+        for entry in list(storage.entries(folder_name)):
             if entry.name not in kept:
                 storage.delete(entry.name, check)
-    storage.delete_folder(CHECKPOINTS, check)
     storage.delete(statistics_name(generation), check)
     storage.delete(kept_name(generation), check)
     if generation == 2:
         # A dataset that has not grown has no other manifest.
         storage.delete(kept_name(1), check)
-    storage.delete(record, check)
+    if folder is not None:
+        storage.delete_folder(folder, check)
+        storage.delete(record, check)

@@ -8,10 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fineshards.cli.options import (
-    add_build_flags,
-    parse_build_flags,
-)
+from fineshards.cli.options import add_build_flags, parse_build_flags
 from fineshards.cli.outcome import Outcome, note, show
 from fineshards.cli.terminal import report_errors, working
 from fineshards.config import BuildConfig

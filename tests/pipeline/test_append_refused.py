@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -27,14 +28,16 @@ from support.oracle import files_in
 import fineshards
 from fineshards.cli.cli import main
 from fineshards.config import BuildConfig
-from fineshards.errors import InputError, UsageError
-from fineshards.pipeline.append import prepare_append
+from fineshards.errors import InputError, OutputError, UsageError
+from fineshards.pipeline.append import prepare_append, withdraw
+from fineshards.pipeline.launch import Launch
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.piece_plan import Before, plan_stream
+from fineshards.storage.local import LocalStorage
 from fineshards.storage.open import open_storage
 
 pytestmark = pytest.mark.growing
@@ -332,6 +335,64 @@ def test_a_late_discard_deletes_nothing_of_a_generation_that_was_finished_meanwh
     assert fineshards.verify(dataset, generation=1).problems == []
     append(dataset, second)
     assert fineshards.verify(dataset, sample=100).problems == []
+
+
+@pytest.mark.parametrize("withdrawn", [False, True])
+def test_one_of_two_appends_wins_while_the_other_writes_or_withdraws(
+    dataset: Path, finished: Path, monkeypatch: pytest.MonkeyPatch, withdrawn: bool
+) -> None:
+    """The second one looks at the first, which has finished nothing, and takes its place."""
+    first, second = finished / "in/1.parquet", finished / "in/2.parquet"
+    other = prepare_append(BuildConfig(output=dataset, input=first, append=True))
+    other.checkpoints.write_blocks(1, [])
+    looked = Checkpoints.has_finished_blocks
+
+    def look(checkpoints: Checkpoints) -> bool:
+        found = looked(checkpoints)
+        monkeypatch.setattr(Checkpoints, "has_finished_blocks", looked)
+        if withdrawn:
+            withdraw(other)
+        return found
+
+    def refuse(path: str, onerror: Callable[..., None]) -> None:
+        """As the system does when a process writes into a folder that is deleted."""
+        onerror(os.rmdir, path, (OSError, OSError(errno.ENOTEMPTY, "Directory not empty"), None))
+
+    monkeypatch.setattr(Checkpoints, "has_finished_blocks", look)
+    with monkeypatch.context() as patched:
+        if not withdrawn:
+            patched.setattr(shutil, "rmtree", refuse)
+        launch = prepare_append(BuildConfig(output=dataset, input=second, append=True))
+    assert launch.checkpoints.job() == launch.job
+    with pytest.raises(OutputError, match="so this one stops"):
+        other.checkpoints.job()
+    append(dataset, second)
+    assert fineshards.verify(dataset, sample=100).problems == []
+    assert not (dataset / "checkpoints").exists()
+
+
+def test_an_append_that_withdraws_late_leaves_the_next_one_alone(
+    dataset: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one takes its place while it deletes its checkpoints."""
+    first, second = (
+        BuildConfig(output=dataset, input=finished / f"in/{n}.parquet", append=True) for n in (1, 2)
+    )
+    other, deleted = prepare_append(first), LocalStorage.delete_folder
+    launches: list[Launch] = []
+
+    def delete_late(storage: LocalStorage, name: str, check: Callable[[], object]) -> None:
+        check()
+        monkeypatch.undo()
+        launches.append(prepare_append(second))
+        launches[0].checkpoints.write_blocks(1, [])
+        deleted(storage, name)
+
+    monkeypatch.setattr(LocalStorage, "delete_folder", delete_late)
+    with pytest.raises(UsageError, match="was launched at the same time, and was faster"):
+        withdraw(other)
+    assert launches[0].checkpoints.job() == launches[0].job
+    assert launches[0].checkpoints.read_blocks(1) == []
 
 
 def test_the_end_of_a_job_keeps_the_checkpoints_of_the_append_after_it(

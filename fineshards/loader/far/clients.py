@@ -44,11 +44,7 @@ class RemoteShards:
         self._unread_bytes = 0
 
     def fill(
-        self,
-        out: Samples,
-        rows: Sequence[int],
-        shards: Sequence[int],
-        offsets: Sequence[int],
+        self, out: Samples, rows: Sequence[int], shards: Sequence[int], offsets: Sequence[int]
     ) -> None:
         """Fills `out[rows[i]]` from token `offsets[i]` of shard `shards[i]`, and later shards.
 

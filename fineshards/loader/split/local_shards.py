@@ -39,11 +39,7 @@ class LocalShards:
         self._open = Shelf()
 
     def fill(
-        self,
-        out: Samples,
-        rows: Sequence[int],
-        shards: Sequence[int],
-        offsets: Sequence[int],
+        self, out: Samples, rows: Sequence[int], shards: Sequence[int], offsets: Sequence[int]
     ) -> None:
         """Fills `out[rows[i]]` from token `offsets[i]` of shard `shards[i]`, and later shards.
 
