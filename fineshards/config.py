@@ -433,6 +433,7 @@ def _simplest(value: str | float | Fraction) -> str:
             raise ValueError(value)
         # A float means the decimal that it prints as, not the binary number next to it.
         fraction = Fraction(float.__repr__(value) if isinstance(value, float) else value)
+        written = str(fraction)
     except (TypeError, ValueError, ArithmeticError):
         raise UsageError(
             f"--test_fraction must be a number such as 0.1, got {quoted(str(value))}."
@@ -444,4 +445,4 @@ def _simplest(value: str | float | Fraction) -> str:
             f"--test_fraction must be 0 or at least {_LEAST_FRACTION}, got {value}: a smaller one "
             "chooses no document."
         )
-    return str(fraction)
+    return written

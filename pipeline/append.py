@@ -14,13 +14,7 @@ from fineshards.cores import usable_cores
 from fineshards.encoders.token_documents import encoder_of
 from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.maintenance.repair import names_of
-from fineshards.pipeline.launch import (
-    Launch,
-    find_input,
-    refuse_leaks,
-    settle_input,
-    touched_files,
-)
+from fineshards.pipeline.launch import Launch, find_input, refuse_leaks, settle_input, touched_files
 from fineshards.pipeline.output_folder import refuse_foreign_files
 from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.assembly import damaged, restore_shard

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from fineshards.config import BuildConfig
 from fineshards.encoders.loading import describe_tokenizer
-from fineshards.errors import FineshardsError, UsageError
+from fineshards.errors import FineshardsError, UsageError, quoted
 from fineshards.pipeline.imports import (
     FoundInput,
     continued,
@@ -30,7 +30,7 @@ from fineshards.shards.job.job import Columns, Job, Settings, Tokenizer
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.shards.job.records import SourceFile
-from fineshards.shards.layout import HASH_VERSION, KEY_VERSION, Shuffle, SplitRule
+from fineshards.shards.layout import FRACTION, HASH_VERSION, KEY_VERSION, Shuffle, SplitRule
 from fineshards.shards.piece_plan import Before
 from fineshards.shards.split_hash import split_column
 from fineshards.shards.tables.measures import OPTIONAL_COLUMNS
@@ -176,10 +176,13 @@ def columns_of(config: BuildConfig) -> Columns:
 
 
 def _split_rule(config: BuildConfig) -> SplitRule:
-    key = config.key_of_split
-    return SplitRule(
-        config.test_share, config.test_shards, key, None if key is None else HASH_VERSION
-    )
+    key, share = config.key_of_split, config.test_share
+    if share is not None and not FRACTION.fullmatch(share):
+        raise UsageError(
+            f"--test_fraction {quoted(share)} has more than 40 digits above or below the line. "
+            "A dataset does not record so many: round it."
+        )
+    return SplitRule(share, config.test_shards, key, None if key is None else HASH_VERSION)
 
 
 def default_block_bytes(files: Sequence[SourceFile]) -> int:
@@ -268,9 +271,6 @@ def _resolve(config: BuildConfig) -> ResolvedDataset:
     assert config.dataset is not None
     return resolve_dataset(
         DatasetRequest(
-            config.dataset,
-            config.dataset_config,
-            config.dataset_split,
-            config.dataset_revision,
+            config.dataset, config.dataset_config, config.dataset_split, config.dataset_revision
         )
     )

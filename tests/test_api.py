@@ -214,3 +214,12 @@ def test_every_public_name_exists_and_has_a_docstring() -> None:
     assert issubclass(InputError, fineshards.FineshardsError)
     with pytest.raises(AttributeError, match="has no attribute 'tokens'"):
         _ = fineshards.tokens
+
+
+@pytest.mark.parametrize("digits", [41, 3000])
+def test_a_fraction_that_no_record_holds_is_refused_at_launch(
+    sample: Path, tmp_path: Path, digits: int
+) -> None:
+    with pytest.raises(UsageError, match="has more than 40 digits above or below the line"):
+        fineshards.build(input=sample, output=tmp_path / "out", test_fraction="0." + "3" * digits)
+    assert not (tmp_path / "out").exists()

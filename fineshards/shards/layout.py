@@ -7,6 +7,7 @@ Python ints, so nothing overflows.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -26,6 +27,9 @@ FILES = "files"
 HASH_VERSION = 1
 # Version of the keys that a shuffle sorts by (`shuffle.py`), which is part of the fingerprint.
 KEY_VERSION = 1
+
+# A test fraction as a job record holds it.
+FRACTION = re.compile(r"[0-9]{1,40}(/[1-9][0-9]{0,39})?")
 
 # The seed script names shards with four digits; more than ten thousand shards need more.
 MIN_INDEX_WIDTH = 4

@@ -14,11 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fineshards.errors import OutputError
 from fineshards.storage.base import TEMPORARY, Part
-from fineshards.storage.checksums import (
-    checksum_from_base64,
-    checksum_to_base64,
-    crc32c_combine,
-)
+from fineshards.storage.checksums import checksum_from_base64, checksum_to_base64, crc32c_combine
 from fineshards.storage.gcs_objects import explained, reason
 from fineshards.storage.objects import ObjectStorage
 from fineshards.storage.stored_parts import (

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -26,7 +25,7 @@ from fineshards.shards.job.import_record import Imported
 from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.shards.job.records import JSON_ERRORS, SourceFile, as_number, as_text, from_fields
 from fineshards.shards.job.redaction import Redaction
-from fineshards.shards.layout import HASH_VERSION, KEY_VERSION, Shuffle, SplitRule
+from fineshards.shards.layout import FRACTION, HASH_VERSION, KEY_VERSION, Shuffle, SplitRule
 from fineshards.shards.npy import DTYPES
 from fineshards.storage.base import Storage
 
@@ -43,7 +42,6 @@ TOKENIZER_FILES = {TIKTOKEN: VOCABULARY_NAME, HUGGINGFACE: TOKENIZER_JSON_NAME}
 # Records of all versions are read, and only jobs of this version are continued.
 FORMAT_VERSION = 3
 # A fraction in lowest terms, as BuildConfig makes it.
-_FRACTION = re.compile(r"[0-9]{1,40}(/[1-9][0-9]{0,39})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,7 +419,7 @@ def _shuffle_from_json(fields: dict[str, Any] | None) -> Shuffle | None:
 def _rule_from_json(fields: dict[str, Any]) -> SplitRule:
     rule = from_fields(SplitRule, {"key": None, "hash_version": None} | fields)
     if rule.by_document:
-        valid = _FRACTION.fullmatch(rule.test_fraction or "") and rule.hash_version == HASH_VERSION
+        valid = FRACTION.fullmatch(rule.test_fraction or "") and rule.hash_version == HASH_VERSION
         if not valid or rule.threshold > 1 << 32 or (rule.test_files or 0) < 0:
             raise ValueError(f"unknown split {fields}")
     return rule
