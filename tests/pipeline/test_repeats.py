@@ -15,6 +15,7 @@ import fineshards
 from fineshards.cli.cli import main
 from fineshards.errors import UsageError
 from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.layout import SplitRule
 from fineshards.shards.tables import repeats
 from fineshards.storage.open import open_storage
 from fineshards.verification.check_leaks import check_repeats
@@ -130,6 +131,12 @@ def test_ranges_of_hashes_are_added_up(
     assert manifest.repeats == expected_repeats(ROWS[:60], ROWS[20:])
     monkeypatch.setattr(repeats, "RANGE_DOCUMENTS", 7)
     assert list(check_repeats(storage, manifest)) == []
+
+
+def test_no_table_is_read_to_compare_no_documents(tmp_path: Path) -> None:
+    sides = repeats.Sides((), (repeats.Rows("train/train_0000.npy", 0, 5),))
+    storage, rule = open_storage(str(tmp_path)), SplitRule("1/4", None, "text", 1)
+    assert repeats.count_repeats(storage, rule, sides, 0, 1) == repeats.Repeats(0)
 
 
 def test_verify_finds_another_number(tmp_path: Path) -> None:

@@ -105,7 +105,8 @@ def count_repeats(
 ) -> Repeats:
     """The new documents in a range of hashes whose text is that of an earlier one."""
     read = partial(_read_range, storage, rule, number, sides.ranges)
-    return Repeats(*_compared(map(read, sides.new), sides.earlier, read, threads))
+    earlier = sides.earlier if sides.new else ()  # which nothing can repeat
+    return Repeats(*_compared(map(read, sides.new), earlier, read, threads))
 
 
 def repeats_among(
