@@ -26,28 +26,30 @@ class CountRepeats(Step):
     """
 
     def expand(self, records: beam.PCollection) -> beam.PCollection:
+        sides = records | "AllRecords" >> Gather() | "Sides" >> beam.Map(_sides, self._work)
         return (
-            records
-            | "AllRecords" >> Gather()
-            | "Ranges" >> beam.FlatMap(_ranges, self._work)
+            sides
+            | "Ranges" >> beam.FlatMap(_ranges)
             | "Spread" >> beam.Reshuffle()
-            | "Compare" >> beam.ParDo(_Compare(METRICS, self._work))
+            | "Compare" >> beam.ParDo(_Compare(METRICS, self._work), beam.pvalue.AsSingleton(sides))
             | "AllRanges" >> Gather()
             | "Total" >> beam.Map(Repeats.total)
         )
 
 
-def _ranges(records: list[ShardRecord], work: Work) -> Iterator[tuple[Sides, int]]:
+def _sides(records: list[ShardRecord], work: Work) -> Sides:
     assert work.before is not None
     earlier = [sums.documents for sums in work.before.sums]
-    sides = Sides.of(records, earlier, work.settings.split)
-    for number in range(sides.ranges):
-        yield sides, number
+    return Sides.of(records, earlier, work.settings.split)
+
+
+def _ranges(sides: Sides) -> Iterator[int]:
+    yield from range(sides.ranges)
 
 
 class _Compare(RunTasks):
-    def task(self, element: tuple[Sides, int]) -> Task:
-        return compare_texts(*element)
+    def task(self, number: int, sides: Sides) -> Task:
+        return compare_texts(sides, number)
 
-    def counts(self, element: tuple[Sides, int], found: Repeats) -> dict[str, int]:
-        return {"shards_in": len(element[0].earlier), "documents_out": found.documents}
+    def counts(self, number: int, found: Repeats) -> dict[str, int]:
+        return {"ranges_in": 1, "documents_out": found.documents}

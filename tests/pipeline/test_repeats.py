@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.damage import edit_manifest
@@ -18,7 +19,9 @@ from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.tables import repeats
 from fineshards.storage.open import open_storage
+from fineshards.transforms import repeat_count
 from fineshards.verification.check_leaks import check_repeats
+from fineshards.worker.tasks import Task
 
 pytestmark = pytest.mark.growing
 
@@ -131,6 +134,27 @@ def test_ranges_of_hashes_are_added_up(
     assert manifest.repeats == expected_repeats(ROWS[:60], ROWS[20:])
     monkeypatch.setattr(repeats, "RANGE_DOCUMENTS", 7)
     assert list(check_repeats(storage, manifest)) == []
+
+
+def test_only_the_numbers_of_ranges_are_shuffled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All rows of all shards would be, once for each range."""
+    files = [write_rows(tmp_path / f"{n}.parquet", ROWS[n * 20 :]) for n in range(2)]
+    build(tmp_path / "out", files[0], "--shard_tokens=300")
+    seen: list[object] = []
+    task = repeat_count._Compare.task
+
+    def noted(step: repeat_count._Compare, element: object, *side: Any) -> Task:
+        seen.append(element)
+        return task(step, element, *side)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(repeat_count._Compare, "task", noted)
+    monkeypatch.setattr(repeats, "RANGE_DOCUMENTS", 7)
+    append(tmp_path / "out", files[1])
+    assert sorted(map(str, seen)) == sorted(map(str, range(len(seen))))
+    assert len(seen) > 1
+    assert fineshards.verify(tmp_path / "out").problems == []
 
 
 def test_no_table_is_read_to_compare_no_documents(tmp_path: Path) -> None:
