@@ -100,7 +100,7 @@ def finished_dataset(storage: Storage) -> Manifest:
     """The latest manifest of a dataset that can grow; raises OutputError if there is none."""
     manifest = Manifest.load_finished(storage)
     refuse_earlier_version(
-        manifest, storage, "whose datasets cannot grow. Build it again with all files."
+        manifest.version, storage, "whose datasets cannot grow. Build it again with all files."
     )
     return manifest
 

@@ -8,6 +8,7 @@ import json
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 
@@ -112,6 +113,12 @@ def test_imports_run_one_way(module: str) -> None:
     below = ALLOWED.get(room, set(ROOMS[ROOMS.index(room) + 1 :]))
     rooms = {room_of(name) for name in imported(FILES[module])} - {None, room}
     assert rooms <= below
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Late imports and those for types included."""
+    graph = {module: {*imported(path)} & set(FILES) - {module} for module, path in FILES.items()}
+    list(TopologicalSorter(graph).static_order())  # raises CycleError
 
 
 def test_no_room_hides_a_public_name() -> None:

@@ -63,7 +63,9 @@ def redact(folder: str, ids: Iterable[str] = (), documents: Iterable[int] = ()) 
     storage = open_storage(folder)
     manifest = Manifest.load_finished(storage)
     refuse_earlier_version(
-        manifest, storage, "whose documents cannot be redacted. Build it again without them."
+        manifest.version,
+        storage,
+        "whose documents cannot be redacted. Build it again without them.",
     )
     dataset, number = Dataset(storage, manifest), manifest.generation + 1
     pieces = _pieces(dataset, [*ids], [*documents])

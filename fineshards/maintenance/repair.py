@@ -51,7 +51,7 @@ def load_whole_manifest(storage: Storage) -> Manifest:
     """
     manifest = readable_manifest(storage)
     refuse_earlier_version(
-        manifest,
+        manifest.version,
         storage,
         "whose files this one does not make. Repair it with that version, or build it again with "
         "--overwrite.",

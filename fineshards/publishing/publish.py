@@ -118,7 +118,9 @@ def publish_files(
 ) -> Published:
     """As `publish`. report: is told how many files of the dataset are hashed."""
     manifest = readable_manifest(storage)
-    refuse_earlier_version(manifest, storage, "which `publish` cannot describe. Build it again.")
+    refuse_earlier_version(
+        manifest.version, storage, "which `publish` cannot describe. Build it again."
+    )
     if storage.size(job_name(manifest.generation + 1)) is not None:
         raise OutputError(
             f"{storage.root}: generation {manifest.generation + 1} is being made. Finish it with "

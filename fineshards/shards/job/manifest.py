@@ -19,11 +19,7 @@ from fineshards.shards import npy
 from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.job import manifest_checks, version_1
 from fineshards.shards.job.content import content_fingerprint
-from fineshards.shards.job.generations import (
-    Generation,
-    generations_to_json,
-    kept_name,
-)
+from fineshards.shards.job.generations import Generation, generations_to_json, kept_name
 from fineshards.shards.job.job import Job, Settings, settings_to_json
 from fineshards.shards.job.manifest_fields import manifest_fields
 from fineshards.shards.job.records import (
@@ -196,7 +192,16 @@ class Manifest:
             >>> Manifest.load(open_storage(dataset_folder)).contradictions()
             []
         """
-        return manifest_checks.contradictions(self)
+        job, splits = self.job, self.splits()
+        return [
+            *manifest_checks.in_the_job(job, self.fingerprint),
+            *manifest_checks.in_the_shards(self.layout, self.shards, self.settings.token_dtype),
+            *manifest_checks.in_the_content(self.recorded_content, self.content_fingerprint),
+            *manifest_checks.in_the_metadata(job, self.metadata),
+            *manifest_checks.in_the_counts(job, self.reports, self.shards, self.totals()),
+            *manifest_checks.in_the_leaks(job, self.leaks, splits),
+            *manifest_checks.in_the_repeats(self.generations, self.reports, self.repeats),
+        ]
 
     def splits(self) -> dict[str, dict[str, int]]:
         """What each split holds.
