@@ -296,12 +296,7 @@ class BuildConfig:
 
     def _check_append(self) -> None:
         """Nothing is said that the dataset has decided."""
-        for flag in flags():
-            if flag.metadata["decides"] and getattr(self, flag.name) != flag.default:
-                raise UsageError(
-                    f"--{flag.name} is the dataset's own, and an append takes it from there. Leave "
-                    "it out."
-                )
+        refuse_decided(flag.name for flag in flags() if getattr(self, flag.name) != flag.default)
 
     def _check_import(self) -> None:
         """What says how tokens are read is complete, and nothing needs text."""
@@ -369,6 +364,15 @@ def flags() -> list[Field[Any]]:
 def deciding_flags() -> tuple[str, ...]:
     """The names of the flags that decide what a dataset is."""
     return tuple(flag.name for flag in flags() if flag.metadata["decides"])
+
+
+def refuse_decided(given: Iterable[str]) -> None:
+    """Raises UsageError if a flag that was given to an append is one that the dataset decides."""
+    for name in given:
+        if name in deciding_flags():
+            raise UsageError(
+                f"--{name} is the dataset's own, and an append takes it from there. Leave it out."
+            )
 
 
 def kinds(flag: Field[Any]) -> tuple[Any, ...]:

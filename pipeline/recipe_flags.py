@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from fineshards.config import flags
+from fineshards.config import flags, refuse_decided
 from fineshards.errors import UsageError
 from fineshards.suggestions import did_you_mean
 
@@ -94,6 +94,8 @@ def with_recipe(given: Mapping[str, Any]) -> dict[str, Any]:
 
     What is given itself wins. Raises UsageError for a recipe that gives anything but flags.
     """
+    if given.get("append"):
+        refuse_decided(given)  # also where a value is the default, which a configuration has anyway
     if not given.get("recipe"):
         return dict(given)
     place = os.path.expanduser(os.fspath(given["recipe"]))

@@ -140,7 +140,7 @@ def append(output: str | os.PathLike[str], **options: Any) -> Manifest:
         >>> manifest.generation, manifest.totals()["documents"]
         (2, 1066)
     """
-    return run(BuildConfig(output=output, append=True, **options))
+    return run(BuildConfig(**with_recipe({"output": output, "append": True, **options})))
 
 
 @naming_the_extra()

@@ -208,6 +208,26 @@ def test_settings_that_the_dataset_has_decided(
     assert files_in(dataset) == before
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("shard_tokens", 100_000_000), ("shard_tokens", 400), ("statistics", False), ("dedup", None)],
+)
+def test_settings_that_are_given_with_the_value_of_the_default(
+    dataset: Path, new: Path, option: str, value: object
+) -> None:
+    before = files_in(dataset)
+    message = f"--{option} is the dataset's own, and an append takes it from there"
+    with pytest.raises(UsageError, match=message):
+        fineshards.append(dataset, input=new, **{option: value})
+    with pytest.raises(UsageError, match=message):
+        fineshards.build(output=dataset, input=new, append=True, **{option: value})
+    assert files_in(dataset) == before
+    if value == 100_000_000:
+        command = ["build", "--append", f"--output={dataset}", f"--input={new}"]
+        assert main([*command, f"--{option}={value}"]) == 2
+        assert files_in(dataset) == before
+
+
 @pytest.mark.parametrize("fixture", ["version-0.1.0", "version-2"])
 def test_a_dataset_of_an_earlier_version(
     tmp_path: Path, refused: Callable[..., str], new: Path, fixture: str
