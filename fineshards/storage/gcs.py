@@ -6,18 +6,18 @@ https://cloud.google.com/storage/docs/request-preconditions
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fineshards.errors import OutputError
 from fineshards.storage.base import Entry, Part, always
 from fineshards.storage.gcs_folders import has_folders, make_folder, remove_folders
 from fineshards.storage.gcs_objects import (
-    ObjectReader,
     bucket_is_missing,
     bucket_of,
+    download_range,
     explained,
     retry,
     transfer,
@@ -25,6 +25,7 @@ from fineshards.storage.gcs_objects import (
 )
 from fineshards.storage.gcs_ranges import ObjectRanges
 from fineshards.storage.objects import ObjectStorage
+from fineshards.storage.range_reader import RangeReader
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob
@@ -135,7 +136,7 @@ class GcsStorage(ObjectStorage["Blob"]):
         return blob
 
     def reader(self, found: Blob, read_ahead: int) -> BinaryIO:
-        return io.BufferedReader(ObjectReader(found, found.size), read_ahead)
+        return RangeReader(found.size, partial(download_range, found)).buffered(read_ahead)
 
     def join_objects(
         self, name: str, sources: Sequence[Blob], over: str | None = None

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fineshards.credentials import refuse_secrets_in_endpoint
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.storage import retries
-from fineshards.storage.range_reader import RangeReader
 
 if TYPE_CHECKING:
     from google.api_core.exceptions import NotFound
@@ -219,17 +218,6 @@ def reason(error: BaseException) -> str:
         error = error.cause
     text = str(getattr(error, "message", error)) or type(error).__name__
     return " ".join(text.split()).rstrip(".")
-
-
-class ObjectReader(RangeReader):
-    """One generation of an object; each read is a range request for exactly those bytes.
-
-    Every request names the generation, so bytes of two versions are never mixed. Errors are raised
-    as `kind`.
-    """
-
-    def __init__(self, blob: Blob, size: int, kind: type[FineshardsError] = OutputError) -> None:
-        super().__init__(size, lambda start, stop: download_range(blob, start, stop, kind))
 
 
 def download_range(

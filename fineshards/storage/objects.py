@@ -19,11 +19,7 @@ from typing import Any, BinaryIO, Generic, Protocol, TypeVar
 
 from fineshards.errors import OutputError, UsageError
 from fineshards.storage.base import Storage, always
-from fineshards.storage.checksums import (
-    checksum_from_base64,
-    checksum_to_base64,
-    file_checksum,
-)
+from fineshards.storage.checksums import checksum_from_base64, checksum_to_base64, file_checksum
 from fineshards.storage.names import below
 from fineshards.storage.temporary import temporary_room
 

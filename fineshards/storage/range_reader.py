@@ -11,13 +11,24 @@ class RangeReader(io.RawIOBase):
     """A seekable file; each read is one request for exactly those bytes.
 
     size: of the whole file, in bytes. download: returns bytes `[start, stop)`, all of one version.
+    close: ends what downloads need.
     """
 
-    def __init__(self, size: int, download: Callable[[int, int], bytes]) -> None:
+    def __init__(
+        self,
+        size: int,
+        download: Callable[[int, int], bytes],
+        close: Callable[[], object] = lambda: None,
+    ) -> None:
         super().__init__()
         self._size = size
         self._download = download
+        self._close = close
         self._position = 0
+
+    def close(self) -> None:
+        self._close()
+        super().close()
 
     def readable(self) -> bool:
         return True

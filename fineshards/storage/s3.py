@@ -7,13 +7,14 @@ https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-requests.html
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, BinaryIO
 
 from fineshards.storage.base import Entry, Part
 from fineshards.storage.objects import ObjectStorage
+from fineshards.storage.range_reader import RangeReader
 from fineshards.storage.s3_client import (
     client,
     condition,
@@ -26,7 +27,7 @@ from fineshards.storage.s3_client import (
 from fineshards.storage.s3_multipart import send_in_parts
 from fineshards.storage.s3_objects import (
     S3Object,
-    S3Reader,
+    download_range,
     etag_of,
     find_object,
     list_objects,
@@ -110,7 +111,7 @@ class S3Storage(ObjectStorage[S3Object]):
     _look_up = find
 
     def reader(self, found: S3Object, read_ahead: int) -> BinaryIO:
-        return io.BufferedReader(S3Reader(found), read_ahead)
+        return RangeReader(found.size, partial(download_range, found)).buffered(read_ahead)
 
     def remove(self, found: S3Object, seconds: float | None = None) -> None:
         """See ObjectStorage. A store that does not know the condition may ignore it."""

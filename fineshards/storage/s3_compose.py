@@ -13,7 +13,6 @@ from fineshards.storage.base import Part
 from fineshards.storage.checksums import (
     checksum_from_base64,
     checksum_to_base64,
-    copy_with_checksum,
     crc32c,
     crc32c_combine,
 )
@@ -27,6 +26,7 @@ from fineshards.storage.stored_parts import (
     FoundPart,
     check_unchanged,
     find_parts,
+    write_part,
     write_parts,
 )
 from fineshards.storage.temporary import temporary_room
@@ -94,7 +94,8 @@ class _Composition:
         checked: whether the store is asked for checksums. Without them only a whole object is
         proven, by its MD5. Raises NotCheckedError if a copy is not proven.
         """
-        plan = plan_parts(self._segments(), cut=checked)
+        segments = [Segment(one.size, _is_copyable(one)) for one in self._found]
+        plan = plan_parts([Segment(len(self._header), False), *segments], cut=checked)
         if all(part.copied is None for part in plan):
             return None
         with temporary_room(), tempfile.SpooledTemporaryFile(READ_BYTES) as sent:
@@ -114,9 +115,6 @@ class _Composition:
         self._storage.check_same(made, size, checksum)
         return made
 
-    def _segments(self) -> list[Segment]:
-        return [Segment(len(self._header), False), *(_segment(one) for one in self._found)]
-
     def _read(self, plan: list[PlannedPart], sent: BinaryIO) -> str:
         """Writes what is to be sent to a file; returns the checksum of the file that is made.
 
@@ -127,10 +125,10 @@ class _Composition:
         checksum, position = crc32c(self._header), len(self._header)
         self._copied: dict[int, _Copy] = {}
         for number, one in enumerate(self._found, 1):
-            size = one.part.stop - one.part.start
+            size = one.size
             copy = copies.get(number)
             front = size if copy is None else copy.start - position
-            read = self._write(one, front, sent) if front else 0
+            read = write_part(self._storage, one, front, sent) if front else 0
             if copy is not None:
                 whole = checksum_from_base64(one.stored.crc32c or "")
                 rest = crc32c_combine(read, 0, size - front) ^ whole
@@ -139,12 +137,6 @@ class _Composition:
             checksum = crc32c_combine(checksum, read, size)
             position += size
         return checksum_to_base64(checksum)
-
-    def _write(self, one: FoundPart[S3Object], size: int, target: BinaryIO) -> int:
-        """Writes the first bytes of a part; returns their checksum."""
-        source = self._storage.reader(one.stored, min(size, READ_BYTES))
-        source.seek(one.part.start)
-        return copy_with_checksum(source, size, target, 0)
 
     def _upload(
         self, plan: list[PlannedPart], sent: BinaryIO, size: int, checksum: str, checked: bool
@@ -160,18 +152,13 @@ class _Composition:
                     upload.send(number, sent.read(part.stop - part.start))
                 else:
                     copy = self._copied[part.copied]
-                    source = copy.source
                     pending.append(
-                        pool.submit(
-                            upload.copy, number, source, copy.start, source.size, copy.checksum
-                        )
+                        pool.submit(upload.copy, number, copy.source, copy.start, copy.checksum)
                     )
             for copying in pending:
                 copying.result()
             return upload.complete()
 
 
-def _segment(one: FoundPart[S3Object]) -> Segment:
-    size = one.part.stop - one.part.start
-    known = one.stored.crc32c is not None
-    return Segment(size, one.whole and known and size <= MOST_COPIED)
+def _is_copyable(one: FoundPart[S3Object]) -> bool:
+    return one.whole and one.stored.crc32c is not None and one.size <= MOST_COPIED

@@ -162,15 +162,15 @@ class Upload:
         )
         self._add(number, sent, checksum)
 
-    def copy(self, number: int, source: S3Object, start: int, stop: int, checksum: str) -> None:
-        """Copies bytes `[start, stop)` of an object, in the version that was found.
+    def copy(self, number: int, source: S3Object, start: int, checksum: str) -> None:
+        """Copies the bytes of an object from `start` on, in the version that was found.
 
         checksum: what that of the part must be. Raises NotCheckedError if the store does not show
         that it is.
         """
-        whole = (start, stop) == (0, source.size)
+        whole = start == 0
         place = {"Bucket": source.bucket, "Key": source.name}
-        extent = {} if whole else {"CopySourceRange": f"bytes={start}-{stop - 1}"}
+        extent = {} if whole else {"CopySourceRange": f"bytes={start}-{source.size - 1}"}
         try:
             answer = retried(
                 lambda: self._client().upload_part_copy(

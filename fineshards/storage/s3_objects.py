@@ -9,7 +9,6 @@ from typing import Any
 
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.storage.checksums import checksum_to_base64, crc32c
-from fineshards.storage.range_reader import RangeReader
 from fineshards.storage.s3_client import (
     SCHEME,
     ask_bucket,
@@ -192,14 +191,3 @@ def download_range(
             f"{source.etag} no longer exists. Run again when no one writes there."
         )
     return content
-
-
-class S3Reader(RangeReader):
-    """One version of an object; each read is a range request for exactly those bytes.
-
-    Every request names the ETag, so bytes of two contents are never mixed. Errors are raised as
-    `kind`.
-    """
-
-    def __init__(self, source: S3Object, kind: type[FineshardsError] = OutputError) -> None:
-        super().__init__(source.size, lambda start, stop: download_range(source, start, stop, kind))

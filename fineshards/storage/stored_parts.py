@@ -23,6 +23,11 @@ class FoundPart(Generic[Found]):
     stored: Found
 
     @property
+    def size(self) -> int:
+        """Bytes of the part."""
+        return self.part.stop - self.part.start
+
+    @property
     def whole(self) -> bool:
         """Whether the part is the whole object."""
         return (self.part.start, self.part.stop) == (0, self.stored.size)
@@ -75,8 +80,18 @@ def write_parts(
     target.write(header)
     checksum = crc32c(header)
     for one in found:
-        size = one.part.stop - one.part.start
-        source = storage.reader(one.stored, min(size, READ_BYTES))
-        source.seek(one.part.start)
-        checksum = copy_with_checksum(source, size, target, checksum)
+        checksum = write_part(storage, one, one.size, target, checksum)
     return checksum
+
+
+def write_part(
+    storage: ObjectStorage[Found],
+    one: FoundPart[Found],
+    size: int,
+    target: BinaryIO,
+    checksum: int = 0,
+) -> int:
+    """Writes the first bytes of a part; returns the checksum. checksum: of what is before them."""
+    source = storage.reader(one.stored, min(size, READ_BYTES))
+    source.seek(one.part.start)
+    return copy_with_checksum(source, size, target, checksum)

@@ -86,39 +86,21 @@ def whole_reads(
     the end of the file. attempted: runs a read, again if its failure may pass, and raises what
     stays as a FineshardsError; formats would take other errors for damage of the file.
     """
-    return _WholeReads(file, opened, attempted).buffered(read_ahead)
 
-
-class _WholeReads(RangeReader):
-    """See whole_reads."""
-
-    def __init__(
-        self,
-        file: SourceFile,
-        opened: BinaryIO,
-        attempted: Callable[[Callable[[], bytes]], bytes],
-    ) -> None:
-        super().__init__(file.size, self._read_range)
-        self._file = file
-        self._opened = opened
-        self._attempted = attempted
-
-    def _read_range(self, start: int, stop: int) -> bytes:
+    def download(start: int, stop: int) -> bytes:
         def attempt() -> bytes:
-            self._opened.seek(start)
-            return self._opened.read(stop - start)
+            opened.seek(start)
+            return opened.read(stop - start)
 
-        content = self._attempted(attempt)
+        content = attempted(attempt)
         if len(content) != stop - start:
             raise InputError(
-                f"{self._file.path} cannot be read: received {len(content)} bytes from byte "
-                f"{start} on, expected {stop - start}. Run the same command again."
+                f"{file.path} cannot be read: received {len(content)} bytes from byte {start} on, "
+                f"expected {stop - start}. Run the same command again."
             )
         return content
 
-    def close(self) -> None:
-        self._opened.close()
-        super().close()
+    return RangeReader(file.size, download, opened.close).buffered(read_ahead)
 
 
 def _store(url: str) -> Any:

@@ -21,13 +21,14 @@ from fineshards.sources.patterns import (
     split_root,
 )
 from fineshards.storage.gcs_objects import (
-    ObjectReader,
     bucket_of,
+    download_range,
     explained,
     retry,
     split_url,
     with_size,
 )
+from fineshards.storage.range_reader import RangeReader
 
 _GENERATION = "generation:"
 # The fields requested of a listing. All fields would be ten times as much.
@@ -82,28 +83,20 @@ def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:
     read_ahead: minimum bytes per request; 0 for exactly the bytes read.
     """
     with explained("read", file.path, InputError):
-        return _PinnedReader(file).buffered(read_ahead)
+        name, generation = split_url(file.path)[1], _generation(file)
+        blob = bucket_of(file.path).blob(name, generation=generation)
 
-
-class _PinnedReader(ObjectReader):
-    """Reads the generation of an object that a job was launched with."""
-
-    def __init__(self, file: SourceFile) -> None:
-        name = split_url(file.path)[1]
-        blob = bucket_of(file.path).blob(name, generation=_generation(file))
-        super().__init__(blob, file.size, InputError)
-        self._file = file
-
-    def readinto(self, buffer: Any) -> int:
-        """See io.RawIOBase. Makes one request."""
+    def download(start: int, stop: int) -> bytes:
         try:
-            return super().readinto(buffer)
+            return download_range(blob, start, stop, InputError)
         except InputError as error:
             from google.api_core.exceptions import NotFound, PreconditionFailed
 
             if isinstance(error.__cause__, NotFound | PreconditionFailed):
-                check(self._file)
+                check(file)
             raise
+
+    return RangeReader(file.size, download).buffered(read_ahead)
 
 
 def _generation(file: SourceFile) -> int:

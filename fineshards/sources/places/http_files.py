@@ -72,25 +72,14 @@ def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:
 
     read_ahead: minimum bytes per request; 0 for exactly the bytes read.
     """
-    return _PinnedReader(file).buffered(read_ahead)
+    session = _session()
 
-
-class _PinnedReader(RangeReader):
-    """Reads a file by ranges, all of the version that a job was launched with."""
-
-    def __init__(self, file: SourceFile) -> None:
-        super().__init__(file.size, self._fetch)
-        self._file = file
-        self._session = _session()
-
-    def _fetch(self, start: int, stop: int) -> bytes:
-        found = _fetch(self._session, self._file.path, start, stop)
-        check_same(self._file, found.size, found.identity)
+    def download(start: int, stop: int) -> bytes:
+        found = _fetch(session, file.path, start, stop)
+        check_same(file, found.size, found.identity)
         return found.content
 
-    def close(self) -> None:
-        self._session.close()
-        super().close()
+    return RangeReader(file.size, download, session.close).buffered(read_ahead)
 
 
 def _session() -> Session:

@@ -20,8 +20,9 @@ from fineshards.sources.patterns import (
     find_matches,
     split_root,
 )
+from fineshards.storage.range_reader import RangeReader
 from fineshards.storage.s3_client import explained, split_url
-from fineshards.storage.s3_objects import S3Object, S3Reader, find_object, list_objects
+from fineshards.storage.s3_objects import S3Object, download_range, find_object, list_objects
 
 _ETAG = "etag:"
 
@@ -52,7 +53,8 @@ def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:
     """
     etag = file.identity.removeprefix(_ETAG)
     found = S3Object(*split_url(file.path), file.size, etag, 0.0)
-    return S3Reader(found, InputError).buffered(read_ahead)
+    download = partial(download_range, found, kind=InputError)
+    return RangeReader(file.size, download).buffered(read_ahead)
 
 
 def _list(url: str, root: str, prefix: str, deep: bool) -> tuple[list[FoundFile], set[str]]:
