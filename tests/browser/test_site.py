@@ -45,7 +45,7 @@ def site() -> Iterator[str]:
         ("index.html", "tablet", "light"),
         ("index.html", "desk", "light"),
         ("commands.html", "phone", "light"),
-        ("concepts.html", "desk", "dark"),
+        ("design.html", "desk", "dark"),
         ("comparison.html", "phone", "dark"),
     ],
 )
@@ -65,5 +65,5 @@ def test_the_search_finds_a_page(site: str, opened: Open) -> None:
     shown.page.get_by_role("textbox", name="Search").fill("shuffle_seed")
     results = shown.page.locator(".md-search-result__link")
     results.first.wait_for()
-    assert shown.page.locator(".md-search-result__link[href*='shuffling.html']").count() > 0
+    assert shown.page.locator(".md-search-result__link[href*='growing.html']").count() > 0
     assert (shown.asked, shown.complaints) == ([], [])
