@@ -27,7 +27,9 @@ from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.token_dataset import TokenDataset
 
 _SEED = 1
-_WORKERS = (0, 2)
+# Workers are forked before their dataset is read here: datatrove's opens its file when it is first
+# read, and processes that inherit an open file move one another's place in it.
+_WORKERS = (2, 0)
 # The other loaders read a part of the samples, since they take many times as long.
 _PART = 8
 _BY_HAND, _OURS = "int64 tensors, by hand", "int64 tensors"
