@@ -64,6 +64,12 @@ def test_lines_of_running_text_have_at_most_100_columns(page: Path) -> None:
     ] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_block_of_code_is_one_on_the_site_too(page: Path) -> None:
+    """mkdocs takes what follows a language for text, and the rest of the section for code."""
+    assert re.findall(r"^(?:```|~~~)\w+ .*$", page.read_text(), re.MULTILINE) == []
+
+
 def test_every_page_is_in_the_navigation() -> None:
     named = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
     assert {page.name for page in (ROOT / "docs").glob("*.md")} <= named
