@@ -17,11 +17,12 @@ from hypothesis import settings
 from support.checkout import ROOT, SAMPLE
 from support.faulty_proxy import Proxy, faulty_server
 from support.remembered_specs import remember_specs
-from support.slices import pytest_collection_modifyitems  # noqa: F401
 
 if TYPE_CHECKING:
     from support.gcs_input import Stored
     from support.s3_proxy import S3Proxy
+
+pytest_plugins = ["support.slices"]
 
 # Every run tries the same examples, so a new failure comes from a change, not from chance.
 settings.register_profile("fineshards", derandomize=True, deadline=None)

@@ -59,7 +59,8 @@ from kubernetes_server import KubernetesServer
 from support.dataflow_server import DataflowServer, Job
 from support.gcs_server import gcs_server
 from support.hub_server import HubServer
-from support.slices import pytest_collection_modifyitems  # noqa: F401
+
+pytest_plugins = ["support.slices"]
 
 BUCKET = "shards-bucket"
 OUTPUT = f"gs://{BUCKET}/text/2026-05"

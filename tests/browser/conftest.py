@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 import pytest
 from playwright.sync_api import Browser, Page, Route, sync_playwright
-from support.slices import pytest_collection_modifyitems  # noqa: F401
+
+pytest_plugins = ["support.slices"]
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 # A phone, a tablet, a desk: width and height in CSS pixels.

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from support import tokenizer_files
 from support.dataset_contents import Contents
-from support.slices import pytest_collection_modifyitems  # noqa: F401
 
 from fineshards.cli.cli import main
+
+pytest_plugins = ["support.slices"]
 
 SAMPLE = Path(__file__).parent.parent.parent / "samples/debian_text.parquet"
 Exported = Callable[..., Path]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from documents import parts
-from support.slices import pytest_collection_modifyitems  # noqa: F401
+
+pytest_plugins = ["support.slices"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.slices import pytest_collection_modifyitems  # noqa: F401
 
 from benchmarks.made_up_dataset import make_dataset
 from fineshards.loader.token_dataset import TokenDataset
 from fineshards.storage.open import open_storage
+
+pytest_plugins = ["support.slices"]
 
 
 @pytest.fixture(scope="session")
