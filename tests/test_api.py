@@ -108,6 +108,7 @@ def test_a_build_returns_the_manifest_and_does_not_change_the_process(
     assert sorted(own.read_text().split("\n")) == ["", "a 3", "b 5"]
 
 
+@pytest.mark.long
 def test_a_build_that_fails_raises_one_sentence_and_prints_nothing(tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_text('{"text": "good"}\n{"text": 1}\n')

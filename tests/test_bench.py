@@ -106,6 +106,7 @@ def check_result(files: Path, name: str, repeat: int, names: list[str], rounds: 
     assert shown >= {title_of(name) for name in names}
 
 
+@pytest.mark.long
 def test_the_job_and_the_seed_are_measured(
     files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,6 +17,7 @@ from fineshards.loader.mixing.blending import greedy
 HAS_COMPILER = shutil.which("g++") is not None
 
 
+@pytest.mark.long
 def test_the_loader_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--loader", "--shrink=1000", "--rounds=2", "--name=tiny", f"--results={tmp_path}"]
     assert main(flags) == 0

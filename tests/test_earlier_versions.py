@@ -146,6 +146,7 @@ def test_a_state_that_knew_the_job_and_not_the_shards_resumes(
         assert loader.step == 4
 
 
+@pytest.mark.long
 def test_a_dataset_without_a_content_fingerprint_grows_and_gets_one(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(VERSION_3 / "finished", tmp_path / "out"))
     before = Manifest.load_finished(open_storage(str(folder)))

@@ -236,6 +236,7 @@ def test_a_vocabulary_that_cannot_be_downloaded_is_a_usage_error(
     )
 
 
+@pytest.mark.long
 def test_a_row_that_a_worker_process_rejects_is_one_sentence(
     fineshards: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -386,6 +387,7 @@ def test_a_page_with_a_checksum_is_checked(
     assert f"{source}, row group 1: cannot be decoded" in sentence
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "line",
     [

@@ -97,6 +97,7 @@ def test_a_help_page_fits_and_has_every_flag_and_an_example(command, capsys) -> 
         assert flag.help.endswith(".")
 
 
+@pytest.mark.long
 def test_the_examples_of_the_page_run_as_written(
     tmp_path: Path,
     sample: Path,
@@ -146,6 +147,7 @@ def test_build_as_json_says_what_became_of_it(data: Path, in_process: Run) -> No
     assert (failed.returncode, failed.stdout) == (2, "")
 
 
+@pytest.mark.long
 def test_stdout_need_not_have_every_letter_nor_room(data: Path) -> None:
     environ = {"PYTHONIOENCODING": "ascii"}
     given = "--input data/0.parquet --output öut --text-column id"
@@ -177,6 +179,7 @@ def test_a_closed_stdout_is_one_sentence(
     assert capsys.readouterr().err == "fineshards: stdout cannot be written: it is closed.\n"
 
 
+@pytest.mark.long
 def test_files_may_be_given_one_by_one_and_flags_with_hyphens(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +199,7 @@ def test_files_may_be_given_one_by_one_and_flags_with_hyphens(
     assert others == [first, first]
 
 
+@pytest.mark.long
 def test_the_home_folder_is_meant_where_the_shell_does_not_expand_it(data: Path) -> None:
     home = data.parent
     tokenizer = home / "mine/tokenizer.json"
@@ -381,6 +385,7 @@ def hub(tmp_path: Path) -> Iterator[HubServer]:
         yield server
 
 
+@pytest.mark.long
 def test_a_tokenizer_of_the_hub_is_that_of_its_file(
     hub: HubServer, data: Path, tmp_path: Path
 ) -> None:
@@ -399,6 +404,7 @@ def test_a_tokenizer_of_the_hub_is_that_of_its_file(
     assert len(hub.paths("GET", "/mine/tokenizer/resolve/")) == 2  # each revision once
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("tokenizer", "code", "sentence"),
     [

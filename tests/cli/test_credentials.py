@@ -122,6 +122,7 @@ def test_every_command_refuses_it(
         assert path.is_dir() or SECRET.encode() not in path.read_bytes()
 
 
+@pytest.mark.long
 def test_lists_of_a_recipe_and_paths_of_the_loader(tmp_path: Path, dataset: Path) -> None:
     recipe = tmp_path / "recipe.toml"
     rows, out = dataset.parent / "rows.parquet", tmp_path / "out"

@@ -69,6 +69,7 @@ def slow_input(tmp_path: Path, sample: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_a_terminal_shows_stages_rate_time_left_and_what_workers_do(
     slow_input: Path, tmp_path: Path
 ) -> None:
@@ -149,6 +150,7 @@ def test_an_unexpected_error_of_the_display_is_one_line_and_the_job_goes_on(
     assert line.startswith("progress cannot be shown: unexpected IndexError. The build goes on.")
 
 
+@pytest.mark.long
 def test_an_interrupted_build_says_what_it_resumes(slow_input: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     command = [
@@ -184,6 +186,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.long
 def test_without_a_terminal_lines_say_how_far_the_build_is(
     slow_input: Path, tmp_path: Path
 ) -> None:
@@ -198,6 +201,7 @@ def test_without_a_terminal_lines_say_how_far_the_build_is(
     assert len({total for _, total in found}) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "entry", [["-m", "fineshards", "build"], ["-m", "fineshards.cli.build_command"], [MAIN]]
 )
@@ -222,6 +226,7 @@ def test_output_that_is_no_longer_read_is_not_an_error(
     assert done.stderr == ""
 
 
+@pytest.mark.long
 def test_a_local_run_needs_no_network(fineshards: Run, small: Path, tmp_path: Path) -> None:
     """Beam's DirectRunner would download the Prism binary if it could."""
     with socket.socket() as proxy:

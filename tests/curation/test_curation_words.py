@@ -80,6 +80,7 @@ def test_another_version_of_spacy_has_no_fast_path(monkeypatch: pytest.MonkeyPat
     assert found.whole == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("language", ["de", "es", "fr"])
 def test_other_languages_have_their_own_words(language: str) -> None:
     some = ["l'eau z.B. aujourd'hui EE. UU. del", "Das ist, d.h. ist's, u. a. gut :-) :O ((("]

@@ -161,6 +161,7 @@ def reason(document):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", [[], [("exact", {})]], ids=["alone", "after a keyed step"])
 @pytest.mark.parametrize(
     ("function", "words"),

@@ -78,6 +78,7 @@ def test_every_character_among_marks_loses_its_marks() -> None:
                 assert normal_form._without_marks(text) == without_marks(text), hex(code)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("marks", ["\u0301\u0323", "\u0f73", "\u302e\U0001d165", "\u0344\u0323"])
 def test_a_long_run_of_marks_is_simplified(marks: str) -> None:
     """In a time that is quadratic in its length, this would not end."""

@@ -170,6 +170,7 @@ def test_decode_omits_the_eot_and_marks_incomplete_characters() -> None:
     assert encoder().decode(cut).endswith("\ufffd")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_piecewise_encoding_gives_the_same_tokens(sample_texts: list[str], pattern: str) -> None:
     for text in [*sample_texts, *HOSTILE.values()]:
@@ -190,6 +191,7 @@ def test_piecewise_encoding_gives_the_same_tokens_for_any_string(text: str) -> N
 
 
 # Planes 4 to 16 have only private and unassigned characters, tags and variation selectors.
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("pattern", "codes", "context"),
     [
@@ -244,6 +246,7 @@ LONG_TEXTS = {
 _QUICK = {"more spaces, a letter", "spaces", "words"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     [
@@ -261,6 +264,7 @@ def test_long_texts_are_encoded_exactly(name: str) -> None:
     assert tokens == [token for piece in pieces for token in once[piece]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize(
     "unit", ["A", "aA", "中", "\u0301", "1", "!", "'", " ", "\n", "\r\n", " \n", "\u3000"]
@@ -291,6 +295,7 @@ text = " " * 1_200_000 + "a"
 """)
 
 
+@pytest.mark.long
 def test_nothing_is_printed_for_a_text_on_which_tiktoken_panics() -> None:
     panics = run_encoder("vocabulary.encoding().encode_ordinary(text)")
     assert panics.returncode != 0

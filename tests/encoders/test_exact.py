@@ -221,6 +221,7 @@ def test_tokenizers_are_rebuilt_after_enough_work(
     assert kept == built[-1:], "replaced tokenizers are not kept"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bound", [0.0, 0.002, gigatoken_encoder.REBUILD_SECONDS])
 def test_many_threads_get_the_same_tokens_as_one(
     monkeypatch: pytest.MonkeyPatch, bound: float

@@ -64,6 +64,7 @@ def assert_exact(style: str, texts: list[str]) -> int:
     return batch.by_reference
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("style", STYLES)
 def test_the_fast_path_is_exact_on_the_whole_sample(style: str) -> None:
     encoder, record = loaded(style)
@@ -110,6 +111,7 @@ def test_the_fast_path_is_exact_on_hostile_texts(style: str, texts: list[str]) -
     assert_exact(style, texts)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("style", ["gpt2", "qwen2"])
 def test_the_fast_path_is_exact_on_every_character_of_the_lower_planes(style: str) -> None:
     codes = [code for code in range(0x20000) if not 0xD800 <= code < 0xE000]
@@ -121,6 +123,7 @@ def test_the_fast_path_is_exact_on_every_character_of_the_lower_planes(style: st
     assert 0 < batch.by_reference < 2_000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("unit", ["a", " ", "\n", "1", "中", "\u0301", "=-", "<tool_call>"])
 def test_the_fast_path_is_exact_on_long_runs(style: str, unit: str) -> None:
@@ -233,6 +236,7 @@ def test_the_trial_detects_a_different_merge(tmp_path: Path) -> None:
     assert trial(tokenizer, fast, encoder.reference) is not None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PIPELINES)
 def test_the_table_lists_where_the_libraries_differ(name: str) -> None:
     """Checks both ends of every range of the table, and the code points next to them."""

@@ -106,6 +106,7 @@ SIDES = pytest.mark.parametrize("side", ["begin", "end"])
 DATASETS = pytest.mark.parametrize("dataset", ["by_document", "one_stream", "narrow"])
 
 
+@pytest.mark.long
 @SIDES
 @DATASETS
 @pytest.mark.parametrize("size", [None, 50, 700])
@@ -265,6 +266,7 @@ def test_olmo_says_that_the_last_document_of_test_has_no_eot(
         assert ends.count(False) == cut
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("to", ["megatron", "datatrove", "olmo", "llmc", "raw"])
 def test_bytes_do_not_depend_on_workers_or_the_runner(
     by_document: Path, to: str, tmp_path: Path, in_process: Run
@@ -351,6 +353,7 @@ def test_a_finished_export_is_found_finished(by_document: Path, tmp_path: Path) 
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "m").iterdir()} == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("side", ["begin", "end"])
 @pytest.mark.parametrize("size", [None, 90])
 @pytest.mark.parametrize("to", ["megatron", "raw"])
@@ -434,6 +437,7 @@ def test_verify_finds_what_is_wrong_with_an_export(
     assert "Traceback" not in damaged.stderr
 
 
+@pytest.mark.long
 @settings(max_examples=25)
 @given(st.integers(1, 4000), st.sampled_from(["begin", "end"]))
 def test_parts_of_any_size_make_up_the_stream(

@@ -130,6 +130,7 @@ def read_all(to: str, folder: Path, split: str) -> list[int]:
     return [token for file in files for token in read_token_bin(file)[1]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [None, 90, 700])
 @pytest.mark.parametrize("to", BY_EOT)
 def test_redacted_documents_are_left_out_where_documents_are_found_by_eot(
@@ -154,6 +155,7 @@ def test_redacted_documents_are_left_out_where_documents_are_found_by_eot(
     assert fineshards.export(dataset, tmp_path / "x", to, skip="redacted", **flags) == export
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("side", ["begin", "end"])
 @pytest.mark.parametrize("size", [None, 50])
 def test_formats_with_an_index_leave_them_out_when_asked_to(
@@ -255,6 +257,7 @@ def test_a_split_of_redacted_documents_alone_is_left_out(rows: Path, tmp_path: P
     ]
 
 
+@pytest.mark.long
 def test_a_killed_export_without_them_resumes_with_the_same_bytes(
     dataset: Path, tmp_path: Path
 ) -> None:
@@ -328,6 +331,7 @@ def test_damage_is_found_in_and_around_what_is_left_out(dataset: Path, tmp_path:
         fineshards.export(out, tmp_path / "y", "raw")
 
 
+@pytest.mark.long
 def test_an_import_of_it_is_a_build_without_those_documents(rows: Path, tmp_path: Path) -> None:
     flags = [f"--shard_tokens={SHARD}", "--test_shards=0"]
     build(tmp_path / "out", rows, *flags)

@@ -179,6 +179,7 @@ def test_commands_for_datasets_say_that_a_folder_is_an_export(
     assert sorted(path.name for path in (tmp_path / "x").iterdir()) == before
 
 
+@pytest.mark.long
 def test_links_know_that_the_dataset_has_grown(tmp_path: Path) -> None:
     parts = [write_rows(tmp_path / f"{n}.parquet", made_up_rows(n, 40)) for n in (5, 6)]
     out = tmp_path / "out"

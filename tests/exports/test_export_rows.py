@@ -61,6 +61,7 @@ def cut(tokens: list[int], length: int) -> Documents:
     return [tokens[at : at + length] for at in range(0, len(tokens), length)]
 
 
+@pytest.mark.long
 @SIDES
 @pytest.mark.parametrize("size", [None, 1, 200])
 def test_mds_holds_whole_rows_and_the_rest_is_reported(
@@ -119,6 +120,7 @@ def test_litdatas_links_lead_to_the_shards(dataset: Contents, tmp_path: Path) ->
     assert fineshards.verify(tmp_path / "l").ok
 
 
+@pytest.mark.long
 @SIDES
 @pytest.mark.parametrize("size", [None, 500])
 @pytest.mark.parametrize("length", [None, 1, LENGTH, 1_000_000])

@@ -52,6 +52,7 @@ def dataset(request: pytest.FixtureRequest, folder: Path) -> tuple[Path, list[st
     return out, flags
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("to", "side"),
     [

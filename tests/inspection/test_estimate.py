@@ -121,6 +121,7 @@ def test_a_small_input_is_built_whole_and_the_numbers_are_those_of_a_build(
     assert recall(manifest.files, replace(manifest.settings, tokenizer=other)) is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kinds", [["parquet"], KINDS])
 def test_a_probe_tells_of_files_that_differ(kinds: list[str], tmp_path: Path, work: Path) -> None:
     folder = tmp_path / "in [1]"  # with special characters of patterns
@@ -140,6 +141,7 @@ def test_a_probe_tells_of_files_that_differ(kinds: list[str], tmp_path: Path, wo
     assert found.documents == pytest.approx(4 * DOCUMENTS, rel=0.3)
 
 
+@pytest.mark.long
 def test_the_text_is_a_few_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, "parquet", 0)
     assert main(["estimate", f"--input={path}", "--workers=3"]) == 0
@@ -165,6 +167,7 @@ def test_rows_that_cannot_be_encoded_are_counted(
     assert "2 in the probe; a build needs --max_bad_rows" in printed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("flags", "code", "words"),
     [
@@ -200,6 +203,7 @@ def test_mistakes_and_bad_input_end_in_a_sentence(
 # ---- remote input
 
 
+@pytest.mark.long
 def test_a_bucket_is_read_in_part(stored: Stored, tmp_path: Path) -> None:
     paths = [write_random(tmp_path, "parquet", number) for number in range(3)]
     for path in paths:
@@ -213,6 +217,7 @@ def test_a_bucket_is_read_in_part(stored: Stored, tmp_path: Path) -> None:
     assert [getattr(remote, name) for name in same] == [getattr(local, name) for name in same]
 
 
+@pytest.mark.long
 def test_a_dataset_of_the_hub_is_read_in_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +253,7 @@ def config_of(*paths: object, **more: Any) -> BuildConfig:
     return BuildConfig(input=list(map(str, paths)), output="unused", **more)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_probe_larger_than_the_input_is_all_of_it(kind: str, tmp_path: Path) -> None:
     paths = [write(tmp_path, kind, number, count=200) for number in range(3)]
@@ -255,6 +261,7 @@ def test_a_probe_larger_than_the_input_is_all_of_it(kind: str, tmp_path: Path) -
     assert (found.exact, found.documents, found.tokens) == (True, 600, true_tokens(paths))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["parquet", "jsonl", "jsonl.gz"])
 def test_the_beginning_of_a_large_block_stands_for_it(kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"0.{kind}"
@@ -272,6 +279,7 @@ def test_the_beginning_of_a_large_block_stands_for_it(kind: str, tmp_path: Path)
     assert found.tokens_range is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["dictionary", "short"])
 def test_parquet_is_scaled_by_rows(kind: str, tmp_path: Path) -> None:
     """Whatever the size of the column says: a dictionary is small, short texts have prefixes."""
@@ -299,6 +307,7 @@ def test_the_input_may_lie_in_the_temporary_folder(work: Path) -> None:
     assert estimate(config_of(work), None).documents == 50
 
 
+@pytest.mark.long
 def test_a_file_of_another_kind_is_probed_too(tmp_path: Path) -> None:
     paths = [write(tmp_path, "parquet", number) for number in range(3)]
     rare = tmp_path / "9.jsonl"
@@ -307,6 +316,7 @@ def test_a_file_of_another_kind_is_probed_too(tmp_path: Path) -> None:
     assert found.tokens == pytest.approx(true_tokens([*paths, rare]), rel=0.1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["jsonl.gz", "jsonl.zst"])
 def test_a_damaged_file_is_named(kind: str, tmp_path: Path) -> None:
     path = write(tmp_path, kind, 0)

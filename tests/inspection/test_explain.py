@@ -83,6 +83,7 @@ def loaders(train: TokenDataset, folder: Path) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", range(6))
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_samples_are_those_of_the_batches(
@@ -111,6 +112,7 @@ def test_samples_are_those_of_the_batches(
                     assert np.array_equal(row, sources[each.source][each.sample])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", range(6))
 def test_occurrences_are_all_places_of_a_sample(
     train: TokenDataset, folder: Path, number: int
@@ -213,6 +215,7 @@ def test_a_step_is_explained_by_the_text_of_its_sources(
         assert [each["parts"] for each in part["samples"]] == [each["parts"] for each in whole]
 
 
+@pytest.mark.long
 def test_a_packed_step_is_explained_by_the_text_of_its_sources(
     folder: Path,
     train: TokenDataset,
@@ -246,6 +249,7 @@ def test_a_packed_step_is_explained_by_the_text_of_its_sources(
             assert back["samples"] == list(dict.fromkeys(rows))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [0, 150, 151, 152, 200, 700, 1062])
 def test_the_samples_of_a_document_are_all_that_touch_it(
     number: int, folder: Path, train: TokenDataset, capsys: pytest.CaptureFixture[str]

@@ -116,6 +116,7 @@ def test_a_job_that_is_deleted_ends_the_watching_with_a_sentence(stopped: Path) 
     assert "Traceback" not in terminal.shown
 
 
+@pytest.mark.long
 def test_a_running_job_is_followed_to_its_end(
     paused: PausedBuild, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -505,6 +505,7 @@ def test_what_is_no_state_is_refused(state: Any) -> None:
     loader.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("saved_epochs", [None, 1, 2, 3])
 @pytest.mark.parametrize("epochs", [None, 1, 2, 3])
 def test_other_epochs_repeat_and_skip_nothing(saved_epochs: int | None, epochs: int | None) -> None:

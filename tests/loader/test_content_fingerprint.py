@@ -110,6 +110,7 @@ def following(loader: BatchLoader) -> list[bytes]:
     return [each.tobytes() for each in rows]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", LOADERS)
 def test_a_state_goes_on_where_the_same_shards_were_built_from_elsewhere(
     ours: Path, theirs: Path, at_once: Path, tmp_path: Path, kind: str

@@ -139,6 +139,7 @@ STORM = 150
 
 
 # An exception in the callback of the collector cannot be raised anywhere.
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("ahead", [0, 2])
 @pytest.mark.parametrize("kind", KINDS)

@@ -111,6 +111,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
+@pytest.mark.long
 def test_the_example_with_jax_resumes_exactly(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("jax")
 

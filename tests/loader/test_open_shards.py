@@ -94,6 +94,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_3000_datasets_are_read_by_16_threads_with_256_files(many: Path) -> None:
     compared, most = run(
         """
@@ -127,6 +128,7 @@ print(compared, most)
     assert 60 < int(most) <= 64 + 16 * 3
 
 
+@pytest.mark.long
 def test_a_mixture_of_2448_shards_leaves_descriptors_for_the_checkpoint(two: Path) -> None:
     steps, files, left = run(
         """

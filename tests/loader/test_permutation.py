@@ -44,6 +44,7 @@ def is_bijection(p: np.ndarray) -> bool:
     return p.dtype == np.int64 and np.array_equal(np.sort(p), np.arange(len(p)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("least", ["table", "network"])
 def test_it_is_a_bijection_for_every_size_up_to_some_thousands(
     monkeypatch: pytest.MonkeyPatch, least: str
@@ -64,6 +65,7 @@ def test_it_is_a_bijection_for_powers_of_two_and_primes(n: int) -> None:
     assert is_bijection(whole(n, key(0, n)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", LARGE)
 def test_no_two_of_many_numbers_collide_beyond_32_bits(n: int) -> None:
     numbers = (np.arange(500_000, dtype=np.uint64) * np.uint64(n // 500_003)).astype(np.int64)
@@ -176,6 +178,7 @@ def statistics_of(n: int) -> list[Callable[[np.ndarray], float]]:
     return [each for each in STATISTICS if each is not flipped_bits or n & (n - 1) == 0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", [4096, *POWERS, *OTHERS])
 def test_it_looks_as_random_as_a_permutation_of_numpy(n: int) -> None:
     rng = np.random.default_rng(n)
@@ -240,6 +243,7 @@ def test_the_statistics_find_bad_permutations(
             assert statistic(p) > 2 * SMALL, (n, seed)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", [2, 3, 4, 5])
 def test_every_order_of_a_few_numbers_is_equally_frequent(n: int) -> None:
     keys, orders = 20_000, math.factorial(n)

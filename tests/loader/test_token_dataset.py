@@ -258,6 +258,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, sample: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("split", "length"), [("train", 700), ("train", 4000), ("test", 512)])
 def test_documents_of_a_sample_are_those_of_the_source(
     built: Path, sample: Path, split: str, length: int

@@ -46,6 +46,7 @@ def manifest_of(folder: Path) -> Manifest:
     return Manifest.load_finished(open_storage(str(folder)))
 
 
+@pytest.mark.long
 def test_mixed_datasets_have_the_shares_of_their_weights(tmp_path: Path) -> None:
     printed = run("mix_datasets.py", tmp_path)
     english = pc.sum(pc.equal(pq.read_table(SAMPLE)["language"], "en")).as_py()
@@ -69,6 +70,7 @@ def test_months_are_appended_while_a_run_trains(tmp_path: Path) -> None:
     assert f"{files} files are equal, byte for byte" in printed
 
 
+@pytest.mark.long
 def test_both_exports_for_megatron_have_the_documents_of_the_dataset(tmp_path: Path) -> None:
     printed = run("export_for_megatron.py", tmp_path)
     exported = tmp_path / "exported"
@@ -82,6 +84,7 @@ def test_both_exports_for_megatron_have_the_documents_of_the_dataset(tmp_path: P
     assert (tmp_path / stem).with_suffix(".bin").is_file()
 
 
+@pytest.mark.long
 def test_the_notebook_has_the_outputs_of_a_run() -> None:
     make_notebook = runpy.run_path(str(ROOT / "docs/make_notebook.py"))
     run_again = make_notebook["executed"]()

@@ -57,6 +57,7 @@ def text_of_tokens(count: int) -> str:
     return text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "flags",
     [
@@ -121,6 +122,7 @@ def test_only_what_the_page_names_depends_on_paths_blocks_and_engine(
     assert recorded["manifest"] <= named
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "flags",
     [
@@ -139,6 +141,7 @@ def test_bytes_do_not_depend_on_the_worker_processes(
     assert shards_in(tmp_path) == oracle(read_texts(sample), 50_000, test_shards=1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("row_group_size", [1, 3, 100])
 @pytest.mark.parametrize("shard_tokens", [1, 7, 64])
 def test_awkward_documents(
@@ -179,6 +182,7 @@ def test_documents_that_end_at_a_shard_boundary(
     assert found == oracle(texts, 10, test_shards=1)
 
 
+@pytest.mark.long
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     files=st.lists(

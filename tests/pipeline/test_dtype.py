@@ -132,6 +132,7 @@ def test_verify_reports_a_shard_of_the_other_dtype(dataset: Path, in_process: Ru
     assert "train/train_0000.npy holds dtype '<u4', expected '<u2'" in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("words", "fits"), [(65_534, True), (65_535, True), (65_536, False)])
 def test_the_largest_id_decides(
     words: int, fits: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]

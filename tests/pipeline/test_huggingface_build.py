@@ -56,6 +56,7 @@ def dataset(tokenizer: Path, sample: Path, tmp_path_factory: pytest.TempPathFact
     return output
 
 
+@pytest.mark.long
 def test_a_build_equals_the_oracle(dataset: Path, tokenizer: Path, sample: Path) -> None:
     shards = shards_in(dataset)
     assert len(shards) > 3
@@ -98,6 +99,7 @@ def test_the_manifest_records_the_tokenizer(dataset: Path, tokenizer: Path) -> N
     assert job.fingerprint() == manifest["fingerprint"]
 
 
+@pytest.mark.long
 def test_the_same_job_is_resumed_and_another_is_refused(
     dataset: Path, tokenizer: Path, sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,6 +138,7 @@ def test_verify_detects_another_tokenizer(dataset: Path, tmp_path: Path, in_proc
     assert "metadata/tokenizer.json is missing" in in_process("verify", output).stdout
 
 
+@pytest.mark.long
 def test_a_model_of_another_type_is_encoded_by_its_library(
     sample: Path, tmp_path: Path, in_process: Run, fineshards: Run
 ) -> None:

@@ -95,6 +95,7 @@ def take(kind: str, output: Path, *flags: str) -> int:
     return main(["import", f"--from={kind}", *named, *flags])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", list(layouts(Path())))
 def test_the_shards_are_the_stream_of_the_documents(name: str, tmp_path: Path) -> None:
     kind, *words = name.split()
@@ -177,6 +178,7 @@ def exported(dataset: Path, folder: Path, side: str, eot: int) -> None:
         write_megatron(folder / split, with_eots(bodies, eot, side), dtype)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("tokenizer", "dtype", "side", "shuffle"),
     [
@@ -231,6 +233,7 @@ def with_empty_documents(stem: Path, bodies: Bodies, empty: set[int], side: str)
     stem.with_suffix(".idx").write_bytes(bytes(head) + numbers.tobytes())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("side", ["begin", "end"])
 @pytest.mark.parametrize("block_bytes", [1, 900, 1 << 20])
 def test_documents_without_tokens_are_counted_and_their_rows_kept(

@@ -36,6 +36,7 @@ def write_inputs(folder: Path, kind: str) -> list[Path]:
     return paths
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "limit"),
     [

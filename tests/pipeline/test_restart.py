@@ -254,6 +254,7 @@ def _run_command(
     return fineshards
 
 
+@pytest.mark.long
 def test_a_job_that_is_replaced_before_its_first_block_is_told_so_and_stops(
     small: Path, tmp_path: Path, run_command: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:

@@ -149,6 +149,7 @@ KEYS: dict[str, Callable[[Row], str | None]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ending", "key", "fraction", "shard_tokens", "block_bytes"),
     [

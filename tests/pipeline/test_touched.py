@@ -130,6 +130,7 @@ def test_a_build_goes_on_by_content_and_the_dataset_is_finished(
     assert files_in(tmp_path / "out") == files_in(tmp_path / "whole")
 
 
+@pytest.mark.long
 def test_what_was_compared_once_is_not_read_again(half: list[str], tmp_path: Path) -> None:
     """Also if the build is killed again, and if the file gets the time back that it had."""
     set_times(tmp_path / "in", 2)
@@ -143,6 +144,7 @@ def test_what_was_compared_once_is_not_read_again(half: list[str], tmp_path: Pat
     assert files_in(tmp_path / "out") == files_in(tmp_path / "whole")
 
 
+@pytest.mark.long
 def test_other_content_of_the_same_size_is_refused_by_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -172,6 +174,7 @@ def test_other_content_of_the_same_size_is_refused_by_name(
     assert main(["verify", str(tmp_path / "out"), "--sample=100"]) == 0
 
 
+@pytest.mark.long
 def test_a_file_of_other_blocks_is_refused(
     half: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -188,6 +191,7 @@ def test_a_file_of_other_blocks_is_refused(
     assert f"{path} changed since the job was launched: its blocks of rows are other ones" in said
 
 
+@pytest.mark.long
 def test_a_job_of_a_version_without_hashes_resumes_but_not_with_other_times(
     half: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -209,6 +213,7 @@ def test_a_job_of_a_version_without_hashes_resumes_but_not_with_other_times(
     assert main(["verify", str(tmp_path / "out"), "--sample=100"]) == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flags", [[], ["--shuffle_seed=3"], ["--dedup=exact"]])
 def test_verify_and_repair_name_a_source_that_has_changed(
     tmp_path: Path, flags: list[str], capsys: pytest.CaptureFixture[str]
@@ -239,6 +244,7 @@ def test_verify_and_repair_name_a_source_that_has_changed(
     assert main(["repair", str(tmp_path / "out")]) == 0
 
 
+@pytest.mark.long
 def test_an_object_that_was_written_again_has_the_same_content(
     stored: Stored, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -302,6 +308,7 @@ def elsewhere(half: list[str], tmp_path: Path) -> tuple[Path, list[str]]:
     return there, [part.replace(str(tmp_path), str(there)) for part in half]
 
 
+@pytest.mark.long
 def test_a_copy_elsewhere_goes_on_and_grows_and_takes_the_state_of_the_original(
     half: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -335,6 +342,7 @@ def test_a_copy_elsewhere_goes_on_and_grows_and_takes_the_state_of_the_original(
         np.testing.assert_array_equal(mine, its)
 
 
+@pytest.mark.long
 def test_a_file_elsewhere_is_compared_also_if_it_has_the_same_time(
     half: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -347,6 +355,7 @@ def test_a_file_elsewhere_is_compared_also_if_it_has_the_same_time(
     assert re.search(rf"{there}/in/0\.parquet, block 1 of 2, rows 0 to \d+: another content", said)
 
 
+@pytest.mark.long
 def test_a_finished_dataset_is_not_taken_for_one_of_files_elsewhere(
     half: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

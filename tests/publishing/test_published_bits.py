@@ -39,6 +39,7 @@ def damages(content: bytes, seed: int, count: int) -> list[bytes]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("own_card", [False, True], ids=["card", "own card"])
 @pytest.mark.parametrize("name", [CROISSANT_NAME, PROVENANCE_NAME, SUMS_NAME])
 def test_every_bit_of_the_other_files_counts(published: Path, name: str, own_card: bool) -> None:
@@ -54,6 +55,7 @@ def test_every_bit_of_the_other_files_counts(published: Path, name: str, own_car
     assert main(["verify", str(published)]) == 1
 
 
+@pytest.mark.long
 def test_every_bit_of_the_generated_parts_counts_and_is_restored(published: Path) -> None:
     card, before = published / CARD_NAME, described(published)
     text = before[CARD_NAME].decode()

@@ -154,6 +154,7 @@ def lengths_in_tables(dataset: Path, one_stream: bool) -> list[int]:
     return sorted(found.values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_numbers_are_those_of_the_files(
     built: Callable[[str], Path], kind: str, tmp_path: Path

@@ -118,6 +118,7 @@ def write_blocks(
     return summaries
 
 
+@pytest.mark.long
 @settings(max_examples=60)
 @given(
     files=files_of_documents,

@@ -132,6 +132,7 @@ def test_document_tables_are_those_of_the_oracle(
         assert shard["first_document"] == expected[window][0]["document"]
 
 
+@pytest.mark.long
 def test_metadata_does_not_depend_on_workers_or_hash_seeds(
     fineshards: Callable[..., Any], dataset: Path, tmp_path: Path
 ) -> None:

@@ -298,6 +298,7 @@ def test_large_components_are_found_whole(shape: str) -> None:
     assert np.array_equal(marked["witness"], survivor[others])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("nodes", [20_000, 400_000])
 def test_many_edges_have_the_components_of_a_union_find(nodes: int) -> None:
     """One large component and some nodes; many small ones."""

@@ -243,6 +243,7 @@ def test_statistics_of_steps_and_dataset_are_those_of_plain_python(
     assert fineshards.verify(dataset).problems == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "flags",
     [
@@ -281,6 +282,7 @@ def test_a_build_without_steps_counts_on_request_only(
     assert fineshards.verify(tmp_path / "counted").problems == []
 
 
+@pytest.mark.long
 def test_a_restart_takes_the_statistics_of_finished_blocks(
     source: Path, dataset: Path, tmp_path: Path
 ) -> None:
@@ -300,6 +302,7 @@ def test_a_restart_takes_the_statistics_of_finished_blocks(
     assert len(same) == len(times) - 1  # all but the damaged one; the lost one is not listed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("folder", ["judged/0", "statistics"])
 def test_a_killed_build_resumes_to_the_same_statistics(
     source: Path, dataset: Path, tmp_path: Path, folder: str
@@ -315,6 +318,7 @@ def test_a_killed_build_resumes_to_the_same_statistics(
     assert curated(source, output, *flags) == (dataset / NAME).read_bytes()
 
 
+@pytest.mark.long
 def test_an_append_has_statistics_of_its_own(
     source: Path, rows: list[list[Row]], tmp_path: Path
 ) -> None:
@@ -447,6 +451,7 @@ def _table(found: Sequence[tuple[str, str, str]]) -> pa.Table:
     return tally.table()
 
 
+@pytest.mark.long
 @given(tallies(), st.randoms(use_true_random=False))
 def test_any_way_of_adding_up_gives_the_same(tables: list[pa.Table], draw: random.Random) -> None:
     """With limits that are reached."""
@@ -485,6 +490,7 @@ def test_a_label_with_many_values_and_a_step_with_many_reasons_have_one() -> Non
         assert sum(row["documents"] for row in found if row["measure"] == "dump") == len(measured)
 
 
+@pytest.mark.long
 def test_a_tally_of_many_hosts_stays_exact() -> None:
     def batches() -> Iterator[list[str]]:
         draw = random.Random(3)

@@ -113,6 +113,7 @@ print(min(outcomes.values()) > 0)
 """
 
 
+@pytest.mark.long
 def test_a_damaged_footer_ends_no_process(tmp_path: Path) -> None:
     plain = tmp_path / "plain.parquet"
     pq.write_table(TABLE, plain, row_group_size=10)

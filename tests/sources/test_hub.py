@@ -120,6 +120,7 @@ def test_only_the_endpoint_is_contacted_and_no_data_file_is_downloaded(
     assert hub.paths("GET", ".parquet") == hub.paths("HEAD", ".parquet") == []
 
 
+@pytest.mark.long
 def test_a_pinned_commit_survives_a_push_to_main(
     hub: HubServer, folder: Path, tmp_path: Path, documents: pa.Table
 ) -> None:
@@ -232,6 +233,7 @@ def test_an_outage_that_stays_is_not_called_damage(hub: HubServer, tmp_path: Pat
         assert f"{hub.url} answered 503. Try again later." in answer["message"]
 
 
+@pytest.mark.long
 def test_compressed_lines_are_read_ahead_in_few_requests(hub: HubServer, tmp_path: Path) -> None:
     path = tmp_path / "lines" / "part [1] é.jsonl.gz"
     path.parent.mkdir()
@@ -272,6 +274,7 @@ def test_a_folder_named_like_a_format_is_still_a_folder(
     assert [Path(file["path"]).name for file in answer["files"]] == ["a.parquet", "b.parquet"]
 
 
+@pytest.mark.long
 def test_config_and_split_errors_list_the_choices(
     hub: HubServer, folder: Path, tmp_path: Path
 ) -> None:
@@ -296,6 +299,7 @@ def test_config_and_split_errors_list_the_choices(
         assert "train[:10%]: slices and combinations of splits are not" in sliced["message"]
 
 
+@pytest.mark.long
 def test_repositories_without_read_access(hub: HubServer, folder: Path, tmp_path: Path) -> None:
     hub.push("acme/text", folder)
     for name, gated in [("acme/gated", True), ("acme/private", False)]:
@@ -332,6 +336,7 @@ def test_repositories_without_read_access(hub: HubServer, folder: Path, tmp_path
         assert len(answer["files"]) == len(FULL)
 
 
+@pytest.mark.long
 def test_an_unreachable_hub_is_named(tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
@@ -349,6 +354,7 @@ def test_an_unreachable_hub_is_named(tmp_path: Path) -> None:
         assert f"c.parquet: {url} cannot be reached" in answer["message"]
 
 
+@pytest.mark.long
 def test_datasets_without_readable_files_are_explained(
     hub: HubServer, folder: Path, tmp_path: Path
 ) -> None:
@@ -384,6 +390,7 @@ def test_datasets_without_readable_files_are_explained(
             assert name in answer["message"]
 
 
+@pytest.mark.long
 def test_names_of_missing_folders_are_explained(
     hub: HubServer, folder: Path, tmp_path: Path
 ) -> None:
@@ -399,6 +406,7 @@ def test_names_of_missing_folders_are_explained(
     assert hub.paths("GET", "/api/datasets") == []
 
 
+@pytest.mark.long
 def test_a_job_reads_the_hub_by_its_pinned_commit(
     hub: HubServer, folder: Path, tmp_path: Path, documents: pa.Table
 ) -> None:
@@ -443,6 +451,7 @@ def test_importing_the_module_imports_no_hub_library() -> None:
     assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr
 
 
+@pytest.mark.long
 def test_a_folder_whose_layout_leaves_files_out_is_refused(
     hub: HubServer, folder: Path, tmp_path: Path
 ) -> None:

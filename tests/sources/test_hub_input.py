@@ -72,6 +72,7 @@ def test_a_revision_is_pinned_to_its_commit(hub: HubServer, folder: Path, tmp_pa
     assert branch[0]["path"] == f"hf://datasets/acme/text@{second}/c.parquet"
 
 
+@pytest.mark.long
 def test_a_file_is_the_same_as_that_of_the_dataset(
     hub: HubServer, folder: Path, tmp_path: Path
 ) -> None:

@@ -75,6 +75,7 @@ except InputError as error:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "begin", "said"),
     [

@@ -62,6 +62,7 @@ def with_marked_row(path: Path, row: int) -> tuple[Path, list[str | None]]:
     return write(path, texts), texts
 
 
+@pytest.mark.long
 def test_a_wrong_document_in_the_sample_fails_the_job_and_is_named(tmp_path: Path) -> None:
     # The last sampled row, which is not in the first block.
     row = max(row for row in range(ROWS) if in_sample(0, row))
@@ -78,6 +79,7 @@ def test_a_wrong_document_in_the_sample_fails_the_job_and_is_named(tmp_path: Pat
     assert shards_in(tmp_path / "out") == oracle(texts, SHARD_TOKENS, test_shards=1)
 
 
+@pytest.mark.long
 def test_a_wrong_document_outside_the_sample_is_found_by_verify(
     in_process: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
@@ -93,6 +95,7 @@ def test_a_wrong_document_outside_the_sample_is_found_by_verify(
     assert f"row {row}" in sampled.stdout + sampled.stderr
 
 
+@pytest.mark.long
 def test_wrong_golden_texts_stop_the_job(tmp_path: Path) -> None:
     source = write(tmp_path / "in.parquet", ["no golden text"])
     build = build_with_wrong_encoder(GOLDEN_TEXTS[2], source, tmp_path / "out")

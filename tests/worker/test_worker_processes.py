@@ -52,6 +52,7 @@ def expected(long_input: Path) -> dict[str, bytes]:
     return oracle(read_texts(long_input), 3_000_000, test_shards=1)
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_is_named_with_its_block_and_its_memory(
     fineshards: Run, long_input: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -115,6 +116,7 @@ def test_too_many_workers_for_the_system_are_a_sentence(sample: Path, tmp_path: 
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_a_build_goes_on_when_no_one_reads_its_log(long_input: Path, tmp_path: Path) -> None:
     """Even if the first thing that it says is that it resumes."""
     job = start(*build_flags(long_input, tmp_path))
@@ -269,6 +271,7 @@ def test_build_in_a_users_program_works_beside_it_and_stops_with_it(
     assert shards_in(output) == expected
 
 
+@pytest.mark.long
 def test_the_process_that_builds_can_be_killed_too(long_input: Path, tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(USERS_PROGRAM)
@@ -284,6 +287,7 @@ def test_the_process_that_builds_can_be_killed_too(long_input: Path, tmp_path: P
     )
 
 
+@pytest.mark.long
 def test_no_block_is_begun_before_all_footers_are_read(
     fineshards: Run, sample: Path, tmp_path: Path
 ) -> None:

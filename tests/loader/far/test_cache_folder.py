@@ -328,6 +328,7 @@ def test_an_order_of_few_shards_copies_the_next_ones_ahead(
         ]
 
 
+@pytest.mark.long
 def test_kills_at_any_moment_leave_nothing_wrong(made: Path, tmp_path: Path) -> None:
     """Processes that copy all the time are killed; the others and later ones read what is right."""
     cache, moments = tmp_path / "cache", random.Random(5)

@@ -68,6 +68,7 @@ def test_a_flag_that_the_job_service_does_not_describe_is_refused(
     assert not shards_in(tmp_path)
 
 
+@pytest.mark.long
 def test_an_error_of_a_worker_in_this_process_ends_with_its_sentence(
     fineshards: Callable[..., object], tmp_path: Path
 ) -> None:
@@ -81,6 +82,7 @@ def test_an_error_of_a_worker_in_this_process_ends_with_its_sentence(
     assert f"{source}, line 2, row 1: " in sentence
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [

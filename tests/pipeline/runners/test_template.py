@@ -105,6 +105,7 @@ def test_regular_expressions_are_anchored_and_fit_the_default(parameter: dict[st
     assert not matches(parameter, "two\nlines")
 
 
+@pytest.mark.long
 @given(st.data())
 def test_a_value_that_matches_is_accepted_by_the_flag(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(set(PARAMETERS) - BEAM_PARAMETERS)))
@@ -327,6 +328,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
+@pytest.mark.long
 def test_the_program_downloads_nothing(sample: Path, tmp_path: Path) -> None:
     program = tmp_path / "template/main.py"
     program.parent.mkdir()
