@@ -59,7 +59,7 @@ clean: ## delete all that the targets have made
 test: .venv/installed ## run all tests but those below, and a fifth of the long ones (6 min)
 	@echo "all tests but those of the targets below, and of the long ones the fifth that this commit chooses;"
 	@echo "about six minutes on two cores (make quick: one minute; FINESHARDS_SLICE=0/1 make test: all)"
-	FINESHARDS_SLICE=$${FINESHARDS_SLICE-commit} $(BIN)/pytest
+	FINESHARDS_SLICE=$${FINESHARDS_SLICE-$(if $(filter test-all,$(MAKECMDGOALS)),0/1,commit)} $(BIN)/pytest
 
 test-long: .venv/installed ## test stores on servers of the tests, growth and recipes (15 min)
 	$(BIN)/pytest -m "(cloud or growing or curation) and not kills and not engines"
@@ -69,11 +69,10 @@ test-kills: .venv/installed ## kill builds again and again (20 min)
 
 # One run, so that what waits and what computes are side by side.
 test-slice: .venv/installed ## run test, and a fifth of test-long and test-kills (12 min)
-	FINESHARDS_SLICE=commit $(BIN)/pytest -m "not (engines or heavy or package)" -rs
+	FINESHARDS_SLICE=$${FINESHARDS_SLICE-commit} $(BIN)/pytest -m "not (engines or heavy or package)" -rs
 
 EVERYTHING := lint types site demo test test-long test-kills test-package test-pythons test-airflow \
     test-engines test-readers test-browser test-curation test-torch encoders
-test-all: export FINESHARDS_SLICE = 0/1
 test-all: $(EVERYTHING) ## run all tests and checks (hours)
 
 # Another SEED tries other moments and other bytes.
