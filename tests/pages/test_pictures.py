@@ -80,7 +80,7 @@ def test_drawings_have_one_style() -> None:
 def test_the_recording_is_of_the_demo() -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     lines = subprocess.run(
-        ["make", "--dry-run", "--old-file=.venv/installed", "demo"],
+        ["make", "--dry-run", "--old-file=.venv/built", "demo"],
         cwd=ROOT, env=kept, capture_output=True, text=True, check=True,
     ).stdout.splitlines()  # fmt: skip
     commands = [line for line in lines if not line.startswith("echo")]
