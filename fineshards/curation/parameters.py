@@ -1,12 +1,21 @@
-"""Checks of a step's parameters: one sentence with the parameter, its value and what is allowed."""
+"""Checks of a step's parameters: one sentence with the parameter, its value and what is allowed.
+
+The annotation of a parameter says what is allowed, as a rule: `rate: Share`. A rule is a function
+of the value. It returns what the step keeps, and raises ValueError with what it expects.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+from functools import lru_cache
+from types import FunctionType, NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fineshards.errors import UsageError
+
+Rule = Callable[[Any], Any]
 
 
 def check(step: str, name: str, value: object, holds: bool, expected: str) -> None:
@@ -23,33 +32,64 @@ def check(step: str, name: str, value: object, holds: bool, expected: str) -> No
         raise UsageError(f"{step}: {name} is {value!r}, expected {expected}.")
 
 
-def check_flags(step: Any, name: str, *flags: str) -> None:
-    """Raises UsageError for a parameter among `flags` that is neither true nor false.
+def check_parameters(step: Any, use: str) -> None:
+    """Raises UsageError for a parameter of a step that its annotation does not allow.
 
-    step: the dataclass. name: what recipes call it.
+    use: what recipes call the step.
     """
-    for flag in flags:
-        value = getattr(step, flag)
-        check(name, flag, value, isinstance(value, bool), "true or false")
+    for name, (rules, may_be_none) in _rules(type(step)).items():
+        value = getattr(step, name)
+        for each in rules if value is not None or not may_be_none else ():
+            assign(step, name, checked(use, name, value, each, ", or none" * may_be_none))
 
 
-def check_counts(
-    step: Any, name: str, *counts: str, least: int = 0, may_be_none: bool = False
-) -> None:
-    """Raises UsageError for a parameter among `counts` that is not a whole number from `least`."""
-    none = ", or none" if may_be_none else ""
-    for count in counts:
-        value = getattr(step, count)
-        fits = (is_integer(value) and value >= least) or (may_be_none and value is None)
-        check(name, count, value, fits, f"a whole number from {least}{none}")
+def checked(step: str, name: str, value: Any, rule: Rule, also: str = "") -> Any:
+    """What a rule keeps of a value; raises UsageError if it does not allow the value."""
+    try:
+        return rule(value)
+    except ValueError as error:
+        raise UsageError(f"{step}: {name} is {value!r}, expected {error}{also}.") from None
 
 
-def check_limits(step: Any, name: str, *limits: str) -> None:
-    """Raises UsageError for a parameter among `limits` that is neither a number from 0 nor None."""
-    for limit in limits:
-        value = getattr(step, limit)
-        fits = value is None or (is_number(value) and value >= 0)
-        check(name, limit, value, fits, "a number from 0, or none")
+def assign(step: object, name: str, value: object) -> None:
+    """Sets a field of a frozen dataclass, from its `__post_init__` alone."""
+    object.__setattr__(step, name, value)
+
+
+@lru_cache(maxsize=64)
+def _rules(kind: type[Any]) -> dict[str, tuple[list[Rule], bool]]:
+    """The rules of each parameter of a step, and whether it may be None."""
+    hints = get_type_hints(kind, include_extras=True)
+    found = {}
+    for name in [each.name for each in fields(kind) if each.init]:
+        parts = list(_parts(hints[name]))
+        of_types = [_OF_TYPES[part] for part in parts if part in _OF_TYPES]
+        given = [part for part in parts if isinstance(part, FunctionType)]
+        found[name] = given or of_types, NoneType in parts
+    return found
+
+
+def _parts(hint: Any) -> Iterator[Any]:
+    """The types and the rules that an annotation consists of."""
+    origin = get_origin(hint)
+    if origin in (Annotated, Union, UnionType):
+        for part in (
+            (hint.__origin__, *hint.__metadata__) if origin is Annotated else get_args(hint)
+        ):
+            yield from _parts(part)
+    else:
+        yield one_of(*get_args(hint)) if origin is Literal else hint
+
+
+def rule(expected: str, holds: Callable[[Any], bool]) -> Rule:
+    """A rule that keeps the values for which something holds."""
+
+    def kept(value: Any) -> Any:
+        if not holds(value):
+            raise ValueError(expected)
+        return value
+
+    return kept
 
 
 def is_number(value: object) -> bool:
@@ -62,15 +102,57 @@ def is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def strings(step: str, name: str, value: object) -> tuple[str, ...]:
-    """A parameter that is a string or a list of strings, none of them empty, as a tuple."""
+def strings(value: object) -> tuple[str, ...]:
+    """A rule: a string or a list of strings, none of them empty, as a tuple."""
     found = (value,) if isinstance(value, str) else value
-    fits = isinstance(found, Sequence) and all(isinstance(one, str) and one for one in found)
-    check(step, name, value, fits, "a list of strings that are not empty")
-    assert isinstance(found, Sequence)
-    return tuple(found)
+    if isinstance(found, Sequence) and all(isinstance(one, str) and one for one in found):
+        return tuple(found)
+    raise ValueError("a list of strings that are not empty")
 
 
-def assign(step: object, name: str, value: object) -> None:
-    """Sets a field of a frozen dataclass, from its `__post_init__` alone."""
-    object.__setattr__(step, name, value)
+def some(what: str) -> Rule:
+    """A rule: `strings`, at least one."""
+    return lambda value: rule(f"at least one {what}", bool)(strings(value))
+
+
+def whole(least: int, most: int) -> Rule:
+    """A rule: a whole number in a range."""
+    return rule(
+        f"a whole number from {least:,} to {most:,}",
+        lambda value: is_integer(value) and least <= value <= most,
+    )
+
+
+def at_least(least: int) -> Rule:
+    """A rule: a whole number that is not smaller."""
+    return rule(f"a whole number from {least}", lambda value: is_integer(value) and value >= least)
+
+
+def nonempty(what: str) -> Rule:
+    """A rule: a string that is not empty."""
+    return rule(what, lambda value: isinstance(value, str) and value != "")
+
+
+def one_of(*values: str) -> Rule:
+    """A rule: one of some strings."""
+    return rule(f"one of {', '.join(values)}", lambda value: value in values)
+
+
+Count = Annotated[int, at_least(0)]
+Positive = Annotated[int, at_least(1)]
+Limit = Annotated[float, rule("a number from 0", lambda value: is_number(value) and value >= 0)]
+Share = Annotated[
+    float, rule("a number from 0 to 1", lambda value: is_number(value) and 0 <= value <= 1)
+]
+Seed = Annotated[
+    int, rule("a whole number from 0 to 2**64 - 1", lambda v: is_integer(v) and 0 <= v < 1 << 64)
+]
+
+# What a type alone allows.
+_OF_TYPES: dict[Any, Rule] = {
+    bool: rule("true or false", lambda value: isinstance(value, bool)),
+    int: rule("a whole number", is_integer),
+    float: rule("a number", is_number),
+    str: rule("a string", lambda value: isinstance(value, str)),
+    tuple[str, ...]: strings,
+}

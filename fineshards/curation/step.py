@@ -2,7 +2,7 @@
 
 Pure means: no clock, no sequence of random numbers, no memory of earlier documents, no network.
 Each step is a frozen dataclass. Its fields are the parameters that a recipe may set, with their
-defaults; its docstring describes them.
+defaults; their annotations say what is allowed, and its docstring describes them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fineshards.curation.batch import Batch
+from fineshards.curation.parameters import check_parameters
 
 
 class Outcome(NamedTuple):
@@ -31,10 +32,15 @@ class Outcome(NamedTuple):
 class Step:
     """What filters, rewrites and keyed steps have in common."""
 
+    # What recipes call it.
+    NAME: ClassVar[str]
     # Raised whenever the step decides differently with the same parameters.
     VERSION: ClassVar[int] = 1
     # Whether the step is tried on golden documents. Not where other people's code may fail on them.
     GOLDEN: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_parameters(self, self.NAME)
 
     @property
     def columns(self) -> tuple[str, ...]:

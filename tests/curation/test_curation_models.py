@@ -48,7 +48,7 @@ def reasons(step: Judge, *texts: str) -> list[str | None]:
     [
         (lambda: Language(language_threshold=2), "language: language_threshold is 2, expected"),
         (lambda: Language(languages=()), "language: languages is (), expected at least one"),
-        (lambda: Language(backend="cld3"), "language: backend is 'cld3', expected 'ft176' or"),
+        (lambda: Language(backend="cld3"), "language: backend is 'cld3', expected one of ft176,"),
         (lambda: Language(backend="glotlid"), "language: model is None, expected the path of"),
         (lambda: Language(languages=["xx"]).pins(), "languages names xx, which "),  # type: ignore
         (lambda: Language(model="no/such.bin").pins(), "no/such.bin: there is no such file."),

@@ -10,9 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fineshards.curation.batch import Batch
+from fineshards.curation.steps.gopher_quality import GopherQuality
 from fineshards.curation.words import simple_chunks, special_cases, word_ids
 from fineshards.curation.words import words as words_module
-from fineshards.curation.words.words import WordTokenizer, check_language, words
+from fineshards.curation.words.words import WordTokenizer, words
 from fineshards.errors import UsageError
 
 # What special cases consist of, and what they can meet.
@@ -90,7 +91,7 @@ def test_other_languages_have_their_own_words(language: str) -> None:
 
 def test_languages_without_rules_are_refused() -> None:
     with pytest.raises(UsageError, match="gopher_quality: language is 'zh', expected one of"):
-        check_language("gopher_quality", "zh")
+        GopherQuality(language="zh")
 
 
 def test_words_are_kept_for_the_next_step_while_the_text_is_the_same() -> None:

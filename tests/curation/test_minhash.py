@@ -197,7 +197,7 @@ def test_pairs_are_found_as_often_as_the_curve_says(similarity: float, seed: int
         ({"seed": -1}, "minhash: seed is -1, expected a whole number from 0"),
         ({"seed": True}, "minhash: seed is True, expected"),
         ({"words": "bytes"}, "minhash: words is 'bytes', expected one of space, spacy, characters"),
-        ({"rule": "first"}, 'minhash: rule is \'first\', expected "earlier" or "components"'),
+        ({"rule": "first"}, "minhash: rule is 'first', expected one of earlier, components"),
     ],
 )
 def test_a_wrong_parameter_is_an_error(parameters: dict[str, object], message: str) -> None:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import check, is_integer, is_number
+from fineshards.curation.parameters import Share, nonempty
 from fineshards.curation.reference_files import Pinned, pin, pinned, read
 from fineshards.curation.step import Judge, Outcome
 from fineshards.errors import InputError
 from fineshards.extras import naming_the_extra
 from fineshards.shards.tables.hash_sample import sampled
 
-_NAME = "c4_badwords"
 # Languages without spaces between words. There a listed word counts wherever it is.
 _UNSPACED = ("ja", "th", "zh")
 # Parts of ordinary words in such languages; datatrove removes them from all lists.
@@ -41,19 +40,12 @@ class C4BadWords(Judge):
         language: The language of the list. In ja, th and zh words need nothing around them.
     """
 
-    words: str
-    keep_fraction: float = 0.0
-    seed: int = 0
-    language: str = "en"
+    NAME: ClassVar[str] = "c4_badwords"
 
-    def __post_init__(self) -> None:
-        fits = isinstance(self.words, str) and self.words != ""
-        check(_NAME, "words", self.words, fits, "the path of a file")
-        fits = is_number(self.keep_fraction) and 0 <= self.keep_fraction <= 1
-        check(_NAME, "keep_fraction", self.keep_fraction, fits, "a number from 0 to 1")
-        check(_NAME, "seed", self.seed, is_integer(self.seed), "a whole number")
-        fits = isinstance(self.language, str) and self.language != ""
-        check(_NAME, "language", self.language, fits, "the name of a language, such as en")
+    words: Annotated[str, nonempty("the path of a file")]
+    keep_fraction: Share = 0.0
+    seed: int = 0
+    language: Annotated[str, nonempty("the name of a language, such as en")] = "en"
 
     def pins(self) -> dict[str, str]:
         # It says how upper case becomes lower case.
@@ -119,9 +111,9 @@ def _finder(file: Pinned, language: str) -> _Finder:
         lines = read(file).decode("utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{_NAME}: {file.path} is not UTF-8 at byte {error.start}: convert it."
+            f"c4_badwords: {file.path} is not UTF-8 at byte {error.start}: convert it."
         ) from error
     words = sorted({line.strip() for line in lines} - _ALLOWED - {""})
     if not words:
-        raise InputError(f"{_NAME}: words: {file.path} has no words, expected one per line.")
+        raise InputError(f"c4_badwords: words: {file.path} has no words, expected one per line.")
     return _Finder(words, language not in _UNSPACED)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import check_counts
+from fineshards.curation.parameters import Count, Positive
 from fineshards.curation.step import Judge, Outcome
-
-_NAME = "c4_paragraphs"
 
 
 @dataclass(frozen=True)
@@ -29,12 +28,10 @@ class C4Paragraphs(Judge):
         [None, '< 2 paragraphs']
     """
 
-    min_paragraphs: int = 3
-    min_paragraph_len: int = 200
+    NAME: ClassVar[str] = "c4_paragraphs"
 
-    def __post_init__(self) -> None:
-        check_counts(self, _NAME, "min_paragraphs", least=1)
-        check_counts(self, _NAME, "min_paragraph_len")
+    min_paragraphs: Positive = 3
+    min_paragraph_len: Count = 200
 
     def apply(self, batch: Batch) -> Outcome:
         reason = f"< {self.min_paragraphs} paragraphs"

@@ -6,14 +6,15 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import check_counts, check_flags
+from fineshards.curation.parameters import at_least
 from fineshards.curation.step import Judge, Outcome
-from fineshards.curation.words.words import check_language, pins, tokenizer
+from fineshards.curation.words.words import SpacyLanguage, pins, tokenizer
 
-_NAME = "c4_quality"
+# -1 switches a rule off.
+_CountOrOff = Annotated[int, at_least(-1)]
 _CITATION = re.compile(r"\[\d*]|\[edit]|\[citation needed]")
 _ENDS = (".", "?", "!", '"', "'")
 _ELLIPSIS = "..."
@@ -53,30 +54,20 @@ class C4Quality(Judge):
         ['A line to keep .\\nAnd the end is here!']
     """
 
+    NAME: ClassVar[str] = "c4_quality"
     REWRITES: ClassVar[bool] = True
 
     split_paragraph: bool = True
     remove_citations: bool = True
     filter_no_terminal_punct: bool = True
-    min_num_sentences: int = 5
-    min_words_per_line: int = 3
-    max_word_length: int = 1000
+    min_num_sentences: _CountOrOff = 5
+    min_words_per_line: _CountOrOff = 3
+    max_word_length: _CountOrOff = 1000
     filter_lorem_ipsum: bool = True
     filter_javascript: bool = True
     filter_curly_bracket: bool = True
     filter_policy: bool = True
-    language: str = "en"
-
-    def __post_init__(self) -> None:
-        counts = ("min_num_sentences", "min_words_per_line", "max_word_length")
-        check_counts(self, _NAME, *counts, least=-1)
-        check_flags(
-            self,
-            _NAME,
-            *("split_paragraph", "remove_citations", "filter_no_terminal_punct"),
-            *("filter_lorem_ipsum", "filter_javascript", "filter_curly_bracket", "filter_policy"),
-        )
-        check_language(_NAME, self.language)
+    language: SpacyLanguage = "en"
 
     def pins(self) -> dict[str, str]:
         return pins()

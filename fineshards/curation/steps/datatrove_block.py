@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.column_values import values_of
-from fineshards.curation.parameters import assign, strings
+from fineshards.curation.parameters import check_parameters
 from fineshards.curation.step import Judge, Outcome
 from fineshards.errors import InputError, UsageError
 from fineshards.extras import naming_the_extra, require
@@ -84,7 +84,7 @@ numbers in sequence; use sample.
     def __post_init__(self) -> None:
         if reason := _REFUSED.get(self.block):
             raise UsageError(f"datatrove:{self.block} cannot be a step: it {reason}.")
-        assign(self, "columns", strings(f"datatrove:{self.block}", "columns", self.columns))
+        check_parameters(self, f"datatrove:{self.block}")
         self._made()
 
     def pins(self) -> dict[str, str]:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.evaluations import Record, chosen, records, strings_in, task_of
 from fineshards.curation.ngram_index import NgramIndex, Passage
-from fineshards.curation.parameters import assign, check, check_counts, check_flags, strings
+from fineshards.curation.parameters import Positive, check, nonempty, some
 from fineshards.curation.reference_files import Pinned, pin_pattern, pinned_pattern
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.words import normal_form
 from fineshards.curation.words.normal_form import simplified_words, word_hashes
 from fineshards.errors import UsageError
+
+_Column = Annotated[str, nonempty("the name of a column")]
 
 
 class Witness(NamedTuple):
@@ -62,40 +64,23 @@ class Decontaminate(Judge):
         12
     """
 
-    files: tuple[str, ...]
-    ngram: int = 13
-    evaluation_columns: tuple[str, ...] | None = None
-    label_column: str | None = None
-    query_column: str | None = None
+    NAME: ClassVar[str] = "decontaminate"
+
+    files: Annotated[tuple[str, ...], some("pattern of files")]
+    ngram: Positive = 13
+    evaluation_columns: Annotated[tuple[str, ...], some("column")] | None = None
+    label_column: _Column | None = None
+    query_column: _Column | None = None
     find_query_ngrams: bool = False
     find_overlap_ngrams: bool = True
 
     def __post_init__(self) -> None:
-        files = strings("decontaminate", "files", self.files)
-        check("decontaminate", "files", files, files != (), "at least one pattern of files")
-        assign(self, "files", files)
-        check_counts(self, "decontaminate", "ngram", least=1)
-        if self.evaluation_columns is not None:
-            columns = strings("decontaminate", "evaluation_columns", self.evaluation_columns)
-            check(
-                "decontaminate", "evaluation_columns", columns, columns != (), "at least one column"
-            )
-            assign(self, "evaluation_columns", columns)
-            fits = self.label_column is None
-            check(
-                "decontaminate",
-                "label_column",
-                self.label_column,
-                fits,
-                "either this or evaluation_columns",
-            )
-        for name in ("label_column", "query_column"):
-            value = getattr(self, name)
-            fits = value is None or (isinstance(value, str) and value != "")
-            check("decontaminate", name, value, fits, "the name of a column")
-        fits = self.query_column is None or self.label_column is not None
-        check("decontaminate", "query_column", self.query_column, fits, "label_column with it")
-        check_flags(self, "decontaminate", "find_query_ngrams", "find_overlap_ngrams")
+        super().__post_init__()
+        label, query = self.label_column, self.query_column
+        fits = self.evaluation_columns is None or label is None
+        check(self.NAME, "label_column", label, fits, "either this or evaluation_columns")
+        fits = query is None or label is not None
+        check(self.NAME, "query_column", query, fits, "label_column with it")
 
     def pins(self) -> dict[str, str]:
         """See Step. Raises UsageError if no text of the evaluations is long enough."""

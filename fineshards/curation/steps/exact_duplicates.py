@@ -6,14 +6,14 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from xxhash import xxh3_128_digest
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.column_values import compared_values
-from fineshards.curation.parameters import check
+from fineshards.curation.parameters import rule
 from fineshards.curation.step import Keyed, Keys
 from fineshards.curation.words.normal_form import pins, word_hashes
 
@@ -26,6 +26,11 @@ _URL = re.compile(
 )
 _DEFAULT_PORTS = {"http": "80", "https": "443", "ftp": "21"}
 _ASCII_LOWER = str.maketrans({chr(code): chr(code + 32) for code in range(ord("A"), ord("Z") + 1)})
+
+
+def _is_compared(by: object) -> bool:
+    named = isinstance(by, str) and by.startswith(_COLUMN) and by != _COLUMN
+    return named or by in ("text", "normalized", "url")
 
 
 @dataclass(frozen=True)
@@ -47,14 +52,9 @@ class Exact(Keyed):
         ([0, 2], True)
     """
 
-    by: str = "text"
+    NAME: ClassVar[str] = "exact"
 
-    def __post_init__(self) -> None:
-        by = self.by
-        fits = isinstance(by, str) and (
-            by in ("text", "normalized", "url") or (by.startswith(_COLUMN) and by != _COLUMN)
-        )
-        check("exact", "by", by, fits, '"text", "normalized", "url" or "column:NAME"')
+    by: Annotated[str, rule('"text", "normalized", "url" or "column:NAME"', _is_compared)] = "text"
 
     @property
     def reason(self) -> str:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.fasttext_model import Model, fasttext_version, load_model
-from fineshards.curation.parameters import assign, check, is_number
+from fineshards.curation.parameters import assign, check, is_number, nonempty, one_of, rule
 from fineshards.curation.reference_files import pin, pinned
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.words import words
@@ -21,6 +21,28 @@ _PREFIX = "__label__"
 _MODES = ("DOCUMENT", "PARAGRAPH", "SENTENCE")
 
 Labels = tuple[tuple[str, float], ...]
+
+
+def _labels(value: object) -> Labels:
+    """Pairs of label and score. A single pair may stand alone, as in datatrove."""
+    single = isinstance(value, Sequence) and len(value) > 0 and isinstance(value[0], str)
+    pairs = [value] if single else value
+    if isinstance(pairs, Sequence) and len(pairs) > 0 and all(map(_is_pair, pairs)):
+        return tuple((pair[0], pair[1]) for pair in pairs)
+    raise ValueError("a list of pairs of a label and a score")
+
+
+def _is_pair(value: object) -> bool:
+    return (
+        isinstance(value, Sequence)
+        and len(value) == 2
+        and isinstance(value[0], str)
+        and is_number(value[1])
+    )
+
+
+def _is_one_line(value: object) -> bool:
+    return isinstance(value, str) and "\n" not in value
 
 
 @dataclass(frozen=True)
@@ -41,29 +63,21 @@ class FastText(Judge):
         (('good', 0.9),)
     """
 
+    NAME: ClassVar[str] = "fasttext"
     # In a mode that cuts, see __post_init__.
     REWRITES: ClassVar[bool] = True
 
-    model_url: str
-    keep_labels: Labels | None = None
-    remove_labels: Labels | None = None
-    newline_replacement: str = ""
-    filter_mode: str = "DOCUMENT"
+    model_url: Annotated[str, nonempty("the path of a model")]
+    keep_labels: Annotated[Labels, _labels] | None = None
+    remove_labels: Annotated[Labels, _labels] | None = None
+    newline_replacement: Annotated[str, rule("a string without line breaks", _is_one_line)] = ""
+    filter_mode: Annotated[str, one_of(*_MODES)] = "DOCUMENT"
 
     def __post_init__(self) -> None:
-        fits = isinstance(self.model_url, str) and self.model_url != ""
-        check("fasttext", "model_url", self.model_url, fits, "the path of a model")
-        for name in ("keep_labels", "remove_labels"):
-            if getattr(self, name) is not None:
-                assign(self, name, _labels(name, getattr(self, name)))
+        super().__post_init__()
         fits = (self.keep_labels is None) != (self.remove_labels is None)
-        check("fasttext", "keep_labels", self.keep_labels, fits, "this or remove_labels, not both")
-        replacement = self.newline_replacement
-        fits = isinstance(replacement, str) and "\n" not in replacement
-        check("fasttext", "newline_replacement", replacement, fits, "a string without line breaks")
+        check(self.NAME, "keep_labels", self.keep_labels, fits, "this or remove_labels, not both")
         assign(self, "REWRITES", self.filter_mode != "DOCUMENT")
-        fits = self.filter_mode in _MODES
-        check("fasttext", "filter_mode", self.filter_mode, fits, " or ".join(map(repr, _MODES)))
 
     @property
     def _by_sentence(self) -> bool:
@@ -126,22 +140,3 @@ def paragraphs(text: str) -> list[str]:
         else:
             found[-1] += ended
     return found
-
-
-def _labels(name: str, value: object) -> Labels:
-    """Pairs of label and score. A single pair may stand alone, as in datatrove."""
-    single = isinstance(value, Sequence) and len(value) > 0 and isinstance(value[0], str)
-    pairs = [value] if single else value
-    fits = isinstance(pairs, Sequence) and len(pairs) > 0 and all(map(_is_pair, pairs))
-    check("fasttext", name, value, fits, "a list of pairs of a label and a score")
-    assert isinstance(pairs, Sequence)
-    return tuple((pair[0], pair[1]) for pair in pairs)
-
-
-def _is_pair(value: object) -> bool:
-    return (
-        isinstance(value, Sequence)
-        and len(value) == 2
-        and isinstance(value[0], str)
-        and is_number(value[1])
-    )

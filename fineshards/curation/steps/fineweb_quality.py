@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import assign, check_counts, check_flags, check_limits, strings
+from fineshards.curation.parameters import Count, Limit
 from fineshards.curation.punctuation import TERMINAL_PUNCTUATION
 from fineshards.curation.repeated_parts import repeats
 from fineshards.curation.step import Judge, Outcome
-from fineshards.curation.words.words import check_language, pins, tokenizer, words
-
-_NAME = "fineweb_quality"
+from fineshards.curation.words.words import SpacyLanguage, pins, tokenizer, words
 
 
 @dataclass(frozen=True)
@@ -41,23 +40,16 @@ class FineWebQuality(Judge):
         ['line_punct_ratio', None]
     """
 
-    line_punct_thr: float | None = 0.12
+    NAME: ClassVar[str] = "fineweb_quality"
+
+    line_punct_thr: Limit | None = 0.12
     line_punct_exclude_zero: bool = False
     stop_chars: tuple[str, ...] | None = None
-    short_line_thr: float | None = 0.67
-    short_line_length: int = 30
-    char_duplicates_ratio: float | None = 0.01
-    new_line_ratio: float | None = 0.3
-    language: str = "en"
-
-    def __post_init__(self) -> None:
-        limits = ("line_punct_thr", "short_line_thr", "char_duplicates_ratio", "new_line_ratio")
-        check_limits(self, _NAME, *limits)
-        check_counts(self, _NAME, "short_line_length")
-        check_flags(self, _NAME, "line_punct_exclude_zero")
-        if self.stop_chars is not None:
-            assign(self, "stop_chars", strings(_NAME, "stop_chars", self.stop_chars))
-        check_language(_NAME, self.language)
+    short_line_thr: Limit | None = 0.67
+    short_line_length: Count = 30
+    char_duplicates_ratio: Limit | None = 0.01
+    new_line_ratio: Limit | None = 0.3
+    language: SpacyLanguage = "en"
 
     def pins(self) -> dict[str, str]:
         return pins()

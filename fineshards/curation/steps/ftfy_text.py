@@ -5,14 +5,16 @@ from __future__ import annotations
 import unicodedata
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import check, check_flags
+from fineshards.curation.parameters import one_of, rule
 from fineshards.curation.step import Judge, Outcome
 from fineshards.extras import naming_the_extra, require
 
-_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
+
+def _is_auto_or_flag(value: Any) -> bool:
+    return value == "auto" or isinstance(value, bool)
 
 
 @dataclass(frozen=True)
@@ -43,9 +45,10 @@ class Ftfy(Judge):
         ['schön', '“plain”']
     """
 
+    NAME: ClassVar[str] = "ftfy"
     REWRITES: ClassVar[bool] = True
 
-    unescape_html: str | bool = "auto"
+    unescape_html: Annotated[str | bool, rule('"auto", true or false', _is_auto_or_flag)] = "auto"
     remove_terminal_escapes: bool = True
     fix_encoding: bool = True
     restore_byte_a0: bool = True
@@ -58,15 +61,7 @@ class Ftfy(Judge):
     fix_line_breaks: bool = False
     fix_surrogates: bool = True
     remove_control_chars: bool = True
-    normalization: str | None = None
-
-    def __post_init__(self) -> None:
-        check_flags(self, "ftfy", *asdict(self).keys() - {"unescape_html", "normalization"})
-        html, form = self.unescape_html, self.normalization
-        fits = html == "auto" or isinstance(html, bool)
-        check("ftfy", "unescape_html", html, fits, '"auto", true or false')
-        fits = form is None or form in _FORMS
-        check("ftfy", "normalization", form, fits, f"one of {', '.join(_FORMS)}")
+    normalization: Annotated[str, one_of("NFC", "NFD", "NFKC", "NFKD")] | None = None
 
     def pins(self) -> dict[str, str]:
         """See Step. The tables of Unicode decide as ftfy's heuristics do."""

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import assign, check_counts, check_limits, strings
+from fineshards.curation.parameters import Count, Limit
 from fineshards.curation.punctuation import PUNCTUATION_OR_TERMINAL
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.words.word_ids import ALPHABETIC, TEXTUAL
-from fineshards.curation.words.words import Words, check_language, pins, tokenizer, words
+from fineshards.curation.words.words import SpacyLanguage, Words, pins, tokenizer, words
 
-_NAME = "gopher_quality"
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
-
-_COUNTS = ("min_doc_words", "max_doc_words", "min_stop_words")
-_NUMBERS = (
-    "min_avg_word_length",
-    "max_avg_word_length",
-    "max_symbol_word_ratio",
-    "max_bullet_lines_ratio",
-    "max_ellipsis_lines_ratio",
-    "max_non_alpha_words_ratio",
-)
 
 
 class _Counts(NamedTuple):
@@ -73,24 +62,19 @@ class GopherQuality(Judge):
         ['gopher_short_doc', None]
     """
 
-    min_doc_words: int | None = 50
-    max_doc_words: int | None = 100_000
-    min_avg_word_length: float | None = 3
-    max_avg_word_length: float | None = 10
-    max_symbol_word_ratio: float | None = 0.1
-    max_bullet_lines_ratio: float | None = 0.9
-    max_ellipsis_lines_ratio: float | None = 0.3
-    max_non_alpha_words_ratio: float | None = 0.8
-    min_stop_words: int | None = 2
-    stop_words: tuple[str, ...] | None = None
-    language: str = "en"
+    NAME: ClassVar[str] = "gopher_quality"
 
-    def __post_init__(self) -> None:
-        check_counts(self, _NAME, *_COUNTS, may_be_none=True)
-        check_limits(self, _NAME, *_NUMBERS)
-        if self.stop_words is not None:
-            assign(self, "stop_words", strings(_NAME, "stop_words", self.stop_words))
-        check_language(_NAME, self.language)
+    min_doc_words: Count | None = 50
+    max_doc_words: Count | None = 100_000
+    min_avg_word_length: Limit | None = 3
+    max_avg_word_length: Limit | None = 10
+    max_symbol_word_ratio: Limit | None = 0.1
+    max_bullet_lines_ratio: Limit | None = 0.9
+    max_ellipsis_lines_ratio: Limit | None = 0.3
+    max_non_alpha_words_ratio: Limit | None = 0.8
+    min_stop_words: Count | None = 2
+    stop_words: tuple[str, ...] | None = None
+    language: SpacyLanguage = "en"
 
     def pins(self) -> dict[str, str]:
         return pins()

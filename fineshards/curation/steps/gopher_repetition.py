@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Annotated, ClassVar
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import assign, check, check_limits, is_integer, is_number
+from fineshards.curation.parameters import Limit, is_integer, is_number
 from fineshards.curation.repeated_parts import repeats
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.words.grams import (
@@ -17,13 +17,27 @@ from fineshards.curation.words.grams import (
     repeated_characters,
     top_characters,
 )
-from fineshards.curation.words.words import check_language, pins, tokenizer, words
+from fineshards.curation.words.words import SpacyLanguage, pins, tokenizer, words
 
-_NAME = "gopher_repetition"
 _PARAGRAPHS = re.compile(r"\n{2,}")
 _LINES = re.compile(r"\n+")
 
-Limits = tuple[tuple[int, float], ...]
+
+def _limits(value: object) -> tuple[tuple[int, float], ...]:
+    """A rule: pairs of n and a limit, as tuples."""
+    if isinstance(value, list | tuple) and all(map(_is_pair, value)):
+        return tuple((n, limit) for n, limit in value)
+    raise ValueError("a list of pairs [n, limit], n from 1, limit from 0")
+
+
+def _is_pair(pair: object) -> bool:
+    if not isinstance(pair, list | tuple) or len(pair) != 2:
+        return False
+    n, limit = pair
+    return is_integer(n) and n > 0 and is_number(limit) and limit >= 0
+
+
+Limits = Annotated[tuple[tuple[int, float], ...], _limits]
 
 
 @dataclass(frozen=True)
@@ -53,20 +67,15 @@ class GopherRepetition(Judge):
         ['dup_line_frac', None]
     """
 
-    dup_line_frac: float | None = 0.3
-    dup_para_frac: float | None = 0.3
-    dup_line_char_frac: float | None = 0.2
-    dup_para_char_frac: float | None = 0.2
+    NAME: ClassVar[str] = "gopher_repetition"
+
+    dup_line_frac: Limit | None = 0.3
+    dup_para_frac: Limit | None = 0.3
+    dup_line_char_frac: Limit | None = 0.2
+    dup_para_char_frac: Limit | None = 0.2
     top_n_grams: Limits = ((2, 0.2), (3, 0.18), (4, 0.16))
     dup_n_grams: Limits = ((5, 0.15), (6, 0.14), (7, 0.13), (8, 0.12), (9, 0.11), (10, 0.10))
-    language: str = "en"
-
-    def __post_init__(self) -> None:
-        limits = ("dup_line_frac", "dup_para_frac", "dup_line_char_frac", "dup_para_char_frac")
-        check_limits(self, _NAME, *limits)
-        for name in ("top_n_grams", "dup_n_grams"):
-            assign(self, name, _limits(name, getattr(self, name)))
-        check_language(_NAME, self.language)
+    language: SpacyLanguage = "en"
 
     def pins(self) -> dict[str, str]:
         return pins()
@@ -126,23 +135,3 @@ class GopherRepetition(Judge):
             if characters / len(text) > limit:
                 return f"duplicated_{n}_n_grams"
         return None
-
-
-def _limits(name: str, value: object) -> Limits:
-    """Pairs of n and a limit, as tuples."""
-    pairs = [tuple(pair) if isinstance(pair, Iterable) else () for pair in _listed(value)]
-    fits = all(
-        len(pair) == 2
-        and is_integer(pair[0])
-        and pair[0] > 0
-        and is_number(pair[1])
-        and pair[1] >= 0
-        for pair in pairs
-    )
-    listed = isinstance(value, (list, tuple))
-    check(_NAME, name, value, fits and listed, "a list of pairs [n, limit], n from 1, limit from 0")
-    return cast(Limits, tuple(pairs))
-
-
-def _listed(value: object) -> Iterable[object]:
-    return value if isinstance(value, (list, tuple)) else ()

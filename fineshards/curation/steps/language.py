@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.fasttext_model import Model, fasttext_version, load_model
-from fineshards.curation.parameters import assign, check, is_number, strings
+from fineshards.curation.parameters import Share, check, nonempty, one_of, some
 from fineshards.curation.reference_files import package_file, pin, pinned
 from fineshards.curation.step import Judge, Outcome
 from fineshards.errors import UsageError
-
-_BACKENDS = ("ft176", "glotlid")
 
 
 @dataclass(frozen=True)
@@ -34,25 +33,17 @@ class Language(Judge):
         [None, 'language']
     """
 
-    languages: tuple[str, ...] | None = None
-    language_threshold: float = 0.65
-    backend: str = "ft176"
-    model: str | None = None
+    NAME: ClassVar[str] = "language"
+
+    languages: Annotated[tuple[str, ...], some("language")] | None = None
+    language_threshold: Share = 0.65
+    backend: Annotated[str, one_of("ft176", "glotlid")] = "ft176"
+    model: Annotated[str, nonempty("the path of a model")] | None = None
 
     def __post_init__(self) -> None:
-        if self.languages is not None:
-            languages = strings("language", "languages", self.languages)
-            check("language", "languages", languages, languages != (), "at least one language")
-            assign(self, "languages", languages)
-        fits = is_number(self.language_threshold) and 0 <= self.language_threshold <= 1
-        check(
-            "language", "language_threshold", self.language_threshold, fits, "a number from 0 to 1"
-        )
-        fits = self.backend in _BACKENDS
-        check("language", "backend", self.backend, fits, " or ".join(map(repr, _BACKENDS)))
-        fits = isinstance(self.model, str) and self.model != ""
-        if self.model is not None or self.backend != "ft176":
-            check("language", "model", self.model, fits, "the path of a model")
+        super().__post_init__()
+        fits = self.model is not None or self.backend == "ft176"
+        check(self.NAME, "model", self.model, fits, "the path of a model")
 
     def pins(self) -> dict[str, str]:
         """See Step. Raises UsageError for a language that the model does not know."""

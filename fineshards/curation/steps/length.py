@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pyarrow.compute as pc
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import check, check_counts
+from fineshards.curation.parameters import Count, check
 from fineshards.curation.step import Judge, Outcome
 
 _LIMITS = ("min_chars", "max_chars", "min_bytes", "max_bytes")
@@ -31,19 +32,21 @@ class Length(Judge):
         [None, 'min_chars']
     """
 
-    min_chars: int | None = None
-    max_chars: int | None = None
-    min_bytes: int | None = None
-    max_bytes: int | None = None
+    NAME: ClassVar[str] = "length"
+
+    min_chars: Count | None = None
+    max_chars: Count | None = None
+    min_bytes: Count | None = None
+    max_bytes: Count | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         given = {name: getattr(self, name) for name in _LIMITS}
-        check_counts(self, "length", *given, may_be_none=True)
-        check("length", "min_chars", None, set(given.values()) != {None}, "at least one limit")
+        check(self.NAME, "min_chars", None, set(given.values()) != {None}, "at least one limit")
         for unit in ("chars", "bytes"):
             least, most = given[f"min_{unit}"], given[f"max_{unit}"]
             fits = least is None or most is None or least <= most
-            check("length", f"max_{unit}", most, fits, f"at least min_{unit}, {least}")
+            check(self.NAME, f"max_{unit}", most, fits, f"at least min_{unit}, {least}")
 
     def apply(self, batch: Batch) -> Outcome:
         reasons = np.full(len(batch), None, object)

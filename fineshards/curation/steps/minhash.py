@@ -23,16 +23,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import check, is_integer
+from fineshards.curation.parameters import Seed, check, whole
 from fineshards.curation.step import Keyed, Keys
-from fineshards.curation.words.normal_form import KINDS, Words, pins, word_hashes
+from fineshards.curation.words.normal_form import Words, pins, word_hashes
 
 U64 = npt.NDArray[np.uint64]
 # From the hashes of the shingles of a batch, the first shingle of each document and the number of
@@ -45,6 +45,7 @@ _MASK = 2**64 - 1
 _TILE = 256
 # Products per document are bounded: a mistake should not look like a job that hangs.
 _MOST_HASHES = 10_000
+_Number = Annotated[int, whole(1, 1000)]
 
 
 @dataclass(frozen=True)
@@ -73,29 +74,22 @@ class MinHash(Keyed):
         ([0, 0, 0, 1, 1, 1], True)
     """
 
+    NAME: ClassVar[str] = "minhash"
     KEY_BITS: ClassVar[int] = 64
 
-    n_grams: int = 5
-    buckets: int = 14
-    hashes_per_bucket: int = 8
-    seed: int = 1
+    n_grams: _Number = 5
+    buckets: _Number = 14
+    hashes_per_bucket: _Number = 8
+    seed: Seed = 1
     words: Words = "space"
     rule: Literal["earlier", "components"] = "earlier"
 
     def __post_init__(self) -> None:
-        for name in ("n_grams", "buckets", "hashes_per_bucket"):
-            value = getattr(self, name)
-            fits = is_integer(value) and 1 <= value <= 1000
-            check("minhash", name, value, fits, "a whole number from 1 to 1,000")
+        super().__post_init__()
         fits = self.buckets * self.hashes_per_bucket <= _MOST_HASHES
         most = f"at most {_MOST_HASHES // self.hashes_per_bucket:,}"
         together = f"{most} with hashes_per_bucket = {self.hashes_per_bucket}"
-        check("minhash", "buckets", self.buckets, fits, together)
-        fits = is_integer(self.seed) and 0 <= self.seed <= _MASK
-        check("minhash", "seed", self.seed, fits, "a whole number from 0 to 2^64 - 1")
-        check("minhash", "words", self.words, self.words in KINDS, f"one of {', '.join(KINDS)}")
-        fits = self.rule in ("earlier", "components")
-        check("minhash", "rule", self.rule, fits, '"earlier" or "components"')
+        check(self.NAME, "buckets", self.buckets, fits, together)
 
     @property
     def reason(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.recipe import NamedStep, make_step
@@ -37,12 +37,15 @@ class SeenIn(Keyed):
         ('url',)
     """
 
+    NAME: ClassVar[str] = "seen_in"
+
     datasets: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     by: str = "exact"
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.datasets and not self.files:
             raise UsageError("give datasets or files, lists of what documents are looked up in.")
         if self.by not in _COMPARED:

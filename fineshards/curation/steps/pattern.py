@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import check
@@ -23,16 +24,17 @@ class Regex(Judge):
         ['regex', None]
     """
 
+    NAME: ClassVar[str] = "regex"
+
     regex_exp: str
 
     def __post_init__(self) -> None:
-        fits = isinstance(self.regex_exp, str)
-        check("regex", "regex_exp", self.regex_exp, fits, "a regular expression")
+        super().__post_init__()
         try:
             re.compile(self.regex_exp)
         except (re.error, OverflowError, RecursionError) as error:
             expected = f"a regular expression as Python reads it ({error})"
-            check("regex", "regex_exp", self.regex_exp, False, expected)
+            check(self.NAME, "regex_exp", self.regex_exp, False, expected)
 
     def pins(self) -> dict[str, str]:
         """See Step. `re` takes classes of characters from Python's Unicode tables."""

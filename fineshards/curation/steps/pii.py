@@ -16,13 +16,15 @@ import ipaddress
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import xxhash
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import assign, check, check_flags, strings
+from fineshards.curation.parameters import some
 from fineshards.curation.step import Judge, Outcome
+
+_Replacements = Annotated[tuple[str, ...] | str, some("replacement")]
 
 # The bytes of "fs-pii".
 SEED = 0x66732D706969
@@ -69,16 +71,14 @@ class Pii(Judge):
         ['Ask MAIL.']
     """
 
+    NAME: ClassVar[str] = "pii"
     REWRITES: ClassVar[bool] = True
 
     remove_emails: bool = True
     remove_ips: bool = True
     only_remove_public_ips: bool = True
-    email_replacement: tuple[str, ...] | str = (
-        "email@example.com",
-        "firstname.lastname@example.org",
-    )
-    ip_replacement: tuple[str, ...] | str = (
+    email_replacement: _Replacements = ("email@example.com", "firstname.lastname@example.org")
+    ip_replacement: _Replacements = (
         "22.214.171.124",
         "126.96.36.199",
         "188.8.131.52",
@@ -86,13 +86,6 @@ class Pii(Judge):
         "220.127.116.11",
         "18.104.22.168",
     )
-
-    def __post_init__(self) -> None:
-        check_flags(self, "pii", "remove_emails", "remove_ips", "only_remove_public_ips")
-        for name in ("email_replacement", "ip_replacement"):
-            replacements = strings("pii", name, getattr(self, name))
-            check("pii", name, replacements, len(replacements) > 0, "at least one replacement")
-            assign(self, name, replacements)
 
     def pins(self) -> dict[str, str]:
         """See Step. Which addresses are public is known to Python's ipaddress."""

@@ -10,12 +10,13 @@ number of tasks and on restarts. Here a document's place in the input alone deci
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import xxhash
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import check, is_integer, is_number
+from fineshards.curation.parameters import Seed, Share
 from fineshards.curation.step import Judge, Outcome
 from fineshards.shards.split_hash import row_keys
 
@@ -38,14 +39,10 @@ class Sample(Judge):
         ['sample', 'sample', 'sample', None]
     """
 
-    rate: float = 0.5
-    seed: int = 0
+    NAME: ClassVar[str] = "sample"
 
-    def __post_init__(self) -> None:
-        fits = is_number(self.rate) and 0 <= self.rate <= 1
-        check("sample", "rate", self.rate, fits, "a number from 0 to 1")
-        fits = is_integer(self.seed) and 0 <= self.seed < 1 << 64
-        check("sample", "seed", self.seed, fits, "a whole number from 0 to 2**64 - 1")
+    rate: Share = 0.5
+    seed: Seed = 0
 
     def apply(self, batch: Batch) -> Outcome:
         # Multiplying by a power of two is exact, and so is the floor.

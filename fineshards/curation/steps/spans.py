@@ -15,7 +15,7 @@ import numpy as np
 from xxhash import xxh3_128_digest
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import check_counts, check_flags
+from fineshards.curation.parameters import Count, Positive
 from fineshards.curation.step import KeyedSpans, Keys
 from fineshards.curation.steps.exact_duplicates import as_keys
 from fineshards.curation.words.normal_form import pins, word_hashes
@@ -35,14 +35,10 @@ TOO_FEW_SENTENCES = "too_few_sentences"
 class _Separated(KeyedSpans):
     """What lines and paragraphs have in common."""
 
-    NAME: ClassVar[str]
     SEPARATOR: ClassVar[re.Pattern[str]]
 
-    min_chars: int = 20
-    min_doc_words: int = 50
-
-    def __post_init__(self) -> None:
-        check_counts(self, self.NAME, "min_chars", "min_doc_words")
+    min_chars: Count = 20
+    min_doc_words: Count = 50
 
     @property
     def reason(self) -> str:
@@ -147,18 +143,13 @@ class Sentences(KeyedSpans):
         ('One. Five.', '')
     """
 
-    n_sentences: int = 3
-    split_sentences: bool = True
-    min_doc_words: int = 50
-    min_num_sentences: int = 3
-    min_words_to_remove_span: int = 0
+    NAME: ClassVar[str] = "sentences"
 
-    def __post_init__(self) -> None:
-        check_counts(self, "sentences", "n_sentences", least=1)
-        check_counts(
-            self, "sentences", "min_doc_words", "min_num_sentences", "min_words_to_remove_span"
-        )
-        check_flags(self, "sentences", "split_sentences")
+    n_sentences: Positive = 3
+    split_sentences: bool = True
+    min_doc_words: Count = 50
+    min_num_sentences: Count = 3
+    min_words_to_remove_span: Count = 0
 
     @property
     def reason(self) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import assign, check, strings
+from fineshards.curation.parameters import check
 from fineshards.curation.punctuation import PUNCTUATION, TERMINAL_PUNCTUATION
 from fineshards.curation.step import Judge, Outcome
 
@@ -30,19 +30,17 @@ class SymbolLines(Judge):
         ['a\\nb']
     """
 
+    NAME: ClassVar[str] = "symbol_lines"
     REWRITES: ClassVar[bool] = True
 
     symbols_to_remove: tuple[str, ...] | None = None
     replace_char: str = ""
 
     def __post_init__(self) -> None:
-        if self.symbols_to_remove is not None:
-            symbols = strings("symbol_lines", "symbols_to_remove", self.symbols_to_remove)
-            fits = all(len(symbol) == 1 for symbol in symbols)
-            check("symbol_lines", "symbols_to_remove", symbols, fits, "a list of single characters")
-            assign(self, "symbols_to_remove", symbols)
-        fits = isinstance(self.replace_char, str)
-        check("symbol_lines", "replace_char", self.replace_char, fits, "a string")
+        super().__post_init__()
+        symbols = self.symbols_to_remove
+        fits = all(len(symbol) == 1 for symbol in symbols or ())
+        check(self.NAME, "symbols_to_remove", symbols, fits, "a list of single characters")
 
     def pins(self) -> dict[str, str]:
         """See Step. Unicode's tables decide what white space is."""

@@ -6,11 +6,12 @@ import csv
 import io
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import check, is_number
+from fineshards.curation.parameters import nonempty
 from fineshards.curation.reference_files import Pinned, pin, pinned, read
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.words import words
@@ -37,16 +38,11 @@ class Unigram(Judge):
         -10
     """
 
-    frequencies: str
-    logprobs_threshold: float = -10
-    language: str = "en"
+    NAME: ClassVar[str] = "unigram"
 
-    def __post_init__(self) -> None:
-        fits = isinstance(self.frequencies, str) and self.frequencies != ""
-        check("unigram", "frequencies", self.frequencies, fits, "the path of a csv file")
-        threshold = self.logprobs_threshold
-        check("unigram", "logprobs_threshold", threshold, is_number(threshold), "a number")
-        words.check_language("unigram", self.language)
+    frequencies: Annotated[str, nonempty("the path of a csv file")]
+    logprobs_threshold: float = -10
+    language: words.SpacyLanguage = "en"
 
     def pins(self) -> dict[str, str]:
         return words.pins() | {self.frequencies: pin(self.frequencies).sha256}

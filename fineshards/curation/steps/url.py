@@ -10,16 +10,16 @@ import io
 import re
 import tarfile
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.column_values import strings_of
-from fineshards.curation.parameters import assign, check, check_counts, check_flags, strings
+from fineshards.curation.parameters import Positive, nonempty
 from fineshards.curation.reference_files import Pinned, package_file, pin, pinned, read
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.string_set import StringSet, lines_of
@@ -74,7 +74,9 @@ class Url(Judge):
         ('url',)
     """
 
-    soft_word_threshold: int = 2
+    NAME: ClassVar[str] = "url"
+
+    soft_word_threshold: Positive = 2
     extra_domains: tuple[str, ...] = ()
     extra_urls: tuple[str, ...] = ()
     banned_words: tuple[str, ...] = ()
@@ -86,16 +88,7 @@ class Url(Judge):
     banned_word_files: tuple[str, ...] = ()
     banned_subword_files: tuple[str, ...] = ()
     soft_banned_word_files: tuple[str, ...] = ()
-    url_column: str = "url"
-
-    def __post_init__(self) -> None:
-        check_counts(self, "url", "soft_word_threshold", least=1)
-        check_flags(self, "url", "use_integrated_lists")
-        for field in fields(self):
-            if field.default == ():
-                assign(self, field.name, strings("url", field.name, getattr(self, field.name)))
-        fits = isinstance(self.url_column, str) and self.url_column != ""
-        check("url", "url_column", self.url_column, fits, "the name of a column")
+    url_column: Annotated[str, nonempty("the name of a column")] = "url"
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.column_values import values_of
-from fineshards.curation.parameters import assign, check, strings
+from fineshards.curation.parameters import check, check_parameters
 from fineshards.curation.step import Judge, Outcome
 from fineshards.errors import InputError, UsageError
 
@@ -72,11 +72,10 @@ class UserFunction(Judge):
     def __post_init__(self) -> None:
         fits = isinstance(self.use, str) and _NAME.fullmatch(self.use) is not None
         check("step", "use", self.use, fits, "package.module:function")
-        columns = strings(self.use, "columns", self.columns)
-        if taken := sorted(set(columns) & set(_GIVEN)):
-            others = f"other columns than {', '.join(taken)}, which the function gets anyway"
-            check(self.use, "columns", list(columns), False, others)
-        assign(self, "columns", columns)
+        check_parameters(self, self.use)
+        if given := sorted(set(self.columns) & set(_GIVEN)):
+            others = f"other columns than {', '.join(given)}, which the function gets anyway"
+            check(self.use, "columns", list(self.columns), False, others)
 
     def pins(self) -> dict[str, str]:
         """See Step. Raises UsageError if there is no such function.

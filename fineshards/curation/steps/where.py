@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.json_kinds import Group, groups
-from fineshards.curation.parameters import check
 from fineshards.curation.sql_expression import connection, parse
 from fineshards.curation.step import Judge, Outcome
 from fineshards.errors import InputError, UsageError
@@ -44,13 +43,14 @@ class Where(Judge):
         ((), [None, 'where', 'where'])
     """
 
+    NAME: ClassVar[str] = "where"
     # An expression may fail for texts that are not like those of the input.
     GOLDEN: ClassVar[bool] = False
 
     sql: str
 
     def __post_init__(self) -> None:
-        check("where", "sql", self.sql, isinstance(self.sql, str), "a SQL expression")
+        super().__post_init__()
         parse(self.sql)
 
     @property

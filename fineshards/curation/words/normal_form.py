@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import groupby
-from typing import Literal, get_args
+from typing import Literal
 from unicodedata import category, combining, normalize, unidata_version
 
 from xxhash import xxh3_64_digest
@@ -31,7 +31,6 @@ from fineshards.curation.words.words import tokenizer
 # What a word is, when words are hashed: what stands between spaces of the simplified text; spaCy's
 # tokens of the simplified text, for English; or each character but spaces.
 Words = Literal["space", "spacy", "characters"]
-KINDS: tuple[str, ...] = get_args(Words)
 
 # datatrove's list. U+FF11, a digit among the brackets, is in the original, and has no effect: it
 # has become 0 before.

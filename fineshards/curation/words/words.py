@@ -14,12 +14,13 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, pairwise
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from fineshards.curation.batch import Batch
+from fineshards.curation.parameters import checked
 from fineshards.curation.words.simple_chunks import simple_words
 from fineshards.curation.words.special_cases import (
     CHANGED_LEFT,
@@ -30,7 +31,6 @@ from fineshards.curation.words.special_cases import (
     proven,
 )
 from fineshards.curation.words.word_ids import BEGINNING, ENDING, Vocabulary
-from fineshards.errors import UsageError
 from fineshards.extras import naming_the_extra
 
 # The size at which a vocabulary is replaced by a new one: about 300 MB, or 50 MB of English text.
@@ -41,6 +41,17 @@ _GROUP = 1 << 20
 
 # White space that spaCy makes a token: all of it but single spaces.
 _TOKEN_SPACE = re.compile(r"[^\S ]\s*| \s+")
+
+
+def known_language(language: object) -> object:
+    """A rule: a language whose words can be found, by the stored table."""
+    languages = load_table()["languages"]
+    if language in languages:
+        return language
+    raise ValueError(f"one of those that spaCy splits by rules: {', '.join(languages)}")
+
+
+SpacyLanguage = Annotated[str, known_language]
 
 
 class Words(NamedTuple):
@@ -191,16 +202,6 @@ def tokenizer(language: str) -> WordTokenizer:
     return WordTokenizer(language)
 
 
-def check_language(step: str, language: object) -> None:
-    """Raises UsageError unless words can be found in a language, by the stored table."""
-    languages = load_table()["languages"]
-    if language not in languages:
-        raise UsageError(
-            f"{step}: language is {language!r}, expected one of those that spaCy splits by rules: "
-            f"{', '.join(languages)}."
-        )
-
-
 def pins() -> dict[str, str]:
     """What decides words and sentences beside this code."""
     # It ships with Python and says what is punctuation, alphabetic or white space.
@@ -214,7 +215,7 @@ def pins() -> dict[str, str]:
 
 
 def _load(language: str) -> tuple[Any, frozenset[str]]:
-    check_language("words", language)
+    checked("words", "language", language, known_language)
     with naming_the_extra():
         import spacy
         from spacy.attrs import IS_PUNCT
