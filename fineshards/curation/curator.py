@@ -19,7 +19,7 @@ import pyarrow as pa
 from fineshards.curation.batch import Batch
 from fineshards.curation.golden_documents import golden_sha256
 from fineshards.curation.recipe import NamedStep, load_steps
-from fineshards.curation.step import Judge, Keyed, KeyedSpans, Keys, Outcome
+from fineshards.curation.step import Judge, Keyed, KeyedSpans, Keys, Outcome, Step
 from fineshards.curation.step_statistics import StepStatistics
 from fineshards.errors import FineshardsError, InputError
 from fineshards.shards.job.recipe_record import RecipeRecord
@@ -115,29 +115,21 @@ class Curator:
             # The keyed step that ended the stage before was reached there.
             if statistics is not None and (number > first or stage == 0):
                 statistics.reach(number, batch)
-            reasons: Sequence[str | None] | None
-            if isinstance(step, KeyedSpans):
-                batch, reasons = _cut(step, batch, number, earlier)
-            elif isinstance(step, Judge) and (number >= first or step.REWRITES):
-                outcome = step.apply(batch)
-                if number >= first:
-                    self.compare(step, number, batch, outcome.reasons, outcome.texts)
-                batch = self._rewritten(number, batch, outcome)
-                reasons = outcome.reasons
-            else:
+            if number < first and not _rewrites(step):
                 continue
-            if reasons is None:
+            outcome = self.decide(number, batch, earlier)
+            if number >= first and isinstance(step, Judge):
+                self.compare(step, number, batch, outcome)
+            batch = self.left(number, batch, outcome)
+            if len(batch) == len(before):
                 continue
-            kept = np.array([reason is None for reason in reasons])
-            if kept.all():
-                continue
+            gone = np.array([reason is not None for reason in outcome.reasons or ()])
             if number < first:
-                self._complain(number, before, int(np.flatnonzero(~kept)[0]), "kept", "dropped")
-            named = [reason for reason in reasons if reason is not None]
-            dropped.append(drops(batch.rows[~kept], number, named))
+                self._complain(number, before, int(np.flatnonzero(gone)[0]), "kept", "dropped")
+            named = [reason for reason in outcome.reasons or () if reason is not None]
+            dropped.append(drops(before.rows[gone], number, named))
             if statistics is not None:
-                statistics.drop(number, before.keep(~kept), named)
-            batch = batch.keep(kept)
+                statistics.drop(number, before.keep(gone), named)
         keys = None
         if stage + 1 < self.stages:
             keys = self.keyed(stage).keys(batch)
@@ -145,25 +137,26 @@ class Curator:
                 statistics.reach(self._ends[stage], batch)
         return Judged(batch, dropped, keys)
 
-    def texts(self, batch: Batch, decisions: Decisions) -> Batch:
-        """The documents that all steps keep, with the texts that are tokenized.
+    def decide(self, number: int, batch: Batch, decisions: Decisions) -> Outcome:
+        """What a step makes of documents. decisions: what keyed steps do is taken from there."""
+        step = self.steps[number]
+        if isinstance(step, KeyedSpans):
+            return _cut(step, batch, number, decisions)
+        if isinstance(step, Keyed):
+            marked = decisions.dropped_by(number, batch.rows).tolist()
+            return Outcome([step.reason if each else None for each in marked])
+        assert isinstance(step, Judge)
+        return step.apply(batch)
 
-        decisions: all those about the source file.
-        """
-        return self.before(batch, len(self.steps), decisions)
-
-    def before(self, batch: Batch, step: int, decisions: Decisions) -> Batch:
-        """The documents of a batch with their texts as a step finds them.
+    def texts(self, batch: Batch, decisions: Decisions, step: int | None = None) -> Batch:
+        """The documents of a batch with their texts as a step finds them; None: after all steps.
 
         All given documents must reach that step: the caller leaves out those that an earlier one
-        dropped.
+        dropped. decisions: all those about the source file.
         """
-        for number in range(step):
-            each = self.steps[number]
-            if isinstance(each, KeyedSpans):
-                batch, _ = _cut(each, batch, number, decisions)
-            elif isinstance(each, Judge) and each.REWRITES:
-                batch = self._rewritten(number, batch, each.apply(batch))
+        for number, each in enumerate(self.steps[:step]):
+            if _rewrites(each):
+                batch = self._rewritten(number, batch, self.decide(number, batch, decisions))
         return batch
 
     def _count_marked(
@@ -173,7 +166,7 @@ class Curator:
         gone, step = batch.keep(earlier.dropped_by(number, batch.rows)), self.steps[number]
         if len(gone):
             assert isinstance(step, Keyed)
-            statistics.drop(number, self.before(gone, number, earlier), [step.reason] * len(gone))
+            statistics.drop(number, self.texts(gone, earlier, number), [step.reason] * len(gone))
 
     def judge_again(self, batch: Batch, decisions: Decisions) -> dict[int, tuple[int, str]]:
         """Judges documents in all steps; of those that are dropped, the step and the reason by row.
@@ -181,26 +174,19 @@ class Curator:
         decisions: all those about the source file. What keyed steps do is taken from there.
         """
         found: dict[int, tuple[int, str]] = {}
-        for number, step in enumerate(self.steps):
-            reasons: Sequence[str | None] | None
-            if isinstance(step, KeyedSpans):
-                batch, reasons = _cut(step, batch, number, decisions)
-            elif isinstance(step, Keyed):
-                marked = decisions.dropped_by(number, batch.rows)
-                reasons = [step.reason if each else None for each in marked.tolist()]
-            else:
-                assert isinstance(step, Judge)
-                outcome = step.apply(batch)
-                reasons = outcome.reasons
-                batch = self._rewritten(number, batch, outcome)
-            if reasons is not None:
-                rows = batch.rows.tolist()
-                dropped = [
-                    (row, reason) for row, reason in zip(rows, reasons, strict=True) if reason
-                ]
-                found |= {row: (number, reason) for row, reason in dropped}
-                batch = batch.keep(np.array([reason is None for reason in reasons], np.bool_))
+        for number in range(len(self.steps)):
+            outcome = self.decide(number, batch, decisions)
+            dropped = zip(batch.rows.tolist(), outcome.reasons or (), strict=False)
+            found |= {row: (number, reason) for row, reason in dropped if reason is not None}
+            batch = self.left(number, batch, outcome)
         return found
+
+    def left(self, number: int, batch: Batch, outcome: Outcome) -> Batch:
+        """The documents that a step keeps, with the texts that it gives them."""
+        batch = self._rewritten(number, batch, outcome)
+        if outcome.reasons is None:
+            return batch
+        return batch.keep(np.array([reason is None for reason in outcome.reasons], np.bool_))
 
     def _rewritten(self, number: int, batch: Batch, outcome: Outcome) -> Batch:
         """A batch with the texts that a step gives; raises InputError for one that is no text."""
@@ -208,7 +194,7 @@ class Curator:
         if texts is None:
             return batch
         step = self.steps[number]
-        if not (isinstance(step, Judge) and step.REWRITES):
+        if not _rewrites(step):
             raise FineshardsError(
                 f"step {self.names[number]} gives other texts, but does not say that it rewrites: "
                 "it would not be done again where the texts are read again. Set REWRITES = True."
@@ -229,17 +215,9 @@ class Curator:
                     ) from None
             raise
 
-    def compare(
-        self,
-        step: Judge,
-        number: int,
-        batch: Batch,
-        reasons: Sequence[str | None] | None,
-        texts: Sequence[str] | None,
-    ) -> None:
+    def compare(self, step: Judge, number: int, batch: Batch, once: Outcome) -> None:
         """Judges a sample again; raises FineshardsError for the first document that differs."""
         chosen = np.flatnonzero(sampled(batch.rows, COMPARED_SHARE, salt=batch.file))
-        once = Outcome(reasons, texts)
         for index in chosen.tolist():
             again = step.apply_again(batch.only(index))
             self._compare_one(number, batch, index, once, again, 0)
@@ -283,16 +261,19 @@ def _verdict(reason: str | None) -> str:
     return "kept" if reason is None else f"dropped ({reason})"
 
 
-def _cut(
-    step: KeyedSpans, batch: Batch, number: int, decisions: Decisions
-) -> tuple[Batch, list[str | None] | None]:
-    """Cuts the spans that an earlier span has the keys of; also why documents are dropped."""
+def _rewrites(step: Step) -> bool:
+    """Whether a step is done again whenever a text is read."""
+    return isinstance(step, KeyedSpans) or (isinstance(step, Judge) and step.REWRITES)
+
+
+def _cut(step: KeyedSpans, batch: Batch, number: int, decisions: Decisions) -> Outcome:
+    """Cuts the spans that an earlier span has the keys of."""
     spans = [decisions.spans(number, row) for row in batch.rows.tolist()]
     if not any(spans):
-        return batch, None
+        return Outcome()
     texts, reasons = [], []
     for text, cut in zip(batch.strings, spans, strict=True):
         left, reason = step.cut(text, cut) if cut else (text, "")
         texts.append("" if left is None else left)
         reasons.append(reason if left is None else None)
-    return batch.with_texts(texts), reasons
+    return Outcome(reasons, texts)

@@ -37,7 +37,8 @@ def check_parameters(step: Any, use: str) -> None:
 
     use: what recipes call the step.
     """
-    for name, (rules, may_be_none) in _rules(type(step)).items():
+    kind: type[Any] = type(step)
+    for name, (rules, may_be_none) in _rules(kind).items():
         value = getattr(step, name)
         for each in rules if value is not None or not may_be_none else ():
             assign(step, name, checked(use, name, value, each, ", or none" * may_be_none))
@@ -60,11 +61,11 @@ def assign(step: object, name: str, value: object) -> None:
 def _rules(kind: type[Any]) -> dict[str, tuple[list[Rule], bool]]:
     """The rules of each parameter of a step, and whether it may be None."""
     hints = get_type_hints(kind, include_extras=True)
-    found = {}
+    found: dict[str, tuple[list[Rule], bool]] = {}
     for name in [each.name for each in fields(kind) if each.init]:
         parts = list(_parts(hints[name]))
-        of_types = [_OF_TYPES[part] for part in parts if part in _OF_TYPES]
-        given = [part for part in parts if isinstance(part, FunctionType)]
+        of_types: list[Rule] = [_OF_TYPES[part] for part in parts if part in _OF_TYPES]
+        given: list[Rule] = [part for part in parts if isinstance(part, FunctionType)]
         found[name] = given or of_types, NoneType in parts
     return found
 

@@ -317,7 +317,7 @@ def _cuts(
     for each, rows in cutting:
         batch = batch_of(rows, dataset.manifest.files[each.file])
         decisions = read_decisions(dataset.storage, each.file)
-        before, after = (curator.before(batch, each.step + n, decisions).strings[0] for n in (0, 1))
+        before, after = (curator.texts(batch, decisions, each.step + n).strings[0] for n in (0, 1))
         found[each] = removed(before, after)
     return found
 

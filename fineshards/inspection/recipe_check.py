@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,17 +14,19 @@ import pyarrow.compute as pc
 from fineshards.curation.batch import Batch
 from fineshards.curation.curator import Curator
 from fineshards.curation.recipe import NamedStep
-from fineshards.curation.step import Judge, Keyed, KeyedSpans, Outcome
+from fineshards.curation.step import Judge, Keyed, Outcome
 from fineshards.curation.steps.other_datasets import SeenIn
 from fineshards.inspection.estimate import spread
 from fineshards.shards.job.job import Columns
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.tables import marks
+from fineshards.shards.tables.decisions import NO_DECISIONS, Decisions
 from fineshards.shards.tables.hash_sample import splitmix64
 from fineshards.sources.reading import Head, discover_blocks
 from fineshards.wording import counted, share
 from fineshards.worker.indexes import index_records, key_type
 from fineshards.worker.kept_rows import batch_of
+from fineshards.worker.marking import decisions_of
 
 # Files that are looked at, and parts of the probe: so many that they are from all over the input.
 _FILES, _PARTS = 16, 32
@@ -34,7 +36,7 @@ _SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Excerpt:
     """A document of the probe: its source, and the beginning of its text as the step found it."""
 
     file: str
@@ -46,9 +48,9 @@ class Place:
 class Example:
     """A document that a step drops, or cuts. witness: the earlier one with the same key."""
 
-    document: Place
+    document: Excerpt
     reason: str
-    witness: Place | None = None
+    witness: Excerpt | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,19 +179,18 @@ def _run(
     """
     step = curator.steps[number]
     began = time.perf_counter()
-    if isinstance(step, Keyed):
-        decided = _mark(step, known, batches)
-    else:
-        assert isinstance(step, Judge)
-        decided = [_judge(step, batch) for batch in batches]
+    marked = _marked(step, number, known, batches) if isinstance(step, Keyed) else {}
+    pairs = [
+        (batch, curator.decide(number, batch, marked.get(batch.file, NO_DECISIONS)))
+        for batch in batches
+    ]
     seconds = time.perf_counter() - began
-    pairs = list(zip(batches, decided, strict=True))
     if isinstance(step, Judge):
-        for batch, each in pairs:
-            curator.compare(step, number, batch, each.reasons, each.texts)
-            curator.compare_all(step, number, batch, Outcome(each.reasons, each.texts))
-    kept = [each.kept(batch) for batch, each in pairs]
-    reasons = Counter(reason for each in decided for reason in each.reasons or () if reason)
+        for batch, outcome in pairs:
+            curator.compare(step, number, batch, outcome)
+            curator.compare_all(step, number, batch, outcome)
+    kept = [curator.left(number, batch, outcome) for batch, outcome in pairs]
+    reasons = Counter(reason for _, outcome in pairs for reason in outcome.reasons or () if reason)
     result = StepResult(
         name=curator.names[number],
         keyed=isinstance(step, Keyed),
@@ -197,51 +198,18 @@ def _run(
         text_bytes=_text_bytes(batches),
         kept=sum(map(len, kept)),
         bytes_kept=_text_bytes(kept),
-        changed=sum(len(each.changed(batch)) for batch, each in pairs),
+        changed=sum(len(_changed(batch, outcome)) for batch, outcome in pairs),
         dropped=dict(sorted(reasons.items(), key=lambda each: (-each[1], each[0]))),
         seconds=seconds,
-        examples=_examples(pairs, files, examples),
+        examples=_examples(pairs, marked, files, examples),
     )
     return result, [batch for batch in kept if len(batch)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Decided:
-    """What a step makes of a batch: see Outcome. witnesses: positions, by number in the batch."""
-
-    reasons: Sequence[str | None] | None
-    texts: Sequence[str] | None
-    witnesses: dict[int, int] = field(default_factory=dict)
-
-    def kept(self, batch: Batch) -> Batch:
-        """The documents of the batch that are left."""
-        left = batch if self.texts is None else batch.with_texts(self.texts)
-        if self.reasons is None:
-            return left
-        return left.keep(np.array([reason is None for reason in self.reasons], np.bool_))
-
-    def reason(self, index: int) -> str | None:
-        """Why a document is dropped."""
-        return None if self.reasons is None else self.reasons[index]
-
-    def dropped(self) -> list[int]:
-        """The numbers of the documents that are dropped."""
-        return [n for n, reason in enumerate(self.reasons or ()) if reason is not None]
-
-    def changed(self, batch: Batch) -> list[int]:
-        """The numbers of the documents that are kept with another text."""
-        if self.texts is None:
-            return []
-        pairs = enumerate(zip(self.texts, batch.strings, strict=True))
-        return [n for n, (new, old) in pairs if new != old and self.reason(n) is None]
-
-
-def _judge(step: Judge, batch: Batch) -> _Decided:
-    return _Decided(*step.apply(batch))
-
-
-def _mark(step: Keyed, known: Sequence[marks.Records], batches: Sequence[Batch]) -> list[_Decided]:
-    """Compares the keys of all documents of the probe. known: the keys of indexes."""
+def _marked(
+    step: Keyed, number: int, known: Sequence[marks.Records], batches: Sequence[Batch]
+) -> dict[int, Decisions]:
+    """Compares the keys of all documents of the probe; returns the decisions by file."""
     records = [np.empty(0, key_type(step)), *known]
     for batch in batches:
         keys = step.keys(batch)
@@ -252,44 +220,48 @@ def _mark(step: Keyed, known: Sequence[marks.Records], batches: Sequence[Batch])
         found = marks.components(marks.edges(joined))
     else:
         found = marks.mark(joined, only_external=isinstance(step, SeenIn))
-    return [_marked(step, batch, found) for batch in batches]
+    return {
+        file: Decisions(decisions_of(part, number, step.reason))
+        for file, part in marks.by_file(found)
+    }
 
 
-def _marked(step: Keyed, batch: Batch, found: marks.Records) -> _Decided:
-    positions = marks.positions(batch.file, batch.rows)
-    reasons: list[str | None] = [None] * len(batch)
-    texts = list(batch.strings)
-    first = np.searchsorted(found["position"], positions)
-    stop = np.searchsorted(found["position"], positions, side="right")
-    witnesses = {}
-    for index in np.flatnonzero(stop > first).tolist():
-        of_document = found[first[index] : stop[index]]
-        witnesses[index] = int(of_document["witness"][0])
-        if isinstance(step, KeyedSpans):
-            left, reason = step.cut(texts[index], of_document["span"].tolist())
-            texts[index] = "" if left is None else left
-            reasons[index] = reason if left is None else None
-        else:
-            reasons[index] = step.reason
-    return _Decided(reasons, texts, witnesses)
+def _changed(batch: Batch, outcome: Outcome) -> list[int]:
+    """The numbers of the documents that are kept with another text."""
+    texts = zip(outcome.texts or (), batch.strings, strict=False)
+    return [n for n, (new, old) in enumerate(texts) if new != old and not _reason(outcome, n)]
+
+
+def _reason(outcome: Outcome, index: int) -> str | None:
+    return None if outcome.reasons is None else outcome.reasons[index]
 
 
 def _examples(
-    pairs: Sequence[tuple[Batch, _Decided]], files: Sequence[SourceFile], count: int
+    pairs: Sequence[tuple[Batch, Outcome]],
+    marked: Mapping[int, Decisions],
+    files: Sequence[SourceFile],
+    count: int,
 ) -> list[Example]:
     """Documents that a step drops or, if it drops none, changes; a hash of the place chooses."""
-    found = [(batch, each, index) for batch, each in pairs for index in each.dropped()]
+    found = [
+        (batch, index, reason)
+        for batch, outcome in pairs
+        for index, reason in enumerate(outcome.reasons or ())
+        if reason is not None
+    ]
     if not found:
-        found = [(batch, each, index) for batch, each in pairs for index in each.changed(batch)]
-    chosen = sorted(found, key=lambda each: _hash(each[0], each[2]))[:count]
+        found = [
+            (batch, n, "changed") for batch, outcome in pairs for n in _changed(batch, outcome)
+        ]
+    chosen = sorted(found, key=lambda each: _hash(each[0], each[1]))[:count]
     batches = [batch for batch, _ in pairs]
     return [
         Example(
-            _place(batch, index, files),
-            each.reason(index) or "changed",
-            _witness(batches, each.witnesses[index], files) if index in each.witnesses else None,
+            _excerpt(batch, index, files),
+            reason,
+            _witness(batches, marked.get(batch.file, NO_DECISIONS), int(batch.rows[index]), files),
         )
-        for batch, each, index in chosen
+        for batch, index, reason in chosen
     ]
 
 
@@ -298,20 +270,20 @@ def _hash(batch: Batch, index: int) -> int:
     return int(splitmix64(place)[0])
 
 
-def _place(batch: Batch, index: int, files: Sequence[SourceFile]) -> Place:
+def _excerpt(batch: Batch, index: int, files: Sequence[SourceFile]) -> Excerpt:
     text = batch.strings[index][:_SHOWN]
-    return Place(files[batch.file].path, int(batch.rows[index]), text)
+    return Excerpt(files[batch.file].path, int(batch.rows[index]), text)
 
 
-def _witness(batches: Sequence[Batch], position: int, files: Sequence[SourceFile]) -> Place | None:
-    """The document at a position; None if it is an entry of an index of other documents."""
-    positions = np.array([position], np.uint64)
-    if marks.is_external(positions)[0]:
-        return None
-    file, row = int(marks.file_of(positions)[0]), int(marks.row_of(positions)[0])
-    for batch in batches:
-        if batch.file == file and row in (at := batch.rows.tolist()):
-            return _place(batch, at.index(row), files)
+def _witness(
+    batches: Sequence[Batch], marked: Decisions, row: int, files: Sequence[SourceFile]
+) -> Excerpt | None:
+    """The earlier document with the same key; None if it is not one of the probe."""
+    for decision in marked.of_row(row)[:1]:
+        for batch in batches:
+            at = batch.rows.tolist()
+            if batch.file == decision["witness_file"] and decision["witness_row"] in at:
+                return _excerpt(batch, at.index(decision["witness_row"]), files)
     return None
 
 
@@ -355,12 +327,12 @@ def describe_check(check: Check) -> list[str]:
         if step.examples:
             lines += ["", f"{step.name}, for example"]
         for example in step.examples:
-            lines += _place_lines(f"{example.reason}: ", example.document)
+            lines += _excerpt_lines(f"{example.reason}: ", example.document)
             if example.witness is not None:
-                lines += _place_lines("    as in ", example.witness)
+                lines += _excerpt_lines("    as in ", example.witness)
     return lines
 
 
-def _place_lines(before: str, place: Place) -> list[str]:
+def _excerpt_lines(before: str, found: Excerpt) -> list[str]:
     """Where a document is, and the beginning of its text in one line."""
-    return [f"  {before}{place.file}, row {place.row:,}", f"      {place.text!r}"]
+    return [f"  {before}{found.file}, row {found.row:,}", f"      {found.text!r}"]

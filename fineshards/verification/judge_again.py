@@ -164,7 +164,7 @@ class JudgingAgain:
         batch = batch.keep(~gone)
         keyed = self._curator.steps[step]
         assert isinstance(keyed, Keyed)
-        found = keyed.keys(self._curator.before(batch, step, decisions))
+        found = keyed.keys(self._curator.texts(batch, decisions, step))
         for index, row in enumerate(batch.rows.tolist()):
             own = found.owners == index
             spans = None if found.spans is None else found.spans[own]

@@ -97,7 +97,7 @@ class Marking:
         spans = isinstance(self._keyed, KeyedSpans)
         dtype = mark_dtype(spans)
         marks = merge_marks([self._read([each], dtype) for each in ranges], spans)
-        self._stage.write_marked(file, _decisions(marks, self._step, self._keyed.reason))
+        self._stage.write_marked(file, decisions_of(marks, self._step, self._keyed.reason))
 
     @property
     def _mark_type(self) -> np.dtype[np.void]:
@@ -147,7 +147,7 @@ def _starts(marks: Records) -> Iterator[tuple[int, int, int]]:
         start += len(part)
 
 
-def _decisions(marks: Records, step: int, reason: str) -> pa.Table:
+def decisions_of(marks: Records, step: int, reason: str) -> pa.Table:
     """Sorted marks of one file as decisions of a step."""
     count, witness = len(marks), marks["witness"]
     files = file_of(witness).astype(np.int32)
