@@ -100,7 +100,7 @@ class _Grows:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _ProbePart:
     """What a block gave. bytes: of it that were read. seconds: of one core."""
 
     file: SourceFile
@@ -166,7 +166,7 @@ def _total(files: Sequence[SourceFile], found: Found) -> int:
 
 def _read(
     pool: Pool, found: Found, totals: Mapping[str, int], size: int, part_bytes: int
-) -> list[_Part]:
+) -> list[_ProbePart]:
     """Parts of together about `size` bytes, each kind by its share."""
     chosen: list[tuple[float, SourceFile, Block, int]] = []
     for kind, total in totals.items():
@@ -185,7 +185,7 @@ def _read(
     for (_, file, block, _), ((summary, share), seconds) in zip(
         chosen, pool.results(tasks), strict=False
     ):
-        parts.append(_Part(file, share * block.bytes, share == 1, summary.counts, seconds))
+        parts.append(_ProbePart(file, share * block.bytes, share == 1, summary.counts, seconds))
         if time.monotonic() > until and len(parts) >= len(totals):
             break
     return parts
@@ -195,7 +195,7 @@ def _conclude(
     job: Job,
     workers: int | None,
     block_bytes: int,
-    parts: list[_Part],
+    parts: list[_ProbePart],
     totals: Mapping[str, int],
     busy: float,
     folder: Path,

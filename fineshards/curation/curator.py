@@ -15,16 +15,17 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.golden_documents import golden_sha256
 from fineshards.curation.recipe import NamedStep, load_steps
 from fineshards.curation.step import Judge, Keyed, KeyedSpans, Keys, Outcome, Step
-from fineshards.curation.step_statistics import StepStatistics
 from fineshards.errors import FineshardsError, InputError
 from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.shards.tables.decisions import Decisions, drops
 from fineshards.shards.tables.hash_sample import sampled
+from fineshards.shards.tables.measures import Tally, Traits, measure
 
 # The share of documents that each step judges again, by themselves and in its plainest way.
 COMPARED_SHARE = 1 / 1000
@@ -42,6 +43,31 @@ class Judged(NamedTuple):
     kept: Batch
     dropped: list[pa.Table]
     keys: Keys | None
+
+
+class StepStatistics:
+    """Adds what happens to the documents of one batch to a tally.
+
+    traits: of all documents that the source has with text, in the batch or beyond it.
+    """
+
+    def __init__(self, tally: Tally, traits: Traits) -> None:
+        self._tally = tally
+        self._traits = traits
+
+    def enter(self, batch: Batch) -> None:
+        """Counts documents as the source has them."""
+        self._tally.add("input", measure(batch.texts), self._traits.at(batch.rows))
+
+    def reach(self, step: int, batch: Batch) -> None:
+        """Counts documents that a step finds."""
+        text_bytes = int(pc.binary_length(batch.texts).to_numpy().astype(np.int64).sum())
+        self._tally.add_total("in", step, len(batch), text_bytes)
+
+    def drop(self, step: int, batch: Batch, reasons: Sequence[str]) -> None:
+        """Counts documents that a step drops, with their texts as the step found them."""
+        measured, traits = measure(batch.texts), self._traits.at(batch.rows)
+        self._tally.add("dropped", measured, traits, step, reasons)
 
 
 class Curator:

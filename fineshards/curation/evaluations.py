@@ -23,7 +23,7 @@ FORMATS = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet")
 _LARGEST = 1 << 30
 
 
-class Record(NamedTuple):
+class EvaluationRecord(NamedTuple):
     """A record of a file. line: its line in JSON Lines, else its number; both count from 1."""
 
     line: int
@@ -41,7 +41,7 @@ def task_of(path: str) -> str:
     return stem.rpartition("/")[2]
 
 
-def records(file: Pinned) -> Iterator[Record]:
+def records(file: Pinned) -> Iterator[EvaluationRecord]:
     """Yields the records of a file.
 
     Raises InputError for a damaged file, UsageError for a format that cannot be read.
@@ -88,7 +88,7 @@ def strings_in(value: object) -> Iterator[str]:
             left.append(one[-1])
 
 
-def chosen(file: Pinned, record: Record, columns: Sequence[str]) -> list[Any]:
+def chosen(file: Pinned, record: EvaluationRecord, columns: Sequence[str]) -> list[Any]:
     """The values of columns of a record; raises UsageError if it has not all of them."""
     if missing := [name for name in columns if name not in record.values]:
         raise UsageError(
@@ -111,7 +111,7 @@ def _format_and_stem(path: str) -> tuple[str, str]:
     return stem, format_
 
 
-def _jsonl(content: bytes) -> Iterator[Record]:
+def _jsonl(content: bytes) -> Iterator[EvaluationRecord]:
     for number, line in enumerate(content.splitlines(), 1):
         if not line.strip():
             continue
@@ -121,18 +121,18 @@ def _jsonl(content: bytes) -> Iterator[Record]:
             raise ValueError(f"line {number}: {error}") from error
         if not isinstance(values, dict):
             raise ValueError(f"line {number} is not an object")
-        yield Record(number, values)
+        yield EvaluationRecord(number, values)
 
 
-def _array(content: bytes) -> Iterator[Record]:
+def _array(content: bytes) -> Iterator[EvaluationRecord]:
     """The objects of a file that is one array, as some evaluations are published."""
     for number, values in enumerate(orjson.loads(content), 1):
         if not isinstance(values, dict):
             raise ValueError(f"element {number} is not an object")
-        yield Record(number, values)
+        yield EvaluationRecord(number, values)
 
 
-def _table(content: bytes, format_: str) -> Iterator[Record]:
+def _table(content: bytes, format_: str) -> Iterator[EvaluationRecord]:
     opened = pa.BufferReader(content)
     if format_ == "parquet":
         table = pa.parquet.read_table(opened, use_threads=False)
@@ -148,4 +148,4 @@ def _table(content: bytes, format_: str) -> Iterator[Record]:
     for batch in table.to_batches(max_chunksize=1024):
         for values in batch.to_pylist():
             number += 1
-            yield Record(number, values)
+            yield EvaluationRecord(number, values)

@@ -2,19 +2,39 @@
 
 `fasttext-predict`, `fasttext-numpy2-wheel` and others install the same module. Their Python classes
 differ, in what they make of scores; the compiled part below, which is used here, does not.
+
+fastText itself reads beyond the end of a file that is cut short and crashes later; and
+fasttext-predict does not tell labels. The format, little-endian, from FastText::saveModel and what
+it calls:
+
+    int32 magic, int32 version, 12 int32 and a double of parameters
+    int32 entries, int32 words, int32 labels, int64 tokens, int64 pruned
+    entries: the word, a zero byte, int64 count, int8 kind (1: label)
+    pruned (if there are any): pairs of int32
+    bool quantized, the input matrix; bool quantized, the output matrix
+    dense matrix: int64 rows, int64 columns, float32 each
+    quantized matrix: bool norms, int64 rows, int64 columns, int32 size of codes, codes,
+        quantizer; with norms: a byte for each row, quantizer
+    quantizer: int32 dimension, 3 int32, 256 float32 for each dimension
 """
 
 from __future__ import annotations
 
+import mmap
+import struct
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 
-from fineshards.curation.fasttext_file import read_labels
 from fineshards.curation.reference_files import Pinned, local_copy
 from fineshards.errors import InputError
 from fineshards.extras import naming_the_extra, require
 
 _DISTRIBUTIONS = ("fasttext-predict", "fasttext-numpy2-wheel", "fasttext-wheel", "fasttext")
+_MAGIC = 793712314
+_LABEL = 1
+_HEADER = struct.Struct("<i4x48x8xi8x8xq")
+# Count and kind, behind the zero byte of an entry.
+_REST = 9
 
 
 def fasttext_version() -> str:
@@ -54,3 +74,73 @@ def load_model(file: Pinned) -> Model:
             raise InputError(
                 f"{file.path} is not a model of fastText that can be used: {error}."
             ) from error
+
+
+def read_labels(path: str) -> list[str]:
+    """The labels that a model can give, with their prefix; raises ValueError if it is damaged."""
+    with open(path, "rb") as file:
+        try:
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except ValueError as error:
+            raise ValueError("it is empty") from error
+        with content:
+            return _Reader(content).labels()
+
+
+class _Reader:
+    """Walks through a file; `at` is the position."""
+
+    def __init__(self, content: mmap.mmap) -> None:
+        self._content = content
+        self._at = 0
+
+    def labels(self) -> list[str]:
+        content = self._content
+        if len(content) < 4 or int.from_bytes(content[:4], "little") != _MAGIC:
+            raise ValueError("it is not a model of fastText")
+        entries, pruned = self._take(_HEADER)[1:]
+        labels = []
+        for _ in range(entries):
+            end = content.find(b"\0", self._at)
+            if end < 0 or end + _REST >= len(content):
+                raise ValueError("it is cut short")
+            if content[end + _REST] == _LABEL:
+                labels.append(content[self._at : end].decode(errors="replace"))
+            self._at = end + _REST + 1
+        self._skip(8 * max(pruned, 0))
+        quantized = self._number("<?")
+        self._matrix(quantized)
+        self._matrix(self._number("<?") and quantized)
+        if self._at != len(content):
+            raise ValueError(f"it has {len(content)} bytes, expected {self._at}")
+        return labels
+
+    def _matrix(self, quantized: int) -> None:
+        norms = self._number("<?") if quantized else 0
+        rows, columns = self._number("<q"), self._number("<q")
+        if not quantized:
+            self._skip(4 * rows * columns)
+            return
+        self._skip(self._number("<i"))
+        self._quantizer()
+        if norms:
+            self._skip(rows)
+            self._quantizer()
+
+    def _quantizer(self) -> None:
+        dimension = self._number("<i")
+        self._skip(3 * 4 + 4 * 256 * dimension)
+
+    def _number(self, form: str) -> int:
+        [number] = self._take(struct.Struct(form))
+        return int(number)
+
+    def _take(self, form: struct.Struct) -> tuple[int, ...]:
+        begin = self._at
+        self._skip(form.size)
+        return form.unpack_from(self._content, begin)
+
+    def _skip(self, size: int) -> None:
+        self._at += size
+        if size < 0 or self._at > len(self._content):
+            raise ValueError("it is cut short")

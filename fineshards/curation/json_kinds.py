@@ -27,7 +27,7 @@ _TYPES = {
 _DIGITS = 38
 
 
-class Group(NamedTuple):
+class TypedRows(NamedTuple):
     """Rows whose values have the same kinds.
 
     indices: their places, ascending, int64. columns: their values by column. json: the columns
@@ -39,7 +39,7 @@ class Group(NamedTuple):
     json: tuple[str, ...]
 
 
-def groups(columns: dict[str, pa.Array], rows: int) -> Iterator[Group]:
+def groups(columns: dict[str, pa.Array], rows: int) -> Iterator[TypedRows]:
     """Groups rows by the kinds of their values, in the order of the groups' first rows.
 
     columns: JSON texts by column, with nulls, `rows` of them.
@@ -55,7 +55,7 @@ def groups(columns: dict[str, pa.Array], rows: int) -> Iterator[Group]:
             for kind, (name, values) in zip(kinds, typed.items(), strict=True)
         }
         json = tuple(name for kind, name in zip(kinds, typed, strict=True) if kind == "other")
-        yield Group(np.array(indices, np.int64), arrays, json)
+        yield TypedRows(np.array(indices, np.int64), arrays, json)
 
 
 def _array(kind: str, values: Sequence[Any]) -> pa.Array:

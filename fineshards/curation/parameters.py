@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
-from functools import lru_cache
 from types import FunctionType, NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -37,8 +36,7 @@ def check_parameters(step: Any, use: str) -> None:
 
     use: what recipes call the step.
     """
-    kind: type[Any] = type(step)
-    for name, (rules, may_be_none) in _rules(kind).items():
+    for name, (rules, may_be_none) in _rules(type(step)).items():
         value = getattr(step, name)
         for each in rules if value is not None or not may_be_none else ():
             assign(step, name, checked(use, name, value, each, ", or none" * may_be_none))
@@ -57,7 +55,6 @@ def assign(step: object, name: str, value: object) -> None:
     object.__setattr__(step, name, value)
 
 
-@lru_cache(maxsize=64)
 def _rules(kind: type[Any]) -> dict[str, tuple[list[Rule], bool]]:
     """The rules of each parameter of a step, and whether it may be None."""
     hints = get_type_hints(kind, include_extras=True)

@@ -23,13 +23,40 @@ from datetime import date, time
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from fineshards.curation.registry import STEPS
 from fineshards.curation.step import Keyed, Step
 from fineshards.errors import UsageError
 from fineshards.shards.job.recipe_record import StepRecord
 from fineshards.suggestions import did_you_mean
 
 _TABLES = ("description", "build", "steps")
+
+# Module and class by the name that follows `use =` in a recipe; imported when first used.
+STEPS = {
+    "c4_badwords": ("c4_badwords", "C4BadWords"),
+    "c4_paragraphs": ("c4_paragraphs", "C4Paragraphs"),
+    "c4_quality": ("c4_quality", "C4Quality"),
+    "decontaminate": ("decontaminate", "Decontaminate"),
+    "exact": ("exact_duplicates", "Exact"),
+    "fasttext": ("fasttext_labels", "FastText"),
+    "fineweb_quality": ("fineweb_quality", "FineWebQuality"),
+    "ftfy": ("ftfy_text", "Ftfy"),
+    "gopher_quality": ("gopher_quality", "GopherQuality"),
+    "gopher_repetition": ("gopher_repetition", "GopherRepetition"),
+    "language": ("language", "Language"),
+    "length": ("length", "Length"),
+    "lines": ("spans", "Lines"),
+    "minhash": ("minhash", "MinHash"),
+    "paragraphs": ("spans", "Paragraphs"),
+    "pii": ("pii", "Pii"),
+    "regex": ("pattern", "Regex"),
+    "sample": ("sample", "Sample"),
+    "seen_in": ("other_datasets", "SeenIn"),
+    "sentences": ("spans", "Sentences"),
+    "symbol_lines": ("symbol_lines", "SymbolLines"),
+    "unigram": ("unigram", "Unigram"),
+    "url": ("url", "Url"),
+    "where": ("where", "Where"),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,14 @@ from dataclasses import MISSING, dataclass
 from functools import cached_property
 from typing import Any, get_type_hints
 
-from fineshards.curation.recipe import default_of, describe_type, parameters_of_class, step_class
+from fineshards.curation.recipe import (
+    STEPS,
+    default_of,
+    describe_type,
+    parameters_of_class,
+    step_class,
+)
 from fineshards.curation.recipe_text import to_toml
-from fineshards.curation.registry import STEPS
 from fineshards.curation.step import Judge, Keyed, KeyedSpans, Step
 
 _SECTION = re.compile(r"^(Args|Raises|Returns|Example):\n", re.MULTILINE)

@@ -45,7 +45,7 @@ class Excerpt:
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class DroppedExample:
     """A document that a step drops, or cuts. witness: the earlier one with the same key."""
 
     document: Excerpt
@@ -71,7 +71,7 @@ class StepResult:
     changed: int
     dropped: dict[str, int]
     seconds: float
-    examples: list[Example]
+    examples: list[DroppedExample]
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ def _examples(
     marked: Mapping[int, Decisions],
     files: Sequence[SourceFile],
     count: int,
-) -> list[Example]:
+) -> list[DroppedExample]:
     """Documents that a step drops or, if it drops none, changes; a hash of the place chooses."""
     found = [
         (batch, index, reason)
@@ -256,7 +256,7 @@ def _examples(
     chosen = sorted(found, key=lambda each: _hash(each[0], each[1]))[:count]
     batches = [batch for batch, _ in pairs]
     return [
-        Example(
+        DroppedExample(
             _excerpt(batch, index, files),
             reason,
             _witness(batches, marked.get(batch.file, NO_DECISIONS), int(batch.rows[index]), files),

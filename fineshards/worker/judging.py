@@ -11,9 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fineshards.curation.curator import Curator, Judged
+from fineshards.curation.curator import Curator, Judged, StepStatistics
 from fineshards.curation.step import Keyed, Keys
-from fineshards.curation.step_statistics import StepStatistics
 from fineshards.curation.steps.other_datasets import SeenIn
 from fineshards.shards.counts import Dropped
 from fineshards.shards.job.curated_files import decisions_name, keys_name

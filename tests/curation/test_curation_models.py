@@ -15,7 +15,7 @@ import pytest
 import spacy
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.fasttext_file import read_labels
+from fineshards.curation.fasttext_model import read_labels
 from fineshards.curation.reference_files import (
     local_copy,
     package_file,

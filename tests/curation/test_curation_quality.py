@@ -16,7 +16,6 @@ from conftest import SAMPLE
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fineshards.curation import repeated_parts
 from fineshards.curation.batch import Batch
 from fineshards.curation.step import Judge
 from fineshards.curation.steps import (
@@ -33,6 +32,7 @@ from fineshards.curation.steps.c4_quality import C4Quality
 from fineshards.curation.steps.fineweb_quality import FineWebQuality
 from fineshards.curation.steps.gopher_quality import GopherQuality
 from fineshards.curation.steps.gopher_repetition import GopherRepetition
+from fineshards.curation.words import grams
 from fineshards.errors import InputError, UsageError
 
 LOW: list[Judge] = [
@@ -213,7 +213,7 @@ def test_a_list_of_bad_words_is_the_one_that_was_pinned(tmp_path: Path) -> None:
     "module",
     [
         *(c4_badwords, c4_paragraphs, c4_quality, fineweb_quality, gopher_quality),
-        *(gopher_repetition, repeated_parts),
+        *(gopher_repetition, grams),
     ],
 )
 def test_examples_hold(module: object) -> None:

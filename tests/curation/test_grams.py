@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fineshards.curation.words import grams
 from fineshards.curation.words.grams import repeated_characters, top_characters
-from fineshards.curation.words.word_ids import Vocabulary, hash_of
+from fineshards.curation.words.word_ids import WordTable, hash_of
 from fineshards.curation.words.words import Words
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 10)
@@ -20,7 +20,7 @@ few = st.lists(st.sampled_from(["a", "b", "ab", "ba", "aa", "é", "\U0001f600"])
 
 
 def numbered(strings: list[str]) -> Words:
-    vocabulary = Vocabulary()
+    vocabulary = WordTable()
     vocabulary.number(["something", "else"])
     return Words(vocabulary, vocabulary.number(strings))
 
@@ -69,8 +69,8 @@ def test_what_may_be_ignored_stays_below_its_limit(strings: list[str], limit: in
 def test_a_collision_of_hashes_changes_nothing(strings: list[str]) -> None:
     words = numbered(strings)
     # All words hash to the same.
-    words.vocabulary.hashes[:] = 7
-    words.vocabulary.powers[:] = 1
+    words.vocabulary.hashes._array[:] = 7
+    words.vocabulary.powers._array[:] = 1
     assert top_characters(words, LENGTHS) == [top(strings, n) for n in LENGTHS]
     assert repeated_characters(words, LENGTHS) == [repeated(strings, n) for n in LENGTHS]
 

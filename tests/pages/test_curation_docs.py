@@ -13,7 +13,7 @@ from support.build_here import build_here
 
 import fineshards
 from fineshards.cli.cli import main
-from fineshards.curation.registry import STEPS
+from fineshards.curation.recipe import STEPS
 from fineshards.shards.tables.decisions import read_decisions
 from fineshards.storage.open import open_storage
 

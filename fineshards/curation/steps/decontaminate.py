@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.evaluations import Record, chosen, records, strings_in, task_of
+from fineshards.curation.evaluations import EvaluationRecord, chosen, records, strings_in, task_of
 from fineshards.curation.ngram_index import NgramIndex, Passage
 from fineshards.curation.parameters import Positive, check, nonempty, some
 from fineshards.curation.reference_files import Pinned, pin_pattern, pinned_pattern
@@ -134,7 +134,7 @@ class Decontaminate(Judge):
                     if starts:
                         yield Passage(words, b"".join(hashes), starts, task, record.line)
 
-    def _texts(self, file: Pinned, record: Record) -> Iterator[tuple[str, str]]:
+    def _texts(self, file: Pinned, record: EvaluationRecord) -> Iterator[tuple[str, str]]:
         """Pairs of a question, which may be empty, and an answer."""
         if self.label_column is None:
             values: Any = record.values

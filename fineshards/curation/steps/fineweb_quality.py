@@ -8,8 +8,8 @@ from typing import ClassVar
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import Count, Limit
 from fineshards.curation.punctuation import TERMINAL_PUNCTUATION
-from fineshards.curation.repeated_parts import repeats
 from fineshards.curation.step import Judge, Outcome
+from fineshards.curation.words.grams import repeated_parts
 from fineshards.curation.words.words import SpacyLanguage, pins, tokenizer, words
 
 
@@ -77,7 +77,7 @@ class FineWebQuality(Judge):
                 return "short_line_ratio"
         breaks = text.count("\n")
         if self.char_duplicates_ratio is not None:
-            _, characters = repeats(lines)
+            _, characters = repeated_parts(lines)
             if characters / (len(text) - breaks) > self.char_duplicates_ratio:
                 return "char_dup_ratio"
         if self.new_line_ratio is not None and breaks / words > self.new_line_ratio:

@@ -18,7 +18,7 @@ from fineshards.curation.words.words import SpacyLanguage, Words, pins, tokenize
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 
 
-class _Counts(NamedTuple):
+class _WordCounts(NamedTuple):
     """Counts of words. Textual words have a character that is no punctuation."""
 
     words: int
@@ -93,7 +93,7 @@ class GopherQuality(Judge):
     def _stop_words(self) -> tuple[str, ...]:
         return STOP_WORDS if self.stop_words is None else self.stop_words
 
-    def _judge(self, text: str, counts: _Counts) -> str | None:
+    def _judge(self, text: str, counts: _WordCounts) -> str | None:
         if not counts.words or (self.min_doc_words and counts.textual < self.min_doc_words):
             return "gopher_short_doc"
         if self.max_doc_words and counts.textual > self.max_doc_words:
@@ -132,14 +132,14 @@ class GopherQuality(Judge):
         return None
 
 
-def _count(found: Words, stop_words: tuple[str, ...]) -> _Counts:
+def _count(found: Words, stop_words: tuple[str, ...]) -> _WordCounts:
     vocabulary, numbers = found
     properties = vocabulary.properties[numbers]
     textual = (properties & TEXTUAL) != 0
     # Which of the stop words are there; place 0 stands for all other words.
     there = np.zeros(len(stop_words) + 1, np.bool_)
     there[vocabulary.marks(stop_words)[numbers]] = True
-    return _Counts(
+    return _WordCounts(
         words=len(numbers),
         textual=int(np.count_nonzero(textual)),
         textual_characters=int(vocabulary.lengths[numbers[textual]].sum()),
@@ -148,9 +148,9 @@ def _count(found: Words, stop_words: tuple[str, ...]) -> _Counts:
     )
 
 
-def _count_again(found: Sequence[str], stop_words: tuple[str, ...]) -> _Counts:
+def _count_again(found: Sequence[str], stop_words: tuple[str, ...]) -> _WordCounts:
     textual = [word for word in found if any(x not in PUNCTUATION_OR_TERMINAL for x in word)]
-    return _Counts(
+    return _WordCounts(
         words=len(found),
         textual=len(textual),
         textual_characters=sum(map(len, textual)),

@@ -9,12 +9,12 @@ from typing import Annotated, ClassVar
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import Limit, is_integer, is_number
-from fineshards.curation.repeated_parts import repeats
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.words.grams import (
     exact_repeated_characters,
     exact_top_characters,
     repeated_characters,
+    repeated_parts,
     top_characters,
 )
 from fineshards.curation.words.words import SpacyLanguage, pins, tokenizer, words
@@ -117,7 +117,7 @@ class GopherRepetition(Judge):
                 continue
             # Paragraphs are those of the text without white space at its ends, lines are not.
             found = _PARAGRAPHS.split(text.strip()) if name == "dup_para" else _LINES.split(text)
-            count, characters = repeats(found)
+            count, characters = repeated_parts(found)
             if whole and count / len(found) > whole:
                 return f"{name}_frac"
             if parts and characters / len(text) > parts:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.json_kinds import Group, groups
+from fineshards.curation.json_kinds import TypedRows, groups
 from fineshards.curation.sql_expression import connection, parse
 from fineshards.curation.step import Judge, Outcome
 from fineshards.errors import InputError, UsageError
@@ -66,13 +66,13 @@ class Where(Judge):
         if batch.columns_are_json:
             parts = groups(named, len(batch))
         else:
-            parts = iter([Group(np.arange(len(batch)), _plain(named), ())])
+            parts = iter([TypedRows(np.arange(len(batch)), _plain(named), ())])
         kept = np.zeros(len(batch), np.bool_)
         for part in parts:
             kept[part.indices] = self._judge(batch, part)
         return Outcome([None if keep else "where" for keep in kept.tolist()])
 
-    def _judge(self, batch: Batch, group: Group) -> npt.NDArray[np.bool_]:
+    def _judge(self, batch: Batch, group: TypedRows) -> npt.NDArray[np.bool_]:
         """Whether each document of a group is kept."""
         columns = dict(group.columns)
         for name in parse(self.sql).columns:
@@ -98,7 +98,7 @@ class Where(Judge):
             return np.zeros(len(table), np.bool_)
         return found.values.astype(np.bool_) & ~found.nulls
 
-    def _evaluate(self, table: pa.Table, json: tuple[str, ...]) -> _Values:
+    def _evaluate(self, table: pa.Table, json: tuple[str, ...]) -> _SqlValues:
         """The value of the expression for each row."""
         import duckdb
 
@@ -116,10 +116,10 @@ class Where(Judge):
             raise _EvaluationError(str(error).splitlines()[0]) from error
         finally:
             database.unregister(_TABLE)
-        return _Values(kind, np.ma.getdata(values), np.ma.getmaskarray(values))
+        return _SqlValues(kind, np.ma.getdata(values), np.ma.getmaskarray(values))
 
     def _explained(
-        self, batch: Batch, group: Group, table: pa.Table, error: _EvaluationError
+        self, batch: Batch, group: TypedRows, table: pa.Table, error: _EvaluationError
     ) -> Exception:
         """What to say about an error: about the expression, or about the first row that has it."""
         if not batch.columns_are_json and not self._works(table.slice(0, 0), group.json):
@@ -143,7 +143,7 @@ class Where(Judge):
             return False
         return True
 
-    def _place(self, batch: Batch, group: Group, index: int) -> str:
+    def _place(self, batch: Batch, group: TypedRows, index: int) -> str:
         return batch.place(int(batch.rows[group.indices[index]]))
 
 
@@ -151,7 +151,7 @@ class _EvaluationError(Exception):
     """What DuckDB says about an expression that it cannot evaluate."""
 
 
-class _Values(NamedTuple):
+class _SqlValues(NamedTuple):
     """The values of an expression. kind: its type in SQL. values, nulls: shape (n,)."""
 
     kind: str

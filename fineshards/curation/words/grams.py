@@ -21,7 +21,7 @@ _ONE = np.uint64(1)
 _SPACE = np.uint64(hash_of(" "))
 
 
-class Repeats(NamedTuple):
+class SortedNgrams(NamedTuple):
     """The n-grams of one length in the order of their hashes.
 
     places: where each begins, int64, shape (m,). same: whether each but the first is the same as
@@ -129,7 +129,7 @@ def exact_repeated_characters(words: Sequence[str], lengths: Sequence[int]) -> l
 
 def _repeats(
     hashes: npt.NDArray[np.uint64], powers: npt.NDArray[np.uint64], lengths: Sequence[int]
-) -> list[Repeats]:
+) -> list[SortedNgrams]:
     """The n-grams of each length, by hashes of the words and BASE to the power of their lengths."""
     count = len(hashes)
     bits = np.uint64(max(1, (count - 1).bit_length()))
@@ -150,11 +150,12 @@ def _repeats(
     places = (keys & ((_ONE << bits) - _ONE)).astype(np.int64)
     sizes = [max(0, count - length + 1) for length in lengths]
     return [
-        Repeats(places[row, :size], same[row, : max(0, size - 1)]) for row, size in enumerate(sizes)
+        SortedNgrams(places[row, :size], same[row, : max(0, size - 1)])
+        for row, size in enumerate(sizes)
     ]
 
 
-def _equal(numbers: npt.NDArray[np.uint32], repeat: Repeats, n: int) -> npt.NDArray[np.bool_]:
+def _equal(numbers: npt.NDArray[np.uint32], repeat: SortedNgrams, n: int) -> npt.NDArray[np.bool_]:
     """Whether the neighbours that have the same hash have the same words."""
     first = repeat.places[:-1][repeat.same]
     second = repeat.places[1:][repeat.same]
@@ -164,7 +165,7 @@ def _equal(numbers: npt.NDArray[np.uint32], repeat: Repeats, n: int) -> npt.NDAr
     return equal
 
 
-def _equal_joined(words: Words, repeat: Repeats, n: int) -> bool:
+def _equal_joined(words: Words, repeat: SortedNgrams, n: int) -> bool:
     """Whether the neighbours that have the same hash are the same when joined."""
     vocabulary, numbers = words
     other = np.flatnonzero(~_equal(numbers, repeat, n))
@@ -186,7 +187,7 @@ def _covered(later: npt.NDArray[np.int64], n: int, offsets: npt.NDArray[np.int64
     return int((offsets[ends] - offsets[begins]).sum())
 
 
-def _walk(repeat: Repeats, n: int, offsets: npt.NDArray[np.int64]) -> int:
+def _walk(repeat: SortedNgrams, n: int, offsets: npt.NDArray[np.int64]) -> int:
     """Walks from n-gram to n-gram, looking only at those that are there more than once."""
     several = np.zeros(len(repeat.places), np.bool_)
     several[1:] |= repeat.same
@@ -205,3 +206,17 @@ def _walk(repeat: Repeats, n: int, offsets: npt.NDArray[np.int64]) -> int:
         else:
             remembered.add(number)
     return characters
+
+
+def repeated_parts(parts: Sequence[str]) -> tuple[int, int]:
+    """How many parts (lines, paragraphs) equal an earlier one, and their characters.
+
+    Example:
+        >>> repeated_parts(["one", "two", "one", "one"])
+        (2, 6)
+    """
+    distinct = set(parts)
+    if len(distinct) == len(parts):
+        return 0, 0
+    characters = sum(map(len, parts)) - sum(map(len, distinct))
+    return len(parts) - len(distinct), characters

@@ -1,6 +1,6 @@
 """Words as numbers: what chunks of text consist of, and what each word is, as arrays.
 
-Filters then work on arrays of numbers, and look at no string twice. A vocabulary only grows, until
+Filters then work on arrays of numbers, and look at no string twice. A table only grows, until
 it is replaced by a new one as a whole: see `words.py`.
 """
 
@@ -51,20 +51,21 @@ class Growing:
         self._array[self._length : end] = np.array(values, self._array.dtype)
         self._length = end
 
-    @property
-    def values(self) -> npt.NDArray[Any]:
-        """What was appended so far."""
-        return self._array[: self._length]
+    def __getitem__(self, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The values with some numbers."""
+        values: npt.NDArray[Any] = self._array[numbers]
+        return values
 
 
-class Vocabulary:
+class WordTable:
     """Numbers for words and for chunks.
 
     sentence_ends: the words that end a sentence.
     words: the words by number. lengths: their characters. properties: their bits. hashes, powers:
     their hash, and BASE to the power of their length.
     chunks: the number of each chunk; a new one gets the next number when it is looked up, and stays
-    in `new` until it is described. spaced: whether some word has a space inside.
+    in `new` until it is described. flags: of each chunk, see special_cases.py. spaced: whether some
+    word has a space inside.
     """
 
     def __init__(self, sentence_ends: frozenset[str] = frozenset("!.?")) -> None:
@@ -73,13 +74,13 @@ class Vocabulary:
         self.spaced = False
         self.chunks = _Chunks()
         self._numbers: dict[str, int] = {}
-        self._lengths = Growing(np.int64)
-        self._properties = Growing(np.uint8)
-        self._hashes = Growing(np.uint64)
-        self._powers = Growing(np.uint64)
+        self.lengths = Growing(np.int64)
+        self.properties = Growing(np.uint8)
+        self.hashes = Growing(np.uint64)
+        self.powers = Growing(np.uint64)
         self._chunk_starts = Growing(np.int64)
         self._chunk_counts = Growing(np.int64)
-        self._chunk_flags = Growing(np.uint8)
+        self.flags = Growing(np.uint8)
         self._chunk_words = Growing(np.uint32)
         self._characters = 0
         self._marks: dict[tuple[str, ...], Growing] = {}
@@ -101,7 +102,7 @@ class Vocabulary:
         counts = [len(part) for part in described]
         self._chunk_starts.extend((len(self._chunk_words) + np.cumsum([0, *counts[:-1]])).tolist())
         self._chunk_counts.extend(counts)
-        self._chunk_flags.extend(flags)
+        self.flags.extend(flags)
         self._chunk_words.extend(numbers.tolist())
         self._characters += sum(map(len, self.new))
         self.chunks.new = []
@@ -119,10 +120,10 @@ class Vocabulary:
         self.words += words
         self._characters += sum(map(len, words))
         lengths = list(map(len, words))
-        self._lengths.extend(lengths)
-        self._properties.extend([_properties(word, self._sentence_ends) for word in words])
-        self._powers.extend([_power(length) for length in lengths])
-        self._hashes.extend([hash_of(word) for word in words])
+        self.lengths.extend(lengths)
+        self.properties.extend([_properties(word, self._sentence_ends) for word in words])
+        self.powers.extend([_power(length) for length in lengths])
+        self.hashes.extend([hash_of(word) for word in words])
         self.spaced = self.spaced or any(" " in word for word in words)
         for marked, marks in self._marks.items():
             marks.extend([_mark(marked, word) for word in words])
@@ -131,45 +132,20 @@ class Vocabulary:
         self, chunks: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
         """The words of chunks, and where those of each chunk end, shape (n,)."""
-        counts = self._chunk_counts.values[chunks]
+        counts = self._chunk_counts[chunks]
         ends = np.cumsum(counts)
-        skipped = self._chunk_starts.values[chunks] - ends + counts
+        skipped = self._chunk_starts[chunks] - ends + counts
         total = int(ends[-1]) if len(ends) else 0
         places = np.arange(total) + np.repeat(skipped, counts)
-        words: npt.NDArray[np.uint32] = self._chunk_words.values[places]
+        words: npt.NDArray[np.uint32] = self._chunk_words[places]
         return words, ends
 
-    def flags(self, chunks: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
-        """The flags of chunks, uint8, shape (n,)."""
-        flags: npt.NDArray[np.uint8] = self._chunk_flags.values[chunks]
-        return flags
-
-    @property
-    def lengths(self) -> npt.NDArray[np.int64]:
-        """The number of characters of each word."""
-        return self._lengths.values
-
-    @property
-    def properties(self) -> npt.NDArray[np.uint8]:
-        """The properties of each word, as bits."""
-        return self._properties.values
-
-    @property
-    def hashes(self) -> npt.NDArray[np.uint64]:
-        """The hash of each word."""
-        return self._hashes.values
-
-    @property
-    def powers(self) -> npt.NDArray[np.uint64]:
-        """BASE to the power of each word's length."""
-        return self._powers.values
-
-    def marks(self, marked: tuple[str, ...]) -> npt.NDArray[np.uint16]:
+    def marks(self, marked: tuple[str, ...]) -> Growing:
         """For each word, its place in `marked`, counted from 1; 0 if it is not there."""
         if marked not in self._marks:
             marks = self._marks[marked] = Growing(np.uint16)
             marks.extend([_mark(marked, word) for word in self.words])
-        return self._marks[marked].values
+        return self._marks[marked]
 
 
 class _Chunks(dict[str, int]):

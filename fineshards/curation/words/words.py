@@ -2,7 +2,7 @@
 
 Words are those that datatrove's English tokenizer gives: `spacy.blank("en")`, without white space.
 spaCy needs 2 µs per word, and nearly all chunks have been seen before. So each process remembers
-what spaCy made of a chunk, in a `Vocabulary`. Where that is not exact (`special_cases.py`), the
+what spaCy made of a chunk, in a `WordTable`. Where that is not exact (`special_cases.py`), the
 whole text goes to spaCy; with other versions of spaCy than the table's, every text does.
 """
 
@@ -30,7 +30,7 @@ from fineshards.curation.words.special_cases import (
     load_table,
     proven,
 )
-from fineshards.curation.words.word_ids import BEGINNING, ENDING, Vocabulary
+from fineshards.curation.words.word_ids import BEGINNING, ENDING, WordTable
 from fineshards.extras import naming_the_extra
 
 # The size at which a vocabulary is replaced by a new one: about 300 MB, or 50 MB of English text.
@@ -57,7 +57,7 @@ SpacyLanguage = Annotated[str, known_language]
 class Words(NamedTuple):
     """The words of a document, as numbers in a vocabulary: uint32, shape (n,)."""
 
-    vocabulary: Vocabulary
+    vocabulary: WordTable
     numbers: npt.NDArray[np.uint32]
 
     @property
@@ -89,7 +89,7 @@ class WordTokenizer:
         self._simple = self._cases is not None and language in load_table()["simple"]
         self._limit = limit
         self._lock = threading.Lock()
-        self._vocabulary = Vocabulary(self._sentence_ends)
+        self._vocabulary = WordTable(self._sentence_ends)
         # How many texts went to spaCy as a whole.
         self.whole = 0
 
@@ -99,7 +99,7 @@ class WordTokenizer:
         with self._lock:
             for group in _groups(texts):
                 if self._vocabulary.size > self._limit:
-                    self._vocabulary = Vocabulary(self._sentence_ends)
+                    self._vocabulary = WordTable(self._sentence_ends)
                 found += self._of_group(group)
         return found
 
@@ -151,12 +151,12 @@ class WordTokenizer:
         words, ends = vocabulary.expand(chunks)
         bounds = np.concatenate([[0], ends])[np.cumsum([0, *counts])].tolist()
         found = [Words(vocabulary, words[a:b]) for a, b in pairwise(bounds)]
-        for index in _suspects(vocabulary.flags(chunks), counts):
+        for index in _suspects(vocabulary.flags[chunks], counts):
             self.whole += 1
             found[index] = Words(vocabulary, vocabulary.number(self._plain(texts[index])))
         return found
 
-    def _describe(self, vocabulary: Vocabulary) -> None:
+    def _describe(self, vocabulary: WordTable) -> None:
         assert self._cases is not None
         new, texts = vocabulary.new, self._cases.texts
         simple = [simple_words(chunk, texts) if self._simple else None for chunk in new]
