@@ -47,7 +47,7 @@ _CORE_BYTES, _MOST_BYTES = 96 << 20, 2 << 30
 # size of one; how much larger it may be where blocks are large.
 _FILES, _PARTS, _BLOCK_BYTES, _LARGER = 64, 48, 4 << 20, 4
 _SECONDS = 30.0  # after which a slow probe ends
-# Seconds of a build beside its work, and what Write adds to Tokenize: docs/performance.md.
+# Seconds of a build that are not work, and what Write adds to Tokenize: docs/performance.md.
 _FIXED_SECONDS, _WRITE = 1.5, 1.1
 
 Found = dict[SourceFile, list[Block]]
@@ -55,7 +55,7 @@ Found = dict[SourceFile, list[Block]]
 
 @dataclass(frozen=True, slots=True)
 class _Grows:
-    """A dataset that the input is to be appended to."""
+    """The dataset that would grow by the input."""
 
     storage: Storage
     manifest: Manifest

@@ -21,7 +21,15 @@ from itertools import product
 from typing import Any
 
 from fineshards.curation.words.simple_chunks import AFTER, BEFORE, simple_words
-from fineshards.curation.words.special_cases import TABLE, SpecialCases, load_table, meet
+from fineshards.curation.words.special_cases import (
+    CHANGED_LEFT,
+    CHANGED_RIGHT,
+    LEFT,
+    RIGHT,
+    TABLE,
+    SpecialCases,
+    load_table,
+)
 
 # Texts of one call of the tokenizer. Lines do not touch each other.
 _TOGETHER = 1000
@@ -82,6 +90,11 @@ def unforeseen(tokenizer: Any, cases: SpecialCases) -> Iterator[str]:
                     yield text
 
 
+def meet(left: int, right: int) -> bool:
+    """Whether a match across the space between two chunks could change words, by their flags."""
+    return bool((left & CHANGED_RIGHT and right & LEFT) or (left & RIGHT and right & CHANGED_LEFT))
+
+
 def is_simple(tokenizer: Any) -> bool:
     """Whether the words of all simple chunks with up to three letters, and some more, hold."""
     texts = set(tokenizer.rules)
@@ -128,7 +141,9 @@ def simple_chunks() -> Iterator[str]:
 def meetings(cases: SpecialCases) -> Iterator[str]:
     """Texts in which a special case is cut by spaces, beside other special cases."""
     whole = sorted({"".join(tokens) for tokens in cases.patterns})
-    lefts, rights = (sorted({"".join(tokens) for tokens in ends}) for ends in cases.ends)
+    lefts, rights = (
+        sorted({"".join(tokens) for tokens in ends}) for ends in (cases.lefts, cases.rights)
+    )
     step = max(1, len(lefts) * len(rights) * 4 // LIMIT)
     for number, left in enumerate(lefts):
         for right in rights[number % step :: step]:

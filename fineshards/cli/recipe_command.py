@@ -78,8 +78,12 @@ def _show(args: argparse.Namespace) -> Outcome:
 
 
 def _steps(args: argparse.Namespace) -> Outcome:
-    from fineshards.curation.step_docs import describe_step, step_names
-    from fineshards.inspection.step_pages import describe_parameters, describe_steps
+    from fineshards.curation.step_docs import (
+        describe_parameters,
+        describe_step,
+        describe_steps,
+        step_names,
+    )
 
     if args.name is not None:
         step = describe_step(args.name)

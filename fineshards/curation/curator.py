@@ -215,7 +215,7 @@ class Curator:
         return batch.keep(np.array([reason is None for reason in outcome.reasons], np.bool_))
 
     def _rewritten(self, number: int, batch: Batch, outcome: Outcome) -> Batch:
-        """A batch with the texts that a step gives; raises InputError for one that is no text."""
+        """A batch with the texts that a step gives; raises InputError if one is not valid."""
         texts, reasons = outcome.texts, outcome.reasons
         if texts is None:
             return batch

@@ -91,7 +91,7 @@ def rule(expected: str, holds: Callable[[Any], bool]) -> Rule:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is an integer or a finite float. True and false are no numbers."""
+    """Whether a value is an integer or a finite float. True and false are not numbers."""
     return is_integer(value) or (isinstance(value, float) and math.isfinite(value))
 
 

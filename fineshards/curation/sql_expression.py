@@ -42,7 +42,7 @@ _REFUSED = {
 }
 # Functions that depend on the clock although DuckDB lists them as consistent.
 _CLOCKS = {"current_localtime", "current_localtimestamp"}
-# What a node holds beside expressions.
+# What a node holds in addition to expressions.
 _PLACES = {"query_location", "query_location_length"}
 
 _per_thread = threading.local()
@@ -116,7 +116,7 @@ def _tree(sql: str) -> Any:
     # Two of them, joined by UNION and the like, have no list of their own.
     expressions = node.pop("select_list", [])
     around.pop("select_list")
-    # Whatever is not in the parentheses that were put around it is no expression.
+    # What leaves the parentheses around it is not an expression.
     if node != around or len(expressions) != 1 or expressions[0].get("alias"):
         raise _refusal(sql, "is not a single expression. Give what could stand behind WHERE")
     return expressions[0]

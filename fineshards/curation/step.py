@@ -44,11 +44,11 @@ class Step:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns of the input that the step reads beside the text."""
+        """Columns of the input that the step reads in addition to the text."""
         return ()
 
     def pins(self) -> dict[str, str]:
-        """What decides beside the parameters: versions of libraries, SHA-256 of files, by name.
+        """What else decides: versions of libraries, SHA-256 of files, by name.
 
         The pins are part of the job; a worker with other ones stops.
 

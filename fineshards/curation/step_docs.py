@@ -1,11 +1,11 @@
-"""What the steps of recipes are, from their classes: a line each, and their parameters."""
+"""What the steps of recipes are, from their classes: as data, and in lines for a person."""
 
 from __future__ import annotations
 
 import inspect
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from functools import cached_property
 from typing import Any, get_type_hints
@@ -20,6 +20,7 @@ from fineshards.curation.recipe import (
 from fineshards.curation.recipe_text import to_toml
 from fineshards.curation.step import Judge, Keyed, KeyedSpans, Step
 
+_COLUMNS = 98
 _SECTION = re.compile(r"^(Args|Raises|Returns|Example):\n", re.MULTILINE)
 
 
@@ -85,3 +86,50 @@ def _arguments(section: str) -> Mapping[str, str]:
     found = re.findall(r"^(\w+): (.*(?:\n .*)*)", textwrap.dedent(section), re.MULTILINE)
     # A recipe says false where Python says None.
     return {name: re.sub(r"\bNone\b", "false", " ".join(text.split())) for name, text in found}
+
+
+def describe_steps(steps: Sequence[StepDescription]) -> list[str]:
+    """One line per step, by kind."""
+    widest = max(len(step.name) for step in steps)
+    lines: list[str] = []
+    for kind in dict.fromkeys(step.kind for step in steps):
+        lines += [""] * bool(lines)
+        lines.append(kind)
+        for step in steps:
+            if step.kind == kind:
+                summary = textwrap.shorten(step.summary, _COLUMNS - widest - 4, placeholder=" …")
+                lines.append(f"  {step.name:<{widest}}  {summary}")
+    return [
+        *lines,
+        "",
+        "Also: datatrove:NAME, a block of datatrove, and package.module:function, one of your own.",
+        "fineshards recipe steps NAME shows the parameters of a step.",
+    ]
+
+
+def describe_parameters(step: StepDescription) -> list[str]:
+    """A step's page: what it does, and its parameters."""
+    about = step.about.split("\n")
+    return [f"{step.name} ({step.kind})", "", *about, *_parameter_lines(step)]
+
+
+def _parameter_lines(step: StepDescription) -> Iterator[str]:
+    if not step.parameters:
+        yield from ("", "It has no parameters.")
+        return
+    yield from ("", "parameters:")
+    for each in step.parameters:
+        default = "required" if each.default is None else f"default {each.default}"
+        yield from _wrapped(f"{each.name}: {each.type}; {default}", "  ", "      ")
+        yield from _wrapped(each.description, "      ", "      ")
+
+
+def _wrapped(text: str, first: str, others: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        _COLUMNS,
+        initial_indent=first,
+        subsequent_indent=others,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )

@@ -24,7 +24,7 @@ class Estimate:
     encoded. seconds: of a build on this machine. memory_bytes: at most, at the peak. output_bytes:
     of the finished dataset. peak_bytes: on the disk just before the end, with checkpoints.
     probe_share: the probe's share of the tokens, 0 to 1. repeats: documents whose text is in the
-    dataset that the input is to be appended to; None if there is none.
+    dataset that would grow; None if there is none.
     """
 
     exact: bool

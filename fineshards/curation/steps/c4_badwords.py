@@ -29,7 +29,7 @@ class C4BadWords(Judge):
 
     The rule, names and reason are those of datatrove's C4BadWordsFilter:
     `document_removed_with_badwords`. Words are looked for in the text in lower case, between
-    characters that are no letters, digits or underscores. Four entries that are parts of ordinary
+    characters that are not letters, digits or underscores. Four entries that are parts of ordinary
     Japanese and Chinese words are left out. Two things differ: the list is a file of yours, and
     which documents `keep_fraction` keeps depends on their place in the input, not on those before.
 

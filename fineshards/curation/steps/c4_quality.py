@@ -26,7 +26,7 @@ _POLICIES = (
 
 @dataclass(frozen=True)
 class C4Quality(Judge):
-    """Drops lines of a document that are no prose, and documents with few sentences left.
+    """Drops lines of a document that are not prose, and documents with few sentences left.
 
     The rules, names and reasons are those of datatrove's C4QualityFilter: `lorem_ipsum`,
     `curly_bracket`, `too_few_sentences`. It rewrites the text: lines lose white space at their ends

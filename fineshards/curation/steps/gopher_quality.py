@@ -19,7 +19,7 @@ STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 
 
 class _WordCounts(NamedTuple):
-    """Counts of words. Textual words have a character that is no punctuation."""
+    """Counts of words. Textual words have a character that is not punctuation."""
 
     words: int
     textual: int

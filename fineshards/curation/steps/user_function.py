@@ -8,7 +8,7 @@ The function gets a dict of one document: `text`, the columns that the step name
     a text                      keep with this text
     None                        drop
 
-It must be a function of what it gets. A sample of the documents is judged a second time, and the
+It must be a function of what it gets. A sample of the documents is judged twice, and the
 job fails if the verdict is another one.
 """
 
@@ -47,7 +47,7 @@ class UserFunction(Judge):
 
     Args:
         use: Where the function is, `package.module:function`.
-        columns: Columns that the function sees beside the text.
+        columns: Columns that the function sees in addition to the text.
         parameters: Keyword arguments of the function: the other parameters in the recipe.
 
     Example:

@@ -45,6 +45,7 @@ class SpecialCases:
     Attributes:
         texts: The texts of all special cases, also of those that the matcher does not look for.
         patterns: What the matcher looks for: their tokens, where there are several.
+        lefts, rights: What they can begin with before a space, and end with after one.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -66,7 +67,7 @@ class SpecialCases:
             {tokens for tokens in split.values() if len(tokens) > 1}
         )
         spaced = {split[text] for text in matched if len(text.split()) > 1}
-        self._lefts, self._rights = _ends(self.patterns)
+        self.lefts, self.rights = _ends(self.patterns)
         self._spaced_lefts, self._spaced_rights = _ends(spaced)
         self._inner = {
             tokens[start:end]
@@ -74,14 +75,9 @@ class SpecialCases:
             for start in range(1, len(tokens))
             for end in range(start + 1, len(tokens))
         }
-        self._first = {tokens[0] for tokens in self._rights | self._inner}
-        self._last = {tokens[-1] for tokens in self._lefts | self._inner}
+        self._first = {tokens[0] for tokens in self.rights | self._inner}
+        self._last = {tokens[-1] for tokens in self.lefts | self._inner}
         self._longest = max(map(len, self.patterns), default=1)
-
-    @property
-    def ends(self) -> tuple[set[Pattern], set[Pattern]]:
-        """What special cases begin with before a space, and what they end with after one."""
-        return self._lefts, self._rights
 
     @property
     def sha256(self) -> str:
@@ -96,12 +92,12 @@ class SpecialCases:
             tokens = [token.text for token in self._unmatched(chunk)]
             changed = tokens != list(words)
         flags = 0
-        if tokens[-1] in self._last and self._has(tokens, self._lefts, end=True):
+        if tokens[-1] in self._last and self._has(tokens, self.lefts, end=True):
             flags |= RIGHT | changed * CHANGED_RIGHT
             if self._has(tokens, self._spaced_lefts, end=True):
                 flags |= CHANGED_RIGHT
         if tokens[0] in self._first:
-            if self._has(tokens, self._rights, end=False):
+            if self._has(tokens, self.rights, end=False):
                 flags |= LEFT | changed * CHANGED_LEFT
                 if self._has(tokens, self._spaced_rights, end=False):
                     flags |= CHANGED_LEFT
@@ -113,11 +109,6 @@ class SpecialCases:
         """Whether the first or the last tokens of a chunk are one of `ends`."""
         lengths = range(1, min(self._longest, len(tokens)) + 1)
         return any(tuple(tokens[-n:] if end else tokens[:n]) in ends for n in lengths)
-
-
-def meet(left: int, right: int) -> bool:
-    """Whether a match across the space between two chunks could change words, by their flags."""
-    return bool((left & CHANGED_RIGHT and right & LEFT) or (left & RIGHT and right & CHANGED_LEFT))
 
 
 @lru_cache(maxsize=1)

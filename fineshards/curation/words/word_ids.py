@@ -17,7 +17,7 @@ import numpy.typing as npt
 from fineshards.curation.punctuation import PUNCTUATION_OR_TERMINAL
 
 # Properties of a word, as bits.
-# It has a character that is no punctuation; it has a letter.
+# It has a character that is not punctuation; it has a letter.
 TEXTUAL, ALPHABETIC = 1, 2
 # For sentences: it ends one; it is neither that nor punctuation, so that one may begin with it.
 ENDING, BEGINNING = 4, 8

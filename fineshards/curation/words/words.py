@@ -112,7 +112,7 @@ class WordTokenizer:
         """The number of sentences that spaCy's sentencizer finds in each line; 1 if it is empty.
 
         A sentence begins with a word that is neither punctuation nor an end of a sentence, if the
-        last word before it that is no mere punctuation is an end. White space that is a token is
+        last word before it that is not mere punctuation is an end. White space that is a token is
         such a word.
         """
         pieces = [_TOKEN_SPACE.split(line) for line in lines]
@@ -203,7 +203,7 @@ def tokenizer(language: str) -> WordTokenizer:
 
 
 def pins() -> dict[str, str]:
-    """What decides words and sentences beside this code."""
+    """What decides words and sentences in addition to this code."""
     # It ships with Python and says what is punctuation, alphabetic or white space.
     from unicodedata import unidata_version
 
@@ -243,7 +243,7 @@ def _groups(texts: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _suspects(flags: npt.NDArray[np.uint8], counts: Sequence[int]) -> list[int]:
-    """Indices of texts in which chunks meet, as `special_cases.meet` says, ascending.
+    """Indices, ascending, of texts in which a match across a space could change words.
 
     flags: of the chunks of all texts. counts: how many chunks each text has.
     """
