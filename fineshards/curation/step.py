@@ -39,6 +39,11 @@ class Step:
     # Whether the step is tried on golden documents. Not where other people's code may fail on them.
     GOLDEN: ClassVar[bool] = True
 
+    def __init_subclass__(cls, name: str | None = None) -> None:
+        """Names what recipes call the step."""
+        if name is not None:
+            cls.NAME = name
+
     def __post_init__(self) -> None:
         check_parameters(self, self.NAME)
 

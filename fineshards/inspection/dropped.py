@@ -20,7 +20,7 @@ from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.curated_files import decisions_name
 from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.shards.job.records import SourceFile
-from fineshards.shards.tables.decisions import Decisions, read_decisions
+from fineshards.shards.tables.decisions import read_decisions
 from fineshards.shards.tables.hash_sample import splitmix64
 from fineshards.sources.rows import Rows
 from fineshards.suggestions import did_you_mean
@@ -129,39 +129,26 @@ def show_dropped(
         names = ", ".join(recipe.step_name(number) for number in range(len(recipe.steps)))
         raise UsageError(f"--step {step}: the steps are {names}.")
     number = None if step is None else step - 1
-    documents = _count(dataset, reason, number)
-    if document is not None:
-        file, row = _place(dataset, document)
-        of_row = Decisions(_of_row(read_decisions(dataset.storage, file).table, row))
-        chosen = list(_grouped(file, of_row.table, reason, number))
-    else:
-        chosen = _choose(dataset, reason, number, count)
-    if not chosen and reason is not None and document is None:
-        _refuse_reason(dataset, reason, number)
-    return DroppedDocuments(documents, _with_texts(dataset, recipe, chosen, cuts))
-
-
-def _count(dataset: Dataset, reason: str | None, step: int | None) -> int:
-    return sum(
-        dropped.documents
+    counts = [
+        dropped
         for report in dataset.manifest.reports
         for dropped in report.counts.dropped
-        if reason in (None, dropped.reason) and step in (None, dropped.step)
+        if number in (None, dropped.step)
+    ]
+    places = (
+        _choose(dataset, reason, number, count) if document is None else [_place(dataset, document)]
     )
-
-
-def _refuse_reason(dataset: Dataset, reason: str, step: int | None) -> None:
-    found = {
-        dropped.reason
-        for report in dataset.manifest.reports
-        for dropped in report.counts.dropped
-        if step in (None, dropped.step)
-    }
-    if reason not in found:
+    chosen = [
+        each for file, row in places for each in _about_row(dataset, file, row, reason, number)
+    ]
+    reasons = {each.reason for each in counts}
+    if not chosen and document is None and reason is not None and reason not in reasons:
         raise UsageError(
             f"--reason {reason}: no document was dropped for it. The reasons are "
-            f"{', '.join(sorted(found)) or 'none'}.{did_you_mean(reason, found)}"
+            f"{', '.join(sorted(reasons)) or 'none'}.{did_you_mean(reason, reasons)}"
         )
+    documents = sum(each.documents for each in counts if reason in (None, each.reason))
+    return DroppedDocuments(documents, _with_texts(dataset, recipe, chosen, cuts))
 
 
 def _place(dataset: Dataset, document: str) -> tuple[int, int]:
@@ -182,8 +169,10 @@ def _place(dataset: Dataset, document: str) -> tuple[int, int]:
     )
 
 
-def _choose(dataset: Dataset, reason: str | None, step: int | None, count: int) -> list[_Chosen]:
-    """The documents with the smallest hashes, in order, among those of some files."""
+def _choose(
+    dataset: Dataset, reason: str | None, step: int | None, count: int
+) -> list[tuple[int, int]]:
+    """File and row of the documents with the smallest hashes, in order, among some files."""
     names = {file.name for file in dataset.manifest.metadata}
     files = [file.index for file in dataset.manifest.files if decisions_name(file.index) in names]
     best: list[tuple[int, int, int]] = []
@@ -196,19 +185,11 @@ def _choose(dataset: Dataset, reason: str | None, step: int | None, count: int) 
         order = np.argsort(hashes)[:count]
         best += [(int(hashes[n]), file, int(rows[n])) for n in order.tolist()]
         best = heapq.nsmallest(count, best)
-    chosen: list[_Chosen] = []
-    for file, row in sorted((file, row) for _, file, row in best):
-        table = _of_row(read_decisions(dataset.storage, file).table, row)
-        chosen += _grouped(file, table, reason, step)
-    return chosen
+    return sorted((file, row) for _, file, row in best)
 
 
 def _hash(file: int, salt: int) -> int:
     return int(splitmix64(splitmix64(np.array([file], np.uint64)) ^ np.uint64(salt))[0])
-
-
-def _of_row(table: pa.Table, row: int) -> pa.Table:
-    return table.filter(pc.equal(table["row"], row))
 
 
 def _matching(table: pa.Table, reason: str | None, step: int | None) -> pa.Table:
@@ -217,8 +198,12 @@ def _matching(table: pa.Table, reason: str | None, step: int | None) -> pa.Table
     return table if step is None else table.filter(pc.equal(table["step"], step))
 
 
-def _grouped(file: int, table: pa.Table, reason: str | None, step: int | None) -> Iterator[_Chosen]:
+def _about_row(
+    dataset: Dataset, file: int, row: int, reason: str | None, step: int | None
+) -> Iterator[_Chosen]:
     """The decisions about one row, those of a step that cuts spans as one."""
+    table = read_decisions(dataset.storage, file).table
+    table = table.filter(pc.equal(table["row"], row))
     found: dict[tuple[int, bool], list[dict[str, Any]]] = defaultdict(list)
     for each in _matching(table, reason, step).to_pylist():
         found[each["step"], each["span"] is None].append(each)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -24,7 +24,7 @@ _ALLOWED = {"sm", "グロ", "女の子", "性"}
 
 
 @dataclass(frozen=True)
-class C4BadWords(Judge):
+class C4BadWords(Judge, name="c4_badwords"):
     """Drops a document that has one of the words of a list.
 
     The rule, names and reason are those of datatrove's C4BadWordsFilter:
@@ -39,8 +39,6 @@ class C4BadWords(Judge):
         seed: Another number keeps others.
         language: The language of the list. In ja, th and zh words need nothing around them.
     """
-
-    NAME: ClassVar[str] = "c4_badwords"
 
     words: Annotated[str, nonempty("the path of a file")]
     keep_fraction: Share = 0.0

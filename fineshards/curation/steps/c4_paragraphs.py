@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from typing import ClassVar
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import Count, Positive
@@ -12,7 +11,7 @@ from fineshards.curation.step import Judge, Outcome
 
 
 @dataclass(frozen=True)
-class C4Paragraphs(Judge):
+class C4Paragraphs(Judge, name="c4_paragraphs"):
     """Drops a document with too few long lines.
 
     The rule, names and reason are those of datatrove's C4ParagraphFilter; there they are constants.
@@ -27,8 +26,6 @@ class C4Paragraphs(Judge):
         >>> C4Paragraphs(min_paragraphs=2, min_paragraph_len=5).apply(batch).reasons
         [None, '< 2 paragraphs']
     """
-
-    NAME: ClassVar[str] = "c4_paragraphs"
 
     min_paragraphs: Positive = 3
     min_paragraph_len: Count = 200

@@ -25,7 +25,7 @@ _POLICIES = (
 
 
 @dataclass(frozen=True)
-class C4Quality(Judge):
+class C4Quality(Judge, name="c4_quality"):
     """Drops lines of a document that are not prose, and documents with few sentences left.
 
     The rules, names and reasons are those of datatrove's C4QualityFilter: `lorem_ipsum`,
@@ -54,7 +54,6 @@ class C4Quality(Judge):
         ['A line to keep .\\nAnd the end is here!']
     """
 
-    NAME: ClassVar[str] = "c4_quality"
     REWRITES: ClassVar[bool] = True
 
     split_paragraph: bool = True

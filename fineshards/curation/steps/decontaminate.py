@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.evaluations import EvaluationRecord, chosen, records, strings_in, task_of
@@ -34,7 +34,7 @@ class Witness(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Decontaminate(Judge):
+class Decontaminate(Judge, name="decontaminate"):
     """Drops a document if it has `ngram` words in a row that an evaluation has.
 
     Texts are compared without case, punctuation, accents and numbers, as datatrove simplifies them;
@@ -63,8 +63,6 @@ class Decontaminate(Judge):
         >>> Decontaminate(["evaluations/*.jsonl"], ngram=12).ngram
         12
     """
-
-    NAME: ClassVar[str] = "decontaminate"
 
     files: Annotated[tuple[str, ...], some("pattern of files")]
     ngram: Positive = 13

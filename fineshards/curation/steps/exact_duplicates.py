@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 from xxhash import xxh3_128_digest
@@ -34,7 +34,7 @@ def _is_compared(by: object) -> bool:
 
 
 @dataclass(frozen=True)
-class Exact(Keyed):
+class Exact(Keyed, name="exact"):
     """Drops a document that has the same text as an earlier one, or the same URL or column.
 
     A key is the XXH3-128 of the bytes that are compared.
@@ -51,8 +51,6 @@ class Exact(Keyed):
         >>> keys.owners.tolist(), bool((keys.keys[0] == keys.keys[1]).all())
         ([0, 2], True)
     """
-
-    NAME: ClassVar[str] = "exact"
 
     by: Annotated[str, rule('"text", "normalized", "url" or "column:NAME"', _is_compared)] = "text"
 

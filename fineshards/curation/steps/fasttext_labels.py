@@ -46,7 +46,7 @@ def _is_one_line(value: object) -> bool:
 
 
 @dataclass(frozen=True)
-class FastText(Judge):
+class FastText(Judge, name="fasttext"):
     """Keeps what has one of some labels, or drops what has one, by the score of the label.
 
     Args:
@@ -63,7 +63,6 @@ class FastText(Judge):
         (('good', 0.9),)
     """
 
-    NAME: ClassVar[str] = "fasttext"
     # In a mode that cuts, see __post_init__.
     REWRITES: ClassVar[bool] = True
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import Count, Limit
@@ -14,7 +13,7 @@ from fineshards.curation.words.words import SpacyLanguage, pins, tokenizer, word
 
 
 @dataclass(frozen=True)
-class FineWebQuality(Judge):
+class FineWebQuality(Judge, name="fineweb_quality"):
     """Drops a document with few sentences ends, many short lines, repeated lines or many lines.
 
     The rules, names and reasons are those of datatrove's FineWebQualityFilter. The reason is the
@@ -39,8 +38,6 @@ class FineWebQuality(Judge):
         >>> FineWebQuality().apply(batch).reasons
         ['line_punct_ratio', None]
     """
-
-    NAME: ClassVar[str] = "fineweb_quality"
 
     line_punct_thr: Limit | None = 0.12
     line_punct_exclude_zero: bool = False

@@ -18,7 +18,7 @@ def _is_auto_or_flag(value: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Ftfy(Judge):
+class Ftfy(Judge, name="ftfy"):
     """Rewrites text that was decoded with the wrong encoding, and removes control characters.
 
     The parameters are those of ftfy's TextFixerConfig, whose documentation describes them. The
@@ -45,7 +45,6 @@ class Ftfy(Judge):
         ['schön', '“plain”']
     """
 
-    NAME: ClassVar[str] = "ftfy"
     REWRITES: ClassVar[bool] = True
 
     unescape_html: Annotated[str | bool, rule('"auto", true or false', _is_auto_or_flag)] = "auto"

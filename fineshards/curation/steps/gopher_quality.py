@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,7 @@ class _WordCounts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GopherQuality(Judge):
+class GopherQuality(Judge, name="gopher_quality"):
     """Drops a document by its words: their number, length and symbols, and the stop words.
 
     The rules, names and reasons are those of datatrove's GopherQualityFilter. The reason is the
@@ -61,8 +61,6 @@ class GopherQuality(Judge):
         >>> GopherQuality(min_doc_words=6).apply(batch).reasons
         ['gopher_short_doc', None]
     """
-
-    NAME: ClassVar[str] = "gopher_quality"
 
     min_doc_words: Count | None = 50
     max_doc_words: Count | None = 100_000

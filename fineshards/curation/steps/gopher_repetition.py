@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import Limit, is_integer, is_number
@@ -41,7 +41,7 @@ Limits = Annotated[tuple[tuple[int, float], ...], _limits]
 
 
 @dataclass(frozen=True)
-class GopherRepetition(Judge):
+class GopherRepetition(Judge, name="gopher_repetition"):
     """Drops a document in which too much is repeated: paragraphs, lines, or n-grams of words.
 
     The rules, names and reasons are those of datatrove's GopherRepetitionFilter. The reason is the
@@ -66,8 +66,6 @@ class GopherRepetition(Judge):
         >>> GopherRepetition(top_n_grams=()).apply(batch).reasons
         ['dup_line_frac', None]
     """
-
-    NAME: ClassVar[str] = "gopher_repetition"
 
     dup_line_frac: Limit | None = 0.3
     dup_para_frac: Limit | None = 0.3

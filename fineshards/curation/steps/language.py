@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.fasttext_model import Model, fasttext_version, load_model
@@ -14,7 +14,7 @@ from fineshards.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Language(Judge):
+class Language(Judge, name="language"):
     """Keeps a document if a language has a score above a threshold.
 
     datatrove and FineWeb use lid.176.bin. Without `model`, this uses its compressed form,
@@ -32,8 +32,6 @@ class Language(Judge):
         >>> Language(languages=["en"]).apply(Batch.of_texts(texts)).reasons
         [None, 'language']
     """
-
-    NAME: ClassVar[str] = "language"
 
     languages: Annotated[tuple[str, ...], some("language")] | None = None
     language_threshold: Share = 0.65

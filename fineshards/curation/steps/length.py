@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import pyarrow.compute as pc
@@ -16,7 +15,7 @@ _LIMITS = ("min_chars", "max_chars", "min_bytes", "max_bytes")
 
 
 @dataclass(frozen=True)
-class Length(Judge):
+class Length(Judge, name="length"):
     """Drops a document whose text is shorter or longer than given. The limits are allowed lengths.
 
     The reason is the first limit that is not kept, in the order below.
@@ -31,8 +30,6 @@ class Length(Judge):
         >>> Length(min_chars=4).apply(Batch.of_texts(["four", "six"])).reasons
         [None, 'min_chars']
     """
-
-    NAME: ClassVar[str] = "length"
 
     min_chars: Count | None = None
     max_chars: Count | None = None

@@ -49,7 +49,7 @@ _Number = Annotated[int, whole(1, 1000)]
 
 
 @dataclass(frozen=True)
-class MinHash(Keyed):
+class MinHash(Keyed, name="minhash"):
     """Drops a document that is nearly the same as an earlier one.
 
     A document with fewer than `n_grams` words is dropped only if an earlier one has the same words;
@@ -74,7 +74,6 @@ class MinHash(Keyed):
         ([0, 0, 0, 1, 1, 1], True)
     """
 
-    NAME: ClassVar[str] = "minhash"
     KEY_BITS: ClassVar[int] = 64
 
     n_grams: _Number = 5

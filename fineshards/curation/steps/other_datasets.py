@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.recipe import NamedStep, make_step
@@ -17,7 +17,7 @@ _COMPARED = ("exact", "minhash")
 
 
 @dataclass(frozen=True)
-class SeenIn(Keyed):
+class SeenIn(Keyed, name="seen_in"):
     """Drops documents that have a key of a document in other datasets or files.
 
     Documents of the job are not compared with each other. The texts of `files` are taken as they
@@ -36,8 +36,6 @@ class SeenIn(Keyed):
         >>> step.columns
         ('url',)
     """
-
-    NAME: ClassVar[str] = "seen_in"
 
     datasets: tuple[str, ...] = ()
     files: tuple[str, ...] = ()

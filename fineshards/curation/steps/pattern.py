@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import dataclass
-from typing import ClassVar
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import check
@@ -13,7 +12,7 @@ from fineshards.curation.step import Judge, Outcome
 
 
 @dataclass(frozen=True)
-class Regex(Judge):
+class Regex(Judge, name="regex"):
     """Drops a document if a regular expression matches anywhere in its text.
 
     Args:
@@ -23,8 +22,6 @@ class Regex(Judge):
         >>> Regex("(?i)lorem ipsum").apply(Batch.of_texts(["Lorem ipsum dolor", "Lorem"])).reasons
         ['regex', None]
     """
-
-    NAME: ClassVar[str] = "regex"
 
     regex_exp: str
 

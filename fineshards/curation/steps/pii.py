@@ -56,7 +56,7 @@ _PROBES = (
 
 
 @dataclass(frozen=True)
-class Pii(Judge):
+class Pii(Judge, name="pii"):
     """Replaces email addresses and public IPv4 addresses.
 
     Args:
@@ -71,7 +71,6 @@ class Pii(Judge):
         ['Ask MAIL.']
     """
 
-    NAME: ClassVar[str] = "pii"
     REWRITES: ClassVar[bool] = True
 
     remove_emails: bool = True

@@ -10,7 +10,6 @@ number of tasks and on restarts. Here a document's place in the input alone deci
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xxhash
@@ -25,7 +24,7 @@ SEED = 0x66732D73616D706C
 
 
 @dataclass(frozen=True)
-class Sample(Judge):
+class Sample(Judge, name="sample"):
     """Keeps about `rate` of all documents: the same ones in every run, however the job is cut.
 
     Of two samples with one seed the smaller is a part of the larger.
@@ -38,8 +37,6 @@ class Sample(Judge):
         >>> Sample(rate=0.5).apply(Batch.of_texts(["a", "b", "c", "d"])).reasons
         ['sample', 'sample', 'sample', None]
     """
-
-    NAME: ClassVar[str] = "sample"
 
     rate: Share = 0.5
     seed: Seed = 0

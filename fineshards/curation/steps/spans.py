@@ -78,7 +78,7 @@ class _Separated(KeyedSpans):
 
 
 @dataclass(frozen=True)
-class Lines(_Separated):
+class Lines(_Separated, name="lines"):
     """Cuts lines that an earlier document has, or the same one before.
 
     Lines are compared by their simplified words: case, punctuation, diacritics, numbers and white
@@ -95,12 +95,11 @@ class Lines(_Separated):
         ('What is new', '')
     """
 
-    NAME: ClassVar[str] = "lines"
     SEPARATOR: ClassVar[re.Pattern[str]] = _LINE_FEED
 
 
 @dataclass(frozen=True)
-class Paragraphs(_Separated):
+class Paragraphs(_Separated, name="paragraphs"):
     """Cuts paragraphs that an earlier document has, or the same one before.
 
     Paragraphs are separated by empty lines, and are compared as lines are.
@@ -116,12 +115,11 @@ class Paragraphs(_Separated):
         ('The story.\\n\\n\\nThe end.', '')
     """
 
-    NAME: ClassVar[str] = "paragraphs"
     SEPARATOR: ClassVar[re.Pattern[str]] = _EMPTY_LINES
 
 
 @dataclass(frozen=True)
-class Sentences(KeyedSpans):
+class Sentences(KeyedSpans, name="sentences"):
     """Cuts runs of sentences that an earlier document has, or the same one before, as C4 does.
 
     Every run of `n_sentences` has a key, so a repeated passage is cut whole. Sentences are those of
@@ -142,8 +140,6 @@ class Sentences(KeyedSpans):
         >>> step.cut("One. Two! Three? Four. Five.", [1])
         ('One. Five.', '')
     """
-
-    NAME: ClassVar[str] = "sentences"
 
     n_sentences: Positive = 3
     split_sentences: bool = True

@@ -15,7 +15,7 @@ _SYMBOLS = PUNCTUATION | TERMINAL_PUNCTUATION
 
 
 @dataclass(frozen=True)
-class SymbolLines(Judge):
+class SymbolLines(Judge, name="symbol_lines"):
     """Removes the lines that have symbols and spaces alone. Lines of white space alone stay.
 
     All line breaks become "\\n", and one at the end of the text is removed.
@@ -30,7 +30,6 @@ class SymbolLines(Judge):
         ['a\\nb']
     """
 
-    NAME: ClassVar[str] = "symbol_lines"
     REWRITES: ClassVar[bool] = True
 
     symbols_to_remove: tuple[str, ...] | None = None

@@ -6,7 +6,7 @@ import csv
 import io
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 
@@ -22,7 +22,7 @@ _UNKNOWN = 1e-9
 
 
 @dataclass(frozen=True)
-class Unigram(Judge):
+class Unigram(Judge, name="unigram"):
     """Keeps a document if the mean of its words' log probabilities is above a threshold.
 
     A text without words has the mean 0.
@@ -37,8 +37,6 @@ class Unigram(Judge):
         >>> Unigram("unigram_freq.csv").logprobs_threshold
         -10
     """
-
-    NAME: ClassVar[str] = "unigram"
 
     frequencies: Annotated[str, nonempty("the path of a csv file")]
     logprobs_threshold: float = -10

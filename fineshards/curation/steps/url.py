@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -41,7 +41,7 @@ _ARCHIVE = "url_filterblacklistsv0_3_0.tar.gz"
 
 
 @dataclass(frozen=True)
-class Url(Judge):
+class Url(Judge, name="url"):
     """Drops a document whose URL is on a list, or has words that are.
 
     The reasons, in the order of the checks: `domain` (the registered domain is listed), `subdomain`
@@ -73,8 +73,6 @@ class Url(Judge):
         >>> step.columns
         ('url',)
     """
-
-    NAME: ClassVar[str] = "url"
 
     soft_word_threshold: Positive = 2
     extra_domains: tuple[str, ...] = ()

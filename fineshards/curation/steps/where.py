@@ -23,7 +23,7 @@ _ROW = "the row of a document"
 
 
 @dataclass(frozen=True)
-class Where(Judge):
+class Where(Judge, name="where"):
     """Keeps a document if a SQL expression is true for its row; drops it if false or NULL.
 
     DuckDB evaluates the expression, without files, network or extensions. Only the columns that it
@@ -43,7 +43,6 @@ class Where(Judge):
         ((), [None, 'where', 'where'])
     """
 
-    NAME: ClassVar[str] = "where"
     # An expression may fail for texts that are not like those of the input.
     GOLDEN: ClassVar[bool] = False
 
