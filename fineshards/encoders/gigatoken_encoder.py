@@ -129,11 +129,15 @@ class GigatokenTokenizer:
         with self._free:
             tokenizer = self._idle.pop() if self._idle else _Tokenizer(self._make())
             self._all.add(tokenizer)
-            yield tokenizer
-            if tokenizer.seconds < REBUILD_SECONDS or not _is_large(len(self._all)):
-                self._idle.append(tokenizer)
-            else:
-                self._all.discard(tokenizer)
+            is_kept = False  # unless it has worked without an error
+            try:
+                yield tokenizer
+                is_kept = tokenizer.seconds < REBUILD_SECONDS or not _is_large(len(self._all))
+            finally:
+                if is_kept:
+                    self._idle.append(tokenizer)
+                else:
+                    self._all.discard(tokenizer)
 
 
 class _Tokenizer:

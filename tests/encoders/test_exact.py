@@ -6,6 +6,7 @@ Tests that take minutes are in test_proofs.py.
 from __future__ import annotations
 
 import base64
+import gc
 import logging
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +36,7 @@ from support.encoding import (
 from support.oracle import ENCODING, EOT, read_texts
 from test_encoders import HOSTILE
 
+from fineshards.cores import usable_cores
 from fineshards.encoders import differences, gigatoken_encoder, loading
 from fineshards.encoders.checked_encoder import ExactEncoder
 from fineshards.encoders.differences import Table, load_table
@@ -219,6 +222,22 @@ def test_tokenizers_are_rebuilt_after_enough_work(
     assert numbers == [1] * 4 + [2] * 4 + [3] * 4 + [4] * 2
     kept = encoder._fast._idle
     assert kept == built[-1:], "replaced tokenizers are not kept"
+
+
+def test_a_tokenizer_that_fails_does_not_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(gigatoken_encoder._Tokenizer):
+        def encode(self, texts: object) -> NoReturn:
+            raise MemoryError
+
+    monkeypatch.setattr(gigatoken_encoder, "_Tokenizer", Failing)
+    encoder = revealing.__wrapped__("cl100k_base")
+    for _ in range(2 * usable_cores()):  # and none waits for one that has failed
+        with pytest.raises(MemoryError):
+            encoder.encode(strings("text"))
+    gc.collect()
+    assert not [each for each in gc.get_objects() if isinstance(each, Failing)]
+    monkeypatch.undo()
+    must_be_exact(encoder, hostile.documents(1, 50, scheme()))
 
 
 @pytest.mark.long
