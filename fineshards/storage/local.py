@@ -24,6 +24,10 @@ from fineshards.errors import OutputError
 from fineshards.storage.base import TEMPORARY, Entry, Storage, always
 from fineshards.storage.names import below
 
+# What Linux answers where a file system lacks what is asked of it; to a link it is EPERM.
+_NOT_SUPPORTED = {errno.EPERM, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
+# Of renameat2 (linux/fcntl.h, linux/fs.h).
+_AT_FDCWD, _RENAME_NOREPLACE = -100, 1
 # Unwritten bytes at which the disk starts to write.
 _WRITE_BEHIND_BYTES = 16 << 20
 
@@ -127,11 +131,32 @@ class LocalStorage(Storage):
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            # Unlike a rename, a link never replaces a file.
             with suppress(FileExistsError):
-                os.link(temporary, target)
+                self._move_to_free_name(temporary, target)
             _sync_folder(os.path.dirname(target))
         return self.read(name) == content
+
+    def _move_to_free_name(self, path: str, target: str) -> None:
+        """Gives a file a name of which there is none yet; raises FileExistsError if there is."""
+        try:
+            os.link(path, target)  # unlike a rename, this never replaces a file
+        except OSError as error:
+            if error.errno not in _NOT_SUPPORTED:
+                raise
+            try:
+                _rename_to_free_name(path, target)
+            except OSError as second:
+                if second.errno not in _NOT_SUPPORTED:
+                    raise
+                mount = os.path.realpath(os.path.dirname(target))
+                while not os.path.ismount(mount):
+                    mount = os.path.dirname(mount)
+                raise OutputError(
+                    f"{target} cannot be written: the file system mounted at {mount} has neither "
+                    "hard links nor renames that never replace a file, and one of them must keep "
+                    "two commands from overwriting each other. Choose a folder on another disk; "
+                    "a dataset can be copied there."
+                ) from error
 
     @contextmanager
     def create(
@@ -179,7 +204,15 @@ class LocalStorage(Storage):
         with self._temporary(name) as temporary:
             # To the real places, because links on the way would change what `..` means.
             folder = os.path.realpath(os.path.dirname(path))
-            os.symlink(os.path.relpath(os.path.realpath(target), folder), temporary)
+            try:
+                os.symlink(os.path.relpath(os.path.realpath(target), folder), temporary)
+            except OSError as error:
+                if error.errno not in _NOT_SUPPORTED:
+                    raise
+                raise OutputError(
+                    f"{path} cannot be a link to {target}: its file system has no links. Copy the "
+                    "file instead."
+                ) from error
             os.replace(temporary, path)
 
     def _check_same(self, name: str, temporary: str) -> None:
@@ -299,6 +332,17 @@ def _advice_about_limits(error: OSError) -> str | None:
     if error.errno == errno.ENOMEM:
         return "The process has too many mappings, or too little memory (sysctl vm.max_map_count)."
     return None
+
+
+def _rename_to_free_name(path: str, target: str) -> None:
+    """Renames a file unless the new name is taken, which Linux can do on FAT and exFAT too."""
+    import ctypes  # hardly ever needed
+
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    names = os.fsencode(path), _AT_FDCWD, os.fsencode(target)
+    if rename is None or rename(_AT_FDCWD, *names, _RENAME_NOREPLACE):
+        code = errno.ENOSYS if rename is None else ctypes.get_errno()
+        raise OSError(code, os.strerror(code), target)
 
 
 def _sync_folder(path: str) -> None:
