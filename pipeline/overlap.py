@@ -15,6 +15,7 @@ from fineshards.shards.job.job import JOB_NAME
 from fineshards.shards.job.manifest import MANIFEST_NAME
 from fineshards.shards.job.records import SourceFile
 from fineshards.sources.patterns import matches
+from fineshards.sources.places.schemes import is_url, without_scheme
 from fineshards.storage.base import Storage
 
 # Names as a job writes them, of every kind of which an input pattern may match one.
@@ -43,7 +44,7 @@ def refuse_overlap(storage: Storage, files: Sequence[SourceFile], named: Sequenc
                 "that does not hold the input."
             )
     for pattern in named:
-        if _would_match(output, pattern):
+        if _would_match(output, without_scheme(pattern)):
             raise UsageError(
                 f"--output {storage.root} lies where --input or --dataset {pattern} would find "
                 "its files, so the job could not be resumed. Choose an --output outside of it."
@@ -63,7 +64,8 @@ def _would_match(output: str, pattern: str) -> bool:
 
 def _place(path: str) -> str:
     """A local path without links, as far as it has no wildcards; a URL without a last slash."""
-    if "://" in path:
+    path = without_scheme(path)
+    if is_url(path):
         return path.rstrip("/")
     absolute = os.path.abspath(path)
     fixed = absolute

@@ -23,7 +23,12 @@ from fineshards.sources.files import (
     has_known_format,
 )
 from fineshards.sources.patterns import FoundFile
-from fineshards.sources.places.schemes import is_url, never_changes, place_of
+from fineshards.sources.places.schemes import (
+    is_url,
+    never_changes,
+    place_of,
+    without_scheme,
+)
 
 # Beside data files: descriptions for people, and those that the Hugging Face hub writes.
 _DESCRIPTION = re.compile(
@@ -49,7 +54,8 @@ def find_files(patterns: Sequence[str]) -> list[SourceFile]:
             )
         for match in matches:
             # Links are resolved only to find duplicates: a link's target may have no extension.
-            target = match.path if is_url(match.path) else os.path.realpath(match.path)
+            target = without_scheme(match.path)
+            target = target if is_url(target) else os.path.realpath(target)
             if target in seen:
                 raise UsageError(
                     f"{match.path} is matched twice, by --input {seen[target]} and --input "

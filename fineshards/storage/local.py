@@ -228,7 +228,12 @@ class LocalStorage(Storage):
             )
 
     def delete(self, name: str, check: Callable[[], object] = always) -> None:
-        """See Storage. A link is deleted, and never what it leads to."""
+        """See Storage. A link is deleted, and never what it leads to.
+
+        A file that another process puts there after the check is deleted too: a disk cannot delete
+        one version only, and one that is renamed away to be looked at would be missing meanwhile,
+        and lost where this process is killed.
+        """
         check()
         self._refuse_linked_folder(name, "deleted")
         try:

@@ -66,6 +66,24 @@ def test_an_output_that_would_match_its_own_input_is_refused(
     assert everything(tmp_path) == before
 
 
+@pytest.mark.parametrize("scheme", ["file", "local"])
+@pytest.mark.parametrize(
+    ("given", "output", "said"),
+    [
+        ("data/a.parquet", "data", "is input and lies in --output"),
+        ("data", "link/out", "lies where --input or --dataset"),
+        ("data/**/*.parquet", "data/out", "lies where --input or --dataset"),
+    ],
+)
+def test_input_that_a_url_names_is_compared_with_the_output(
+    data: Path, scheme: str, given: str, output: str, said: str
+) -> None:
+    before = everything(data.parent)
+    with pytest.raises(UsageError, match=said):
+        prepare(BuildConfig(input=f"{scheme}://{data.parent}/{given}", output=output))
+    assert everything(data.parent) == before
+
+
 @pytest.mark.parametrize("given", ["flat/*", "fl*/*", "flat/o*"])
 def test_an_output_folder_that_would_match_is_refused(data: Path, given: str) -> None:
     (data.parent / "flat").mkdir()

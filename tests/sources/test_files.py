@@ -88,6 +88,17 @@ def test_a_file_matched_twice_under_any_name_is_an_error(tree: Path, again: str)
         find_files(["in/a.parquet", again])
 
 
+@pytest.mark.parametrize("scheme", ["file", "local"])
+@pytest.mark.parametrize("pattern", ["in/a.parquet", "in/*.parquet", "in"])
+def test_a_file_matched_as_a_path_and_as_a_url_is_an_error(
+    tree: Path, scheme: str, pattern: str
+) -> None:
+    url = f"{scheme}://{tree.parent / pattern}"
+    for given in (["in/a.parquet", url], [url, "in/a.parquet"]):
+        with pytest.raises(UsageError, match=r"a\.parquet is matched twice, by --input "):
+            find_files(given)
+
+
 def test_a_link_keeps_its_own_name(tree: Path) -> None:
     # The hub's cache stores files under names without extensions.
     (tree / "blob").write_text("content")

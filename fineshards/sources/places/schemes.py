@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import BinaryIO, Protocol
 
 from fineshards.shards.job.records import SourceFile
@@ -40,6 +41,12 @@ _PLACES: dict[str, Place] = {
 def is_url(path: str) -> bool:
     """Whether a path or pattern is not that of a local file."""
     return "://" in path
+
+
+def without_scheme(path: str) -> str:
+    """The local path that a URL of fsspec's names, such as local:///data; any other as it is."""
+    scheme, separator, local = path.partition("://")
+    return os.path.expanduser(local) if separator and scheme in ("file", "local") else path
 
 
 def place_of(url: str) -> Place:
