@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 import regex
 
-from fineshards.encoders.differences import TABLE, Scheme, Table, load_table
+from fineshards.encoders.differences import TABLE, Scheme, SchemeTable, load_table
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.gigatoken_encoder import GigatokenTokenizer, from_json, from_ranks
 from fineshards.encoders.gigatoken_json import gigatoken_json
@@ -205,7 +205,7 @@ def _runs(codes: Iterable[int]) -> list[tuple[int, int]]:
     return runs
 
 
-def content_of(table: Table) -> str:
+def content_of(table: SchemeTable) -> str:
     """A table as it is stored; of ranges that an earlier scheme has, the name of that scheme."""
     schemes: dict[str, object] = {}
     written: dict[tuple[tuple[int, int], ...], str] = {}
@@ -231,12 +231,12 @@ def main(names: list[str]) -> None:
     versions = {name: version(name) for name in ("gigatoken", "tiktoken", "tokenizers")}
     table = load_table()
     if not names:
-        table = Table(versions, {})
+        table = SchemeTable(versions, {})
     elif table.versions != versions:
         sys.exit(f"the table was derived with {table.versions}: derive all schemes again")
     for name, scheme in derive(names or [*SCHEMES, *PIPELINES]):
         others = {x: table.schemes[x] for x in table.schemes if x != name}
-        table = Table(versions, others | ({name: scheme} if scheme else {}))
+        table = SchemeTable(versions, others | ({name: scheme} if scheme else {}))
         TABLE.write_text(content_of(table), "utf-8")
 
 

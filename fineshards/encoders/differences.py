@@ -82,7 +82,7 @@ class Scheme:
 
 
 @dataclass(frozen=True)
-class Table:
+class SchemeTable:
     """The stored table.
 
     versions: library versions by package name. schemes: by the name they were derived under.
@@ -106,7 +106,7 @@ class Table:
 
 
 @lru_cache(maxsize=1)
-def load_table() -> Table:
+def load_table() -> SchemeTable:
     """Loads the table that is stored in the package."""
     content = json.loads(TABLE.read_text("utf-8"))
     schemes: dict[str, Scheme] = {}
@@ -116,7 +116,7 @@ def load_table() -> Table:
         else:
             ranges = tuple(_range(text) for line in fields["ranges"] for text in line.split())
         schemes[name] = Scheme(**fields | {"ranges": ranges})
-    return Table(content["versions"], schemes)
+    return SchemeTable(content["versions"], schemes)
 
 
 def string_buffers(texts: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:

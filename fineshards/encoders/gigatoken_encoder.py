@@ -106,7 +106,7 @@ class GigatokenTokenizer:
         self._make = make
         self._eot = np.uint32(eot)
         self.name = f"gigatoken {version('gigatoken')}"
-        self._idle = [_Tokenizer(make())]
+        self._idle = [_TimedTokenizer(make())]
         self._all = set(self._idle)
         self._free = threading.BoundedSemaphore(usable_cores())
 
@@ -125,9 +125,9 @@ class GigatokenTokenizer:
         return TokenBatch(tokens, ends + np.arange(len(ends)), by_reference=0)
 
     @contextmanager
-    def _tokenizer(self) -> Iterator[_Tokenizer]:
+    def _tokenizer(self) -> Iterator[_TimedTokenizer]:
         with self._free:
-            tokenizer = self._idle.pop() if self._idle else _Tokenizer(self._make())
+            tokenizer = self._idle.pop() if self._idle else _TimedTokenizer(self._make())
             self._all.add(tokenizer)
             is_kept = False  # unless it has worked without an error
             try:
@@ -140,7 +140,7 @@ class GigatokenTokenizer:
                     self._all.discard(tokenizer)
 
 
-class _Tokenizer:
+class _TimedTokenizer:
     """A gigatoken tokenizer and the seconds of processor time that it has worked."""
 
     def __init__(self, tokenizer: gigatoken.Tokenizer) -> None:

@@ -21,7 +21,7 @@ from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.layout import table_name
 from fineshards.shards.piece_plan import Before
 from fineshards.shards.readable import readable_manifest
-from fineshards.storage.base import Part, Storage
+from fineshards.storage.base import FileRange, Storage
 from fineshards.storage.checksums import checksum_to_base64, file_checksum
 from fineshards.verification.check_folders import Folders
 from fineshards.verification.check_published import check_published
@@ -91,7 +91,7 @@ def _longer(storage: Storage, manifest: Manifest, damaged: list[str]) -> set[str
         with suppress(OutputError, OSError):
             if shard.name in damaged:
                 end = npy.file_bytes(shard.tokens, settings.token_dtype)
-                part = Part(shard.name, npy.HEADER_BYTES, end)
+                part = FileRange(shard.name, npy.HEADER_BYTES, end)
                 if prefix_checksum(storage, part, settings.token_dtype) == shard.crc32c:
                     found.add(shard.name)
             table = table_name(shard.name)

@@ -25,7 +25,7 @@ from fineshards.shards.tables.documents import (
     join_documents,
     table_schema,
 )
-from fineshards.storage.base import READ_AHEAD, Part, Storage
+from fineshards.storage.base import READ_AHEAD, FileRange, Storage
 from fineshards.storage.checksums import (
     checksum_from_base64,
     checksum_to_base64,
@@ -47,7 +47,7 @@ class Shorter:
     table_content: their file.
     """
 
-    part: Part
+    part: FileRange
     version: str | None
     table_version: str | None
     table: pa.Table
@@ -59,7 +59,7 @@ class Shorter:
         storage, name = checkpoints.storage, record.name
         version, table_version = storage.version(name), storage.version(table_name(name))
         size = checkpoints.dtype.itemsize
-        part = Part(name, npy.HEADER_BYTES, npy.HEADER_BYTES + record.tokens * size)
+        part = FileRange(name, npy.HEADER_BYTES, npy.HEADER_BYTES + record.tokens * size)
         if prefix_checksum(storage, part, checkpoints.dtype) != record.crc32c:
             raise damaged(storage, name)
         head = table_head(storage.read(table_name(name)), record, paths, checkpoints.rule)
@@ -114,7 +114,7 @@ def restore_shard(
         storage.write(table, longer.table_content, over=longer.table_version)
 
 
-def prefix_checksum(storage: Storage, part: Part, dtype: np.dtype[np.unsignedinteger]) -> str:
+def prefix_checksum(storage: Storage, part: FileRange, dtype: np.dtype[np.unsignedinteger]) -> str:
     """The checksum that a shard would have if its tokens were those of this part of it alone."""
     size = part.stop - part.start
     checksum = crc32c(npy.header(size // dtype.itemsize, dtype))
@@ -194,7 +194,7 @@ def _write_shard(
     shorter = Shorter.find(before, checkpoints, paths) if before else None
     parts = [shorter.part] if shorter else []
     parts += [
-        Part(
+        FileRange(
             checkpoints.tokens_name(piece.block, piece.stream),
             piece.start * size,
             piece.stop * size,

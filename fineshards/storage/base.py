@@ -33,7 +33,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FileRange:
     """Bytes `[start, stop)` of a file."""
 
     name: str
@@ -202,7 +202,7 @@ class Storage(ABC):
         )
 
     def compose(
-        self, name: str, header: bytes, parts: Sequence[Part], over: str | None = None
+        self, name: str, header: bytes, parts: Sequence[FileRange], over: str | None = None
     ) -> int:
         """Creates a file from a header and parts of other files; returns its CRC-32C.
 
@@ -212,7 +212,7 @@ class Storage(ABC):
         return self.assemble(name, header, parts, over)
 
     def assemble(
-        self, name: str, header: bytes, parts: Sequence[Part], over: str | None = None
+        self, name: str, header: bytes, parts: Sequence[FileRange], over: str | None = None
     ) -> int:
         """As `compose`, but copies all bytes through this process, in small chunks."""
         # Imported here because it needs google_crc32c, which a read-only install may lack.

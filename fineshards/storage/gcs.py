@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fineshards.errors import OutputError
-from fineshards.storage.base import Entry, Part, always
+from fineshards.storage.base import Entry, FileRange, always
 from fineshards.storage.gcs_folders import has_folders, make_folder, remove_folders
 from fineshards.storage.gcs_objects import (
     bucket_is_missing,
@@ -106,7 +106,7 @@ class GcsStorage(ObjectStorage["Blob"]):
             remove_folders(self.path(name))
 
     def compose(
-        self, name: str, header: bytes, parts: Sequence[Part], over: str | None = None
+        self, name: str, header: bytes, parts: Sequence[FileRange], over: str | None = None
     ) -> int:
         """See Storage. The server joins the parts."""
         from fineshards.storage.gcs_compose import compose

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from fineshards.errors import OutputError
-from fineshards.storage.base import TEMPORARY, Part
+from fineshards.storage.base import TEMPORARY, FileRange
 from fineshards.storage.checksums import checksum_from_base64, checksum_to_base64, crc32c_combine
 from fineshards.storage.gcs_objects import explained, reason
 from fineshards.storage.objects import ObjectStorage
@@ -40,7 +40,7 @@ def compose(
     join: Callable[[str, Sequence[Blob], str | None], Blob | None],
     name: str,
     header: bytes,
-    parts: Sequence[Part],
+    parts: Sequence[FileRange],
     over: str | None = None,
 ) -> int:
     """Creates a file from a header and parts of other files; returns its CRC-32C.
@@ -50,10 +50,10 @@ def compose(
     generation that it replaces, if any. join: makes one object of several. Raises OutputError if a
     part is missing or cannot be composed.
     """
-    return _Composition(storage, join, name, over).run(header, parts)
+    return _GcsComposition(storage, join, name, over).run(header, parts)
 
 
-class _Composition:
+class _GcsComposition:
     """One attempt. Its components have unique names (see Contracts in docs/design.md)."""
 
     def __init__(
@@ -72,7 +72,7 @@ class _Composition:
         # By name; None until it is known that the component exists.
         self._made: dict[str, Blob | None] = {}
 
-    def run(self, header: bytes, parts: Sequence[Part]) -> int:
+    def run(self, header: bytes, parts: Sequence[FileRange]) -> int:
         found = find_parts(self._storage, self._name, parts)
         if not any(one.whole for one in found):
             # No part can be joined on the server, so the whole file is uploaded.

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, BinaryIO
 
-from fineshards.storage.base import Entry, Part
+from fineshards.storage.base import Entry, FileRange
 from fineshards.storage.objects import ObjectStorage
 from fineshards.storage.range_reader import RangeReader
 from fineshards.storage.s3_client import (
@@ -95,7 +95,7 @@ class S3Storage(ObjectStorage[S3Object]):
             return read_object(self.bucket, self.key(name), self.endpoint)
 
     def compose(
-        self, name: str, header: bytes, parts: Sequence[Part], over: str | None = None
+        self, name: str, header: bytes, parts: Sequence[FileRange], over: str | None = None
     ) -> int:
         """See Storage. The store copies what is large enough, and its copies are checked."""
         from fineshards.storage.s3_compose import compose

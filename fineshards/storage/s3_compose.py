@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import BinaryIO
 
-from fineshards.storage.base import Part
+from fineshards.storage.base import FileRange
 from fineshards.storage.checksums import (
     checksum_from_base64,
     checksum_to_base64,
@@ -39,7 +39,7 @@ def compose(
     storage: ObjectStorage[S3Object],
     name: str,
     header: bytes,
-    parts: Sequence[Part],
+    parts: Sequence[FileRange],
     over: str | None = None,
 ) -> int:
     """Creates a file from a header and parts of other files; returns its CRC-32C.
@@ -50,7 +50,7 @@ def compose(
     the version that the file replaces, if any. Raises OutputError if a part is missing.
     """
     found = find_parts(storage, name, parts)
-    composition = _Composition(storage, name, header, found, over)
+    composition = _S3Composition(storage, name, header, found, over)
     try:
         with explained("composed", storage.path(name)):
             made = in_a_proven_way(storage, "copy", composition.run)
@@ -71,7 +71,7 @@ class _Copy:
     checksum: str
 
 
-class _Composition:
+class _S3Composition:
     """A file to be made of a header and parts that were found."""
 
     def __init__(

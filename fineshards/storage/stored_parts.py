@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Generic
 
 from fineshards.errors import OutputError
-from fineshards.storage.base import Part
+from fineshards.storage.base import FileRange
 from fineshards.storage.checksums import copy_with_checksum, crc32c
 from fineshards.storage.objects import Found, ObjectStorage
 
@@ -19,7 +19,7 @@ READ_BYTES = 16 << 20
 class FoundPart(Generic[Found]):
     """A part and the object that holds it."""
 
-    part: Part
+    part: FileRange
     stored: Found
 
     @property
@@ -34,13 +34,13 @@ class FoundPart(Generic[Found]):
 
 
 def find_parts(
-    storage: ObjectStorage[Found], name: str, parts: Sequence[Part]
+    storage: ObjectStorage[Found], name: str, parts: Sequence[FileRange]
 ) -> list[FoundPart[Found]]:
     """The objects of a file's parts; raises OutputError if one is missing or too short."""
     return [FoundPart(part, _find(storage, name, part)) for part in parts]
 
 
-def _find(storage: ObjectStorage[Found], name: str, part: Part) -> Found:
+def _find(storage: ObjectStorage[Found], name: str, part: FileRange) -> Found:
     stored = storage.find(part.name)
     if stored is None or stored.size < part.stop:
         state = "does not exist" if stored is None else f"has {stored.size} bytes"

@@ -39,7 +39,7 @@ from test_encoders import HOSTILE
 from fineshards.cores import usable_cores
 from fineshards.encoders import differences, gigatoken_encoder, loading
 from fineshards.encoders.checked_encoder import ExactEncoder
-from fineshards.encoders.differences import Table, load_table
+from fineshards.encoders.differences import SchemeTable, load_table
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.golden_texts import GOLDEN_TEXTS
 from fineshards.encoders.tiktoken_encoder import TiktokenEncoder
@@ -190,12 +190,12 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """A list that receives every gigatoken tokenizer that is built."""
     found: list[object] = []
 
-    class Counted(gigatoken_encoder._Tokenizer):
+    class Counted(gigatoken_encoder._TimedTokenizer):
         def __init__(self, *arguments: object) -> None:
             super().__init__(*arguments)  # type: ignore[arg-type]
             found.append(self)
 
-    monkeypatch.setattr(gigatoken_encoder, "_Tokenizer", Counted)
+    monkeypatch.setattr(gigatoken_encoder, "_TimedTokenizer", Counted)
     return found
 
 
@@ -225,11 +225,11 @@ def test_tokenizers_are_rebuilt_after_enough_work(
 
 
 def test_a_tokenizer_that_fails_does_not_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Failing(gigatoken_encoder._Tokenizer):
+    class Failing(gigatoken_encoder._TimedTokenizer):
         def encode(self, texts: object) -> NoReturn:
             raise MemoryError
 
-    monkeypatch.setattr(gigatoken_encoder, "_Tokenizer", Failing)
+    monkeypatch.setattr(gigatoken_encoder, "_TimedTokenizer", Failing)
     encoder = revealing.__wrapped__("cl100k_base")
     for _ in range(2 * usable_cores()):  # and none waits for one that has failed
         with pytest.raises(MemoryError):
@@ -332,7 +332,7 @@ def test_a_table_for_other_versions_is_refused(
 
 
 def test_a_missing_library_counts_as_another_version() -> None:
-    table = Table({"gigatoken": version("gigatoken"), "no-such-package": "1.0"}, {})
+    table = SchemeTable({"gigatoken": version("gigatoken"), "no-such-package": "1.0"}, {})
     assert table.other_versions("no-such-package") == ["no-such-package is not installed, not 1.0"]
 
 

@@ -29,7 +29,7 @@ from support.tokenizer_files import (
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from fineshards.encoders.checked_encoder import ExactEncoder
-from fineshards.encoders.differences import Table, load_table
+from fineshards.encoders.differences import SchemeTable, load_table
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.gigatoken_json import gigatoken_json, obstacles, trial
 from fineshards.encoders.golden_texts import GOLDEN_TEXTS
@@ -258,7 +258,7 @@ def test_the_table_lists_where_the_libraries_differ(name: str) -> None:
 def test_versions_of_one_reference_do_not_affect_the_other() -> None:
     table = load_table()
     assert table.other_versions("tiktoken") == table.other_versions("tokenizers") == []
-    changed = Table(table.versions | {"tokenizers": "0.1"}, table.schemes)
+    changed = SchemeTable(table.versions | {"tokenizers": "0.1"}, table.schemes)
     assert changed.other_versions("tiktoken") == []
     (reason,) = changed.other_versions("tokenizers")
     assert reason.startswith("tokenizers is 0.")

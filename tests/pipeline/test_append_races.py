@@ -14,7 +14,7 @@ from support.growing import append, build, content_of, made_up_rows, write_rows
 import fineshards
 from fineshards.errors import OutputError
 from fineshards.shards.job.manifest import Manifest
-from fineshards.storage.base import Part
+from fineshards.storage.base import FileRange
 from fineshards.storage.open import open_storage
 
 pytestmark = pytest.mark.growing
@@ -86,7 +86,7 @@ def test_a_late_worker_does_not_undo_a_later_append(parts: list[Path], tmp_path:
     append(folder, parts[1])
     shutil.copytree(folder, tmp_path / "grown")
     with pytest.raises(OutputError, match="was changed while a file was made to replace it"):
-        storage.assemble(name, b"", [Part(name, 0, size)], found)
+        storage.assemble(name, b"", [FileRange(name, 0, size)], found)
     assert content_of(folder) == content_of(tmp_path / "grown")
     # With the same bytes it is an attempt at the same work.
     storage.write(name, storage.read(name), over=found)

@@ -172,7 +172,7 @@ def test_the_footers_used_last_are_kept(tmp_path: Path, monkeypatch: pytest.Monk
         files.append(describe(tmp_path / f"{number}.parquet"))
     footer = pq.read_metadata(files[0].path)
     monkeypatch.setattr(footers, "_KEPT_BYTES", 3 * footer.serialized_size)
-    kept = footers._Footers()
+    kept = footers._FooterCache()
     for file in (*files[:3], files[2], files[0], files[3]):
         if kept.get(file) is None:
             kept.keep(file, footer)

@@ -14,7 +14,7 @@ from support.blocks_to_compose import HEADER, NAME, OBJECT, block_name, parts_of
 from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, LeaveOut, Proxy
 
 from fineshards.errors import OutputError
-from fineshards.storage.base import TEMPORARY, Part
+from fineshards.storage.base import TEMPORARY, FileRange
 from fineshards.storage.gcs import GcsStorage
 
 pytestmark = pytest.mark.cloud
@@ -104,7 +104,7 @@ def test_a_part_cut_on_both_sides_is_uploaded_without_composing(
     cloud: Proxy, storage: GcsStorage
 ) -> None:
     (block,) = write_blocks(storage, [1000])
-    checksum = storage.compose(NAME, HEADER, [Part(block_name(0), 10, 990)])
+    checksum = storage.compose(NAME, HEADER, [FileRange(block_name(0), 10, 990)])
     assert cloud.content("data", OBJECT) == HEADER + block[10:990]
     assert checksum == google_crc32c.value(HEADER + block[10:990])
     assert cloud.count("/compose") == 0
@@ -125,7 +125,7 @@ def test_any_parts_of_any_blocks_compose(
         parts.append((number, *bounds))
     storage.delete(NAME)
     expected = HEADER + b"".join(blocks[n][start:stop] for n, start, stop in parts)
-    checksum = storage.compose(NAME, HEADER, [Part(block_name(n), a, b) for n, a, b in parts])
+    checksum = storage.compose(NAME, HEADER, [FileRange(block_name(n), a, b) for n, a, b in parts])
     assert cloud.content("data", OBJECT) == expected
     assert checksum == google_crc32c.value(expected)
     assert other_objects(cloud) == [OBJECT]

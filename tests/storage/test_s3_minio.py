@@ -15,7 +15,7 @@ from support.s3_server import client_variables, minio_server
 
 from fineshards.cli.cli import main
 from fineshards.errors import OutputError
-from fineshards.storage.base import Part
+from fineshards.storage.base import FileRange
 from fineshards.storage.s3 import S3Storage
 
 pytestmark = pytest.mark.engines
@@ -60,7 +60,7 @@ def test_whole_blocks_are_copied_and_proven_by_their_md5(s3: S3Proxy) -> None:
     blocks = [random.Random(number).randbytes(6 * MIB) for number in range(4)]
     for number, block in enumerate(blocks):
         storage.write(f"blocks/{number}", block)
-    parts = [Part(f"blocks/{number}", 0, 6 * MIB) for number in range(4)]
+    parts = [FileRange(f"blocks/{number}", 0, 6 * MIB) for number in range(4)]
     header = b"h" * 128
     expected = header + b"".join(blocks)
     storage.compose("train/train_0000.npy", header, parts)

@@ -16,7 +16,7 @@ from support.s3_server import client_variables
 
 from fineshards.errors import InputError, OutputError, UsageError
 from fineshards.sources.finding import find_files
-from fineshards.storage.base import Part
+from fineshards.storage.base import FileRange
 from fineshards.storage.open import open_storage
 from fineshards.storage.s3 import S3Storage
 
@@ -66,7 +66,7 @@ def test_a_store_that_ignores_conditions_of_uploads_in_parts_is_refused(
 ) -> None:
     for number in range(2):
         storage.write(f"blocks/{number}", bytes(6 << 20))
-    parts = [Part(f"blocks/{number}", 0, 6 << 20) for number in range(2)]
+    parts = [FileRange(f"blocks/{number}", 0, 6 << 20) for number in range(2)]
     s3.ignored = {"if-none-match"}
     with pytest.raises(OutputError) as caught:
         storage.compose("train/train_0000.npy", b"h" * 128, parts)

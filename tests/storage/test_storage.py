@@ -23,7 +23,7 @@ from support.damage import checksum
 from support.faulty_proxy import Proxy
 
 from fineshards.errors import OutputError, UsageError
-from fineshards.storage.base import TEMPORARY, Part, Storage
+from fineshards.storage.base import TEMPORARY, FileRange, Storage
 from fineshards.storage.checksums import checksum_to_base64
 from fineshards.storage.open import open_storage
 
@@ -280,13 +280,13 @@ def test_a_missing_file_has_no_size_and_cannot_be_read(storage: Storage) -> None
 HEADER = b"h" * 128
 
 
-def write_parts(storage: Storage) -> tuple[list[Part], bytes]:
+def write_parts(storage: Storage) -> tuple[list[FileRange], bytes]:
     """Whole and cut parts of three files, and their bytes joined."""
     contents = {f"blocks/{n}": random.Random(n).randbytes(1000 + n) for n in range(3)}
     for name, content in contents.items():
         storage.write(name, content)
     bounds = [("blocks/0", 10, 1000), ("blocks/1", 0, 1001), ("blocks/2", 0, 7)]
-    parts = [Part(*each) for each in bounds]
+    parts = [FileRange(*each) for each in bounds]
     return parts, b"".join(contents[part.name][part.start : part.stop] for part in parts)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from concurrent.futures import ThreadPoolExecutor
 
-from fineshards.storage.base import Part, Storage
+from fineshards.storage.base import FileRange, Storage
 
 NAME = "train/train_0000.npy"
 OBJECT = f"out/{NAME}"
@@ -23,9 +23,9 @@ def write_blocks(storage: Storage, sizes: list[int]) -> list[bytes]:
     return blocks
 
 
-def parts_of(sizes: list[int], cut_front: int = 0, cut_end: int = 0) -> list[Part]:
+def parts_of(sizes: list[int], cut_front: int = 0, cut_end: int = 0) -> list[FileRange]:
     """All blocks, without some bytes at the beginning and at the end."""
-    parts = [Part(block_name(number), 0, size) for number, size in enumerate(sizes)]
-    parts[0] = Part(parts[0].name, cut_front, parts[0].stop)
-    parts[-1] = Part(parts[-1].name, parts[-1].start, parts[-1].stop - cut_end)
+    parts = [FileRange(block_name(number), 0, size) for number, size in enumerate(sizes)]
+    parts[0] = FileRange(parts[0].name, cut_front, parts[0].stop)
+    parts[-1] = FileRange(parts[-1].name, parts[-1].start, parts[-1].stop - cut_end)
     return parts

@@ -168,22 +168,22 @@ def _batch_sizes(opened: BinaryIO, size: int) -> Iterator[tuple[int, int]]:
     opened.seek(size - 10)
     (length,) = struct.unpack("<i6x", opened.read(10))
     opened.seek(size - 10 - length)
-    footer = _Table.root(opened.read(length))
+    footer = _FlatbufferTable.root(opened.read(length))
     for offset, metadata_length, body_length in footer.structs(3, "<qi4xq"):
         opened.seek(offset)
         content = opened.read(metadata_length)
-        message = _Table.root(content[8 if content.startswith(_CONTINUATION) else 4 :])
+        message = _FlatbufferTable.root(content[8 if content.startswith(_CONTINUATION) else 4 :])
         yield message.table(2).int64(0), body_length
 
 
-class _Table:
+class _FlatbufferTable:
     """A table of a flatbuffer. Raises struct.error or ValueError for a damaged one."""
 
     def __init__(self, content: bytes, at: int) -> None:
         self._content, self._at = content, at
 
     @classmethod
-    def root(cls, content: bytes) -> _Table:
+    def root(cls, content: bytes) -> _FlatbufferTable:
         """The outermost table."""
         return cls(content, struct.unpack_from("<I", content)[0])
 
@@ -203,12 +203,12 @@ class _Table:
         number: int = struct.unpack_from("<q", self._content, at)[0] if at else 0
         return number
 
-    def table(self, index: int) -> _Table:
+    def table(self, index: int) -> _FlatbufferTable:
         """A table within this one."""
         at = self._field(index)
         if not at:
             raise ValueError("the metadata of a record batch is incomplete")
-        return _Table(self._content, at + struct.unpack_from("<I", self._content, at)[0])
+        return _FlatbufferTable(self._content, at + struct.unpack_from("<I", self._content, at)[0])
 
     def structs(self, index: int, layout: str) -> Iterator[tuple[int, ...]]:
         """The structs of a vector."""

@@ -58,7 +58,7 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
     """
     header = _header(file, opened)
     check_columns(file, header, columns)
-    progress, sizes, any_bytes = _Progress(), list(_READ_BYTES), False
+    progress, sizes, any_bytes = _Position(), list(_READ_BYTES), False
     while sizes:
         opened.seek(0)
         try:
@@ -83,7 +83,7 @@ class _NotUtf8Error(Exception):
 
 
 @dataclass(slots=True)
-class _Progress:
+class _Position:
     """How far a file has been read. next_row: the rows before it have been returned."""
 
     next_row: int = 0
@@ -132,7 +132,7 @@ def _read(
     opened: BinaryIO,
     columns: Columns,
     header: pa.Schema,
-    progress: _Progress,
+    progress: _Position,
     read_bytes: int,
     any_bytes: bool,
 ) -> Iterator[Rows]:
@@ -240,7 +240,7 @@ def _open(
         _wait_until_gone(read_by_arrow)
 
 
-def _batches(file: SourceFile, readers: list[Any], progress: _Progress) -> Iterator[pa.RecordBatch]:
+def _batches(file: SourceFile, readers: list[Any], progress: _Position) -> Iterator[pa.RecordBatch]:
     """The batches that have rows."""
     while True:
         with explained(file, lambda: str(progress)):
@@ -285,7 +285,7 @@ def _rows(
     batch: pa.RecordBatch,
     bad: dict[int, BadRow],
     columns: Columns,
-    progress: _Progress,
+    progress: _Position,
     without_last: bool = False,
 ) -> Iterator[Rows]:
     """Yields those rows of a batch, in parts, that have not been returned yet."""

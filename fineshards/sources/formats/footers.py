@@ -29,7 +29,7 @@ class EncryptedError(InputError):
     """A column is encrypted."""
 
 
-class _Footers:
+class _FooterCache:
     """The footers used last. A footer of 20,000 row groups takes a third of a second to parse."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class _Footers:
                 self._bytes -= oldest.serialized_size
 
 
-_footers = _Footers()
+_footers = _FooterCache()
 
 
 def open_source(file: SourceFile, opened: BinaryIO, buffer_size: int = 0) -> pq.ParquetFile:

@@ -56,7 +56,7 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
 
     Raises InputError for a file that is truncated or not compressed as its name says.
     """
-    batch = _Batch(columns)
+    batch = _LineBatch(columns)
     row = block.first_row
     for line_number, line in _lines(file, opened):
         try:
@@ -66,11 +66,11 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
         row += 1
         if batch.is_full():
             yield batch.rows()
-            batch = _Batch(columns)
+            batch = _LineBatch(columns)
     yield batch.rows()
 
 
-class _Batch:
+class _LineBatch:
     """Rows collected until there are enough for a record batch."""
 
     def __init__(self, columns: Columns) -> None:

@@ -86,7 +86,7 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
     for run in _runs(parquet.metadata, block):
         starts = np.cumsum([row, *run.rows])
 
-        def where(row: int, run: _Run = run, starts: npt.NDArray[np.int64] = starts) -> str:
+        def where(row: int, run: _GroupRun = run, starts: npt.NDArray[np.int64] = starts) -> str:
             group = run.first + int(np.searchsorted(starts, row, side="right")) - 1
             return f"{place(group, group + 1)}, "
 
@@ -102,7 +102,7 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
 
 
 @dataclass(slots=True)
-class _Run:
+class _GroupRun:
     """Row groups that are read together: one, or small ones that fit into a record batch.
 
     rows: rows of each row group, and their sum. bytes: estimated size of their text.
@@ -123,9 +123,9 @@ class _Run:
         return max(1, min(BATCH_ROWS, BATCH_BYTES * self.total_rows // max(self.bytes, 1)))
 
 
-def _runs(footer: pq.FileMetaData, block: Block) -> list[_Run]:
+def _runs(footer: pq.FileMetaData, block: Block) -> list[_GroupRun]:
     """The row groups of a block, in runs. A record batch costs some milliseconds, however small."""
-    runs: list[_Run] = []
+    runs: list[_GroupRun] = []
     for group in range(block.first_group, block.stop_group):
         row_group = footer.row_group(group)
         rows = row_group.num_rows
@@ -133,7 +133,7 @@ def _runs(footer: pq.FileMetaData, block: Block) -> list[_Run]:
         size = min(row_group.total_byte_size, block.bytes)
         last = runs[-1] if runs else None
         if last is None or last.total_rows + rows > BATCH_ROWS or last.bytes + size > BATCH_BYTES:
-            runs.append(_Run(group, [rows], rows, size))
+            runs.append(_GroupRun(group, [rows], rows, size))
         else:
             last.rows.append(rows)
             last.total_rows += rows
@@ -142,7 +142,7 @@ def _runs(footer: pq.FileMetaData, block: Block) -> list[_Run]:
 
 
 def _batches(
-    file: SourceFile, parquet: pq.ParquetFile, run: _Run, names: list[str]
+    file: SourceFile, parquet: pq.ParquetFile, run: _GroupRun, names: list[str]
 ) -> Iterator[pa.RecordBatch]:
     groups = range(run.first, run.stop)
     try:
@@ -150,6 +150,6 @@ def _batches(
     except (pa.ArrowException, OSError) as error:
         for group in groups if len(groups) > 1 else ():
             rows = run.rows[group - run.first]
-            for _ in _batches(file, parquet, _Run(group, [rows], rows, run.bytes), names):
+            for _ in _batches(file, parquet, _GroupRun(group, [rows], rows, run.bytes), names):
                 pass
         raise cannot_decode(file, run.first, run.stop, error) from error

@@ -82,7 +82,7 @@ def with_continuations(files: Sequence[SourceFile], imported: Imported) -> list[
 def check_head(file: SourceFile, opened: BinaryIO, columns: Columns) -> None:
     """Raises InputError for a file that is not what its header says."""
     assert columns.imported is not None
-    _Stream.of(file, opened, columns.imported)
+    _TokenStream.of(file, opened, columns.imported)
 
 
 def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: int) -> list[Block]:
@@ -92,7 +92,7 @@ def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: 
     """
     imported = columns.imported
     assert imported is not None
-    stream = _Stream.of(file, opened, imported)
+    stream = _TokenStream.of(file, opened, imported)
     itemsize = stream.dtype.itemsize
     cuts = cut_blocks(_borders(stream, imported), max(1, block_bytes // itemsize))
     return blocks_of(file, cuts, itemsize, by_document=False)
@@ -103,7 +103,7 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
     imported = columns.imported
     assert imported is not None
     row = block.first_row
-    parts = _parts(_Stream.of(file, opened, imported), imported, block)
+    parts = _parts(_TokenStream.of(file, opened, imported), imported, block)
     for tokens in _whole_documents(parts, imported):
         marks = _marks(tokens, imported)
         borders = (
@@ -116,7 +116,7 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class _Stream:
+class _TokenStream:
     """The tokens of an open file."""
 
     file: SourceFile
@@ -125,14 +125,14 @@ class _Stream:
     dtype: np.dtype[Any]
 
     @classmethod
-    def of(cls, file: SourceFile, opened: BinaryIO, imported: Imported) -> _Stream:
+    def of(cls, file: SourceFile, opened: BinaryIO, imported: Imported) -> _TokenStream:
         """The tokens of a file; raises InputError for one that is not what its header says."""
         if imported.dtype is not None:
             return cls(file, opened, 0, np.dtype(imported.dtype))._checked()
         return cls._with_header(file, opened)
 
     @classmethod
-    def _with_header(cls, file: SourceFile, opened: BinaryIO) -> _Stream:
+    def _with_header(cls, file: SourceFile, opened: BinaryIO) -> _TokenStream:
         if file.size < _HEADER_BYTES:
             raise InputError(
                 f"{file.path} has {file.size:,} bytes, expected a header of {_HEADER_BYTES:,} at "
@@ -156,7 +156,7 @@ class _Stream:
             )
         return stream
 
-    def _checked(self) -> _Stream:
+    def _checked(self) -> _TokenStream:
         if (self.file.size - self.offset) % self.dtype.itemsize:
             raise InputError(
                 f"{self.file.path} has {self.file.size:,} bytes, which is no whole number of "
@@ -204,9 +204,9 @@ class _Stream:
 
 
 @contextmanager
-def _open(file: SourceFile, imported: Imported) -> Iterator[_Stream]:
+def _open(file: SourceFile, imported: Imported) -> Iterator[_TokenStream]:
     with explain_failures(file), open_file(file, 1 << 16) as opened:
-        yield _Stream.of(file, opened, imported)
+        yield _TokenStream.of(file, opened, imported)
 
 
 def _marks(tokens: npt.NDArray[Any], imported: Imported) -> npt.NDArray[np.int64]:
@@ -215,7 +215,9 @@ def _marks(tokens: npt.NDArray[Any], imported: Imported) -> npt.NDArray[np.int64
     return found if imported.eot_side == BEGIN else found + 1
 
 
-def _borders(stream: _Stream, imported: Imported) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+def _borders(
+    stream: _TokenStream, imported: Imported
+) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
     """Where the documents of a file begin and end, in runs: see `cut_blocks`."""
     begins, end = imported.eot_side == BEGIN, stream.tokens
     last = np.array([] if begins else [0], np.int64)
@@ -237,7 +239,7 @@ def _borders(stream: _Stream, imported: Imported) -> Iterator[tuple[int, npt.NDA
         )
 
 
-def _parts(stream: _Stream, imported: Imported, block: Block) -> Iterator[npt.NDArray[Any]]:
+def _parts(stream: _TokenStream, imported: Imported, block: Block) -> Iterator[npt.NDArray[Any]]:
     """The tokens of a block, and of the end of its last document in other files."""
     yield from stream.chunks(block.first_group, block.stop_group)
     if block.index < block.blocks - 1 or block.first_group == block.stop_group:

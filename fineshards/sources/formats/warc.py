@@ -74,23 +74,23 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
     if file.format == "warc":
         extractor = check_versions(file)
 
-        def text_of(record: _Record) -> str | None:
+        def text_of(record: _WarcRecord) -> str | None:
             html, charset = _html(record, HTML_LIMITS[extractor])
             return extract(html, extractor, charset)
     else:
         text_of = _converted
-    batch = _Batch()
+    batch = _PageBatch()
     for record in _records(file, opened):
         if record.type == ("response" if file.format == "warc" else "conversion"):
             batch.add(record, text_of)
         if batch.is_full():
             yield batch.rows(columns)
-            batch = _Batch()
+            batch = _PageBatch()
     yield batch.rows(columns)
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class _WarcRecord:
     """A record of a file. number: among all records. body: its content, of `length` bytes, or the
     beginning of a large one.
 
@@ -112,7 +112,7 @@ class _OtherTypeError(Exception):
     """A response that is not HTML."""
 
 
-class _Batch:
+class _PageBatch:
     """Rows collected until there are enough for a record batch."""
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class _Batch:
         self._bytes = 0
         self._bad: list[BadRow] = []
 
-    def add(self, record: _Record, text_of: Callable[[_Record], str | None]) -> None:
+    def add(self, record: _WarcRecord, text_of: Callable[[_WarcRecord], str | None]) -> None:
         """Adds the row of a record, if it is one."""
         try:
             text = text_of(record)
@@ -157,13 +157,13 @@ class _Batch:
         return rows
 
 
-def _converted(record: _Record) -> str | None:
+def _converted(record: _WarcRecord) -> str | None:
     """The text of a record of WET; raises UnicodeDecodeError if it is not UTF-8."""
     return record.body.decode() or None
 
 
 @naming_the_extra()
-def _html(record: _Record, limit: int) -> tuple[bytes, str | None]:
+def _html(record: _WarcRecord, limit: int) -> tuple[bytes, str | None]:
     """The HTML of a response, and the encoding that its HTTP header names.
 
     Raises _OtherTypeError if it is something else.
@@ -197,7 +197,7 @@ def _too_large(limit: int) -> str:
     return f"its HTML has more than {limit:,} bytes"
 
 
-def _records(file: SourceFile, opened: BinaryIO) -> Iterator[_Record]:
+def _records(file: SourceFile, opened: BinaryIO) -> Iterator[_WarcRecord]:
     """Yields all records, with the beginning of their content."""
     number = 0
     with explained(file, lambda: f"record {number}"):
@@ -207,7 +207,7 @@ def _records(file: SourceFile, opened: BinaryIO) -> Iterator[_Record]:
             number += 1
 
 
-def _record(file: SourceFile, stream: BinaryIO, number: int) -> _Record | None:
+def _record(file: SourceFile, stream: BinaryIO, number: int) -> _WarcRecord | None:
     def damaged(found: str) -> InputError:
         return InputError(
             f"{file.path}, record {number}: {found}. The file is damaged, truncated or in another "
@@ -239,7 +239,7 @@ def _record(file: SourceFile, stream: BinaryIO, number: int) -> _Record | None:
         raise damaged(f"has {int(length) - left:,} bytes, expected {int(length):,}")
     if (end := stream.read(4)) != b"\r\n\r\n":
         raise damaged(f"is followed by {end!r}, expected two line ends")
-    return _Record(number, header, b"".join([*lines, line]), body, int(length))
+    return _WarcRecord(number, header, b"".join([*lines, line]), body, int(length))
 
 
 def _header(lines: list[bytes]) -> dict[str, str]:
