@@ -2,7 +2,7 @@
 
 Three measures ensure this. Documents with a code point that the two libraries treat differently
 are encoded by the reference (`differences.py`). Golden texts are compared when a worker
-starts. In every job a sample of the documents is encoded by both (`compared.py`).
+starts. In every job a sample of the documents is encoded by both (`reference_check.py`).
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def encoder_of(settings: Settings, storage: Storage, engine: str | None = None) 
 
 
 class TakenTokens:
-    """Takes the tokens of documents as `sources/token_rows.py` has them, and puts EOTs before."""
+    """Takes the tokens of documents as `formats/token_rows.py` has them, and puts EOTs before."""
 
     def __init__(self, settings: Settings, storage: Storage) -> None:
         self._settings, self._storage = settings, storage

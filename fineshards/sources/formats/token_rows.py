@@ -1,8 +1,8 @@
 """Documents of tokens as rows: a row's text is its tokens without EOT, as little-endian uint32.
 
 So a token file passes through the same steps as text: rows are filtered, hashed and put on a side
-by the bytes of their texts, which depend on nothing but the tokens. `encoders/taken.py` makes
-tokens of them again.
+by the bytes of their texts, which depend on nothing but the tokens. They become tokens again in
+`encoders/token_documents.py`.
 """
 
 from __future__ import annotations
