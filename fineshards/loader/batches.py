@@ -17,7 +17,7 @@ from fineshards.loader.fields import Batch, Fields, Rows
 from fineshards.loader.joined_datasets import JoinedDatasets
 from fineshards.loader.memory import Memory
 from fineshards.loader.order import EpochOrder, locate
-from fineshards.loader.packed_source import PackedSource
+from fineshards.loader.packed_source import PackedSource, fill_packed
 from fineshards.loader.packing import Packing
 from fineshards.loader.ramp import Ramp
 from fineshards.loader.sample_sources import (
@@ -325,8 +325,7 @@ class Batches:
             both = memory.empty((2, *shape), np.dtype(np.uint32))
             inputs, targets = both
             begins = np.empty(shape, np.bool_) if fields.need_documents else None
-            for source, rows, numbers in located.by_source():
-                self.readers[source].fill(inputs, targets, begins, rows, numbers)
+            fill_packed(self.readers, located.which, located.numbers, inputs, targets, begins)
             self._check_vocabulary(both, located)
         else:
             tokens = self._tokens(located, np.dtype(np.uint32), memory)

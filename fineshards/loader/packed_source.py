@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
@@ -45,19 +46,16 @@ class TokenSource(Source, Protocol):
 
 @dataclass(slots=True)
 class _Window:
-    """A packed window. It has lists, because a row takes a few items of each.
+    """A packed window.
 
-    begin: its first token in the stream. tokens: its tokens, and the one after them; None where
-    the source gives them without reading, because keeping them would keep its file open. rows:
-    segments `[rows[r], rows[r + 1])` are in row r. begins, ends: where segments are in the window.
-    counted: the loss mask of the window's targets, once asked for.
+    begin: its first token in the stream. tokens: its tokens, and the one after them; None once they
+    must be read again. rows: of each row, where its parts begin and end in the window. counted: the
+    loss mask of the window's targets, once asked for.
     """
 
     begin: int
-    tokens: memoryview | None
-    rows: list[int]
-    begins: list[int]
-    ends: list[int]
+    tokens: Callable[[], memoryview | None]
+    rows: list[list[tuple[int, int]]]
     counted: memoryview | None = None
 
 
@@ -79,6 +77,9 @@ class PackedSource:
         self._source = source
         self._packing = packing
         self._length = source.sequence_length
+        self._tokens = len(source) * self._length
+        # Inputs of a window; the last one may have fewer.
+        self._window_tokens = packing.rows * self._length
         # In the order of their last use. Without a lock, which a fork could leave locked: each
         # operation on the dict is atomic, and at worst two threads pack the same window.
         self._windows: dict[int, _Window] = {}
@@ -89,36 +90,20 @@ class PackedSource:
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_windows": {}}
 
-    def fill(
-        self,
-        inputs: Samples,
-        targets: Samples,
-        starts: Mask | None,
-        rows: Numbers,
-        numbers: Numbers,
-    ) -> None:
-        """Copies row `numbers[i]` to `rows[i]` of arrays of shape (any, T).
-
-        targets: of each input, the token after it in the source. starts: True at the start of a row
-        and where tokens from another place follow; not if the row would have more than
-        `max_documents`. None if not needed.
-        """
-        for at in range(0, len(rows), _ROWS):
-            self._fill(inputs, targets, starts, rows[at : at + _ROWS], numbers[at : at + _ROWS])
-
     def loss_mask(self, numbers: Numbers) -> Mask:
         """The source's loss mask for the targets of rows: bool, shape (len(numbers), T)."""
         if not hasattr(self._source, "loss_mask"):
             return np.ones((len(numbers), self._length), np.bool_)
         parts: list[memoryview] = []
-        for window, first, stop in self._segments(numbers):
+        used: dict[int, _Window] = {}
+        for number in numbers.tolist():
+            at, row = divmod(number, self._packing.rows)
+            window = used[at] = used.get(at) or self._window(at)
             if window.counted is None:
-                sample = window.begin // self._length
-                samples = np.arange(sample, sample + len(window.rows) - 1)
+                sample = at * self._packing.rows
+                samples = np.arange(sample, sample + len(window.rows))
                 window.counted = self._source.loss_mask(samples).data.cast("B")
-            counted = window.counted
-            for begin, end in zip(window.begins[first:stop], window.ends[first:stop], strict=True):
-                parts.append(counted[begin:end])
+            parts += [window.counted[begin:end] for begin, end in window.rows[row]]
         return np.frombuffer(b"".join(parts), np.bool_).reshape(len(numbers), self._length)
 
     def refuse_unknown(self, numbers: Numbers) -> None:
@@ -133,15 +118,14 @@ class PackedSource:
         """The documents in a row, in the order of the row; `begin` and `end` are columns."""
         if not hasattr(self._source, "documents_between"):
             raise UsageError("the packed source does not know its documents (documents_between).")
-        found = []
-        for window, first, stop in self._segments(np.array([number])):
-            column = 0
-            for begin, end in zip(window.begins[first:stop], window.ends[first:stop], strict=True):
-                here = window.begin + begin, window.begin + end
-                for part in self._source.documents_between(*here):
-                    moved = replace(part, begin=part.begin + column, end=part.end + column)
-                    found.append(moved)
-                column += end - begin
+        found, column = [], 0
+        window = self._window(number // self._packing.rows)
+        for begin, end in window.rows[number % self._packing.rows]:
+            here = window.begin + begin, window.begin + end
+            for part in self._source.documents_between(*here):
+                moved = replace(part, begin=part.begin + column, end=part.end + column)
+                found.append(moved)
+            column += end - begin
         return found
 
     def rows_of(self, begin: int, end: int) -> list[int]:
@@ -151,8 +135,7 @@ class PackedSource:
         found = []
         for number in range(begin // (size * self._length), -(-end // (size * self._length))):
             window = self._window(number)
-            for row, (first, stop) in enumerate(pairwise(window.rows)):
-                parts = zip(window.begins[first:stop], window.ends[first:stop], strict=True)
+            for row, parts in enumerate(window.rows):
                 if any(window.begin + at < end and begin < window.begin + to for at, to in parts):
                     found.append(number * size + row)
         return found
@@ -165,57 +148,6 @@ class PackedSource:
                 if window not in self._windows:
                     ask(*self._range(window))
 
-    def _fill(
-        self,
-        inputs: Samples,
-        targets: Samples,
-        starts: Mask | None,
-        rows: Numbers,
-        numbers: Numbers,
-    ) -> None:
-        parts: list[memoryview] = []
-        nexts: list[int] = []
-        counts: list[int] = []
-        opened: dict[int, memoryview] = {}
-        for window, first, stop in self._segments(numbers):
-            tokens = window.tokens or opened.get(window.begin)
-            if tokens is None:
-                tokens = opened[window.begin] = self._read(window.begin // self._window_tokens).data
-            for begin, end in zip(window.begins[first:stop], window.ends[first:stop], strict=True):
-                parts.append(tokens[begin:end])
-                nexts.append(tokens[end])
-            counts.append(stop - first)
-        # Joining copies many short parts several times faster than numpy does.
-        joined = np.frombuffer(b"".join(parts), parts[0].format).reshape(-1, self._length)
-        last = int(rows[0]) + len(rows)
-        # A slice takes half the time of an array of numbers; only mixtures need that.
-        in_order = len(rows) == 1 or bool((np.diff(rows) == 1).all())
-        into = slice(int(rows[0]), last) if in_order else rows
-        inputs[into] = joined
-        targets[into, :-1] = joined[:, 1:]
-        # The last token of each part is not followed by its successor.
-        row_of, ends = np.repeat(rows, counts), np.cumsum([len(part) for part in parts])
-        targets[row_of, (ends - 1) % self._length] = nexts
-        if starts is not None:
-            begins = np.append(0, ends[:-1]) % self._length
-            most = self._packing.max_documents
-            if most is not None:
-                before = np.repeat(np.cumsum(counts) - counts, counts)
-                few = np.arange(len(begins)) - before < most
-                row_of, begins = row_of[few], begins[few]
-            starts[rows] = False
-            starts[row_of, begins] = True
-
-    def _segments(self, numbers: Numbers) -> Iterator[tuple[_Window, int, int]]:
-        """Of each row its window, and its segments there: [first, stop)."""
-        size, used = self._packing.rows, dict[int, _Window]()
-        for number in numbers.tolist():
-            at, row = divmod(number, size)
-            window = used.get(at)
-            if window is None:
-                window = used[at] = self._window(at)
-            yield window, window.rows[row], window.rows[row + 1]
-
     def _window(self, number: int) -> _Window:
         window = self._windows.pop(number, None) or self._pack(number)
         self._windows[number] = window
@@ -227,9 +159,8 @@ class PackedSource:
 
     def _range(self, window: int) -> tuple[int, int]:
         """The tokens of a window, and the one after them: [begin, stop) of the stream."""
-        first = window * self._packing.rows
-        stop = min(first + self._packing.rows, len(self))
-        return first * self._length, stop * self._length + 1
+        begin = window * self._window_tokens
+        return begin, min(begin + self._window_tokens, self._tokens) + 1
 
     def _read(self, window: int) -> npt.NDArray[np.unsignedinteger]:
         return self._source.read_tokens(*self._range(window))
@@ -246,16 +177,98 @@ class PackedSource:
             starts = np.append(0, starts)
         rows, most = (len(tokens) - 1) // length, self._packing.max_documents
         begins, lengths, borders = pack(starts, rows, length, most)
-        ends = begins + lengths
+        parts = list(zip(begins.tolist(), (begins + lengths).tolist(), strict=True))
         return _Window(
             number * self._window_tokens,
-            tokens.data if tokens.flags.owndata else None,
-            borders.tolist(),
-            begins.tolist(),
-            ends.tolist(),
+            _kept(tokens),
+            [parts[first:stop] for first, stop in pairwise(borders.tolist())],
         )
 
-    @property
-    def _window_tokens(self) -> int:
-        """Inputs of a window; the last one may have fewer."""
-        return self._packing.rows * self._length
+
+def _kept(tokens: npt.NDArray[np.unsignedinteger]) -> Callable[[], memoryview | None]:
+    """Gives tokens as long as they are in memory; keeps no mapped file open."""
+    if tokens.flags.owndata:
+        view = tokens.data
+        return lambda: view
+    # A part of a mapped shard, which the source has open for some time.
+    whole = tokens.base
+    if not isinstance(whole, np.ndarray) or whole.flags.writeable or whole.dtype != tokens.dtype:
+        return lambda: None
+    begin = (tokens.ctypes.data - whole.ctypes.data) // tokens.itemsize
+    end, mapped = begin + len(tokens), weakref.ref(whole)
+
+    def part() -> memoryview | None:
+        shard = mapped()
+        return None if shard is None else shard[begin:end].data
+
+    return part
+
+
+def fill_packed(
+    sources: Sequence[PackedSource],
+    which: Numbers,
+    numbers: Numbers,
+    inputs: Samples,
+    targets: Samples,
+    starts: Mask | None,
+) -> None:
+    """Copies row `numbers[i]` of source `which[i]` to row i of arrays of shape (rows, T).
+
+    The sources have one packing. targets: of each input, the token after it in its source. starts:
+    True at the start of a row and where tokens from another place follow; not if the row would have
+    more than `max_documents`. None if not needed.
+    """
+    for at in range(0, len(numbers), _ROWS):
+        here = slice(at, at + _ROWS)
+        pairs = zip(which[here].tolist(), numbers[here].tolist(), strict=True)
+        begins = None if starts is None else starts[here]
+        _fill(sources, pairs, inputs[here], targets[here], begins)
+
+
+def _fill(
+    sources: Sequence[PackedSource],
+    pairs: Iterable[tuple[int, int]],
+    inputs: Samples,
+    targets: Samples,
+    starts: Mask | None,
+) -> None:
+    packing, length = sources[0]._packing, inputs.shape[1]
+    used: dict[tuple[int, int], tuple[_Window, memoryview]] = {}
+    # By the format of the tokens, as sources may have several: their rows, and the rows' parts.
+    by_format: dict[str, tuple[list[int], list[memoryview]]] = {}
+    nexts: list[int] = []
+    lengths: list[int] = []
+    counts: list[int] = []
+    for row, (number, in_source) in enumerate(pairs):
+        at, in_window = divmod(in_source, packing.rows)
+        found = used.get((number, at))
+        if found is None:
+            window = sources[number]._window(at)
+            found = used[number, at] = window, window.tokens() or sources[number]._read(at).data
+        window, tokens = found
+        rows, parts = by_format.setdefault(tokens.format, ([], []))
+        rows.append(row)
+        for begin, end in window.rows[in_window]:
+            parts.append(tokens[begin:end])
+            nexts.append(tokens[end])
+            lengths.append(end - begin)
+        counts.append(len(window.rows[in_window]))
+    for kind, (rows, parts) in by_format.items():
+        # Joining copies many short parts several times faster than numpy does.
+        joined = np.frombuffer(b"".join(parts), kind).reshape(-1, length)
+        # A slice takes half the time of a list of rows.
+        into = rows if len(by_format) > 1 else slice(None)
+        inputs[into] = joined
+        targets[into, :-1] = joined[:, 1:]
+    # The last token of each part is not followed by its successor.
+    row_of, ends = np.repeat(np.arange(len(counts)), counts), np.cumsum(lengths)
+    targets[row_of, (ends - 1) % length] = nexts
+    if starts is not None:
+        begins = np.append(0, ends[:-1]) % length
+        most = packing.max_documents
+        if most is not None:
+            before = np.repeat(np.cumsum(counts) - counts, counts)
+            few = np.arange(len(begins)) - before < most
+            row_of, begins = row_of[few], begins[few]
+        starts[...] = False
+        starts[row_of, begins] = True

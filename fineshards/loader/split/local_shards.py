@@ -99,7 +99,11 @@ def fill_rows(out: Samples, places: Iterable[tuple[int, LocalShards, int, int]])
     width, last, last_shard = out.shape[1], None, -1
     for row, reader, shard, offset in places:
         if shard != last_shard or reader is not last:
-            tokens, last, last_shard = reader._tokens(shard), reader, shard
+            # A call less for what most rows of a mixture need.
+            tokens = reader._open.get(shard)
+            if tokens is None:
+                tokens = reader._tokens(shard)
+            last, last_shard = reader, shard
         if offset + width <= len(tokens):
             out[row] = tokens[offset : offset + width]
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -13,10 +14,11 @@ import pytest
 from support.numbered_samples import Numbers
 from support.scalar_permutation import ScalarPermutation, scalar_key
 
-from benchmarks.made_up_dataset import make_dataset, stream
+from benchmarks.made_up_dataset import make_dataset, stream, uneven
 from fineshards.loader import permutation
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.mixing.mixture import Mixture
+from fineshards.loader.packing import Packing
 from fineshards.loader.token_dataset import TokenDataset
 from fineshards.storage.open import open_storage
 
@@ -71,9 +73,9 @@ def test_no_batch_waits_for_the_orders_of_later_ones(
     assert max(work) < max(sum(work[at : at + 64]) for at in range(0, 1024, 64)) / 4
 
 
-def calls_per_batch(source: Any) -> float:
+def calls_per_batch(source: Any, **given: Any) -> float:
     """Calls of functions, which a source's batches cost as long as they are small."""
-    loader, calls = BatchLoader(source, 64, prefetch=0), 0
+    loader, calls = BatchLoader(source, 64, prefetch=0, **given), 0
 
     def count(frame: Any, event: str, argument: Any) -> None:
         nonlocal calls
@@ -91,16 +93,38 @@ def calls_per_batch(source: Any) -> float:
     return calls / 256
 
 
+def fifty(folder: Path, length: int) -> Mixture:
+    datasets = [TokenDataset(folder, sequence_length=length) for _ in range(50)]
+    return Mixture({f"source {number}": (each, 1) for number, each in enumerate(datasets)})
+
+
 def test_a_mixture_of_fifty_sources_is_hardly_more_work_than_one(tmp_path: Path) -> None:
     make_dataset(open_storage(str(tmp_path)), 40_001, 20_000)
     dataset = TokenDataset(tmp_path, sequence_length=8)
-    one = calls_per_batch(dataset)
-    mixed = Mixture(
-        {f"source {each}": (TokenDataset(tmp_path, sequence_length=8), 1) for each in range(50)}
-    )
-    # Five calls for each source in a batch. There are thirty where each is read by itself.
-    assert calls_per_batch(mixed) < one + 6 * 50
+    mixed = fifty(tmp_path, 8)
+    for given in ({}, {"shuffle_shards": 1}):
+        # Five calls for each source in a batch. There are thirty where each is read by itself.
+        assert calls_per_batch(mixed, **given) < calls_per_batch(dataset, **given) + 6 * 50
     explained = BatchLoader(mixed, 64)
     drawn = explained.batches.drawn(0)
     for row, each in zip(next(explained), drawn, strict=True):
         assert np.array_equal(row, stream(each.sample * 8, each.sample * 8 + 9))
+
+
+def test_fifty_packed_sources_are_hardly_more_work_than_one(tmp_path: Path) -> None:
+    documents = uneven(40_001, 30)
+    make_dataset(open_storage(str(tmp_path)), 40_001, 20_000, made=documents)
+    dataset, mixed = TokenDataset(tmp_path, sequence_length=64), fifty(tmp_path, 64)
+    # All windows are kept and no file is closed, so that only reading is counted.
+    packing = Packing(rows=64, shuffle_windows=10)
+    one = calls_per_batch(dataset, packing=packing)
+    # Four calls for each source in a batch. There are sixty where each is read by itself.
+    assert calls_per_batch(mixed, packing=packing) < one + 6 * 50
+    alone = [BatchLoader(each, 64, packing=packing) for each in mixed.sources]
+    explained = BatchLoader(mixed, 64, packing=packing, fields=("inputs", "targets", "cu_seqlens"))
+    batch, drawn = next(explained), explained.batches.drawn(0)
+    for row, each in enumerate(drawn):
+        source = alone[mixed.names.index(each.source)]
+        assert np.array_equal(
+            batch["inputs"][row], source.batches.tokens_of(replace(each, source=""))
+        )
