@@ -20,6 +20,7 @@ from fineshards.loader.packed_source import PackedSource
 from fineshards.loader.packing import Packing
 from fineshards.loader.ramp import Ramped
 from fineshards.loader.sample_documents import SampleDocument
+from fineshards.loader.state import in_new_words
 from fineshards.loader.token_dataset import TokenDataset
 from fineshards.shards.dataset_files import Dataset, Document
 from fineshards.shards.layout import SPLITS
@@ -87,7 +88,8 @@ def loader_of(
     batch_size: None for that of the state. Raises UsageError for a state of another dataset, of a
     mixture, or of another version.
     """
-    names = ("tokens_a_sample", "fingerprint", "seed", "shuffle", "window")
+    state = in_new_words(state)
+    names = ("sequence_length", "fingerprint", "seed", "shuffle", "shuffle_shards")
     missing = [name for name in names if name not in state]
     if missing:
         raise UsageError(
@@ -98,19 +100,8 @@ def loader_of(
     if sizes is None:
         raise UsageError("--state has no batch size, as it was saved by 0.1.0; give --batch_size.")
     for split in SPLITS:
-        try:
-            dataset = TokenDataset(folder, split, sequence_length=state["tokens_a_sample"])
-        except UsageError:
-            continue  # the split is empty, or shorter than a sample
-        generation = dataset.generation_of(state["fingerprint"])
-        if generation is not None:
-            if generation != dataset.generation:
-                dataset = TokenDataset(
-                    folder,
-                    split,
-                    sequence_length=dataset.sequence_length,
-                    generation=generation,
-                )
+        dataset = _dataset_of(folder, split, state["sequence_length"], str(state["fingerprint"]))
+        if dataset is not None:
             loader = BatchLoader(
                 dataset,
                 sizes,
@@ -118,7 +109,7 @@ def loader_of(
                 rank,
                 world_size,
                 shuffle=state["shuffle"],
-                shuffle_shards=state["window"],
+                shuffle_shards=state["shuffle_shards"],
                 packing=_saved_packing(state.get("packing")),
                 epochs=state.get("epochs"),
                 drop_last=state.get("drop_last", False),
@@ -130,6 +121,33 @@ def loader_of(
         f"--state is not of {folder}: its fingerprint is {state['fingerprint']}. Of a mixture, "
         "explain a step in Python: BatchLoader.explain(step)."
     )
+
+
+def _dataset_of(folder: str, split: str, length: int, fingerprint: str) -> TokenDataset | None:
+    """A split from the generation, and after the earlier one, that a fingerprint is of."""
+
+    def opened(generation: int | None, after: int | None) -> TokenDataset | None:
+        try:
+            return TokenDataset(
+                folder,
+                split,
+                sequence_length=length,
+                generation=generation,
+                after_generation=after,
+            )
+        except UsageError:
+            return None  # the split is empty, or shorter than a sample
+
+    dataset = opened(None, None)
+    after, begin = None, fingerprint.partition(f"/{split}")[2]
+    if dataset is not None and begin:
+        # What was appended to an earlier generation, whose number the fingerprint does not have.
+        for after in range(1, dataset.generation):
+            dataset = opened(None, after)
+            if dataset is not None and dataset.fingerprint.endswith(f"/{split}{begin}"):
+                break
+    generation = None if dataset is None else dataset.generation_of(fingerprint)
+    return None if generation is None else opened(generation, after)
 
 
 def _saved_ramp(saved: object) -> Ramped | None:
@@ -217,7 +235,7 @@ def explain_document(
         _explain(dataset, document, split, (begin, end), length, loader, epochs)
         for document in documents
         for split, begin, end in dataset.ranges(document.number)
-        if loader is None or loader.batches.sources[0].fingerprint.endswith(f"/{split}")
+        if loader is None or f"/{split}/" in f"{loader.batches.sources[0].fingerprint}/"
     ]
 
 
@@ -230,13 +248,15 @@ def _explain(
     loader: BatchLoader | None,
     epochs: int,
 ) -> ExplainedDocument:
-    begin, end = place
-    tokens = sum(shard.tokens for shard in dataset.manifest.shards if shard.split == split)
+    # A loader may read what was appended to an earlier generation, from its token `first` on.
+    first = 0 if loader is None else loader.batches.sources[0].stream.begin
+    begin, end = place[0] - first, place[1] - first
+    tokens = sum(shard.tokens for shard in dataset.manifest.shards if shard.split == split) - first
     # Sample i is tokens [i * length, i * length + length + 1); the last tokens are in none.
     last = min((end - 1) // length, (tokens - 1) // length - 1)
     samples = list(range(max(0, (begin - 1) // length), last + 1))
     if loader is not None and isinstance(loader.batches.readers[0], PackedSource):
-        samples = loader.batches.readers[0].rows_of(begin, end)
+        samples = loader.batches.readers[0].rows_of(max(0, begin), end)
     drawn: list[DrawnSample] = []
     if loader is not None:
         drawn = [each for sample in samples for each in loader.occurrences(sample, epochs=epochs)]
@@ -286,7 +306,7 @@ def describe_documents(found: list[ExplainedDocument], with_steps: bool) -> list
 
 def _range(samples: list[int]) -> str:
     if not samples:
-        return "none: it lies in the rest of the split that fills no sample"
+        return "none: it lies where the split has no samples, as its rest or in front of them"
     if len(samples) > 2 and samples[-1] - samples[0] == len(samples) - 1:
         return f"{samples[0]:,} to {samples[-1]:,}"
     # Packed rows with parts of one document need not follow each other.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -164,17 +163,17 @@ class BatchLoader:
         self.batches = Batches(source, share, order, shape, packing)
         self._mixture = source if is_mixed(source) else None
         # What the order depends on. A state can be loaded only where all of it is equal. These are
-        # the keys of saved states, which must not change.
+        # the keys of saved states: others need another version of states.
         self._order = {
             "algorithm": ALGORITHM_VERSION,
             # A mixture's is that of the draws so far; see `_order_of`.
             "fingerprint": None if self._mixture else source.fingerprint,
             # A mixture's fingerprint covers its sources' lengths. Its own end may still change.
             "samples": None if self._mixture else len(self.batches.sources[0]),
-            "tokens_a_sample": source.sequence_length,
+            "sequence_length": source.sequence_length,
             "seed": seed,
             "shuffle": bool(shuffle),
-            "window": shuffle_shards if shuffle else None,
+            "shuffle_shards": shuffle_shards if shuffle else None,
             "packing": None if packing is None else packing.saved(),
         }
         self._epochs = epochs
@@ -277,7 +276,7 @@ class BatchLoader:
                 DataLoader have read from a copy of this loader.
 
         Returns:
-            A dict of a few numbers and strings that JSON can hold.
+            A dict of a few numbers and strings, and one list of numbers, that JSON can hold.
 
         Raises:
             UsageError: `steps` is not an integer of at least 0.
@@ -289,9 +288,9 @@ class BatchLoader:
             "version": STATE_VERSION,
             **self._order_of(position.consumed),
             **asdict(position),
-            # A state can be loaded with others. All values are leaves: see `Ramp.saved`.
+            # All values are leaves, or have a fixed length: see `Ramp.saved`.
             **self._settings(),
-            "since": json.dumps(astuple(self.batches.steps.first)),
+            "since": list(astuple(self.batches.steps.first)),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

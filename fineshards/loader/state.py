@@ -10,14 +10,29 @@ from fineshards.errors import UsageError, contrasted, quoted
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.steps import Position, Steps
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 # Places of the order are computed in 64 bits.
 _MOST = 1 << 61
 # What states have beside the order; version 0.1.0 saved none of it.
 _POSITION = ("step", "begin", "batch_size", "epochs", "drop_last", "since")
 _FLAGS = ("shuffle", "drop_last")
-# Saved states have older names for two of the arguments.
-_ARGUMENTS = {"tokens_a_sample": "sequence_length", "window": "shuffle_shards"}
+# The words of version 1 for two of the arguments.
+_EARLIER_WORDS = {"tokens_a_sample": "sequence_length", "window": "shuffle_shards"}
+
+
+def in_new_words(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state in the words of this version: one of version 1 says the same in others."""
+    version, words = state.get("version"), _EARLIER_WORDS
+    if version != 1 or version is True or any(word in state for word in words.values()):
+        return dict(state)
+    # Version 0.1.0 could not pack, and saved no packing.
+    found = {"packing": None} | {words.get(name, name): value for name, value in state.items()}
+    if isinstance(found.get("since"), str):
+        try:
+            found["since"] = json.loads(found["since"])
+        except ValueError:
+            del found["since"]
+    return found | {"version": STATE_VERSION}
 
 
 def checked_state(state: object, order: Collection[str]) -> Mapping[str, Any]:
@@ -27,8 +42,7 @@ def checked_state(state: object, order: Collection[str]) -> Mapping[str, Any]:
             f"this is not the state of a BatchLoader but {type(state).__name__}. Pass what "
             "state_dict() returned."
         )
-    # Version 0.1.0 could not pack, and saved no packing.
-    state = {"packing": None, **state}
+    state = in_new_words(state)
     missing = [name for name in ("version", *order, "consumed") if name not in state]
     if missing:
         raise UsageError(
@@ -61,11 +75,13 @@ def position_in(state: Mapping[str, Any], steps: Steps, epochs: int | None) -> P
         begin = 0
     else:
         step, begin = _number(state, "step"), _number(state, "begin")
-    if step > consumed or begin > consumed:
-        raise UsageError(
-            f"this is not the state of a BatchLoader: step {step} and begin {begin} cannot be more "
-            f"than {consumed} samples. Pass what state_dict() returned."
-        )
+    for what, number in (("step", step), ("begin", begin)):
+        if number > consumed:
+            raise UsageError(
+                f"the state says {what} {number:,}, but only {consumed:,} samples were drawn until "
+                f"then, so {what} can be at most {consumed:,}. It was changed after it was saved: "
+                "pass what state_dict() returned."
+            )
     if steps.length is None or not steps.repeats:
         return Position(step, consumed, 0)
     if consumed - begin > steps.length or state.get("epochs", epochs) != epochs:
@@ -81,10 +97,10 @@ def first_known(state: Mapping[str, Any], settings: Mapping[str, Any], here: Pos
     """
     if any(state.get(name) != value for name, value in settings.items()):
         return here
-    try:
-        return Position(*(checked_integer("since", each, 0) for each in json.loads(state["since"])))
-    except (KeyError, TypeError, ValueError):
+    since = state.get("since")
+    if not isinstance(since, list | tuple) or len(since) != 3:
         return here
+    return Position(*(checked_integer("since in the state", each, 0) for each in since))
 
 
 def _number(state: Mapping[str, Any], name: str) -> int:
@@ -96,7 +112,7 @@ def differences(state: Mapping[str, Any], order: Mapping[str, Any]) -> list[str]
     known = {"version": STATE_VERSION, **order}
     words = "is {} in the state but {} here"
     return [
-        f"{_ARGUMENTS.get(name, name)} {contrasted(state[name], here, words)}"
+        f"{name} {contrasted(state[name], here, words)}"
         for name, here in known.items()
         if state[name] != here
     ]

@@ -249,6 +249,37 @@ def test_a_packed_step_is_explained_by_the_text_of_its_sources(
             assert back["samples"] == list(dict.fromkeys(rows))
 
 
+def test_a_state_in_earlier_words_is_explained(
+    folder: Path, train: TokenDataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_state(train, tmp_path / "new.json", 5, shuffle_shards=2)
+    new = json.loads((tmp_path / "new.json").read_text())
+    earlier = {
+        "version": 1,
+        "algorithm": 1,
+        "fingerprint": train.fingerprint,
+        "samples": len(train),
+        "tokens_a_sample": LENGTH,
+        "seed": 2,
+        "shuffle": True,
+        "window": 2,
+        "packing": None,
+        "step": 5,
+        "consumed": 30,
+        "begin": 0,
+        "batch_size": 6,
+        "epochs": None,
+        "drop_last": False,
+        "since": "[0, 0, 0]",
+    }
+    (tmp_path / "old.json").write_text(json.dumps(earlier))
+    assert new["since"] == [0, 0, 0]
+    found = [
+        explained(capsys, folder, "--state", tmp_path / f"{each}.json") for each in ("old", "new")
+    ]
+    assert found[0] == found[1]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("number", [0, 150, 151, 152, 200, 700, 1062])
 def test_the_samples_of_a_document_are_all_that_touch_it(
@@ -296,7 +327,7 @@ def test_the_steps_of_a_document_draw_it(
         ("--id nobody --sequence_length 9", "--id nobody: no document has this id."),
         ("--state {tmp}/none.json", "--state {tmp}/none.json cannot be read: "),
         ("--state {tmp}/list.json", "holds no state"),
-        ("--state {tmp}/empty.json", "it lacks tokens_a_sample, fingerprint, seed"),
+        ("--state {tmp}/empty.json", "it lacks sequence_length, fingerprint, seed"),
         ("--state {tmp}/other.json", "--state is not of {folder}: its fingerprint is other."),
         ("--state {tmp}/old.json", "give --batch_size."),
         ("--state {tmp}/start.json", "saved before the first step; give --step."),
@@ -326,7 +357,7 @@ def test_mistakes_are_one_sentence(
     state = json.loads((tmp_path / "start.json").read_text())
     old = {name: value for name, value in state.items() if name != "batch_size"}
     contents = {"list": [], "empty": {}, "other": state | {"fingerprint": "other"}, "old": old}
-    contents["changed"] = state | {"consumed": 10, "step": 4, "since": "[4, 10, 0]"}
+    contents["changed"] = state | {"consumed": 10, "step": 4, "since": [4, 10, 0]}
     for name, content in contents.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
     given = flags.format(tmp=tmp_path).split()

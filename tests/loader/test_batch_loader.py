@@ -24,6 +24,7 @@ from support.sentences import refused
 from benchmarks.made_up_dataset import make_dataset
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.mixing.mixture import Mixture
+from fineshards.loader.state import in_new_words
 from fineshards.loader.token_dataset import TokenDataset
 from fineshards.storage.open import open_storage
 
@@ -274,7 +275,8 @@ def test_a_state_of_another_order_or_source_is_refused_by_name(folder: Path) -> 
         assert said in message
         assert saved(other) == before
     for name, value, said in [
-        ("version", 2, "version is 2 in the state but 1 here"),
+        ("version", 3, "version is 3 in the state but 2 here"),
+        ("version", 1, "version is 1 in the state but 2 here"),
         ("algorithm", 0, "algorithm is 0 in the state but 1 here"),
         ("consumed", -1, "consumed in the state is -1; give an integer of at least 0"),
         ("consumed", 1.5, "consumed in the state is 1.5"),
@@ -292,10 +294,7 @@ def test_a_state_of_another_order_or_source_is_refused_by_name(folder: Path) -> 
 
 @pytest.mark.parametrize("order", ["shuffled", "in_order", "windowed", "mixture"])
 def test_a_state_saved_by_version_0_1_0_resumes_with_the_same_batch(order: str) -> None:
-    """States keep their keys and values on disk, whatever the arguments are called.
-
-    But for the fingerprint, which was that of the job.
-    """
+    """What it saves then says the same, but for the fingerprint, which was that of the job."""
     folder = STATES / "finished"
     train = TokenDataset(folder, "train", sequence_length=64)
     test = TokenDataset(folder, "test", sequence_length=64)
@@ -311,9 +310,12 @@ def test_a_state_saved_by_version_0_1_0_resumes_with_the_same_batch(order: str) 
         shuffle_shards=3 if order == "windowed" else None,
     ) as loader:
         loader.load_state_dict(recorded["state"])
-        kept = recorded["state"] | {"batch_size": 8, "fingerprint": source.fingerprint}
+        kept = in_new_words(recorded["state"]) | {
+            "batch_size": 8,
+            "fingerprint": source.fingerprint,
+        }
         assert recorded["state"]["fingerprint"] != source.fingerprint
-        assert saved(loader).items() >= kept.items()
+        assert saved(loader) == saved(loader) | kept
         assert loader.step == recorded["state"]["consumed"] // 8
         content = next(loader).astype("<u4").tobytes()
     assert hashlib.sha256(content).hexdigest() == recorded["next_batch_sha256"]
@@ -540,8 +542,14 @@ def test_a_plain_run_of_epochs_goes_on_with_a_mixture() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"step": 10**15}, "step 1000000000000000 and begin 0 cannot be more than 12 samples"),
-        ({"begin": 13}, "step 3 and begin 13 cannot be more than 12 samples"),
+        (
+            {"step": 10**15},
+            "the state says step 1,000,000,000,000,000, but only 12 samples were drawn until then",
+        ),
+        (
+            {"begin": 13},
+            "the state says begin 13, but only 12 samples were drawn until then, so begin can be",
+        ),
         ({"begin": -1}, "begin in the state is -1"),
         ({"step": None}, "step in the state is None"),
         ({"consumed": 2**62}, "consumed in the state is"),
@@ -580,6 +588,55 @@ def test_a_state_of_0_1_0_with_a_wrong_batch_size_is_refused() -> None:
     assert "batch_size in the state is 0" in refused(
         lambda: loader.load_state_dict(old | {"batch_size": 0})
     )
+
+
+OF_0_1_0 = {
+    "version": 1,
+    "algorithm": 1,
+    "fingerprint": "numbers",
+    "samples": 25,
+    "tokens_a_sample": 2,
+    "seed": 6,
+    "shuffle": True,
+    "window": None,
+    "consumed": 8,
+}
+OF_VERSION_1 = OF_0_1_0 | {
+    "packing": None,
+    "step": 2,
+    "begin": 0,
+    "batch_size": "[[0, 4], [2, 8]]",
+    "epochs": 1,
+    "drop_last": False,
+    "since": "[0, 0, 0]",
+}
+
+
+@pytest.mark.parametrize("old", [OF_0_1_0, OF_VERSION_1])
+def test_a_state_in_earlier_words_gives_the_same_batches(old: dict[str, Any]) -> None:
+    loader = BatchLoader(Numbers(25), {0: 4, 2: 8}, 6, epochs=1)
+    loader.load_state_dict(old)
+    assert numbers(loader, 1) == [17, 18, 10, 7, 0, 24, 3, 6]
+    # A loader of the same settings knows the steps before.
+    assert loader.batches.steps.first.step == (0 if "since" in old else 2)
+    assert saved(loader) == {
+        "version": 2,
+        "algorithm": 1,
+        "fingerprint": "numbers",
+        "samples": 25,
+        "sequence_length": 2,
+        "seed": 6,
+        "shuffle": True,
+        "shuffle_shards": None,
+        "packing": None,
+        "step": 3,
+        "consumed": 16,
+        "begin": 0,
+        "batch_size": "[[0, 4], [2, 8]]",
+        "epochs": 1,
+        "drop_last": False,
+        "since": [0, 0, 0] if "since" in old else [2, 8, 0],
+    }
 
 
 def test_more_draws_than_a_mixture_has_are_refused() -> None:

@@ -21,7 +21,7 @@ from support.growing import (
 from support.oracle import files_in, shards_in
 
 import fineshards
-from fineshards import BatchLoader, Mixture, TokenDataset
+from fineshards import BatchLoader, Mixture, Packing, TokenDataset
 from fineshards.cli.cli import main
 from fineshards.errors import OutputError, UsageError
 from fineshards.job_status.status import StatusReader
@@ -166,6 +166,48 @@ def test_what_was_added_is_read_by_itself(
         read = np.concatenate(list(loader))
     assert len(read) // 4 == len(added) // 4
     assert {row.tobytes() for row in read} <= {row.tobytes() for row in added.gather(numbers)}
+
+
+@pytest.mark.parametrize("packing", [None, Packing(rows=4)])
+@pytest.mark.parametrize("number", [2, 3])
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_state_of_what_was_added_is_explained(
+    generations: list[Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    split: str,
+    number: int,
+    packing: Packing | None,
+) -> None:
+    folder = generations[2]
+    added = TokenDataset(
+        folder, split, sequence_length=LENGTH, generation=number, after_generation=number - 1
+    )
+    with BatchLoader(added, 4, seed=1, packing=packing) as loader:
+        for _ in range(2):
+            next(loader)
+        expected = [documents for _, documents in loader.explain(1)]
+        (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
+    flags = [str(folder), "--state", str(tmp_path / "state.json"), "--json"]
+    assert main(["explain", *flags]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["step"], found["split"]) == (1, split)
+    samples = found["samples"]
+    assert [[part["document"]["number"] for part in each["parts"]] for each in samples] == [
+        [document.number for document in documents] for documents in expected
+    ]
+    # The documents lead back to the step, and one of the earlier generation leads nowhere.
+    for each in samples:
+        for part in each["parts"]:
+            document = str(part["document"]["number"])
+            assert main(["explain", *flags, "--document", document]) == 0
+            (back,) = json.loads(capsys.readouterr().out)["documents"]
+            assert each["drawn"] in back["drawn"]
+    first = min(document.number for document in added.documents(0))
+    earlier = opened(folder, split).documents(0)[0].number
+    assert earlier < first
+    assert main(["explain", *flags, "--document", str(earlier)]) == 0
+    assert [each["samples"] for each in json.loads(capsys.readouterr().out)["documents"]] == [[]]
 
 
 def test_a_run_goes_on_with_what_was_added(generations: list[Path]) -> None:

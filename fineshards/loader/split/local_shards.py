@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Iterable, Sequence
 from io import BufferedReader
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -97,6 +97,7 @@ def fill_rows(out: Samples, places: Iterable[tuple[int, LocalShards, int, int]])
     places: sorted by reader and shard, so that at most two shards are in use at a time.
     """
     width, last, last_shard = out.shape[1], None, -1
+    tokens: Any = None
     for row, reader, shard, offset in places:
         if shard != last_shard or reader is not last:
             # A call less for what most rows of a mixture need.
