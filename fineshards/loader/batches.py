@@ -13,7 +13,7 @@ import numpy as np
 from fineshards.errors import OutputError, UsageError
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.boundaries import Bools, starts
-from fineshards.loader.fields import Batch, Fields, Rows
+from fineshards.loader.fields import Batch, BatchRows, Fields
 from fineshards.loader.joined_datasets import JoinedDatasets
 from fineshards.loader.memory import Memory
 from fineshards.loader.order import EpochOrder, locate
@@ -318,7 +318,7 @@ class Batches:
         most = self._packing.max_documents if self._packing else None
         return fields.of(self._rows(located, fields, memory).cut(length), memory, most)
 
-    def _rows(self, located: _Located, fields: Fields, memory: Memory) -> Rows:
+    def _rows(self, located: _Located, fields: Fields, memory: Memory) -> BatchRows:
         begins: Bools | None = None
         if self._packing is not None:
             shape = len(located.numbers), self._width - 1
@@ -340,7 +340,7 @@ class Batches:
                 if hasattr(self.readers[source], "loss_mask"):
                     counts[rows] &= self.readers[source].loss_mask(numbers)
         which = located.which.astype(np.int32)
-        return Rows(inputs, targets, begins, counts, which, located.numbers)
+        return BatchRows(inputs, targets, begins, counts, which, located.numbers)
 
     def _join_redacted(self, begins: Bools, located: _Located) -> None:
         """Lets no document begin within a redacted one, whose tokens are all EOT."""

@@ -42,7 +42,7 @@ _OF_DOCUMENTS = {"position_ids", "document_ids", "loss_mask", "cu_seqlens", "max
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class BatchRows:
     """Rows of a batch, before they are cut and shaped.
 
     inputs, targets: tokens, shape (n, T). starts: where documents start. counts: which targets
@@ -57,7 +57,7 @@ class Rows:
     source_ids: npt.NDArray[np.int32]
     sample_ids: Numbers
 
-    def cut(self, length: int) -> Rows:
+    def cut(self, length: int) -> BatchRows:
         """Each row as rows of `length` tokens, which must divide T."""
         times = self.inputs.shape[1] // length
         if times == 1:
@@ -66,7 +66,7 @@ class Rows:
         if self.starts is not None:
             starts = self.starts.reshape(-1, length)
             starts[:, :1] = True
-        return Rows(
+        return BatchRows(
             self.inputs.reshape(-1, length),
             self.targets.reshape(-1, length),
             starts,
@@ -141,7 +141,7 @@ class Fields:
         """Whether a field depends on which targets count."""
         return self.ignore_index is not None or self.has("loss_mask")
 
-    def of(self, rows: Rows, memory: Memory, max_documents: int | None) -> dict[str, Any]:
+    def of(self, rows: BatchRows, memory: Memory, max_documents: int | None) -> dict[str, Any]:
         """A batch. max_documents: see `cumulative_lengths`."""
         return {
             key: self._tokens(name, rows, memory)
@@ -150,7 +150,7 @@ class Fields:
             for key, name in self.keys
         }
 
-    def _tokens(self, name: str, rows: Rows, memory: Memory) -> Samples:
+    def _tokens(self, name: str, rows: BatchRows, memory: Memory) -> Samples:
         """A field of tokens; a copy, so that changing one never changes another."""
         tokens: Samples = memory.empty(rows.inputs.shape, self.dtype)
         tokens[...] = rows.targets if name == "targets" else rows.inputs
@@ -159,7 +159,7 @@ class Fields:
             tokens[~counts] = self.ignore_index
         return tokens
 
-    def _field(self, name: str, rows: Rows, max_documents: int | None) -> Any:
+    def _field(self, name: str, rows: BatchRows, max_documents: int | None) -> Any:
         match name:
             case "loss_mask":
                 return rows.counts
@@ -198,7 +198,7 @@ def checked_dtype(dtype: npt.DTypeLike, source: Source | MixedSource) -> np.dtyp
     return tokens
 
 
-def _labels_that_count(rows: Rows) -> Bools | None:
+def _labels_that_count(rows: BatchRows) -> Bools | None:
     """Which labels count where label i is input i: those that are the target of input i - 1."""
     if rows.counts is None:
         return None

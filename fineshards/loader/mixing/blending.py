@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache
 from typing import Literal, SupportsIndex
 
 import numpy as np
@@ -22,9 +22,6 @@ from fineshards.loader.sample_sources import Numbers
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.signedinteger]
-
-# From this many sources on, the compiled loop is faster in two halves.
-_MANY = 8
 
 
 def greedy(
@@ -247,7 +244,7 @@ def _sequence(
         sources: Indices = np.empty(size, kind)
         numbers: Numbers = np.empty(size, np.int64)
     caps = np.full(len(shares), np.inf) if caps is None else caps
-    _fastest_fill(len(shares) >= _MANY)(shares, caps, first_target, sources, numbers)
+    _fastest_fill()(shares, caps, first_target, sources, numbers)
     return sources, numbers
 
 
@@ -266,28 +263,10 @@ def _fill(
             counts[source] = np.inf
 
 
-def _fill_few(
+def _fill_in_halves(
     shares: Floats, caps: Floats, first_target: int, sources: Indices, numbers: Numbers
 ) -> None:
-    """`_fill` in loops that numba compiles."""
-    counts = np.zeros(len(shares))
-    for row in range(len(sources)):
-        target = float(max(row + first_target, 1))
-        source, most = 0, shares[0] * target - counts[0]
-        for here in range(1, len(shares)):
-            behind = shares[here] * target - counts[here]
-            if behind > most:
-                source, most = here, behind
-        number = counts[source]
-        sources[row] = source
-        numbers[row] = number
-        counts[source] = number + 1 if number + 1 < caps[source] else np.inf
-
-
-def _fill_many(
-    shares: Floats, caps: Floats, first_target: int, sources: Indices, numbers: Numbers
-) -> None:
-    """`_fill_few` for two or more sources, in two halves: a comparison waits for the one before."""
+    """`_fill` in loops for numba, in two halves because a comparison waits for the one before."""
     counts = np.zeros(len(shares))
     half = len(shares) // 2
     for row in range(len(sources)):
@@ -314,13 +293,13 @@ def _fill_many(
         counts[source] = number + 1 if number + 1 < caps[source] else np.inf
 
 
-@lru_cache(maxsize=2)
-def _fastest_fill(is_many: bool) -> Callable[[Floats, Floats, int, Indices, Numbers], None]:
-    """The fill for many or few sources, compiled if numba is installed; else `_fill`."""
+@cache
+def _fastest_fill() -> Callable[[Floats, Floats, int, Indices, Numbers], None]:
+    """`_fill`, compiled if numba is installed."""
     try:
         from numba import njit
     except ImportError:
         return _fill
     compiled: Callable[[Floats, Floats, int, Indices, Numbers], None]
-    compiled = njit(_fill_many if is_many else _fill_few)
+    compiled = njit(_fill_in_halves)
     return compiled

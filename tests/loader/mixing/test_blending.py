@@ -88,15 +88,14 @@ def test_greedy_is_the_rule_on_long_indices(weights: list[float]) -> None:
 
 
 def fills() -> list[Any]:
-    """The loops for numba as they stand, and compiled where numba is installed."""
-    plain_loops = [blending._fill_few, blending._fill_many]
-    compiled = [blending._fastest_fill(is_many) for is_many in (False, True)]
-    return plain_loops + [each for each in compiled if each is not blending._fill]
+    """The loop for numba as it stands, and compiled where numba is installed."""
+    compiled = blending._fastest_fill()
+    return [blending._fill_in_halves] + [compiled] * (compiled is not blending._fill)
 
 
 @pytest.mark.parametrize("fill", fills())
 @pytest.mark.parametrize("first_target", [0, 1])
-@pytest.mark.parametrize("count", [2, 3, 8, 9, 30])
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 9, 30])
 def test_the_loops_for_numba_make_the_same_arrays(fill: Any, first_target: int, count: int) -> None:
     # Equal weights too, for the first of equals.
     for shares in (RANDOM.dirichlet(np.full(count, 0.3)), np.full(count, 1 / count)):
