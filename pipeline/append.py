@@ -13,22 +13,20 @@ from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
 from fineshards.encoders.token_documents import encoder_of
 from fineshards.errors import FineshardsError, OutputError, UsageError
-from fineshards.maintenance.repair import names_of
 from fineshards.pipeline.launch import Launch, find_input, refuse_leaks, settle_input, touched_files
 from fineshards.pipeline.output_folder import refuse_foreign_files
 from fineshards.pipeline.overlap import refuse_overlap
-from fineshards.shards.assembly import damaged, restore_shard
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.dataset_files import expected_files
+from fineshards.shards.earlier_generation import EarlierGeneration, damaged
 from fineshards.shards.job.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
 from fineshards.shards.job.generations import Generation, kept_name
 from fineshards.shards.job.job import Job, job_name, of_generation
 from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.job.manifest_checks import refuse_earlier_version
 from fineshards.shards.job.records import SourceFile
-from fineshards.shards.layout import table_name
-from fineshards.shards.piece_plan import Before
+from fineshards.shards.layout import files_of
 from fineshards.shards.readable import unfinished_redaction
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.sources.places.schemes import is_content_hash, is_url
@@ -75,12 +73,12 @@ def prepare_append(config: BuildConfig) -> Launch:
     )
     # Also the check that this tokenizer gives the tokens that it gave when the dataset was built.
     encoder_of(job.settings, storage, config.tokenizer_engine)
-    _refuse_damage(storage, manifest)
-    found = job.new_files
-    job, replaces = _claim(storage, manifest, version, job, config.overwrite)
+    earlier, found = EarlierGeneration.of(manifest), job.new_files
+    _refuse_damage(storage, manifest, earlier)
+    job, replaces = _claim(storage, manifest, earlier, version, job, config.overwrite)
     checkpoints, touched = Checkpoints.of(storage, job), touched_files(job, found)
     checkpoints.write_versions(touched)
-    return Launch(job, checkpoints, None, replaces, Before.of(manifest), touched)
+    return Launch(job, checkpoints, None, replaces, earlier, touched)
 
 
 def withdraw(launch: Launch) -> None:
@@ -88,12 +86,13 @@ def withdraw(launch: Launch) -> None:
     storage, job = launch.checkpoints.storage, launch.job
     version, record = storage.version(MANIFEST_NAME), storage.version(job.record_name)
     manifest = Manifest.load(storage)
-    if launch.before is None or manifest is None or manifest.generation != job.generation - 1:
+    earlier = launch.earlier
+    if not earlier or manifest is None or manifest.generation != earlier.generation:
         return
     if record is not None and not launch.checkpoints.has_finished_blocks():
         launch.checkpoints.job()  # raises if it is another's
         # Not the folder of an append that takes its place meanwhile.
-        _discard(storage, manifest, (version, record), launch.checkpoints.folder)
+        _discard(storage, manifest, earlier, (version, record), launch.checkpoints.folder)
 
 
 def finished_dataset(storage: Storage) -> Manifest:
@@ -105,12 +104,12 @@ def finished_dataset(storage: Storage) -> Manifest:
     return manifest
 
 
-def _refuse_damage(storage: Storage, manifest: Manifest) -> None:
+def _refuse_damage(storage: Storage, manifest: Manifest, earlier: EarlierGeneration) -> None:
     """Raises OutputError if a file that an append builds on is missing or has changed.
 
     These are the last shards with their tables, and what else is in `metadata/`.
     """
-    last = {name for shard in Before.of(manifest).last for name in names_of(shard)}
+    last = {name for shard in earlier.growing for name in files_of(shard.name)}
     kept = {file.name for file in manifest.metadata} | {kept_name(manifest.generation)}
     files = [file for file in expected_files(manifest) if file[0] in last | kept]
     with ThreadPoolExecutor(usable_cores()) as pool:
@@ -195,7 +194,12 @@ def _is_same(path: str, file: SourceFile) -> bool:
 
 
 def _claim(
-    storage: Storage, manifest: Manifest, version: str | None, job: Job, overwrite: bool
+    storage: Storage,
+    manifest: Manifest,
+    earlier: EarlierGeneration,
+    version: str | None,
+    job: Job,
+    overwrite: bool,
 ) -> tuple[Job, str]:
     """Makes the next generation this job's; returns how a job that it replaces differed.
 
@@ -225,13 +229,13 @@ def _claim(
                     f"another append to {storage.root} is not finished: {replaces}. Finish it with "
                     "its own command, or discard what it has done with --overwrite."
                 )
-            _discard(storage, manifest, (version, record), None)
+            _discard(storage, manifest, earlier, (version, record), None)
             # In one step, which stops the other one. If that one has withdrawn, there is none.
             with suppress(OutputError):
                 storage.write(job.record_name, job.to_bytes(), over=record)
                 return job, replaces
         else:
-            _discard(storage, manifest, (version, record), CHECKPOINTS)
+            _discard(storage, manifest, earlier, (version, record), CHECKPOINTS)
     if storage.claim(job.record_name, job.to_bytes()):
         return job, replaces
     winner = Job.load(storage, job.generation)
@@ -252,7 +256,11 @@ def _differences(other: Job, job: Job) -> str:
 
 
 def _discard(
-    storage: Storage, manifest: Manifest, versions: tuple[str | None, str], folder: str | None
+    storage: Storage,
+    manifest: Manifest,
+    earlier: EarlierGeneration,
+    versions: tuple[str | None, str],
+    folder: str | None,
 ) -> None:
     """Deletes what an unfinished append has written, and its record last.
 
@@ -268,10 +276,8 @@ def _discard(
             raise UsageError(_faster(storage))
 
     paths = [file.path for file in manifest.files]
-    for shard in Before.of(manifest).last:
-        restore_shard(shard, Checkpoints.of(storage, manifest.job), paths, check)
-    kept = {shard.name for shard in manifest.shards}
-    kept |= {table_name(name) for name in kept}
+    earlier.restore(Checkpoints.of(storage, manifest.job), paths, check)
+    kept = {name for shard in manifest.shards for name in files_of(shard.name)}
     kept |= {file.name for file in manifest.metadata}
     lists = ("metadata/documents", REJECTED_FOLDER, DECISIONS_FOLDER, KEYS_FOLDER)
     for folder_name in ("test", "train", *lists):

@@ -35,9 +35,9 @@ def build_pipeline(root: beam.Pipeline, work: Work) -> beam.PCollection:
         blocks, folder = buckets | "ReportBuckets" >> Report(), "buckets"
     planned = blocks["by_file"] | "Plan" >> Plan(work, blocks["reports"], folder)
     records = planned["pieces"] | "Write" >> Write(work, planned["plan"])
-    if work.before is not None:
+    if work.earlier:
         records = records | "AllShards" >> WithEarlier(work)
-    repeats = records | "CountRepeats" >> CountRepeats(work) if work.before is not None else None
+    repeats = records | "CountRepeats" >> CountRepeats(work) if work.earlier else None
     leaks = records | "CountLeaks" >> CountLeaks(work) if work.settings.split.may_leak else None
     written = [read["by_file"] | "Decisions" >> WriteDecisions(work)] if recipe else []
     if work.settings.statistics:

@@ -26,12 +26,12 @@ from fineshards.pipeline.imports import (
 from fineshards.pipeline.output_folder import refuse_foreign_files, take_folder
 from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.earlier_generation import NO_EARLIER, EarlierGeneration
 from fineshards.shards.job.job import Columns, Job, Settings, Tokenizer
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.layout import FRACTION, HASH_VERSION, KEY_VERSION, Shuffle, SplitRule
-from fineshards.shards.piece_plan import Before
 from fineshards.shards.split_hash import split_column
 from fineshards.shards.tables.measures import OPTIONAL_COLUMNS
 from fineshards.sources.finding import find_files
@@ -55,15 +55,15 @@ class Launch:
     """A job that is ready to run, or found finished.
 
     replaces: how a job that had finished nothing, and whose place this one takes, differed; empty
-    if there was none. before: what the dataset holds already, if this job makes it grow. touched:
-    source files, as they are now, that have the size but not the identity that they had.
+    if there was none. earlier: what the dataset holds already, if this job is to make it grow.
+    touched: source files, as they are now, that have the size but not the identity that they had.
     """
 
     job: Job
     checkpoints: Checkpoints
     manifest: Manifest | None
     replaces: str = ""
-    before: Before | None = None
+    earlier: EarlierGeneration = NO_EARLIER
     touched: tuple[SourceFile, ...] = ()
 
 

@@ -177,7 +177,7 @@ def execute(
 
     storage = launch.checkpoints.storage
     here = runs_here(config)
-    work = Work.of(launch.checkpoints, launch.job, config, launch.before, inline=not here)
+    work = Work.of(launch.checkpoints, launch.job, config, launch.earlier, inline=not here)
     if here:
         try:
             with (
@@ -208,7 +208,7 @@ def execute(
 
 def _withdraw(launch: Launch) -> None:
     """Takes back an append whose files cannot be read, if nothing of it is finished."""
-    if launch.before is not None:
+    if launch.earlier:
         from fineshards.pipeline.append import withdraw
 
         with suppress(FineshardsError):  # the input is what the user should hear of

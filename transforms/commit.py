@@ -85,7 +85,7 @@ def commit(
         if work.fail_on_leak:
             example = describe_example(storage, found.example, rule)
             advice = f"Build again with {flags_against_leaks(rule)} and --overwrite, or finish it"
-            if work.before is not None:
+            if work.earlier:
                 advice = "Leave these documents out of the new files, or finish the append"
             raise FineshardsError(
                 f"{describe_leaks(found.leaks)}, such as {example}, so the dataset is not finished "
@@ -93,8 +93,8 @@ def commit(
             )
         _log.warning("commit: %s", warn_of_leaks(found.leaks, rule))
     job, before = work.checkpoints.job(), None
-    if work.before is not None:
-        before = Manifest.load_finished(storage, job.generation - 1)
+    if work.earlier:
+        before = work.earlier.manifest(storage)
         before.keep(storage)
         reports = [*before.reports, *reports]
     metadata = [*metadata_files(storage, job, reports), *written]
@@ -106,9 +106,7 @@ def commit(
     if repeats is not None and repeats.text_hash is not None:
         said = describe_repeats(manifest)
         if work.fail_on_repeats:
-            assert work.before is not None
-            earlier = [sums.documents for sums in work.before.sums]
-            sides = Sides.of(records, earlier, work.settings.split)
+            sides = Sides.of(records, work.earlier.sums, work.settings.split)
             example = repeated(storage, work.settings.split, sides, repeats.text_hash)
             raise FineshardsError(
                 f"{said}, such as {example}, so the append is not finished (--fail_on_repeats). "

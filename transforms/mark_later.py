@@ -11,9 +11,7 @@ from typing import Any
 
 import apache_beam as beam
 
-from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.curated_files import keys_name
-from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import StepRecord
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.tables.verdicts import JudgedBlock, KeyFile, Range
@@ -63,8 +61,8 @@ class MarkLater(Step):
         )
         keys = judged | "Keys" >> beam.Map(_keys)
         step = _step(work, stage)
-        if step.use == "seen_in" or work.before is not None:
-            job = blocks.pipeline | "Job" >> beam.Create([work.checkpoints])
+        if step.use == "seen_in" or work.earlier:
+            job = blocks.pipeline | "Job" >> beam.Create([work])
             keys = (keys, self._others(job, step)) | "AllFiles" >> beam.Flatten()
         partitions = beam.pvalue.AsSingleton(
             keys
@@ -125,14 +123,14 @@ def _count(keys: KeyFile) -> int:
     return keys.count
 
 
-def _kept(checkpoints: Checkpoints, stage: int) -> Iterator[KeyFile]:
+def _kept(work: Work, stage: int) -> Iterator[KeyFile]:
     """The keys of the documents of earlier generations."""
-    job = checkpoints.job()
-    assert job.settings.recipe is not None
-    step = job.settings.recipe.keyed[stage]
+    assert work.settings.recipe is not None
+    step = work.settings.recipe.keyed[stage]
+    earlier = work.earlier.manifest(work.checkpoints.storage)
     # A file without rows has none.
-    names = {keys_name(file.index, step) for file in job.files}
-    for file in Manifest.load_finished(checkpoints.storage, job.generation - 1).metadata:
+    names = {keys_name(file.index, step) for file in earlier.files}
+    for file in earlier.metadata:
         if file.name in names:
             checksum = checksum_from_base64(file.crc32c)
             yield KeyFile(file.name, file.bytes // _KEY_BYTES, checksum)
@@ -145,9 +143,9 @@ def _step(work: Work, stage: int) -> StepRecord:
     return recipe.steps[recipe.keyed[stage]]
 
 
-def _indexes(checkpoints: Checkpoints, stage: int) -> Iterator[SourceFile]:
+def _indexes(work: Work, stage: int) -> Iterator[SourceFile]:
     """The files that a step `seen_in` looks documents up in."""
-    recipe = checkpoints.job().settings.recipe
+    recipe = work.settings.recipe
     assert recipe is not None
     return (file for step, file in recipe.indexes if step == recipe.keyed[stage])
 

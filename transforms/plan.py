@@ -82,8 +82,9 @@ def _report(summaries: list[BlockSummary]) -> FileReport:
 
 def _plan(reports: list[FileReport], work: Work) -> StreamPlan:
     of_tokens = work.settings.columns.imported is not None
-    check_reports(reports, work.max_bad_rows, work.before is None, of_tokens)
-    plan = plan_stream(reports, work.settings.shard_tokens, work.settings.split, work.before)
+    check_reports(reports, work.max_bad_rows, not work.earlier, of_tokens)
+    held = work.earlier.sums
+    plan = plan_stream(reports, work.settings.shard_tokens, work.settings.split, held)
     work.checkpoints.write_layout(plan.layout)
     METRICS.count(tokens_in=plan.layout.tokens, shards_out=plan.layout.windows)
     _log.info(

@@ -38,9 +38,7 @@ class CountRepeats(Step):
 
 
 def _sides(records: list[ShardRecord], work: Work) -> Sides:
-    assert work.before is not None
-    earlier = [sums.documents for sums in work.before.sums]
-    return Sides.of(records, earlier, work.settings.split)
+    return Sides.of(records, work.earlier.sums, work.settings.split)
 
 
 def _ranges(sides: Sides) -> Iterator[int]:

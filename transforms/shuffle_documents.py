@@ -65,7 +65,7 @@ class Shuffle(Step):
 
 def _plan(reports: list[FileReport], work: Work) -> ShufflePlan:
     of_tokens = work.settings.columns.imported is not None
-    check_reports(reports, work.max_bad_rows, work.before is None, of_tokens)
+    check_reports(reports, work.max_bad_rows, not work.earlier, of_tokens)
     settings = work.settings
     plan = ShufflePlan.of(
         reports,

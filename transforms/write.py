@@ -4,7 +4,6 @@ import logging
 
 import apache_beam as beam
 
-from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import Piece, ShardRecord
 from fineshards.shards.layout import ShardKey
 from fineshards.shards.piece_plan import StreamPlan
@@ -48,15 +47,14 @@ class WithEarlier(Step):
 
 
 def _with_earlier(records: list[ShardRecord], work: Work) -> list[ShardRecord]:
-    job, written = work.checkpoints.job(), {record.name for record in records}
-    earlier = Manifest.load_finished(work.checkpoints.storage, job.generation - 1).shards
+    written = {record.name for record in records}
+    earlier = work.earlier.manifest(work.checkpoints.storage).shards
     return [*(record for record in earlier if record.name not in written), *records]
 
 
 class _Assemble(RunTasks):
     def task(self, group: tuple[tuple[str, int], list[Piece]], plan: StreamPlan) -> Task:
-        key = ShardKey(*group[0])
-        return write_shard(key, tuple(group[1]), plan.layout, plan.before(key))
+        return write_shard(ShardKey(*group[0]), tuple(group[1]), plan.layout)
 
     def counts(
         self, group: tuple[tuple[str, int], list[Piece]], record: ShardRecord

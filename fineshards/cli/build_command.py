@@ -73,7 +73,7 @@ def build(config: BuildConfig) -> Outcome:
     if not resumed and local:
         new = manifest.reports[len(launch.job.files) - len(launch.job.new_files) :]
         speed = speed_in_words(sum(report.counts.text_bytes for report in new), seconds)
-    words = "finished" + (f" generation {manifest.generation}" if launch.before else "")
+    words = "finished" + (f" generation {manifest.generation}" if launch.earlier else "")
     words += f" in {seconds:,.1f} s{speed}"
     outcome = _finished(manifest, root, words, "finished", seconds)
     estimated = recall(manifest.files, manifest.settings)

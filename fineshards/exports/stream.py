@@ -19,8 +19,8 @@ import numpy.typing as npt
 from fineshards.errors import OutputError
 from fineshards.exports.redacted import NONE, Ranges, kept, length_of, outside
 from fineshards.shards import npy
-from fineshards.shards.assembly import table_head
 from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.earlier_generation import table_head
 from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.layout import SPLITS, table_name
 from fineshards.shards.readable import readable_manifest

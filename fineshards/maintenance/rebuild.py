@@ -30,7 +30,6 @@ from fineshards.maintenance.repair import (
     is_whole,
     left_wrong,
     load_whole_manifest,
-    names_of,
 )
 from fineshards.shards.assembly import write_shard
 from fineshards.shards.buckets import write_bucket
@@ -51,7 +50,7 @@ from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import Block, Piece, ShardRecord, SourceFile, TokenBlock
 from fineshards.shards.job.redaction import Redaction
 from fineshards.shards.job.source_counts import BlockSummary, hash_of_blocks
-from fineshards.shards.layout import ShardKey, Shuffle, table_name
+from fineshards.shards.layout import ShardKey, Shuffle, files_of, table_name
 from fineshards.shards.shuffle_order import Bucket, Fragment, fragment_of
 from fineshards.shards.tables.documents import DocumentPiece
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
@@ -124,8 +123,9 @@ def _make_again(
             own = open_storage(place)
             own.write(record.file, vocabulary)
             _remake(dataset, stretch, own, scratch)
-            for name in {name for shard in stretch.shards for name in names_of(shard)} & {*damaged}:
-                _copy(own, name, scratch)
+            for name in (name for shard in stretch.shards for name in files_of(shard.name)):
+                if name in damaged:
+                    _copy(own, name, scratch)
             for entry in own.entries(REJECTED_FOLDER):
                 _copy(own, entry.name, scratch)
     return [manifest.files[index].path for index in sorted(used | listed)]

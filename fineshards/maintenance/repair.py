@@ -11,17 +11,14 @@ from dataclasses import dataclass
 
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError
-from fineshards.shards import npy
-from fineshards.shards.assembly import prefix_checksum, table_head
 from fineshards.shards.dataset_files import expected_files
+from fineshards.shards.earlier_generation import EarlierGeneration, has_tokens, table_head
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.job.manifest_checks import refuse_earlier_version
-from fineshards.shards.job.records import ShardRecord
-from fineshards.shards.layout import table_name
-from fineshards.shards.piece_plan import Before
+from fineshards.shards.layout import files_of
 from fineshards.shards.readable import readable_manifest
-from fineshards.storage.base import FileRange, Storage
+from fineshards.storage.base import Storage
 from fineshards.storage.checksums import checksum_to_base64, file_checksum
 from fineshards.verification.check_folders import Folders
 from fineshards.verification.check_published import check_published
@@ -64,11 +61,6 @@ def load_whole_manifest(storage: Storage) -> Manifest:
     return manifest
 
 
-def names_of(shard: ShardRecord) -> tuple[str, str]:
-    """The files of a shard and of its document table."""
-    return shard.name, table_name(shard.name)
-
-
 def find_damaged(storage: Storage, manifest: Manifest) -> list[str]:
     """The names of the files that are missing or have another content than the manifest says.
 
@@ -87,14 +79,11 @@ def find_damaged(storage: Storage, manifest: Manifest) -> list[str]:
 def _longer(storage: Storage, manifest: Manifest, damaged: list[str]) -> set[str]:
     """Those of the damaged files that begin as they should: an append has made them longer."""
     settings, paths, found = manifest.settings, [file.path for file in manifest.files], set[str]()
-    for shard in Before.of(manifest).last:
+    for shard in EarlierGeneration.of(manifest).growing:
+        name, table = files_of(shard.name)
         with suppress(OutputError, OSError):
-            if shard.name in damaged:
-                end = npy.file_bytes(shard.tokens, settings.token_dtype)
-                part = FileRange(shard.name, npy.HEADER_BYTES, end)
-                if prefix_checksum(storage, part, settings.token_dtype) == shard.crc32c:
-                    found.add(shard.name)
-            table = table_name(shard.name)
+            if name in damaged and has_tokens(storage, shard, settings.token_dtype):
+                found.add(name)
             if table in damaged and table_head(storage.read(table), shard, paths, settings.split):
                 found.add(table)
     return found

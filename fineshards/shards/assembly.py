@@ -6,129 +6,23 @@ through the worker in small chunks. Both give the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from io import BytesIO
 
-import numpy as np
 import pyarrow as pa
 
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards import npy
 from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.earlier_generation import NO_EARLIER, EarlierGeneration, ShardHead
 from fineshards.shards.job.records import Piece, ShardRecord
-from fineshards.shards.layout import Layout, ShardKey, SplitRule, table_name
-from fineshards.shards.tables.documents import (
-    DocumentTable,
-    cut_documents,
-    join_documents,
-    table_schema,
-)
-from fineshards.storage.base import READ_AHEAD, FileRange, Storage
-from fineshards.storage.checksums import (
-    checksum_from_base64,
-    checksum_to_base64,
-    crc32c,
-    crc32c_combine,
-    file_checksum,
-)
+from fineshards.shards.layout import Layout, ShardKey, table_name
+from fineshards.shards.tables.documents import DocumentTable, cut_documents, join_documents
+from fineshards.storage.base import FileRange, Storage
+from fineshards.storage.checksums import checksum_from_base64, checksum_to_base64, crc32c_combine
 
 # How often a longer shard is begun again because the shorter one was replaced meanwhile.
 _ATTEMPTS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Shorter:
-    """The last shard of an earlier generation, from whose content a longer one begins.
-
-    part: its tokens. version, table_version: of the files, which the longer ones replace. They may
-    be the longer ones already, if an earlier attempt has come that far. table: its documents.
-    table_content: their file.
-    """
-
-    part: FileRange
-    version: str | None
-    table_version: str | None
-    table: pa.Table
-    table_content: bytes
-
-    @classmethod
-    def find(cls, record: ShardRecord, checkpoints: Checkpoints, paths: Sequence[str]) -> Shorter:
-        """Reads a shard and its table; raises OutputError if they are not those of its record."""
-        storage, name = checkpoints.storage, record.name
-        version, table_version = storage.version(name), storage.version(table_name(name))
-        size = checkpoints.dtype.itemsize
-        part = FileRange(name, npy.HEADER_BYTES, npy.HEADER_BYTES + record.tokens * size)
-        if prefix_checksum(storage, part, checkpoints.dtype) != record.crc32c:
-            raise damaged(storage, name)
-        head = table_head(storage.read(table_name(name)), record, paths, checkpoints.rule)
-        if head is None:
-            raise damaged(storage, table_name(name))
-        try:
-            table = DocumentTable.parse(head, table_schema(checkpoints.rule, 3))
-            join_documents((), paths, checkpoints.rule, table)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise damaged(storage, table_name(name)) from error
-        return cls(part, version, table_version, table, head)
-
-
-def table_head(
-    content: bytes, record: ShardRecord, paths: Sequence[str], rule: SplitRule
-) -> bytes | None:
-    """The content of a shard's document table, from that of a longer shard that begins with it.
-
-    Also from its own content. None if it is not what the record says.
-    """
-    if len(content) == record.table_bytes:
-        return content if checksum_to_base64(crc32c(content)) == record.table_crc32c else None
-    try:
-        rows = DocumentTable.parse(content, table_schema(rule, 3)).slice(0, record.pieces)
-        head = _table_bytes(join_documents((), paths, rule, rows))
-    except (pa.ArrowException, OSError, ValueError):
-        return None
-    return head if checksum_to_base64(crc32c(head)) == record.table_crc32c else None
-
-
-def restore_shard(
-    record: ShardRecord,
-    checkpoints: Checkpoints,
-    paths: Sequence[str],
-    check: Callable[[], object],
-) -> None:
-    """Makes a shard and its table what they were before a longer one replaced them.
-
-    paths: of the source files, by index. check: called before each is replaced; what it raises ends
-    the work. Raises OutputError if they are damaged.
-    """
-    storage, table = checkpoints.storage, table_name(record.name)
-    if (storage.size(record.name), storage.size(table)) == (record.bytes, record.table_bytes):
-        return
-    longer = Shorter.find(record, checkpoints, paths)
-    if storage.size(record.name) != record.bytes:
-        check()
-        header = npy.header(record.tokens, checkpoints.dtype)
-        storage.assemble(record.name, header, [longer.part], longer.version)
-    if storage.size(table) != record.table_bytes:
-        check()
-        storage.write(table, longer.table_content, over=longer.table_version)
-
-
-def prefix_checksum(storage: Storage, part: FileRange, dtype: np.dtype[np.unsignedinteger]) -> str:
-    """The checksum that a shard would have if its tokens were those of this part of it alone."""
-    size = part.stop - part.start
-    checksum = crc32c(npy.header(size // dtype.itemsize, dtype))
-    with storage.open(part.name, READ_AHEAD) as opened:
-        opened.seek(part.start)
-        return checksum_to_base64(file_checksum(opened, checksum, size))
-
-
-def damaged(storage: Storage, name: str) -> OutputError:
-    """The error for a file that an append would build on, and that is missing or has changed."""
-    return OutputError(
-        f"{storage.path(name)} is not what the manifest says, so nothing is added to the dataset. "
-        "See what fineshards verify says, and run fineshards repair."
-    )
 
 
 def write_shard(
@@ -138,29 +32,30 @@ def write_shard(
     checkpoints: Checkpoints,
     paths: Sequence[str],
     assembly: str = "auto",
-    before: ShardRecord | None = None,
+    earlier: EarlierGeneration = NO_EARLIER,
 ) -> ShardRecord:
     """Writes a shard and its document table, unless both are finished; returns the shard's record.
 
     pieces: in any order. paths: of the source files, by index. assembly: `compose`, `stream`, or
-    `auto`, which is compose on gs:// and s3://, and stream elsewhere. before: the record of a
-    shorter shard of the same name, which this one begins with and replaces. Raises FineshardsError
-    if the pieces do not cover the shard exactly, and OutputError if the shorter shard is damaged.
+    `auto`, which is compose on gs:// and s3://, and stream elsewhere. earlier: may have a shorter
+    shard of the same name, which this one begins with and replaces. Raises FineshardsError if the
+    pieces do not cover the shard exactly, and OutputError if the shorter shard is damaged.
     """
     name = layout.shard_name(key)
     finished = checkpoints.read_shard_record(name)
     if finished is not None and _is_whole(finished, checkpoints.storage):
         return finished
     ordered = sorted(pieces, key=lambda piece: piece.at)
-    for _ in range(_ATTEMPTS):
-        found = _versions(name, checkpoints.storage) if before else None
+    shorter = earlier.shorter(key)
+    for _ in range(_ATTEMPTS if shorter else 0):
+        found = _versions(name, checkpoints.storage)
         try:
-            return _write_shard(key, ordered, layout, checkpoints, paths, assembly, before)
+            return _write_shard(key, ordered, layout, checkpoints, paths, assembly, shorter)
         except OutputError:
             # Another attempt may have replaced the shorter shard while this one was reading it.
-            if before is None or _versions(name, checkpoints.storage) == found:
+            if _versions(name, checkpoints.storage) == found:
                 raise
-    return _write_shard(key, ordered, layout, checkpoints, paths, assembly, before)
+    return _write_shard(key, ordered, layout, checkpoints, paths, assembly, shorter)
 
 
 def _is_whole(record: ShardRecord, storage: Storage) -> bool:
@@ -184,34 +79,34 @@ def _write_shard(
     checkpoints: Checkpoints,
     paths: Sequence[str],
     assembly: str,
-    before: ShardRecord | None,
+    shorter: ShardRecord | None,
 ) -> ShardRecord:
     name = layout.shard_name(key)
     tokens = layout.shard_length(key)
-    _check_cover(name, ordered, before.tokens if before else 0, tokens)
+    _check_cover(name, ordered, shorter.tokens if shorter else 0, tokens)
     storage = checkpoints.storage
     size = checkpoints.dtype.itemsize
-    shorter = Shorter.find(before, checkpoints, paths) if before else None
-    parts = [shorter.part] if shorter else []
-    parts += [
-        FileRange(
-            checkpoints.tokens_name(piece.block, piece.stream),
-            piece.start * size,
-            piece.stop * size,
-        )
-        for piece in ordered
+    head = ShardHead.read(shorter, checkpoints, paths)
+    parts = [
+        *head.parts,
+        *(
+            FileRange(
+                checkpoints.tokens_name(piece.block, piece.stream),
+                piece.start * size,
+                piece.stop * size,
+            )
+            for piece in ordered
+        ),
     ]
     header = npy.header(tokens, checkpoints.dtype)
     if storage.composes and assembly != "stream":
         # In this thread alone: another one would need connections of its own for each shard.
-        checksum = storage.compose(name, header, parts, shorter.version if shorter else None)
-        table, table_bytes, table_checksum = _write_table(
-            name, ordered, checkpoints, paths, shorter
-        )
+        checksum = storage.compose(name, header, parts, head.version)
+        table, table_bytes, table_checksum = _write_table(name, ordered, checkpoints, paths, head)
     else:
         with ThreadPoolExecutor(1) as pool:
-            pending = pool.submit(_write_table, name, ordered, checkpoints, paths, shorter)
-            checksum = storage.assemble(name, header, parts, shorter.version if shorter else None)
+            pending = pool.submit(_write_table, name, ordered, checkpoints, paths, head)
+            checksum = storage.assemble(name, header, parts, head.version)
             table, table_bytes, table_checksum = pending.result()
     record = ShardRecord(
         name=name,
@@ -225,23 +120,24 @@ def _write_shard(
         first_document=table["document"][0].as_py(),
         table_bytes=table_bytes,
         table_crc32c=checksum_to_base64(table_checksum),
-        unredacted_crc32c=_unredacted(checksum, (tokens - before.tokens) * size, before)
-        if before
-        else None,
+        unredacted_crc32c=_unredacted(checksum, tokens, size, shorter),
     )
     checkpoints.write_shard_record(record)
     return record
 
 
-def _unredacted(checksum: int, more: int, before: ShardRecord) -> str | None:
+def _unredacted(
+    checksum: int, tokens: int, dtype_bytes: int, shorter: ShardRecord | None
+) -> str | None:
     """The checksum that a longer shard would have without redactions in the shorter one.
 
-    more: bytes that it has more. Checksums of equally long files are linear: they differ as the
-    shorter ones do, followed by zeros.
+    Checksums of equally long files are linear: they differ as the shorter ones do, followed by
+    zeros.
     """
-    if before.unredacted_crc32c is None:
+    if shorter is None or shorter.unredacted_crc32c is None:
         return None
-    redacted, unredacted = map(checksum_from_base64, (before.crc32c, before.unredacted_crc32c))
+    redacted, unredacted = map(checksum_from_base64, (shorter.crc32c, shorter.unredacted_crc32c))
+    more = (tokens - shorter.tokens) * dtype_bytes
     return checksum_to_base64(checksum ^ crc32c_combine(redacted ^ unredacted, 0, more))
 
 
@@ -250,7 +146,7 @@ def _write_table(
     ordered: list[Piece],
     checkpoints: Checkpoints,
     paths: Sequence[str],
-    shorter: Shorter | None,
+    head: ShardHead,
 ) -> tuple[pa.Table, int, int]:
     """Writes a shard's document table; returns it, the size of its file and its CRC-32C."""
     parts = (
@@ -263,16 +159,10 @@ def _write_table(
         )
         for piece in ordered
     )
-    table = join_documents(parts, paths, checkpoints.rule, shorter.table if shorter else None)
-    content = _table_bytes(table)
-    over = shorter.table_version if shorter else None
-    return table, len(content), checkpoints.storage.write(table_name(name), content, over=over)
-
-
-def _table_bytes(table: pa.Table) -> bytes:
-    file = BytesIO()
-    DocumentTable.write(table, file)
-    return file.getvalue()
+    table = join_documents(parts, paths, checkpoints.rule, head.table)
+    content = DocumentTable.to_bytes(table)
+    checksum = checkpoints.storage.write(table_name(name), content, over=head.table_version)
+    return table, len(content), checksum
 
 
 def _check_cover(name: str, ordered: list[Piece], position: int, tokens: int) -> None:

@@ -256,3 +256,8 @@ def shard_stem(shard_name: str) -> str:
 def table_name(shard_name: str) -> str:
     """The file of a shard's document table, such as `metadata/documents/train_0017.parquet`."""
     return f"metadata/documents/{shard_stem(shard_name)}.parquet"
+
+
+def files_of(shard_name: str) -> tuple[str, str]:
+    """A shard and its document table."""
+    return shard_name, table_name(shard_name)

@@ -14,32 +14,9 @@ import numpy.typing as npt
 
 from fineshards.errors import InputError
 from fineshards.shards.counts import Sums
-from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.job.records import Piece, ShardRecord, TokenBlock
+from fineshards.shards.job.records import Piece, TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary, FileReport
 from fineshards.shards.layout import Layout, ShardKey, SplitRule
-
-
-@dataclass(frozen=True, slots=True)
-class Before:
-    """What a dataset that grows holds already.
-
-    sums: of each stream. last: the last shards of the streams, where they are not full.
-    """
-
-    sums: tuple[Sums, ...]
-    last: tuple[ShardRecord, ...]
-
-    @classmethod
-    def of(cls, manifest: Manifest) -> Before:
-        """What a generation of a dataset holds."""
-        streams = zip(*(report.streams() for report in manifest.reports), strict=True)
-        sums = tuple(
-            Sums(sum(one.documents for one in each), sum(one.tokens for one in each))
-            for each in streams
-        )
-        size = manifest.layout.shard_tokens
-        return cls(sums, tuple(shard for shard in manifest.shards if shard.tokens < size))
 
 
 @dataclass(frozen=True)
@@ -47,21 +24,12 @@ class StreamPlan:
     """The layout, and where each file's part of each stream begins.
 
     token_offsets: in global order; document_offsets: in the stream. int64, shape (streams, files).
-    continues: the shards of an earlier generation that longer ones replace.
     """
 
     layout: Layout
     rule: SplitRule
     token_offsets: npt.NDArray[np.int64]
     document_offsets: npt.NDArray[np.int64]
-    continues: tuple[ShardRecord, ...] = ()
-
-    def before(self, key: ShardKey) -> ShardRecord | None:
-        """The shorter shard that a shard replaces, if any."""
-        for record in self.continues:
-            if (record.split, record.index) == (key.split, key.index):
-                return record
-        return None
 
 
 def sums_by_file(
@@ -82,20 +50,20 @@ def sums_by_file(
 
 
 def plan_stream(
-    reports: Sequence[FileReport], shard_tokens: int, rule: SplitRule, before: Before | None = None
+    reports: Sequence[FileReport], shard_tokens: int, rule: SplitRule, held: Sequence[Sums] = ()
 ) -> StreamPlan:
     """The plan of a dataset whose files have these reports.
 
-    before: what it held before these files. Raises InputError if it grows beyond the shards that
-    its names have digits for.
+    held: what each stream held before these files. Raises InputError if the dataset grows beyond
+    the shards that its names have digits for.
     """
-    held = before.sums if before else (Sums(0, 0),) * len(rule.streams)
+    held = held or (Sums(0, 0),) * len(rule.streams)
     tokens, documents = sums_by_file(reports, rule)
     totals = [
         sums.tokens + new for sums, new in zip(held, tokens.sum(axis=1).tolist(), strict=True)
     ]
     layout = Layout.plan(totals, shard_tokens, rule)
-    if before is not None:
+    if any(sums.tokens for sums in held):
         _check_names(layout, [sums.tokens for sums in held], rule)
     firsts = [sum(totals[:stream]) + sums.tokens for stream, sums in enumerate(held)]
     return StreamPlan(
@@ -103,7 +71,6 @@ def plan_stream(
         rule,
         _within(tokens) + np.array(firsts)[:, None],
         _within(documents) + np.array([sums.documents for sums in held])[:, None],
-        before.last if before else (),
     )
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from fineshards.cores import usable_cores
 from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.job.records import Leaks
+from fineshards.shards.job.source_counts import sums_by_stream
 from fineshards.shards.layout import SPLITS, SplitRule
 from fineshards.shards.tables.leaks import (
     RANGE_DOCUMENTS,
@@ -18,7 +19,7 @@ from fineshards.shards.tables.leaks import (
     number_of_ranges,
     read_texts,
 )
-from fineshards.shards.tables.repeats import Sides, count_repeats, earlier_documents
+from fineshards.shards.tables.repeats import Sides, count_repeats
 from fineshards.storage.base import Storage
 from fineshards.wording import counted, describe_leaks
 
@@ -56,7 +57,9 @@ def check_repeats(storage: Storage, manifest: Manifest) -> Iterator[str]:
     if manifest.repeats is None:
         return
     rule = manifest.settings.split
-    earlier = earlier_documents(manifest.reports, manifest.generations, len(rule.streams))
+    # Before the latest generation that added files.
+    files = [generation.files for generation in manifest.generations if generation.files]
+    earlier = sums_by_stream(manifest.reports[: sum(files[:-1])], rule)
     sides = Sides.of(manifest.shards, earlier, rule)
     found = sum(
         count_repeats(storage, rule, sides, number, usable_cores()).documents

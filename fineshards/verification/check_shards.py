@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from fineshards.errors import FineshardsError
 from fineshards.shards import npy
-from fineshards.shards.assembly import table_head
 from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.earlier_generation import table_head
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.job.redaction import redaction_sha256

@@ -236,17 +236,15 @@ def write_bucket(worker: Worker, bucket: Bucket, fragments: tuple[Fragment, ...]
     return buckets.write_bucket(bucket, fragments, shuffle, worker.work.checkpoints)
 
 
-@_task(lambda key, _, layout, before: f"writing {layout.shard_name(key)}")
+@_task(lambda key, _, layout: f"writing {layout.shard_name(key)}")
 def write_shard(
-    worker: Worker,
-    key: ShardKey,
-    pieces: tuple[Piece, ...],
-    layout: Layout,
-    before: ShardRecord | None,
+    worker: Worker, key: ShardKey, pieces: tuple[Piece, ...], layout: Layout
 ) -> ShardRecord:
     """Writes a shard from its pieces."""
-    work, paths = worker.work, worker.paths
-    return assembly.write_shard(key, pieces, layout, work.checkpoints, paths, work.assembly, before)
+    work = worker.work
+    return assembly.write_shard(
+        key, pieces, layout, work.checkpoints, worker.paths, work.assembly, work.earlier
+    )
 
 
 @_task(lambda split, shard, _: f"comparing the texts of {shard}")

@@ -4,15 +4,15 @@ from dataclasses import dataclass
 
 from fineshards.config import BuildConfig
 from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.earlier_generation import NO_EARLIER, EarlierGeneration
 from fineshards.shards.job.job import Job, Settings
-from fineshards.shards.piece_plan import Before
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """A launched job as its steps see it. Small, because it is pickled into each step.
 
-    before: what the dataset holds already, if the job makes it grow. inline: whether keys of
+    earlier: what the dataset holds already. inline: whether keys of
     duplicates cross the runner's shuffle as bytes; otherwise, as references to files, because a
     local runner holds its shuffle in memory. The options decide no byte;
     BuildConfig describes them.
@@ -20,7 +20,7 @@ class Work:
 
     checkpoints: Checkpoints
     settings: Settings
-    before: Before | None = None
+    earlier: EarlierGeneration = NO_EARLIER
     tokenizer_engine: str = "auto"
     assembly: str = "auto"
     bucket_bytes: int | None = None
@@ -36,14 +36,14 @@ class Work:
         checkpoints: Checkpoints,
         job: Job,
         config: BuildConfig,
-        before: Before | None = None,
+        earlier: EarlierGeneration = NO_EARLIER,
         inline: bool = False,
     ) -> "Work":
         """The work of a job."""
         return cls(
             checkpoints=checkpoints,
             settings=job.settings,
-            before=before,
+            earlier=earlier,
             tokenizer_engine=config.tokenizer_engine,
             assembly=config.assembly,
             bucket_bytes=config.bucket_bytes,

@@ -36,7 +36,7 @@ from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.layout import SplitRule
-from fineshards.shards.piece_plan import Before, plan_stream
+from fineshards.shards.piece_plan import plan_stream
 from fineshards.storage.local import LocalStorage
 from fineshards.storage.open import open_storage
 
@@ -454,10 +454,10 @@ def test_a_dataset_does_not_outgrow_the_digits_of_its_names(rule: SplitRule) -> 
     streams = len(rule.streams)
 
     def plan(held: int, new: int) -> int:
-        before = Before((Sums(1, held),) * streams, ())
         sums = Sums(1, new)
         test = sums if rule.by_document else None
         counts = Counts(rows=streams, documents=streams, tokens=new * streams)
+        before = (Sums(1, held),) * streams
         return plan_stream([FileReport(1, 1, counts, test)], 10, rule, before).layout.windows
 
     most = 100_000 if rule.by_document else 100_030

@@ -9,6 +9,7 @@ from typing import Any
 from fineshards.errors import FineshardsError, InputError
 from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.job.records import ReadRows, from_fields
+from fineshards.shards.layout import SplitRule
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER, check_total
 
 
@@ -98,6 +99,15 @@ def _streams(counts: Counts, test: Sums | None) -> tuple[Sums, ...]:
     if test is None:
         return (Sums(counts.documents, counts.tokens),)
     return (test, Sums(counts.documents - test.documents, counts.tokens - test.tokens))
+
+
+def sums_by_stream(reports: Iterable[FileReport], rule: SplitRule) -> tuple[Sums, ...]:
+    """What went to each stream from all of some files."""
+    streams = zip(*(report.streams() for report in reports), strict=True)
+    sums = tuple(
+        Sums(sum(s.documents for s in each), sum(s.tokens for s in each)) for each in streams
+    )
+    return sums or (Sums(0, 0),) * len(rule.streams)
 
 
 def complete_file(summaries: Iterable[BlockSummary]) -> list[BlockSummary]:

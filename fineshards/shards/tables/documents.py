@@ -133,8 +133,9 @@ class DocumentTable:
         return table if schema is None else _checked(table, schema)
 
     @staticmethod
-    def write(table: pa.Table, opened: BinaryIO) -> None:
-        """Writes a table, with a checksum per page for readers that know no manifest."""
+    def to_bytes(table: pa.Table) -> bytes:
+        """A table's file, with a checksum per page for readers that know no manifest."""
+        opened = BytesIO()
         # Numbers grow in small steps, and ids are unique, so a dictionary would not help them.
         pq.write_table(
             table,
@@ -144,6 +145,7 @@ class DocumentTable:
             column_encoding=dict.fromkeys(_NUMBERS, "DELTA_BINARY_PACKED"),
             write_page_checksum=True,
         )
+        return opened.getvalue()
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
@@ -153,10 +155,7 @@ class DocumentTable:
         marks = self.redacted.copy()
         marks[rows] = generation
         at = self._table.schema.get_field_index("redacted")
-        table = self._table.set_column(at, _REDACTED, pa.array(marks))
-        out = BytesIO()
-        self.write(table, out)
-        return out.getvalue()
+        return self.to_bytes(self._table.set_column(at, _REDACTED, pa.array(marks)))
 
     def head(self, rows: int) -> DocumentTable:
         """The first rows of the table."""

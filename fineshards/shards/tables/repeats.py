@@ -22,9 +22,8 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.shards.job.generations import Generation
+from fineshards.shards.counts import Sums
 from fineshards.shards.job.records import ShardRecord
-from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.layout import ONE_STREAM, SplitRule, table_name
 from fineshards.shards.tables.documents import DocumentTable, table_schema
 from fineshards.shards.tables.leaks import (
@@ -55,17 +54,17 @@ class Sides:
     earlier: tuple[Rows, ...]
 
     @classmethod
-    def of(cls, records: Sequence[ShardRecord], earlier: Sequence[int], rule: SplitRule) -> Sides:
-        """The sides of a dataset. records: of all shards. earlier: documents, by stream."""
+    def of(cls, records: Sequence[ShardRecord], earlier: Sequence[Sums], rule: SplitRule) -> Sides:
+        """The sides of a dataset. records: of all shards. earlier: what each stream had before."""
         sides: tuple[list[Rows], list[Rows]] = [], []
-        for stream, border in zip(rule.streams, earlier, strict=True):
+        for stream, held in zip(rule.streams, earlier, strict=True):
             of_stream = [each for each in records if stream in (each.split, ONE_STREAM)]
             of_stream.sort(key=lambda record: (record.split, record.index))
             for record, following in zip(of_stream, [*of_stream[1:], None], strict=False):
                 # A table's last document may go on in the next shard.
                 goes_on = following is not None and following.pieces > following.documents
                 stop = record.pieces - goes_on
-                middle = min(max(border - record.first_document, 0), stop)
+                middle = min(max(held.documents - record.first_document, 0), stop)
                 for rows, first, last in ((sides[0], middle, stop), (sides[1], 0, middle)):
                     if first < last:
                         rows.append(Rows(record.name, first, last))
@@ -91,15 +90,6 @@ class Repeats:
         return cls(sum(each.documents for each in found), min(hashes, default=None))
 
 
-def earlier_documents(
-    reports: Sequence[FileReport], generations: Sequence[Generation], streams: int
-) -> list[int]:
-    """The documents of each stream before the latest generation that added files."""
-    files = [generation.files for generation in generations if generation.files]
-    before = [report.streams() for report in reports[: sum(files[:-1])]]
-    return [sum(sums[stream].documents for sums in before) for stream in range(streams)]
-
-
 def count_repeats(
     storage: Storage, rule: SplitRule, sides: Sides, number: int, threads: int
 ) -> Repeats:
@@ -117,7 +107,7 @@ def repeats_among(
     threads: int,
 ) -> int:
     """How many of some hashes of documents are those of texts in a dataset's shards."""
-    earlier = Sides.of(records, [sys.maxsize] * len(rule.streams), rule).earlier
+    earlier = Sides.of(records, [Sums(sys.maxsize, 0)] * len(rule.streams), rule).earlier
     read = partial(_read_range, storage, rule, 0, 1)
     return _compared([count_texts(hashes)], earlier, read, threads)[0]
 
