@@ -22,7 +22,7 @@ from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import ShardKey
 from fineshards.shards.piece_plan import StreamPlan
 from fineshards.storage.open import open_storage
-from fineshards.transforms.plan import Plan, Report
+from fineshards.transforms.plan import FileReports, Plan
 from fineshards.worker.work import Work
 
 
@@ -42,7 +42,7 @@ def run(size: Size) -> None:
                 | "Files" >> beam.Create(range(size.files), reshuffle=False)
                 | "Summaries" >> beam.FlatMap(_summaries, size)
             )
-            read = summaries | "Report" >> Report()
+            read = summaries | "Report" >> FileReports()
             work = Work(checkpoints, settings)
             planned = read["by_file"] | "Plan" >> Plan(work, read["reports"])
             _ = (

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from benchmarks.made_up import DOCUMENT_TOKENS, Size, file_summaries
 from fineshards.shards.job.records import TokenBlock
-from fineshards.shards.job.source_counts import BlockSummary, Run, complete_file, report_file
+from fineshards.shards.job.source_counts import BlockSummary, SortedRun, complete_file, report_file
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.shuffle_order import (
     FRAGMENT_BYTES,
@@ -148,11 +148,11 @@ def _sorted(summary: BlockSummary, cells: bool) -> BlockSummary:
     return replace(summary, runs=tuple(runs))
 
 
-def _run(stream: str, tokens: int, bits: int, start: int, first_byte: int) -> Run:
+def _run(stream: str, tokens: int, bits: int, start: int, first_byte: int) -> SortedRun:
     """A run with equal cells."""
     cells = 1 << bits
     content = tokens // DOCUMENT_TOKENS * _DOCUMENT_BYTES
-    return Run(
+    return SortedRun(
         stream,
         tuple(start + tokens * cell // cells for cell in range(cells + 1)),
         tuple(first_byte + content * cell // cells for cell in range(cells + 1)),

@@ -9,12 +9,12 @@ from fineshards.transforms.decision_tables import WriteDecisions
 from fineshards.transforms.discover import Discover
 from fineshards.transforms.leak_check import CountLeaks
 from fineshards.transforms.mark_later import MarkLater
-from fineshards.transforms.plan import Plan, Report
+from fineshards.transforms.plan import FileReports, Plan
 from fineshards.transforms.repeat_count import CountRepeats
-from fineshards.transforms.shuffle_documents import Shuffle
+from fineshards.transforms.shuffle_documents import ShuffleDocuments
 from fineshards.transforms.statistics_tables import WriteStatistics
 from fineshards.transforms.tokenize import Tokenize
-from fineshards.transforms.write import WithEarlier, Write
+from fineshards.transforms.write import WithEarlier, WriteShards
 from fineshards.worker.work import Work
 
 
@@ -28,13 +28,13 @@ def build_pipeline(root: beam.Pipeline, work: Work) -> beam.PCollection:
     for stage, step in enumerate(recipe.keyed if recipe else ()):
         found = found | f"MarkLater{step + 1}" >> MarkLater(work, stage)
     summaries = found | "Tokenize" >> Tokenize(work)
-    read = blocks = summaries | "Report" >> Report()
+    read = blocks = summaries | "Report" >> FileReports()
     folder = "blocks"
     if work.settings.shuffle is not None:
-        buckets = read["by_file"] | "Shuffle" >> Shuffle(work, read["reports"])
-        blocks, folder = buckets | "ReportBuckets" >> Report(), "buckets"
+        buckets = read["by_file"] | "Shuffle" >> ShuffleDocuments(work, read["reports"])
+        blocks, folder = buckets | "ReportBuckets" >> FileReports(), "buckets"
     planned = blocks["by_file"] | "Plan" >> Plan(work, blocks["reports"], folder)
-    records = planned["pieces"] | "Write" >> Write(work, planned["plan"])
+    records = planned["pieces"] | "Write" >> WriteShards(work, planned["plan"])
     if work.earlier:
         records = records | "AllShards" >> WithEarlier(work)
     repeats = records | "CountRepeats" >> CountRepeats(work) if work.earlier else None

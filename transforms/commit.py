@@ -16,12 +16,12 @@ from fineshards.shards.job.metadata import metadata_files, of_earlier_jobs
 from fineshards.shards.job.records import MetadataFile, ShardRecord
 from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.piece_plan import StreamPlan
-from fineshards.shards.tables.leaks import NOTHING, Found, describe_example
-from fineshards.shards.tables.repeats import Repeats, Sides
+from fineshards.shards.tables.leaks import NOTHING, LeakCount, describe_example
+from fineshards.shards.tables.repeats import RepeatCount, Sides
 from fineshards.shards.tables.repeats import describe_example as repeated
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.run_tasks import Step
+from fineshards.transforms.run_tasks import JobStep
 from fineshards.wording import (
     describe_leaks,
     describe_repeats,
@@ -34,7 +34,7 @@ METRICS = StepMetrics("commit")
 _log = logging.getLogger("fineshards.worker.commit")
 
 
-class Commit(Step):
+class Commit(JobStep):
     """From shard records, file reports, the plan and the leaks to the manifest.
 
     leaks: None where there can be none. written: files of the dataset that other steps have
@@ -69,9 +69,9 @@ def commit(
     reports: list[FileReport],
     plan: StreamPlan,
     work: Work,
-    found: Found | None = None,
+    found: LeakCount | None = None,
     written: Iterable[MetadataFile] = (),
-    repeats: Repeats | None = None,
+    repeats: RepeatCount | None = None,
 ) -> str:
     """Writes the manifest and clears the checkpoints; returns the manifest's name.
 

@@ -8,20 +8,20 @@ import apache_beam as beam
 from fineshards.shards.job.records import MetadataFile
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.run_tasks import RunTasks, Step
+from fineshards.transforms.run_tasks import JobStep, RunTasks
 from fineshards.worker.tasks import Task, write_decisions
 
 METRICS = StepMetrics("decisions")
 
 
-class WriteDecisions(Step):
+class WriteDecisions(JobStep):
     """From block summaries by file to the files of decisions, and of keys that are kept."""
 
     def expand(self, by_file: beam.PCollection) -> beam.PCollection:
         return (
             by_file
             | "Spread" >> beam.Reshuffle()
-            | "Table" >> beam.ParDo(_Write(METRICS, self._work))
+            | "Table" >> beam.ParDo(_WriteTables(METRICS, self._work))
             | "Written" >> beam.FlatMap(_each)
         )
 
@@ -30,7 +30,7 @@ def _each(written: list[MetadataFile]) -> list[MetadataFile]:
     return written
 
 
-class _Write(RunTasks):
+class _WriteTables(RunTasks):
     def task(self, summaries: list[BlockSummary]) -> Task:
         return write_decisions(summaries[0].file)
 

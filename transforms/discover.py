@@ -7,13 +7,13 @@ import apache_beam as beam
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.run_tasks import RunTasks, Step
+from fineshards.transforms.run_tasks import JobStep, RunTasks
 from fineshards.worker.tasks import Task, discover_file
 
 METRICS = StepMetrics("discover")
 
 
-class Discover(Step):
+class Discover(JobStep):
     """From nothing to (file, block) pairs: all blocks of all files of the job.
 
     The files come from the job record, not from the graph: Dataflow does not accept a graph with
@@ -27,7 +27,7 @@ class Discover(Step):
             | "Job" >> beam.Create([self._work.checkpoints])
             | "Files" >> beam.FlatMap(_files)
             | "Spread" >> beam.Reshuffle()
-            | "Footers" >> beam.ParDo(_Footers(METRICS, self._work))
+            | "Footers" >> beam.ParDo(_ReadFooters(METRICS, self._work))
             | "Blocks" >> beam.FlatMap(_pairs)
         )
 
@@ -41,7 +41,7 @@ def _pairs(found: tuple[SourceFile, list[Block]]) -> Iterator[tuple[SourceFile, 
     return ((file, block) for block in blocks)
 
 
-class _Footers(RunTasks):
+class _ReadFooters(RunTasks):
     def task(self, file: SourceFile) -> Task:
         return discover_file(file)
 

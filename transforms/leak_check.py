@@ -9,10 +9,16 @@ from collections.abc import Iterable, Iterator
 import apache_beam as beam
 
 from fineshards.shards.job.records import ShardRecord
-from fineshards.shards.tables.leaks import RANGE_DOCUMENTS, Comparison, Found, Part, count_leaks
+from fineshards.shards.tables.leaks import (
+    RANGE_DOCUMENTS,
+    Comparison,
+    LeakCount,
+    ShardTexts,
+    count_leaks,
+)
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.run_tasks import RunTasks, Step
+from fineshards.transforms.run_tasks import JobStep, RunTasks
 from fineshards.worker.tasks import Task, read_texts
 from fineshards.worker.work import Work
 
@@ -20,10 +26,10 @@ METRICS = StepMetrics("leaks")
 _log = logging.getLogger("fineshards.worker")
 
 
-class CountLeaks(Step):
-    """From the records of all shards, whose document tables are there, to one Found.
+class CountLeaks(JobStep):
+    """From the records of all shards, whose document tables are there, to one LeakCount.
 
-    Texts are shuffled as arrays of hashes, one per shard and range of hashes. There is no Found if
+    Texts are shuffled as arrays of hashes, one per shard and range of hashes. There is none if
     no text can leak, because a split is empty. most: documents per range, about.
     """
 
@@ -35,7 +41,7 @@ class CountLeaks(Step):
         plan = records | "AllRecords" >> Gather() | "Ranges" >> beam.Map(_plan, self._most)
         return (
             records
-            | "Read" >> beam.ParDo(_Read(METRICS, self._work), beam.pvalue.AsSingleton(plan))
+            | "Read" >> beam.ParDo(_ReadTexts(METRICS, self._work), beam.pvalue.AsSingleton(plan))
             | "Parts" >> beam.FlatMap(_parts)
             | "GroupRanges" >> beam.GroupByKey()
             | "Compare" >> beam.MapTuple(_compare)
@@ -48,24 +54,24 @@ def _plan(records: list[ShardRecord], most: int) -> Comparison:
     return Comparison.of(records, most)
 
 
-class _Read(RunTasks):
+class _ReadTexts(RunTasks):
     def task(self, record: ShardRecord, plan: Comparison) -> Task:
         return read_texts(record.split, record.name, plan)
 
-    def counts(self, record: ShardRecord, parts: list[tuple[int, Part]]) -> dict[str, int]:
+    def counts(self, record: ShardRecord, parts: list[tuple[int, ShardTexts]]) -> dict[str, int]:
         return {"documents_in": record.documents, "parts_out": len(parts)}
 
 
-def _parts(parts: list[tuple[int, Part]]) -> Iterator[tuple[int, Part]]:
+def _parts(parts: list[tuple[int, ShardTexts]]) -> Iterator[tuple[int, ShardTexts]]:
     yield from parts
 
 
-def _compare(_: int, parts: Iterable[Part]) -> Found:
+def _compare(_: int, parts: Iterable[ShardTexts]) -> LeakCount:
     return count_leaks(parts)
 
 
-def _total(found: list[Found]) -> Found:
-    total = Found.total(found)
+def _total(found: list[LeakCount]) -> LeakCount:
+    total = LeakCount.total(found)
     METRICS.count(
         test_documents_out=total.leaks.test_documents,
         train_documents_out=total.leaks.train_documents,

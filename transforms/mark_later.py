@@ -18,7 +18,7 @@ from fineshards.shards.tables.verdicts import JudgedBlock, KeyFile, Range
 from fineshards.storage.checksums import checksum_from_base64
 from fineshards.transforms.gather import listed
 from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.run_tasks import RunTasks, Step
+from fineshards.transforms.run_tasks import JobStep, RunTasks
 from fineshards.worker.tasks import (
     Task,
     index_keys,
@@ -39,7 +39,7 @@ _KEY_BYTES = 16
 _log = logging.getLogger("fineshards.worker")
 
 
-class MarkLater(Step):
+class MarkLater(JobStep):
     """From (file, block) pairs to the same pairs, once it is known which documents to drop.
 
     Each block is judged by the steps before the keyed one, and gives the keys of the documents that
@@ -56,7 +56,7 @@ class MarkLater(Step):
         judged = (
             blocks
             | "Spread" >> beam.Reshuffle()
-            | "Judge" >> beam.ParDo(_Judge(METRICS, work, stage))
+            | "Judge" >> beam.ParDo(_JudgeBlocks(METRICS, work, stage))
             | "Judged" >> beam.Map(_first)
         )
         keys = judged | "Keys" >> beam.Map(_keys)
@@ -76,7 +76,7 @@ class MarkLater(Step):
             | "EachRange" >> beam.FlatMap(_each)
             | "GroupKeys" >> beam.GroupByKey()
             | "ListedKeys" >> beam.MapTuple(listed)
-            | "Mark" >> beam.ParDo(_Mark(METRICS, work, stage), partitions)
+            | "Mark" >> beam.ParDo(_MarkKeys(METRICS, work, stage), partitions)
             | "EachMarks" >> beam.FlatMap(_each)
         )
         if step.rule == "components":
@@ -203,7 +203,7 @@ class _OfStage(RunTasks):
         self._stage = stage
 
 
-class _Judge(_OfStage):
+class _JudgeBlocks(_OfStage):
     def task(self, element: tuple[SourceFile, Block]) -> Task:
         return judge_block(*element, self._stage)
 
@@ -230,7 +230,7 @@ class _Split(_OfStage):
         return {"ranges_out": len(found)}
 
 
-class _Mark(_OfStage):
+class _MarkKeys(_OfStage):
     def task(self, group: tuple[int, list[Range]], partitions: int) -> Task:
         return mark_keys(self._stage, group[0], partitions, _in_order(group[1]))
 

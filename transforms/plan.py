@@ -21,14 +21,14 @@ from fineshards.shards.job.source_counts import (
 from fineshards.shards.piece_plan import StreamPlan, plan_pieces, plan_stream
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.run_tasks import Step
+from fineshards.transforms.run_tasks import JobStep
 from fineshards.worker.work import Work
 
 METRICS = StepMetrics("plan")
 _log = logging.getLogger("fineshards.worker")
 
 
-class Report(beam.PTransform):
+class FileReports(beam.PTransform):
     """From block summaries to lists of them, one per file, and one report per file.
 
     Returns a dict of collections: `by_file` and `reports`.
@@ -47,7 +47,7 @@ class Report(beam.PTransform):
         return {"by_file": by_file, "reports": by_file | "Report" >> beam.Map(_report)}
 
 
-class Plan(Step):
+class Plan(JobStep):
     """From summaries by file, and reports, to pieces keyed by (split, index), and the plan.
 
     Returns a dict of collections: `pieces` and `plan` (one element). folder: that of the token

@@ -8,18 +8,18 @@ from collections.abc import Iterator
 import apache_beam as beam
 
 from fineshards.shards.job.records import ShardRecord
-from fineshards.shards.tables.repeats import Repeats, Sides
+from fineshards.shards.tables.repeats import RepeatCount, Sides
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.run_tasks import RunTasks, Step
+from fineshards.transforms.run_tasks import JobStep, RunTasks
 from fineshards.worker.tasks import Task, compare_texts
 from fineshards.worker.work import Work
 
 METRICS = StepMetrics("repeats")
 
 
-class CountRepeats(Step):
-    """From the records of all shards, whose document tables are there, to one Repeats.
+class CountRepeats(JobStep):
+    """From the records of all shards, whose document tables are there, to one RepeatCount.
 
     No hash crosses the shuffle: a task holds those of the new documents in one range, and reads
     those of all earlier ones.
@@ -33,7 +33,7 @@ class CountRepeats(Step):
             | "Spread" >> beam.Reshuffle()
             | "Compare" >> beam.ParDo(_Compare(METRICS, self._work), beam.pvalue.AsSingleton(sides))
             | "AllRanges" >> Gather()
-            | "Total" >> beam.Map(Repeats.total)
+            | "Total" >> beam.Map(RepeatCount.total)
         )
 
 
@@ -49,5 +49,5 @@ class _Compare(RunTasks):
     def task(self, number: int, sides: Sides) -> Task:
         return compare_texts(sides, number)
 
-    def counts(self, number: int, found: Repeats) -> dict[str, int]:
+    def counts(self, number: int, found: RepeatCount) -> dict[str, int]:
         return {"ranges_in": 1, "documents_out": found.documents}

@@ -17,7 +17,7 @@ from fineshards.worker.tasks import Task, Worker
 from fineshards.worker.work import Work
 
 
-class Step(beam.PTransform):
+class JobStep(beam.PTransform):
     """A step of the graph, which knows the job's work."""
 
     def __init__(self, work: Work) -> None:

@@ -22,7 +22,7 @@ from fineshards.shards.shuffle_order import (
 )
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.run_tasks import RunTasks, Step
+from fineshards.transforms.run_tasks import JobStep, RunTasks
 from fineshards.worker.tasks import Task, merge_runs, write_bucket
 from fineshards.worker.work import Work
 
@@ -30,7 +30,7 @@ METRICS = StepMetrics("shuffle")
 _log = logging.getLogger("fineshards.worker")
 
 
-class Shuffle(Step):
+class ShuffleDocuments(JobStep):
     """From the summaries of sorted token blocks, one list per file, to those of buckets.
 
     Where a bucket's part of a run would be too small to be worth a request, runs are merged first.

@@ -12,14 +12,14 @@ from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.tables.statistics_files import Hosts, StatisticsFiles, added_up
 from fineshards.transforms.gather import listed
 from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.run_tasks import RunTasks, Step
+from fineshards.transforms.run_tasks import JobStep, RunTasks
 from fineshards.worker.tasks import Task, add_statistics, top_hosts
 from fineshards.worker.work import Work
 
 METRICS = StepMetrics("statistics")
 
 
-class WriteStatistics(Step):
+class WriteStatistics(JobStep):
     """From block summaries by file to the file of the statistics.
 
     What crosses the shuffle is some kilobytes per source file, and its hosts by ranges of a hash,

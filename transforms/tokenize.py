@@ -7,13 +7,13 @@ import apache_beam as beam
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.run_tasks import RunTasks, Step
+from fineshards.transforms.run_tasks import JobStep, RunTasks
 from fineshards.worker.tasks import Task, finish_block
 
 METRICS = StepMetrics("tokenize")
 
 
-class Tokenize(Step):
+class Tokenize(JobStep):
     """From (file, block) pairs to block summaries. Nearly all of the CPU work is here."""
 
     def expand(self, blocks: beam.PCollection) -> beam.PCollection:

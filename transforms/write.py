@@ -9,7 +9,7 @@ from fineshards.shards.layout import ShardKey
 from fineshards.shards.piece_plan import StreamPlan
 from fineshards.transforms.gather import Gather, listed
 from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.run_tasks import RunTasks, Step
+from fineshards.transforms.run_tasks import JobStep, RunTasks
 from fineshards.worker.tasks import Task, write_shard
 from fineshards.worker.work import Work
 
@@ -17,7 +17,7 @@ METRICS = StepMetrics("write")
 _log = logging.getLogger("fineshards.worker")
 
 
-class Write(Step):
+class WriteShards(JobStep):
     """From pieces keyed by (split, index) to shard records. Only references are shuffled."""
 
     def __init__(self, work: Work, plan: beam.PCollection) -> None:
@@ -34,7 +34,7 @@ class Write(Step):
         )
 
 
-class WithEarlier(Step):
+class WithEarlier(JobStep):
     """Adds to the records of new shards those of the shards that stay as they are."""
 
     def expand(self, records: beam.PCollection) -> beam.PCollection:

@@ -15,7 +15,7 @@ from fineshards.shards.job.job import FORMAT_VERSION, Job
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import Block
 from fineshards.shards.layout import Layout, ShardKey
-from fineshards.shards.tables.verdicts import Stage
+from fineshards.shards.tables.verdicts import StageFiles
 from fineshards.storage.base import TEMPORARY, Entry, Storage
 from fineshards.storage.open import open_storage
 
@@ -207,7 +207,7 @@ class StatusReader:
         """When blocks were judged in the present stage of the recipe; None after the last."""
         recipe = self._job.settings.recipe
         while recipe is not None and self._compared < len(recipe.keyed):
-            stage = Stage(self._checkpoints, self._compared)
+            stage = StageFiles(self._checkpoints, self._compared)
             marked = stage.marked_files()
             if len(marked) < len(self._job.new_files):
                 return stage.judged_blocks()

@@ -36,7 +36,7 @@ from fineshards.shards.buckets import write_bucket
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts, Sums
-from fineshards.shards.damaged_stretch import Stretch, nothing, offset_of, stretches
+from fineshards.shards.damaged_stretch import Damage, nothing, offset_of, stretches
 from fineshards.shards.dataset_files import Dataset, expected_files
 from fineshards.shards.job.curated_files import (
     DECISIONS_FOLDER,
@@ -166,7 +166,7 @@ def _redaction(dataset: Dataset, damaged: list[str], generation: int) -> Redacti
     return Redaction.of(pieces, manifest.files, manifest.layout.shard_tokens)
 
 
-def _remake(dataset: Dataset, stretch: Stretch, own: Storage, records: Storage) -> None:
+def _remake(dataset: Dataset, stretch: Damage, own: Storage, records: Storage) -> None:
     """Makes the shards of a stretch again, with their tables and lists of rejected rows.
 
     records: has the job records that were made again.
@@ -223,7 +223,7 @@ def _redactions(dataset: Dataset, records: Storage) -> Iterator[tuple[int, Redac
 
 
 def _encode(
-    pool: Pool, manifest: Manifest, stretch: Stretch, redacted: Mapping[int, list[int]]
+    pool: Pool, manifest: Manifest, stretch: Damage, redacted: Mapping[int, list[int]]
 ) -> list[tuple[TokenBlock, BlockSummary]]:
     """The token blocks of a stretch's documents; raises InputError if a source has changed.
 
@@ -282,7 +282,7 @@ def _encode(
 
 def _buckets(
     blocks: list[tuple[TokenBlock, BlockSummary]],
-    stretch: Stretch,
+    stretch: Damage,
     shuffle: Shuffle,
     checkpoints: Checkpoints,
 ) -> Iterator[tuple[TokenBlock, BlockSummary]]:

@@ -85,7 +85,7 @@ def redact(folder: str, ids: Iterable[str] = (), documents: Iterable[int] = ()) 
         generations=(*before.generations, generation),
         redaction=redaction,
     )
-    by_shard: dict[int, list[_Piece]] = {}
+    by_shard: dict[int, list[_Target]] = {}
     for piece in pieces:
         by_shard.setdefault(piece.position, []).append(piece)
     done = Redacted(
@@ -105,7 +105,7 @@ def redact(folder: str, ids: Iterable[str] = (), documents: Iterable[int] = ()) 
     return done
 
 
-def _overwrite_all(dataset: Dataset, job: Job, by_shard: dict[int, list[_Piece]]) -> None:
+def _overwrite_all(dataset: Dataset, job: Job, by_shard: dict[int, list[_Target]]) -> None:
     """Claims the generation, overwrites all pieces and writes the manifest.
 
     Whatever is damaged is found before anything is claimed or changed.
@@ -147,7 +147,7 @@ def _overwrite_all(dataset: Dataset, job: Job, by_shard: dict[int, list[_Piece]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _Target:
     """Tokens of the shard at a position, which are to go. index: row of its document table."""
 
     position: int
@@ -167,7 +167,7 @@ def read_ids(path: str) -> list[str]:
     return ids
 
 
-def _pieces(dataset: Dataset, ids: Sequence[str], numbers: Sequence[int]) -> list[_Piece]:
+def _pieces(dataset: Dataset, ids: Sequence[str], numbers: Sequence[int]) -> list[_Target]:
     """The tokens of documents, shard by shard; raises UsageError for one that is not there."""
     manifest, found = dataset.manifest, []
     count = manifest.totals()["documents"]
@@ -190,7 +190,7 @@ def _pieces(dataset: Dataset, ids: Sequence[str], numbers: Sequence[int]) -> lis
         for index in np.flatnonzero(chosen).tolist():
             piece = dataset.table(position).piece(index)
             missing.discard(piece.id or "")
-            found.append(_Piece(position, index, piece))
+            found.append(_Target(position, index, piece))
     if missing:
         raise UsageError(
             f"--ids: {counted(len(missing), 'id')} of no document, such as {min(missing)}. Nothing "
@@ -209,12 +209,12 @@ class _Rewrite:
     position: int
     record: ShardRecord
     table: bytes
-    content: _Overwritten
+    content: _Overwrite
     versions: tuple[str | None, str | None]
 
     @classmethod
     def plan(
-        cls, dataset: Dataset, position: int, pieces: Sequence[_Piece], checkpoints: Checkpoints
+        cls, dataset: Dataset, position: int, pieces: Sequence[_Target], checkpoints: Checkpoints
     ) -> _Rewrite:
         """Reads a shard and its table; raises OutputError if they are damaged. Changes nothing."""
         storage, shard = dataset.storage, dataset.manifest.shards[position]
@@ -233,7 +233,7 @@ class _Rewrite:
         eot = dataset.manifest.settings.tokenizer.eot
         if storage.size(name) != shard.bytes:
             raise _damaged(storage, name)
-        now = _Overwritten(storage, shard, (), eot, checkpoints.dtype)
+        now = _Overwrite(storage, shard, (), eot, checkpoints.dtype)
         if now.checksum() not in (shard.crc32c, planned.crc32c):
             raise _damaged(storage, name)
         then = replace(now, ranges=ranges)
@@ -254,7 +254,7 @@ class _Rewrite:
 
 
 @dataclass(frozen=True, slots=True)
-class _Overwritten:
+class _Overwrite:
     """A shard with `ranges` of its tokens overwritten by EOT."""
 
     storage: Storage
@@ -305,7 +305,7 @@ def redact_again(
     table = DocumentTable(DocumentTable.parse(storage.read(name)))
     offsets = np.array([first for first, _ in ranges])
     storage.write(name, table.marked(np.flatnonzero(np.isin(table.offset, offsets)), generation))
-    _Overwritten(storage, shard, ranges, settings.tokenizer.eot, settings.token_dtype).write(None)
+    _Overwrite(storage, shard, ranges, settings.tokenizer.eot, settings.token_dtype).write(None)
 
 
 def _other_change(storage: Storage, job: Job) -> OutputError:

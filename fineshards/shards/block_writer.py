@@ -44,7 +44,7 @@ class Documents(NamedTuple):
     sources: pa.RecordBatch
 
 
-class Part:
+class StreamPart:
     """One stream's part of a token block that is being written."""
 
     def __init__(self, tokens: BinaryIO, documents: pq.ParquetWriter) -> None:
@@ -93,7 +93,7 @@ class BlockWriter:
 
     def __init__(
         self,
-        open_part: Callable[[str], Part],
+        open_part: Callable[[str], StreamPart],
         mark: pq.ParquetWriter,
         name: TokenBlock,
         dtype: np.dtype[np.unsignedinteger],
@@ -105,7 +105,7 @@ class BlockWriter:
         self._dtype = dtype
         self._rule = rule
         # A stream without documents in this block has no part.
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, StreamPart] = {}
 
     @property
     def tokens(self) -> int:
@@ -134,7 +134,7 @@ class BlockWriter:
                 np.diff(offsets)[chosen], sources.filter(pa.array(chosen))
             )
 
-    def _part(self, number: int) -> Part:
+    def _part(self, number: int) -> StreamPart:
         stream = self._rule.streams[number]
         if stream not in self._parts:
             self._parts[stream] = self._open_part(stream)

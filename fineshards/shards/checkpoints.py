@@ -42,7 +42,7 @@ from fineshards.shards.block_writer import (
     SUMMARY_KEY,
     BlockWriter,
     Documents,
-    Part,
+    StreamPart,
     documents_writer,
 )
 from fineshards.shards.job.job import Job, Settings, job_name
@@ -257,10 +257,10 @@ class Checkpoints:
             )
             return files.enter_context(documents_writer(opened, self.rule))
 
-        def open_part(stream: str) -> Part:
+        def open_part(stream: str) -> StreamPart:
             documents = mark if stream == self._mark_stream else create_documents(stream)
             opened = self.storage.create(self.tokens_name(name, stream), durable=False)
-            return Part(files.enter_context(opened), documents)
+            return StreamPart(files.enter_context(opened), documents)
 
         with ExitStack() as files:
             mark = create_documents(self._mark_stream)

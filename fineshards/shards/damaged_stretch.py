@@ -21,7 +21,7 @@ _Place = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class Damage:
     """Neighbouring damaged shards of a stream.
 
     stream: its name. first, last: (file, row) of the first and the last document with tokens in
@@ -63,7 +63,7 @@ class Stretch:
         return found
 
 
-def stretches(dataset: Dataset, damaged: Collection[str]) -> Iterator[Stretch]:
+def stretches(dataset: Dataset, damaged: Collection[str]) -> Iterator[Damage]:
     """The stretches of a dataset. damaged: the names of its damaged files."""
     manifest, run = dataset.manifest, list[int]()
     rule = manifest.settings.split
@@ -79,7 +79,7 @@ def stretches(dataset: Dataset, damaged: Collection[str]) -> Iterator[Stretch]:
         yield _stretch(dataset, damaged, run)
 
 
-def _stretch(dataset: Dataset, damaged: Collection[str], run: list[int]) -> Stretch:
+def _stretch(dataset: Dataset, damaged: Collection[str], run: list[int]) -> Damage:
     manifest = dataset.manifest
     shards, rule = manifest.shards, manifest.settings.split
     numbers = {file.path: file.index for file in manifest.files}
@@ -113,7 +113,7 @@ def _stretch(dataset: Dataset, damaged: Collection[str], run: list[int]) -> Stre
     elif in_stream(run[-1] + 1):
         piece = dataset.table(run[-1] + 1).piece(0)
         last, before = place(piece), piece.start == 0
-    return Stretch(
+    return Damage(
         tuple(shards[position] for position in run),
         rule,
         DocumentOrder.of(manifest),
@@ -153,13 +153,13 @@ def _files(
             yield report.file
 
 
-def nothing(manifest: Manifest) -> Stretch:
+def nothing(manifest: Manifest) -> Damage:
     """A stretch without shards, to read source files for their rejected rows."""
     rule, order = manifest.settings.split, DocumentOrder.of(manifest)
-    return Stretch((), rule, order, rule.streams[0], None, None, False, False, 0, 0, ())
+    return Damage((), rule, order, rule.streams[0], None, None, False, False, 0, 0, ())
 
 
-def offset_of(manifest: Manifest, stretch: Stretch) -> int:
+def offset_of(manifest: Manifest, stretch: Damage) -> int:
     """Where the first document of a stretch begins, in global order."""
     if not stretch.shards:
         return 0

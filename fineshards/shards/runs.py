@@ -22,7 +22,7 @@ import pyarrow as pa
 from fineshards.shards.block_writer import Documents, check_counts, fitting, streams_of
 from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.job.records import ReadRows, TokenBlock
-from fineshards.shards.job.source_counts import BlockSummary, Run
+from fineshards.shards.job.source_counts import BlockSummary, SortedRun
 from fineshards.shards.layout import Shuffle, SplitRule
 from fineshards.shards.shuffle_order import (
     FRAGMENT_BYTES,
@@ -115,7 +115,7 @@ class RunWriter:
         self._bits = bits
         self._gathered = Gathered(dtype)
         self._sums = [[0, 0] for _ in rule.streams]
-        self._runs: list[Run] = []
+        self._runs: list[SortedRun] = []
         self._token_end = self._document_end = 0
         self._checksum = self._documents_checksum = 0
         self._summary: BlockSummary | None = None
@@ -199,7 +199,7 @@ class RunWriter:
                 self._document_end += len(cell)
             places.append(self._document_end)
         token_places = (ends[borders] + self._token_end).tolist()
-        self._runs.append(Run(stream, tuple(token_places), tuple(places)))
+        self._runs.append(SortedRun(stream, tuple(token_places), tuple(places)))
         self._token_end += int(ends[-1])
         self._sums[number][0] += len(order)
         self._sums[number][1] += int(ends[-1])

@@ -26,7 +26,7 @@ import xxhash
 from fineshards.shards.job.generations import borders
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import TokenBlock
-from fineshards.shards.job.source_counts import BlockSummary, FileReport, Run
+from fineshards.shards.job.source_counts import BlockSummary, FileReport, SortedRun
 from fineshards.shards.layout import Shuffle, SplitRule
 from fineshards.shards.piece_plan import sums_by_file
 from fineshards.shards.split_hash import row_keys
@@ -268,14 +268,16 @@ class Bucket:
         return cls(stream, streams, bits, place - (1 << bits))
 
 
-def fragment_of(block: TokenBlock, run: Run, first: int, stop: int) -> Fragment:
+def fragment_of(block: TokenBlock, run: SortedRun, first: int, stop: int) -> Fragment:
     """Cells `[first, stop)` of a run."""
     return Fragment(
         block, run.tokens[first], run.tokens[stop], run.documents[first], run.documents[stop]
     )
 
 
-def fragments_of_run(block: TokenBlock, run: Run, bits: int) -> Iterator[tuple[int, Fragment]]:
+def fragments_of_run(
+    block: TokenBlock, run: SortedRun, bits: int
+) -> Iterator[tuple[int, Fragment]]:
     """What a run has for each bucket of its stream: (prefix, fragment), none where it has nothing.
 
     Where cells are larger than buckets, a fragment has documents of other buckets, too.

@@ -8,7 +8,7 @@ from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.reference_check import encode_compared
 from fineshards.shards.block_writer import Documents
 from fineshards.shards.counts import Counts
-from fineshards.shards.damaged_stretch import Stretch
+from fineshards.shards.damaged_stretch import Damage
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.tables.measures import Tally
@@ -83,7 +83,7 @@ def probe_block(
 def encode_again(
     file: SourceFile,
     block: Block,
-    stretch: Stretch,
+    stretch: Damage,
     encoder: Encoder,
     work: Work,
     judging: Judging | None = None,

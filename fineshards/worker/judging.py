@@ -21,7 +21,7 @@ from fineshards.shards.tables.decisions import Decisions, merged, read_decisions
 from fineshards.shards.tables.marks import Records, key_records, positions
 from fineshards.shards.tables.measures import Tally
 from fineshards.shards.tables.rejected_rows import Rejected
-from fineshards.shards.tables.verdicts import JudgedBlock, KeyFile, Stage, earlier_decisions
+from fineshards.shards.tables.verdicts import JudgedBlock, KeyFile, StageFiles, earlier_decisions
 from fineshards.sources.reading import read_block
 from fineshards.sources.row_hash import RowHash
 from fineshards.sources.rows import Rows
@@ -159,8 +159,8 @@ class Judging:
         checksum = self._work.checkpoints.storage.write(name, content)
         return MetadataFile(name, len(content), checksum_to_base64(checksum))
 
-    def _stage(self, number: int) -> Stage:
-        return Stage(self._work.checkpoints, number)
+    def _stage(self, number: int) -> StageFiles:
+        return StageFiles(self._work.checkpoints, number)
 
     def _read_decisions(self, file: int) -> Decisions:
         return read_decisions(self._work.checkpoints.storage, file)

@@ -26,7 +26,7 @@ from fineshards.shards.tables.marks import (
     row_of,
     split,
 )
-from fineshards.shards.tables.verdicts import KeyFile, Range, Stage
+from fineshards.shards.tables.verdicts import KeyFile, Range, StageFiles
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import crc32c
 from fineshards.worker.indexes import key_type
@@ -42,7 +42,7 @@ class Marking:
     def __init__(self, work: Work, curator: Curator, stage: int) -> None:
         self._work = work
         self._storage = work.checkpoints.storage
-        self._stage = Stage(work.checkpoints, stage)
+        self._stage = StageFiles(work.checkpoints, stage)
         self._keyed = curator.keyed(stage)
         self._step = curator.number_of_keyed(stage)
 

@@ -15,13 +15,13 @@ from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.token_documents import encoder_of
 from fineshards.shards import assembly, buckets
 from fineshards.shards.counts import Counts
-from fineshards.shards.damaged_stretch import Stretch
+from fineshards.shards.damaged_stretch import Damage
 from fineshards.shards.job.records import Block, MetadataFile, Piece, ShardRecord, SourceFile
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import Layout, ShardKey
 from fineshards.shards.shuffle_order import Bucket, Fragment, Group
 from fineshards.shards.tables import repeats
-from fineshards.shards.tables.leaks import Comparison, KnownTexts, Part, parts_of
+from fineshards.shards.tables.leaks import Comparison, KnownTexts, ShardTexts, parts_of
 from fineshards.shards.tables.leaks import read_texts as texts_in
 from fineshards.shards.tables.statistics_files import Hosts, StatisticsFiles
 from fineshards.shards.tables.verdicts import JudgedBlock, KeyFile, Range
@@ -213,7 +213,7 @@ def probe_block(
 
 @_task(lambda file, block, *_: f"tokenizing {file.path} again (from row {block.first_row})")
 def encode_again(
-    worker: Worker, file: SourceFile, block: Block, stretch: Stretch, redacted: tuple[int, ...]
+    worker: Worker, file: SourceFile, block: Block, stretch: Damage, redacted: tuple[int, ...]
 ) -> tuple[BlockSummary, Counts, int]:
     """Makes a token block of the documents in a stretch; rows of `redacted` become EOT."""
     work, judging = worker.work, worker.judging
@@ -250,7 +250,7 @@ def write_shard(
 @_task(lambda split, shard, _: f"comparing the texts of {shard}")
 def read_texts(
     worker: Worker, split: str, shard: str, comparison: Comparison
-) -> list[tuple[int, Part]]:
+) -> list[tuple[int, ShardTexts]]:
     """Reads the hashes of the texts that begin in a shard, as far as they may leak."""
     work = worker.work
     texts = texts_in(work.checkpoints.storage, shard, work.settings.split)
@@ -260,7 +260,7 @@ def read_texts(
 
 
 @_task(lambda _, number: f"comparing new texts with earlier ones, range {number + 1}")
-def compare_texts(worker: Worker, sides: repeats.Sides, number: int) -> repeats.Repeats:
+def compare_texts(worker: Worker, sides: repeats.Sides, number: int) -> repeats.RepeatCount:
     """Counts the new documents in a range of hashes that repeat earlier ones."""
     storage, rule = worker.work.checkpoints.storage, worker.work.settings.split
     return repeats.count_repeats(storage, rule, sides, number, usable_cores())

@@ -34,7 +34,7 @@ from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import Leaks
 from fineshards.shards.tables.leaks import (
     Comparison,
-    Found,
+    LeakCount,
     count_leaks,
     count_texts,
     number_of_ranges,
@@ -79,7 +79,7 @@ def test_leaks_are_counted_however_hashes_are_cut_into_ranges(
             by_range[key].append(part)
     for parts in by_range.values():
         order.shuffle(parts)
-    total = Found.total([count_leaks(parts) for parts in by_range.values()])
+    total = LeakCount.total([count_leaks(parts) for parts in by_range.values()])
     documents = [(split, text) for split, found in made_up for text in found]
     assert total.leaks == expected_leaks(documents)
     shared = {text for _, text in documents if ("test", text) in documents}

@@ -158,9 +158,9 @@ def test_only_the_numbers_of_ranges_are_shuffled(
 
 
 def test_no_table_is_read_to_compare_no_documents(tmp_path: Path) -> None:
-    sides = repeats.Sides((), (repeats.Rows("train/train_0000.npy", 0, 5),))
+    sides = repeats.Sides((), (repeats.RowSpan("train/train_0000.npy", 0, 5),))
     storage, rule = open_storage(str(tmp_path)), SplitRule("1/4", None, "text", 1)
-    assert repeats.count_repeats(storage, rule, sides, 0, 1) == repeats.Repeats(0)
+    assert repeats.count_repeats(storage, rule, sides, 0, 1) == repeats.RepeatCount(0)
 
 
 def test_verify_finds_another_number(tmp_path: Path) -> None:

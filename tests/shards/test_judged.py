@@ -14,7 +14,7 @@ from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.records import Block
 from fineshards.shards.tables.decisions import drops
 from fineshards.shards.tables.marks import key_dtype, key_records, mark, mark_dtype, positions
-from fineshards.shards.tables.verdicts import Stage
+from fineshards.shards.tables.verdicts import StageFiles
 from fineshards.storage.open import open_storage
 
 BLOCK = Block(file=3, index=12, blocks=13, first_group=0, stop_group=0, first_row=0, bytes=9)
@@ -25,9 +25,9 @@ MARKS = mark(KEYS)
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
+def stage(tmp_path: Path) -> StageFiles:
     """A stage with one file of each kind."""
-    stage = Stage(Checkpoints(open_storage(str(tmp_path)), "f" * 64), 0)
+    stage = StageFiles(Checkpoints(open_storage(str(tmp_path)), "f" * 64), 0)
     stage.write_block(BLOCK, [TABLE], KEYS)
     stage.write_marks(1, 4, MARKS)
     stage.write_marked(3, TABLE)
@@ -36,7 +36,7 @@ def stage(tmp_path: Path) -> Stage:
 
 
 # Whether each kind of checkpoint is taken for whole.
-READERS: dict[str, Callable[[Stage], bool]] = {
+READERS: dict[str, Callable[[StageFiles], bool]] = {
     "judged": lambda stage: stage.read_block(BLOCK, KEYS.dtype) is not None,
     "marks": lambda stage: stage.read_marks(1, 4, mark_dtype()) is not None,
     "marked": lambda stage: stage.has_marked(3),
@@ -44,7 +44,7 @@ READERS: dict[str, Callable[[Stage], bool]] = {
 }
 
 
-def test_what_was_written_is_found_again(stage: Stage) -> None:
+def test_what_was_written_is_found_again(stage: StageFiles) -> None:
     assert stage.read_block(BLOCK, KEYS.dtype) == len(KEYS)
     assert stage.decisions(BLOCK).equals(TABLE)
     marks = stage.read_marks(1, 4, mark_dtype())
@@ -57,7 +57,9 @@ def test_what_was_written_is_found_again(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("kind", READERS)
-def test_any_changed_byte_and_any_cut_is_noticed(stage: Stage, tmp_path: Path, kind: str) -> None:
+def test_any_changed_byte_and_any_cut_is_noticed(
+    stage: StageFiles, tmp_path: Path, kind: str
+) -> None:
     files = sorted((tmp_path / "checkpoints").glob(f"*/{kind}/0/*"))
     assert len(files) == (1 if kind == "marked" else 2)
     for path in files:
@@ -74,7 +76,7 @@ def test_any_changed_byte_and_any_cut_is_noticed(stage: Stage, tmp_path: Path, k
         assert READERS[kind](stage)
 
 
-def test_a_block_of_which_nothing_is_decided_or_left_is_found_again(stage: Stage) -> None:
+def test_a_block_of_which_nothing_is_decided_or_left_is_found_again(stage: StageFiles) -> None:
     other = Block(file=3, index=0, blocks=13, first_group=0, stop_group=0, first_row=0, bytes=9)
     assert stage.read_block(other, KEYS.dtype) is None
     nothing: list[pa.Table] = []
@@ -85,7 +87,7 @@ def test_a_block_of_which_nothing_is_decided_or_left_is_found_again(stage: Stage
 
 
 def test_decisions_that_vanish_while_they_are_needed_are_a_sentence(
-    stage: Stage, tmp_path: Path
+    stage: StageFiles, tmp_path: Path
 ) -> None:
     (path,) = tmp_path.glob("checkpoints/*/marked/0/*")
     path.unlink()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.job.records import TokenBlock
-from fineshards.shards.job.source_counts import BlockSummary, FileReport, Run, report_file
+from fineshards.shards.job.source_counts import BlockSummary, FileReport, SortedRun, report_file
 from fineshards.shards.layout import Shuffle, SplitRule
 from fineshards.shards.shuffle_order import (
     FRAGMENT_BYTES,
@@ -221,11 +221,11 @@ documents_of_a_run = st.lists(
 ).map(sorted)
 
 
-def run_of(documents: list[tuple[int, int]], bits: int, start: int = 0) -> Run:
+def run_of(documents: list[tuple[int, int]], bits: int, start: int = 0) -> SortedRun:
     """A run whose documents take one byte each in its file of documents, from byte 0."""
     borders = cell_borders(np.array([key for key, _ in documents], np.uint64), bits).tolist()
     ends = list(accumulate((length for _, length in documents), initial=start))
-    return Run("all", tuple(ends[border] for border in borders), tuple(borders))
+    return SortedRun("all", tuple(ends[border] for border in borders), tuple(borders))
 
 
 @given(documents_of_a_run, st.integers(0, 7), st.integers(0, 7))
@@ -261,7 +261,7 @@ def blocks_in_files(draw: st.DrawFn) -> list[list[BlockSummary]]:
             for stream in draw(st.lists(st.sampled_from(["test", "train"]), max_size=4)):
                 documents = draw(documents_of_a_run.filter(bool))
                 run = run_of(documents, draw(st.integers(0, 4)), at)
-                runs.append(Run(stream, run.tokens, run.documents))
+                runs.append(SortedRun(stream, run.tokens, run.documents))
                 at = run.tokens[-1]
                 sums[stream][0] += len(documents)
                 sums[stream][1] += run.tokens[-1] - run.tokens[0]

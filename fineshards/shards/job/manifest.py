@@ -1,7 +1,8 @@
 """The manifest: `metadata/manifest.json`, written last. A dataset without it is not finished.
 
-It depends on the job and the data alone, not on clock or host, so two attempts to write it write
-the same bytes. Its schema is docs/manifest.schema.json.
+It depends on the job, the data and the installed versions that it records, and not on clock, host
+or attempt. So two attempts to write it with the same installation write the same bytes. Its schema
+is docs/manifest.schema.json.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER, check_total
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SortedRun:
     """A part of a token block whose documents are in the order of their keys, cut into cells.
 
     All keys of a cell have the same leading bits; there are 2^n cells. Cell i is tokens
@@ -41,7 +41,7 @@ class BlockSummary:
     blocks: int
     counts: Counts
     test: Sums | None = None
-    runs: tuple[Run, ...] = ()
+    runs: tuple[SortedRun, ...] = ()
     read: ReadRows | None = None
 
     def streams(self) -> tuple[Sums, ...]:
@@ -64,7 +64,7 @@ class BlockSummary:
             counts=Counts.from_record(fields),
             test=fields["test"] and from_fields(Sums, fields["test"]),
             runs=tuple(
-                Run(run["stream"], tuple(run["tokens"]), tuple(run["documents"]))
+                SortedRun(run["stream"], tuple(run["tokens"]), tuple(run["documents"]))
                 for run in fields["runs"]
             ),
             read=ReadRows.from_json(fields.get("read")),

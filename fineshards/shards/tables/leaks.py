@@ -53,7 +53,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ShardTexts:
     """The texts in one range of hashes of the documents that begin in a shard.
 
     texts: the bytes of an array of Texts, because Beam and pickle copy bytes best.
@@ -65,7 +65,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class LeakExample:
     """A text that is in both splits, by its hash, and a shard of each split where it begins."""
 
     text_hash: int
@@ -74,14 +74,14 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LeakCount:
     """What leaks in a range of hashes, or in all; example: None if nothing does."""
 
     leaks: Leaks
-    example: Example | None = None
+    example: LeakExample | None = None
 
     @classmethod
-    def total(cls, found: Sequence[Found]) -> Found:
+    def total(cls, found: Sequence[LeakCount]) -> LeakCount:
         """The sum over all ranges, with the example of the smallest hash."""
         leaks = Leaks(
             sum(each.leaks.test_documents for each in found),
@@ -91,7 +91,7 @@ class Found:
         return cls(leaks, min(examples, key=lambda each: each.text_hash, default=None))
 
 
-NOTHING = Found(Leaks(0, 0))
+NOTHING = LeakCount(Leaks(0, 0))
 
 
 class KnownTexts:
@@ -162,16 +162,16 @@ def cut(texts: Texts, ranges: int) -> list[Texts]:
     return np.split(texts, np.searchsorted(texts["hash"], np.array(borders, np.uint64)))
 
 
-def parts_of(split: str, shard: str, texts: Texts, ranges: int) -> list[tuple[int, Part]]:
+def parts_of(split: str, shard: str, texts: Texts, ranges: int) -> list[tuple[int, ShardTexts]]:
     """The parts of a shard's texts, each with its range; those without texts are left out."""
     return [
-        (number, Part(split, shard, within.tobytes()))
+        (number, ShardTexts(split, shard, within.tobytes()))
         for number, within in enumerate(cut(texts, ranges))
         if len(within)
     ]
 
 
-def count_leaks(parts: Iterable[Part]) -> Found:
+def count_leaks(parts: Iterable[ShardTexts]) -> LeakCount:
     """What leaks within a range, from all its parts in any order."""
     texts = {(part.split, part.shard): np.frombuffer(part.texts, _TEXTS) for part in parts}
     in_test = KnownTexts(found for (split, _), found in texts.items() if split == "test")
@@ -181,7 +181,7 @@ def count_leaks(parts: Iterable[Part]) -> Found:
     leaks = Leaks(in_test.met(), train_documents)
     text_hash = in_test.first_met()
     if text_hash is None:
-        return Found(leaks)
+        return LeakCount(leaks)
     first_shard = {
         split: min(
             shard
@@ -190,10 +190,10 @@ def count_leaks(parts: Iterable[Part]) -> Found:
         )
         for split in ("test", "train")
     }
-    return Found(leaks, Example(text_hash, first_shard["test"], first_shard["train"]))
+    return LeakCount(leaks, LeakExample(text_hash, first_shard["test"], first_shard["train"]))
 
 
-def describe_example(storage: Storage, example: Example, rule: SplitRule) -> str:
+def describe_example(storage: Storage, example: LeakExample, rule: SplitRule) -> str:
     """The two documents of an example, by their sources."""
     places = []
     for split, shard in (("test", example.test_shard), ("train", example.train_shard)):

@@ -38,7 +38,7 @@ from fineshards.storage.base import Storage
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowSpan:
     """The documents that end in a shard, or some of them: rows of its table."""
 
     shard: str
@@ -50,13 +50,13 @@ class Rows:
 class Sides:
     """The documents that an append adds, and those that the dataset had before."""
 
-    new: tuple[Rows, ...]
-    earlier: tuple[Rows, ...]
+    new: tuple[RowSpan, ...]
+    earlier: tuple[RowSpan, ...]
 
     @classmethod
     def of(cls, records: Sequence[ShardRecord], earlier: Sequence[Sums], rule: SplitRule) -> Sides:
         """The sides of a dataset. records: of all shards. earlier: what each stream had before."""
-        sides: tuple[list[Rows], list[Rows]] = [], []
+        sides: tuple[list[RowSpan], list[RowSpan]] = [], []
         for stream, held in zip(rule.streams, earlier, strict=True):
             of_stream = [each for each in records if stream in (each.split, ONE_STREAM)]
             of_stream.sort(key=lambda record: (record.split, record.index))
@@ -67,7 +67,7 @@ class Sides:
                 middle = min(max(held.documents - record.first_document, 0), stop)
                 for rows, first, last in ((sides[0], middle, stop), (sides[1], 0, middle)):
                     if first < last:
-                        rows.append(Rows(record.name, first, last))
+                        rows.append(RowSpan(record.name, first, last))
         return cls(tuple(sides[0]), tuple(sides[1]))
 
     @property
@@ -77,14 +77,14 @@ class Sides:
 
 
 @dataclass(frozen=True, slots=True)
-class Repeats:
+class RepeatCount:
     """What repeats in a range of hashes, or in all. text_hash: the smallest; None if none does."""
 
     documents: int
     text_hash: int | None = None
 
     @classmethod
-    def total(cls, found: Sequence[Repeats]) -> Repeats:
+    def total(cls, found: Sequence[RepeatCount]) -> RepeatCount:
         """The sum over all ranges."""
         hashes = [each.text_hash for each in found if each.text_hash is not None]
         return cls(sum(each.documents for each in found), min(hashes, default=None))
@@ -92,11 +92,11 @@ class Repeats:
 
 def count_repeats(
     storage: Storage, rule: SplitRule, sides: Sides, number: int, threads: int
-) -> Repeats:
+) -> RepeatCount:
     """The new documents in a range of hashes whose text is that of an earlier one."""
     read = partial(_read_range, storage, rule, number, sides.ranges)
     earlier = sides.earlier if sides.new else ()  # which nothing can repeat
-    return Repeats(*_compared(map(read, sides.new), earlier, read, threads))
+    return RepeatCount(*_compared(map(read, sides.new), earlier, read, threads))
 
 
 def repeats_among(
@@ -113,7 +113,7 @@ def repeats_among(
 
 
 def _compared(
-    new: Iterable[Texts], earlier: Sequence[Rows], read: Callable[[Rows], Texts], threads: int
+    new: Iterable[Texts], earlier: Sequence[RowSpan], read: Callable[[RowSpan], Texts], threads: int
 ) -> tuple[int, int | None]:
     """The number of new documents whose text is an earlier one's, and the smallest such hash."""
     held = KnownTexts(new)
@@ -145,7 +145,7 @@ def describe_example(storage: Storage, rule: SplitRule, sides: Sides, text_hash:
     )
 
 
-def _place(storage: Storage, rule: SplitRule, rows: Rows, text_hash: int) -> str | None:
+def _place(storage: Storage, rule: SplitRule, rows: RowSpan, text_hash: int) -> str | None:
     (found, *_) = [*np.flatnonzero(_read_hashes(storage, rule, rows) == text_hash).tolist(), None]
     if found is None:
         return None
@@ -155,13 +155,15 @@ def _place(storage: Storage, rule: SplitRule, rows: Rows, text_hash: int) -> str
     return f"row {table['row'][at]} of {table['file'][at]}"
 
 
-def _read_range(storage: Storage, rule: SplitRule, number: int, ranges: int, rows: Rows) -> Texts:
+def _read_range(
+    storage: Storage, rule: SplitRule, number: int, ranges: int, rows: RowSpan
+) -> Texts:
     texts = count_texts(_read_hashes(storage, rule, rows))
     # A copy, so that the other ranges are not kept.
     return cut(texts, ranges)[number].copy()
 
 
-def _read_hashes(storage: Storage, rule: SplitRule, rows: Rows) -> npt.NDArray[np.uint64]:
+def _read_hashes(storage: Storage, rule: SplitRule, rows: RowSpan) -> npt.NDArray[np.uint64]:
     """The hashes of documents, uint64. Nothing else of their table is read."""
     names = hash_columns(rule) + ([] if rule.may_leak else ["start", "length"])
     with storage.open(table_name(rows.shard)) as opened:

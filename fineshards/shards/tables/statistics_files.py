@@ -29,7 +29,7 @@ from fineshards.shards.tables.statistics import (
     to_bytes,
     with_top_hosts,
 )
-from fineshards.shards.tables.verdicts import Stage
+from fineshards.shards.tables.verdicts import StageFiles
 from fineshards.storage.checksums import checksum_to_base64, crc32c
 
 # Bytes of source files whose hosts are added up at once: some million documents, whose hosts have
@@ -70,7 +70,7 @@ class StatisticsFiles:
             name = self._block_name(block)
             tables.append(from_bytes(self._storage.read(name), self._storage.path(name), COUNTS))
             for number in range(stages):
-                tables.append(Stage(self._checkpoints, number).statistics(block))
+                tables.append(StageFiles(self._checkpoints, number).statistics(block))
         ranges = self._ranges()
         rest, hosts = hosts_by_range(merged(tables), ranges)
         found: list[tuple[int, Hosts]] = []

@@ -61,7 +61,7 @@ class JudgedBlock:
     keys: KeyFile
 
 
-class Stage:
+class StageFiles:
     """The checkpoints of one stage of a job. number: from 0."""
 
     def __init__(self, checkpoints: Checkpoints, number: int) -> None:
@@ -257,7 +257,7 @@ def earlier_decisions(
     """
     tables = []
     for number in range(stage):
-        own, of_file = Stage(checkpoints, number).decisions(block), marked(number, block.file)
+        own, of_file = StageFiles(checkpoints, number).decisions(block), marked(number, block.file)
         # A file may have many blocks, and none may take the time of all its marks.
         bounds = [block.first_row, int(own.schema.metadata[b"stop_row"])]
         first, last = np.searchsorted(of_file["row"].to_numpy(), bounds).tolist()
