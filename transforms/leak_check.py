@@ -38,7 +38,7 @@ class CountLeaks(JobStep):
         self._most = most
 
     def expand(self, records: beam.PCollection) -> beam.PCollection:
-        plan = records | "AllRecords" >> Gather() | "Ranges" >> beam.Map(_plan, self._most)
+        plan = records | "AllRecords" >> Gather() | "Ranges" >> beam.Map(Comparison.of, self._most)
         return (
             records
             | "Read" >> beam.ParDo(_ReadTexts(METRICS, self._work), beam.pvalue.AsSingleton(plan))
@@ -48,10 +48,6 @@ class CountLeaks(JobStep):
             | "AllRanges" >> Gather()
             | "Total" >> beam.Map(_total)
         )
-
-
-def _plan(records: list[ShardRecord], most: int) -> Comparison:
-    return Comparison.of(records, most)
 
 
 class _ReadTexts(RunTasks):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from fineshards.shards.job.records import Leaks, ShardRecord
 from fineshards.shards.layout import SplitRule, table_name
@@ -144,10 +145,15 @@ def count_texts(hashes: npt.NDArray[np.uint64]) -> Texts:
     return texts
 
 
+def read_columns(storage: Storage, shard: str, rule: SplitRule, names: list[str]) -> pa.Table:
+    """Some columns of a shard's document table, and nothing else of it."""
+    with storage.open(table_name(shard)) as opened:
+        return DocumentTable.read_columns(opened, table_schema(rule, 3), names)
+
+
 def read_texts(storage: Storage, shard: str, rule: SplitRule) -> Texts:
     """The texts of the documents that begin in a shard, from its table."""
-    with storage.open(table_name(shard)) as opened:
-        table = DocumentTable.read_columns(opened, table_schema(rule, 3), ["start", "text_hash"])
+    table = read_columns(storage, shard, rule, ["start", "text_hash"])
     return count_texts(table["text_hash"].to_numpy()[table["start"].to_numpy() == 0])
 
 
@@ -197,10 +203,7 @@ def describe_example(storage: Storage, example: LeakExample, rule: SplitRule) ->
     """The two documents of an example, by their sources."""
     places = []
     for split, shard in (("test", example.test_shard), ("train", example.train_shard)):
-        with storage.open(table_name(shard)) as opened:
-            table = DocumentTable.read_columns(
-                opened, table_schema(rule, 3), ["start", "text_hash", "file", "row"]
-            )
+        table = read_columns(storage, shard, rule, ["start", "text_hash", "file", "row"])
         begins = table["start"].to_numpy() == 0
         (index, *_) = np.flatnonzero(
             begins & (table["text_hash"].to_numpy() == example.text_hash)

@@ -24,8 +24,7 @@ import numpy.typing as npt
 
 from fineshards.shards.counts import Sums
 from fineshards.shards.job.records import ShardRecord
-from fineshards.shards.layout import ONE_STREAM, SplitRule, table_name
-from fineshards.shards.tables.documents import DocumentTable, table_schema
+from fineshards.shards.layout import ONE_STREAM, SplitRule
 from fineshards.shards.tables.leaks import (
     RANGE_DOCUMENTS,
     KnownTexts,
@@ -33,6 +32,7 @@ from fineshards.shards.tables.leaks import (
     count_texts,
     cut,
     number_of_ranges,
+    read_columns,
 )
 from fineshards.storage.base import Storage
 
@@ -149,8 +149,7 @@ def _place(storage: Storage, rule: SplitRule, rows: RowSpan, text_hash: int) -> 
     (found, *_) = [*np.flatnonzero(_read_hashes(storage, rule, rows) == text_hash).tolist(), None]
     if found is None:
         return None
-    with storage.open(table_name(rows.shard)) as opened:
-        table = DocumentTable.read_columns(opened, table_schema(rule, 3), ["file", "row"])
+    table = read_columns(storage, rows.shard, rule, ["file", "row"])
     at = rows.first + found
     return f"row {table['row'][at]} of {table['file'][at]}"
 
@@ -166,8 +165,7 @@ def _read_range(
 def _read_hashes(storage: Storage, rule: SplitRule, rows: RowSpan) -> npt.NDArray[np.uint64]:
     """The hashes of documents, uint64. Nothing else of their table is read."""
     names = hash_columns(rule) + ([] if rule.may_leak else ["start", "length"])
-    with storage.open(table_name(rows.shard)) as opened:
-        table = DocumentTable.read_columns(opened, table_schema(rule, 3), names)
+    table = read_columns(storage, rows.shard, rule, names)
     columns = {name: table[name].to_numpy()[rows.first : rows.last] for name in names}
     tokens = np.zeros(0, np.int64) if rule.may_leak else columns["start"] + columns["length"]
     return text_hashes(rule, columns, tokens)
