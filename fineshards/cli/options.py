@@ -119,6 +119,8 @@ def _add_flags(
             options |= {"type": one_of(choices(flag)), "choices": choices(flag)}
         elif flag.name == "max_bad_rows":
             options |= {"type": count_or_share}
+        elif flag.name == "recipe":
+            options |= {"action": _RecipeAction}
         elif int in kinds(flag):
             options |= {"type": byte_count if flag.name.endswith("_bytes") else count}
         if title not in groups:
@@ -163,6 +165,18 @@ def estimate_config(args: argparse.Namespace) -> BuildConfig:
 def _given(args: argparse.Namespace) -> dict[str, Any]:
     """The flags of `build` among parsed ones."""
     return {flag.name: getattr(args, flag.name) for flag in flags() if hasattr(args, flag.name)}
+
+
+class _RecipeAction(argparse.Action):
+    """Takes a recipe. One whose table [build] has an output makes --output optional."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, *given: Any
+    ) -> None:
+        recipe = given[0]
+        setattr(namespace, self.dest, recipe)
+        output = parser._option_string_actions["--output"]
+        output.required = "output" not in with_recipe({"recipe": recipe})
 
 
 def _boolean(text: str) -> bool:

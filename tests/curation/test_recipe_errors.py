@@ -14,6 +14,7 @@ import pytest
 from support.curated import Steps, write_recipe
 from support.oracle import files_in
 
+import fineshards
 from fineshards.cli.cli import main
 from fineshards.curation import curator
 from fineshards.curation.batch import Batch
@@ -96,6 +97,25 @@ def test_a_mistake_in_a_recipe_is_a_sentence(
     line = sentence(capsys)
     assert words in line
     assert not (tmp_path / "out").exists()
+
+
+def test_the_output_may_be_in_a_recipe_and_a_flag_wins(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(f'[build]\noutput = "{tmp_path}/said"\n[[steps]]\nuse = "exact"\n')
+    command = ["build", f"--input={source}", f"--recipe={recipe}"]
+    assert main(command) == 0
+    assert main([*command, f"--output={tmp_path}/given"]) == 0
+    assert main(["build", f"--output={tmp_path}/before", *command[1:]]) == 0
+    fineshards.build(input=source, recipe=recipe)  # finds it finished
+    said, given, before = (files_in(tmp_path / name) for name in ("said", "given", "before"))
+    assert said == given == before
+    recipe.write_text('[[steps]]\nuse = "exact"\n')
+    assert main(command) == 2
+    assert "give --output. See fineshards build --help." in sentence(capsys)
+    assert main([*command, "--outptu=out"]) == 2
+    assert "unknown flag --outptu. Did you mean --output?" in sentence(capsys)
 
 
 def test_a_recipe_that_is_not_there(
