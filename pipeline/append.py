@@ -262,7 +262,7 @@ def _discard(
     versions: tuple[str | None, str],
     folder: str | None,
 ) -> None:
-    """Deletes what an unfinished append has written, and its record last.
+    """Deletes what an unfinished append has written: its checkpoints first, its record last.
 
     versions: of the manifest's file and of the record's. folder: of its checkpoints; with None they
     and the record stay. Raises UsageError if either file is another by now.
@@ -275,6 +275,9 @@ def _discard(
         if found not in (versions, (versions[0], None)):  # a record that is gone was withdrawn
             raise UsageError(_faster(storage))
 
+    if folder is not None:
+        # First, so that workers of an append that still runs finish no shard behind our back.
+        storage.delete_folder(folder, check)
     paths = [file.path for file in manifest.files]
     earlier.restore(Checkpoints.of(storage, manifest.job), paths, check)
     kept = {name for shard in manifest.shards for name in files_of(shard.name)}
@@ -290,5 +293,4 @@ def _discard(
         # A dataset that has not grown has no other manifest.
         storage.delete(kept_name(1), check)
     if folder is not None:
-        storage.delete_folder(folder, check)
         storage.delete(record, check)

@@ -161,7 +161,10 @@ def _refuse_shards_without_job(storage: Storage) -> None:
 
 
 def _clear(storage: Storage, check: Callable[[], object]) -> None:
-    """Deletes a dataset: first the manifest, last the job record.
+    """Deletes a dataset: the manifest, then the checkpoints, and last the job record.
+
+    Without the checkpoints, where every file of a running job begins, its workers finish no shard
+    behind our back.
 
     check: raises if the job record is no longer the one that was found. On gs:// a late launch
     deletes nothing of a job that has taken the folder: its record is written before any other
@@ -170,7 +173,7 @@ def _clear(storage: Storage, check: Callable[[], object]) -> None:
     version, card = _card(storage)  # before anything is deleted
     storage.delete(MANIFEST_NAME, check)
     lists = ("metadata/documents", REJECTED_FOLDER, GENERATIONS_FOLDER)
-    for folder in (*SPLITS, CHECKPOINTS, *lists, DECISIONS_FOLDER, KEYS_FOLDER):
+    for folder in (CHECKPOINTS, *SPLITS, *lists, DECISIONS_FOLDER, KEYS_FOLDER):
         storage.delete_folder(folder, check)
     for name in (*TOKENIZER_FILES.values(), statistics_name(1), *PUBLISHED):
         storage.delete(name, check)

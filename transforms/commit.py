@@ -10,15 +10,17 @@ from dataclasses import replace
 
 import apache_beam as beam
 
-from fineshards.errors import FineshardsError
+from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.metadata import metadata_files, of_earlier_jobs
 from fineshards.shards.job.records import MetadataFile, ShardRecord
 from fineshards.shards.job.source_counts import FileReport
+from fineshards.shards.layout import SPLITS
 from fineshards.shards.piece_plan import StreamPlan
 from fineshards.shards.tables.leaks import NOTHING, LeakCount, describe_example
 from fineshards.shards.tables.repeats import RepeatCount, Sides
 from fineshards.shards.tables.repeats import describe_example as repeated
+from fineshards.storage.base import Storage
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import JobStep
@@ -114,9 +116,22 @@ def commit(
                 "command without --fail_on_repeats."
             )
         _log.warning("commit: %s", said)
+    _refuse_late_shards(storage, records)
     name = manifest.save(storage, before)
     # A worker that comes late must not delete the checkpoints of a job that came after.
     work.checkpoints.clear(keep=work.keep_checkpoints)
     METRICS.count(shards_in=len(records), tokens_in=plan.layout.tokens)
     _log.info("commit: %s", storage.path(name))
     return name
+
+
+def _refuse_late_shards(storage: Storage, records: Iterable[ShardRecord]) -> None:
+    """Raises OutputError for a shard that a worker of a replaced job has written since."""
+    known = {record.name for record in records}
+    for split in SPLITS:
+        for entry in storage.entries(split):
+            if entry.name not in known:
+                raise OutputError(
+                    f"{storage.path(entry.name)} is not of this job: one that it replaced was "
+                    "still writing. Delete that file, then run the same command again."
+                )

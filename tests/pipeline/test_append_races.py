@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -9,9 +10,18 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from support.growing import append, build, content_of, made_up_rows, write_rows
+from support.growing import (
+    append,
+    build,
+    content_of,
+    made_up_rows,
+    unfinished_append,
+    write_rows,
+)
+from support.waiting_command import wait_for
 
 import fineshards
+from fineshards.cli.cli import main
 from fineshards.errors import OutputError
 from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.base import FileRange
@@ -72,6 +82,71 @@ def test_of_two_different_appends_at_once_one_wins(parts: list[Path], tmp_path: 
             ), line
     build(tmp_path / "at-once", *(file.path for file in manifest.files), *FLAGS)
     assert content_of(folder) == content_of(tmp_path / "at-once")
+    assert fineshards.verify(folder).problems == []
+
+
+def waiting(where: str, name: str, folder: Path, *command: object) -> subprocess.Popen[str]:
+    """A command that waits at a file operation: see support/waiting_command.py."""
+    given = [where, name, folder, *command]
+    return subprocess.Popen(
+        [sys.executable, "-m", "support.waiting_command", *map(str, given)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("command", ["append", "build"])
+def test_an_overwrite_beside_an_append_that_is_writing_shards(
+    parts: list[Path], tmp_path: Path, command: str
+) -> None:
+    """The append finishes its last shard just before the checkpoints are deleted."""
+    folder, flags = tmp_path / "out", tmp_path / "flags"
+    flags.mkdir()
+    build(folder, parts[0], *FLAGS)
+    small = write_rows(tmp_path / "small.parquet", made_up_rows(9, 3))
+    build(tmp_path / "both", parts[0], parts[1], *FLAGS)
+    build(tmp_path / "expected", *([parts[0], small] if command == "append" else [small]), *FLAGS)
+    last = max(path.name for path in (tmp_path / "both/train").iterdir())
+    assert last > max(path.name for path in (tmp_path / "expected/train").iterdir())
+
+    running = waiting("replace", f"/{last}", flags, "append", folder, "--input", parts[1])
+    wait_for(flags / f"{last}.reached")
+    given = ["append", folder] if command == "append" else ["build", "--output", folder, *FLAGS]
+    given += ["--input", small, "--overwrite"]
+    overwriting = waiting("rmtree", "/out/checkpoints", flags, *given)
+    wait_for(flags / "checkpoints.reached")
+    (flags / f"{last}.go").touch()
+    wait_for(flags / f"{last}.done")
+    for step in ("go", "over"):
+        (flags / f"checkpoints.{step}").touch()
+    said = overwriting.communicate()[1]
+    assert overwriting.returncode == 0, said
+    (flags / f"{last}.over").touch()
+    told = running.communicate()[1]
+    assert running.returncode in (1, 2), told
+    assert "Traceback" not in told
+    assert told.splitlines()[-1].startswith(f"fineshards: {folder}"), told
+    assert content_of(folder) == content_of(tmp_path / "expected")
+    # A worker that comes this late leaves the record of its shard, which the next command deletes.
+    assert main([*map(str, given[:-1])]) == 0
+    assert fineshards.verify(folder).problems == []
+
+
+def test_a_late_shard_of_a_replaced_job_is_not_left_in_a_dataset(
+    parts: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, late = tmp_path / "out", tmp_path / "out/train/train_9999.npy"
+    build(folder, parts[0], *FLAGS)
+    unfinished_append(folder, parts[1])
+    late.write_bytes(b"late")
+    assert main(["append", str(folder), "--input", str(parts[1])]) == 1
+    assert f"{late} is not of this job: one that it replaced was" in capsys.readouterr().err
+    assert Manifest.load_finished(open_storage(str(folder))).generation == 1
+    late.unlink()
+    append(folder, parts[1])
     assert fineshards.verify(folder).problems == []
 
 
