@@ -44,7 +44,7 @@ class FileReports(beam.PTransform):
             | "GroupFiles" >> beam.GroupByKey()
             | "Complete" >> beam.Map(_complete)
         )
-        return {"by_file": by_file, "reports": by_file | "Report" >> beam.Map(report_file)}
+        return {"by_file": by_file, "reports": by_file | "Report" >> beam.Map(_report)}
 
 
 class Plan(JobStep):
@@ -74,6 +74,10 @@ def _by_file(summary: BlockSummary) -> tuple[int, BlockSummary]:
 
 def _complete(group: tuple[int, Iterable[BlockSummary]]) -> list[BlockSummary]:
     return complete_file(group[1])
+
+
+def _report(summaries: list[BlockSummary]) -> FileReport:
+    return report_file(summaries)
 
 
 def _plan(reports: list[FileReport], work: Work) -> StreamPlan:
