@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fineshards.exports.format import Format, Settings, Target, Written, write_tokens
+from fineshards.exports.format import ExportSettings, Format, Target, Written, write_tokens
 from fineshards.exports.parts import Part, PartReader
 
 
@@ -19,7 +19,7 @@ class Datatrove(Format):
     name = "datatrove"
     by_eot = False
 
-    def write(self, reader: PartReader, settings: Settings, target: Target) -> Written:
+    def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
         part = reader.part
         name = f"{part.split}/{part.index:05d}_unshuffled.ds"
         ends = reader.ends()
@@ -40,7 +40,7 @@ class Nanoset(Datatrove):
 
     name = "nanoset"
 
-    def advice(self, settings: Settings, parts: Sequence[Part]) -> list[str]:
+    def advice(self, settings: ExportSettings, parts: Sequence[Part]) -> list[str]:
         return [
             "data_stages:",
             "- data:",

@@ -17,7 +17,7 @@ from typing import Any
 
 from fineshards.errors import OutputError, UsageError, quoted
 from fineshards.exports.export_options import ExportOptions
-from fineshards.exports.format import Format, Settings, Target
+from fineshards.exports.format import ExportSettings, Format, Target
 from fineshards.exports.formats import format_of, settle
 from fineshards.exports.parts import Part, PartReader
 from fineshards.exports.proof import damaged_shards
@@ -47,7 +47,7 @@ class ExportJob:
     source: Storage
     generation: int
     storage: Storage
-    settings: Settings
+    settings: ExportSettings
     parts: tuple[Part, ...]
     fingerprint: str
 
@@ -114,13 +114,13 @@ def prepare(
     return job, _claim(job)
 
 
-def _streams(dataset: Dataset, splits: Iterable[str], settings: Settings) -> list[Stream]:
+def _streams(dataset: Dataset, splits: Iterable[str], settings: ExportSettings) -> list[Stream]:
     """The streams of splits, without what the settings leave out."""
     redacted = redacted_ranges(dataset) if settings.skip else NONE
     return [Stream(dataset, split, redacted) for split in splits]
 
 
-def _options(settings: Settings) -> dict[str, Any]:
+def _options(settings: ExportSettings) -> dict[str, Any]:
     """The settings as the record has them; without those of documents that there are none of."""
     fields = to_fields(settings)
     return fields if settings.skip else {k: v for k, v in fields.items() if k != "skip"}
@@ -148,8 +148,8 @@ def _check_places(source: Storage, storage: Storage, options: ExportOptions) -> 
 def _check_links(streams: list[Stream], options: ExportOptions) -> None:
     """Raises UsageError for links to shards that are longer by now than in their generation."""
     for stream in streams if options.link else ():
-        for number in range(len(stream.positions)):
-            shard, storage = stream.shard(number), stream.dataset.storage
+        storage = stream.dataset.storage
+        for shard in stream.shards:
             found = storage.size(shard.name)
             if found != shard.bytes:
                 raise UsageError(
@@ -280,8 +280,7 @@ def _refuse_redacted(job: ExportJob) -> None:
     """Raises OutputError if documents were redacted while the export was made, or are about to."""
     now = {shard.name: shard for shard in readable_manifest(job.source).shards}
     for stream in job.streams.values():
-        for number in range(len(stream.positions)):
-            shard = stream.shard(number)
+        for shard in stream.shards:
             later = now[shard.name]
             # A longer one has been appended to.
             if later.tokens == shard.tokens and later.crc32c != shard.crc32c:

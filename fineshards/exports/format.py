@@ -22,7 +22,7 @@ from fineshards.storage.checksums import checksum_to_base64, write_with_checksum
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ExportSettings:
     """The options of an export in effect, and what formats need to know of the dataset.
 
     side: whether the EOT is before each document or after it. tokens_per_file: None for one file
@@ -92,7 +92,7 @@ class Target:
 
     def link(self, name: str, reader: PartReader) -> None:
         """Makes a link to the shard that a part is."""
-        shard, source = reader.stream.shard(reader.part.index), reader.stream.dataset.storage
+        shard, source = reader.stream.shards[reader.part.index], reader.stream.dataset.storage
         self.storage.link(name, source.path(shard.name))
         self.files.append(FileRecord(name, shard.bytes, shard.crc32c, shard.name))
 
@@ -136,21 +136,21 @@ class Format(ABC):
     by_eot: ClassVar[bool] = True
     fixed_dtype: ClassVar[str] = ""
 
-    def plan(self, stream: Stream, settings: Settings) -> list[Part]:
+    def plan(self, stream: Stream, settings: ExportSettings) -> list[Part]:
         """The parts of a stream."""
         plan = plan_by_documents if self.cuts == "documents" else plan_by_tokens
         return plan(stream, settings.tokens_per_file, settings.side)
 
-    def check(self, settings: Settings, parts: Sequence[Part]) -> None:
+    def check(self, settings: ExportSettings, parts: Sequence[Part]) -> None:
         """Raises UsageError for parts that the format cannot hold."""
         return  # By default, any parts fit.
 
     @abstractmethod
-    def write(self, reader: PartReader, settings: Settings, target: Target) -> Written:
+    def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
         """Writes the files of a part."""
 
     def finish(
-        self, split: str, records: Sequence[PartRecord], settings: Settings
+        self, split: str, records: Sequence[PartRecord], settings: ExportSettings
     ) -> Iterator[tuple[str, bytes]]:
         """The files that index all parts of a split, as (name, content)."""
         yield from ()
@@ -159,7 +159,7 @@ class Format(ABC):
         """The files that index all splits, as (name, content)."""
         yield from ()
 
-    def advice(self, settings: Settings, parts: Sequence[Part]) -> list[str]:
+    def advice(self, settings: ExportSettings, parts: Sequence[Part]) -> list[str]:
         """What the user of the files should know, one sentence per line."""
         return []
 

@@ -6,8 +6,8 @@ from importlib import import_module
 
 from fineshards.errors import UsageError
 from fineshards.exports.export_options import REDACTED, ExportOptions
-from fineshards.exports.format import Format, Settings
-from fineshards.shards.job.job import Settings as DatasetSettings
+from fineshards.exports.format import ExportSettings, Format
+from fineshards.shards.job.job import Settings
 from fineshards.suggestions import did_you_mean
 
 _CLASSES = {
@@ -18,10 +18,10 @@ _CLASSES = {
     "llmc": ("token_bins", "Llmc"),
     "nanogpt": ("token_bins", "NemoNanogpt"),
     "modded-nanogpt": ("token_bins", "ModdedNanogpt"),
-    "raw": ("raw", "Raw"),
+    "raw": ("token_bins", "Raw"),
     "mds": ("mds", "Mds"),
     "litdata": ("litdata", "Litdata"),
-    "parquet": ("parquet_rows", "Parquet"),
+    "parquet": ("input_ids", "Parquet"),
     "hf-arrow": ("hf_arrow", "HfArrow"),
 }
 NAMES = tuple(_CLASSES)
@@ -39,7 +39,7 @@ def format_of(name: str) -> Format:
     return found
 
 
-def settle(options: ExportOptions, dataset: DatasetSettings, redacted: bool = False) -> Settings:
+def settle(options: ExportOptions, dataset: Settings, redacted: bool = False) -> ExportSettings:
     """The options in effect; raises UsageError for those that the format cannot have.
 
     redacted: whether the dataset has redacted documents.
@@ -64,7 +64,7 @@ def settle(options: ExportOptions, dataset: DatasetSettings, redacted: bool = Fa
     per_file = options.tokens_per_file or (
         dataset.shard_tokens if kind.tokens_per_file == "shard" else kind.tokens_per_file
     )
-    return Settings(
+    return ExportSettings(
         options.to,
         options.eot or kind.sides[0],
         wanted,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from fineshards.exports.format import Settings, Target, Written
+from fineshards.exports.format import ExportSettings, Target, Written
 from fineshards.exports.input_ids import SCHEMA, InputIds, batches, row_ends
 from fineshards.exports.parts import PartReader
 from fineshards.exports.record import PartRecord
@@ -33,7 +33,7 @@ class HfArrow(InputIds):
     name = "hf-arrow"
     revision = 2  # `Sequence`, `dataset_dict.json`
 
-    def write(self, reader: PartReader, settings: Settings, target: Target) -> Written:
+    def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
         part = reader.part
         ends = row_ends(reader, settings.sequence_length)
         schema = SCHEMA.with_metadata(_METADATA)
@@ -46,7 +46,7 @@ class HfArrow(InputIds):
         return Written(len(ends) if settings.sequence_length is None else None)
 
     def finish(
-        self, split: str, records: Sequence[PartRecord], settings: Settings
+        self, split: str, records: Sequence[PartRecord], settings: ExportSettings
     ) -> Iterator[tuple[str, bytes]]:
         files = [file for record in records for file in record.files]
         checksums = json.dumps([file.crc32c for file in files]).encode()

@@ -1,4 +1,4 @@
-"""The column `input_ids`: rows of tokens as Arrow lists, for the formats that are Arrow's.
+"""Parquet files with the column `input_ids`, named as on the Hugging Face Hub; and the column.
 
 A row is a document, or with `--sequence_length` so many tokens of the stream; the last one may be
 shorter. Tokens are int32, which trainers take as they are.
@@ -12,9 +12,10 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from fineshards.errors import UsageError
-from fineshards.exports.format import Format, Settings
+from fineshards.exports.format import ExportSettings, Format, Target, Written
 from fineshards.exports.parts import Part, PartReader, plan_by_rows
 from fineshards.exports.stream import Stream
 
@@ -36,12 +37,31 @@ class InputIds(Format):
     by_eot = False
     fixed_dtype = "int32"
 
-    def plan(self, stream: Stream, settings: Settings) -> list[Part]:
+    def plan(self, stream: Stream, settings: ExportSettings) -> list[Part]:
         length, size = settings.sequence_length, settings.tokens_per_file
         if length is None:
             return super().plan(stream, settings)
         assert size is not None
         return plan_by_rows(stream, length, -(-size // length), settings.side)
+
+
+class Parquet(InputIds):
+    """Read by `datasets.load_dataset`, and by all that reads Parquet."""
+
+    name = "parquet"
+
+    def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
+        part = reader.part
+        ends = row_ends(reader, settings.sequence_length)
+        # Dictionaries and statistics of token ids make files larger and slower.
+        options = {"compression": "zstd", "use_dictionary": False, "write_statistics": False}
+        with (
+            target.create(f"{part.split}-{part.index:05d}-of-{part.count:05d}.parquet") as file,
+            pq.ParquetWriter(file, SCHEMA, write_page_checksum=True, **options) as writer,
+        ):
+            for batch in batches(reader, ends):
+                writer.write_batch(batch, row_group_size=len(batch))
+        return Written(len(ends) if settings.sequence_length is None else None)
 
 
 def row_ends(reader: PartReader, sequence_length: int | None) -> npt.NDArray[np.int64]:

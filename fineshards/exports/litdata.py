@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fineshards.errors import UsageError
-from fineshards.exports.format import Format, Settings, Target, Written, write_tokens
+from fineshards.exports.format import ExportSettings, Format, Target, Written, write_tokens
 from fineshards.exports.parts import Part, PartReader, plan_by_rows, plan_by_shards
 from fineshards.exports.record import PartRecord
 from fineshards.exports.stream import Stream
@@ -40,14 +40,14 @@ class Litdata(Format):
     rows = "allowed"
     links = True
 
-    def plan(self, stream: Stream, settings: Settings) -> list[Part]:
+    def plan(self, stream: Stream, settings: ExportSettings) -> list[Part]:
         if settings.link:
             return plan_by_shards(stream, settings.side)
         length, size = settings.sequence_length or 1, settings.tokens_per_file
         assert size is not None
         return plan_by_rows(stream, length, -(-size // length), settings.side)
 
-    def check(self, settings: Settings, parts: Sequence[Part]) -> None:
+    def check(self, settings: ExportSettings, parts: Sequence[Part]) -> None:
         if settings.link and (settings.sequence_length or settings.side == "end"):
             raise UsageError(
                 "--link: chunks are the shards as they are; leave --sequence_length and --eot end "
@@ -60,7 +60,7 @@ class Litdata(Format):
                 f"{_MOST_BYTES:,}. Give smaller --tokens_per_file."
             )
 
-    def write(self, reader: PartReader, settings: Settings, target: Target) -> Written:
+    def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
         part = reader.part
         name = f"chunk-0-{part.index}.bin"
         size = part.tokens * settings.token_dtype.itemsize
@@ -80,7 +80,7 @@ class Litdata(Format):
         return Written(None, 0, chunk)
 
     def finish(
-        self, split: str, records: Sequence[PartRecord], settings: Settings
+        self, split: str, records: Sequence[PartRecord], settings: ExportSettings
     ) -> Iterator[tuple[str, bytes]]:
         checksums = [file.crc32c for record in records for file in record.files]
         index = {
@@ -103,7 +103,7 @@ class Litdata(Format):
         }
         yield f"{split}/index.json", json.dumps(index, sort_keys=True).encode()
 
-    def advice(self, settings: Settings, parts: Sequence[Part]) -> list[str]:
+    def advice(self, settings: ExportSettings, parts: Sequence[Part]) -> list[str]:
         if settings.link:
             return [
                 "The chunks are links to shards: keep the dataset where it is.",

@@ -16,7 +16,7 @@ import numpy as np
 import xxhash
 
 from fineshards.errors import UsageError
-from fineshards.exports.format import Format, Settings, Target, Written
+from fineshards.exports.format import ExportSettings, Format, Target, Written
 from fineshards.exports.parts import Part, PartReader, plan_by_rows
 from fineshards.exports.record import PartRecord
 from fineshards.exports.stream import Stream
@@ -36,10 +36,10 @@ class Mds(Format):
     tokens_per_file = None
     rows = "needed"
 
-    def plan(self, stream: Stream, settings: Settings) -> list[Part]:
+    def plan(self, stream: Stream, settings: ExportSettings) -> list[Part]:
         return plan_by_rows(stream, _length(settings), _rows_per_file(settings), settings.side)
 
-    def check(self, settings: Settings, parts: Sequence[Part]) -> None:
+    def check(self, settings: ExportSettings, parts: Sequence[Part]) -> None:
         length, rows = _length(settings), _rows_per_file(settings)
         if (size := _head_bytes(rows, settings) + rows * _row_bytes(settings)) > _MOST_BYTES:
             raise UsageError(
@@ -54,7 +54,7 @@ class Mds(Format):
                     "tokens, fewer than one row. Choose a smaller one, or another --split."
                 )
 
-    def write(self, reader: PartReader, settings: Settings, target: Target) -> Written:
+    def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
         part, length = reader.part, _length(settings)
         count, left_out = divmod(part.tokens, length)
         first = _head_bytes(count, settings)
@@ -81,35 +81,35 @@ class Mds(Format):
         return Written(None, left_out, {"samples": count, "raw_data": facts})
 
     def finish(
-        self, split: str, records: Sequence[PartRecord], settings: Settings
+        self, split: str, records: Sequence[PartRecord], settings: ExportSettings
     ) -> Iterator[tuple[str, bytes]]:
         shards = [{**_columns(settings), **record.facts, "zip_data": None} for record in records]
         index = {"version": 2, "shards": shards}
         yield f"{split}/index.json", json.dumps(index, sort_keys=True).encode()
 
 
-def _length(settings: Settings) -> int:
+def _length(settings: ExportSettings) -> int:
     assert settings.sequence_length is not None
     return settings.sequence_length
 
 
-def _row_bytes(settings: Settings) -> int:
+def _row_bytes(settings: ExportSettings) -> int:
     return _length(settings) * settings.token_dtype.itemsize
 
 
-def _head_bytes(rows: int, settings: Settings) -> int:
+def _head_bytes(rows: int, settings: ExportSettings) -> int:
     """The size of what is before the rows of a file."""
     return 4 + 4 * (rows + 1) + len(_config(settings))
 
 
-def _rows_per_file(settings: Settings) -> int:
+def _rows_per_file(settings: ExportSettings) -> int:
     """As many as MDSWriter would put into a file, or those that the user asks for."""
     if settings.tokens_per_file is not None:
         return -(-settings.tokens_per_file // _length(settings))
     return max((_FILE_BYTES - _head_bytes(0, settings)) // (_row_bytes(settings) + 4), 1)
 
 
-def _columns(settings: Settings) -> dict[str, Any]:
+def _columns(settings: ExportSettings) -> dict[str, Any]:
     """What MDSWriter says of every file."""
     return {
         "version": 2,
@@ -123,5 +123,5 @@ def _columns(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _config(settings: Settings) -> bytes:
+def _config(settings: ExportSettings) -> bytes:
     return json.dumps(_columns(settings), sort_keys=True).encode()

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fineshards.errors import UsageError
-from fineshards.exports.format import Format, Settings, Target, Written, write_tokens
+from fineshards.exports.format import ExportSettings, Format, Target, Written, write_tokens
 from fineshards.exports.parts import Part, PartReader, plan_by_shards
 from fineshards.exports.stream import Stream
 from fineshards.shards import npy
@@ -35,12 +35,12 @@ class Megatron(Format):
     most_ids = 1 << 31
     by_eot = False
 
-    def plan(self, stream: Stream, settings: Settings) -> list[Part]:
+    def plan(self, stream: Stream, settings: ExportSettings) -> list[Part]:
         if settings.link:
             return plan_by_shards(stream, settings.side)
         return super().plan(stream, settings)
 
-    def write(self, reader: PartReader, settings: Settings, target: Target) -> Written:
+    def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
         part, dtype = reader.part, settings.token_dtype
         stem = f"{part.split}_{part.index:04d}"
         ends = reader.ends()
@@ -67,7 +67,7 @@ class Megatron(Format):
         # Of links, pieces of documents are counted, which no one asks for.
         return Written(None if settings.link else len(ends))
 
-    def advice(self, settings: Settings, parts: Sequence[Part]) -> list[str]:
+    def advice(self, settings: ExportSettings, parts: Sequence[Part]) -> list[str]:
         if not settings.link:
             return []
         return [

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from fineshards.exports.format import Format, Settings, Target, Written, write_tokens
+from fineshards.exports.format import ExportSettings, Format, Target, Written, write_tokens
 from fineshards.exports.parts import Part, PartReader
 
 # Lines that are made into text at a time.
@@ -27,7 +27,7 @@ class Olmo(Format):
     name = "olmo"
     revision = 2  # lines from 1
 
-    def write(self, reader: PartReader, settings: Settings, target: Target) -> Written:
+    def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
         part = reader.part
         stem = f"{part.split}/part-0-{part.index:05d}"
         ends, sources = reader.documents()
@@ -49,7 +49,7 @@ class Olmo(Format):
                 pa_csv.write_csv(batch, packed, options)
         return Written(len(ends))
 
-    def advice(self, settings: Settings, parts: Sequence[Part]) -> list[str]:
+    def advice(self, settings: ExportSettings, parts: Sequence[Part]) -> list[str]:
         said = ["The .npy files have no header: OLMo-core reads them, numpy.load does not."]
         if settings.side == "end" and not all(part.append for part in parts):
             said.append(

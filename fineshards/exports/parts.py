@@ -6,7 +6,7 @@ A part is the unit of work and of resuming: one file of tokens, with the indexes
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from fineshards.exports.export_options import Side
 from fineshards.exports.stream import Read, Stream
-from fineshards.shards.tables.documents import DocumentTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ def plan_by_documents(stream: Stream, tokens_per_file: int | None, side: Side) -
         if stream.tokens - cut < tokens_per_file:
             break
         cuts.append(cut)
-    return _shifted(stream, [*cuts, stream.tokens], side)
+    return _between(stream, [*cuts, stream.tokens], side, moved=int(side == "end"))
 
 
 def plan_by_tokens(stream: Stream, tokens_per_file: int | None, side: Side) -> list[Part]:
@@ -83,15 +82,19 @@ def _length(stream: Stream, side: Side) -> int:
 def _cut(stream: Stream, size: int, count: int, side: Side) -> list[Part]:
     """A number of parts of `size` tokens; the last one takes the rest."""
     skip, _ = _ends(stream, side)
-    length = _length(stream, side)
-    parts = []
-    for index in range(count):
-        first = index * size + skip
-        last = (index + 1) * size + skip if index < count - 1 else length + skip
-        stop = min(last, stream.tokens)
-        parts.append(Part(stream.split, index, count, first, stop, 0, last - stop))
-    # The EOT that is left out is that of the first document.
-    parts[0] = replace(parts[0], start=parts[0].start - skip, skip=skip)
+    cuts = [0, *(index * size + skip for index in range(1, count)), stream.tokens]
+    return _between(stream, cuts, side, moved=0)
+
+
+def _between(stream: Stream, cuts: list[int], side: Side, moved: int) -> list[Part]:
+    """The parts between cuts. moved: 1 if the EOT behind each cut goes to the part before it."""
+    skip, append = _ends(stream, side)
+    count = len(cuts) - 1
+    skips, appends = [skip, *[moved] * (count - 1)], [*[moved] * (count - 1), append]
+    parts = (
+        Part(stream.split, index, count, start, stop, skips[index], appends[index])
+        for index, (start, stop) in enumerate(pairwise(cuts))
+    )
     return [part for part in parts if part.tokens]
 
 
@@ -102,30 +105,10 @@ def plan_by_shards(stream: Stream, side: Side) -> list[Part]:
     before, and is left out.
     """
     parts = []
-    for index, start in enumerate(stream.starts[:-1]):
-        shard = stream.shard(index)
+    for index, (shard, start) in enumerate(zip(stream.shards, stream.starts, strict=False)):
         begins_whole = shard.pieces == shard.documents
-        skip = int(side == "end" and begins_whole)
-        count = len(stream.positions)
-        parts.append(Part(stream.split, index, count, start, start + shard.tokens, skip))
-    return [part for part in parts if part.tokens]
-
-
-def _shifted(stream: Stream, cuts: list[int], side: Side) -> list[Part]:
-    skip, append = _ends(stream, side)
-    parts = []
-    for index, (start, stop) in enumerate(pairwise(cuts)):
-        parts.append(
-            Part(
-                stream.split,
-                index,
-                len(cuts) - 1,
-                start,
-                stop,
-                skip if index == 0 else int(side == "end"),
-                append if stop == stream.tokens else int(side == "end"),
-            )
-        )
+        skip, stop = int(side == "end" and begins_whole), start + shard.tokens
+        parts.append(Part(stream.split, index, len(stream.shards), start, stop, skip))
     return [part for part in parts if part.tokens]
 
 
@@ -175,21 +158,17 @@ class PartReader:
 
         Each document has at least one token.
         """
-        return self._ends(np.concatenate([begins for begins, _, _ in self._documents()]))
+        found = self.stream.documents(self.part.start, self.part.stop)
+        return self._ends(np.concatenate([begins for begins, _, _ in found]))
 
     def documents(self) -> tuple[npt.NDArray[np.int64], pa.Table]:
         """Where each document ends, as `ends`, and its source: the columns file, row and id."""
         begins, sources = [], []
-        for each, table, rows in self._documents():
+        for each, table, rows in self.stream.documents(self.part.start, self.part.stop):
             begins.append(each)
             sources.append(table.sources(rows).cast(_SOURCE))
         ends = self._ends(np.concatenate(begins))
         return ends, pa.concat_tables(sources).slice(0, len(ends))
-
-    def _documents(
-        self,
-    ) -> Iterator[tuple[npt.NDArray[np.int64], DocumentTable, npt.NDArray[np.int64]]]:
-        return self.stream.documents(self.part.start, self.part.stop)
 
     def _ends(self, begins: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         part, later = self.part, int(self.side == "end")

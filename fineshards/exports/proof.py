@@ -32,8 +32,7 @@ def damaged_shards(
     for read in reads:
         of_shards[read.shard].append(read)
     for stream in streams:
-        for number in range(len(stream.positions)):
-            shard = stream.shard(number)
+        for shard in stream.shards:
             found = _checksum(shard, stream, [*of_shards[shard.name], *_left_out(shard, stream)])
             if found != shard.crc32c:
                 why = f"its crc32c is {found}, expected {shard.crc32c}"

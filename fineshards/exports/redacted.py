@@ -62,21 +62,13 @@ def length_of(ranges: Ranges | None) -> int:
 
 def kept(ranges: Ranges | None, first: int, end: int) -> Iterator[tuple[int, int]]:
     """Tokens `[first, end)` among those outside of ranges, as ranges of the shard."""
-    position = 0  # in the shard, of the token `passed` outside of ranges
-    passed = 0
-    for begin, following in () if ranges is None else ranges.tolist():
-        yield from _part(position, passed, begin - position, first, end)
-        passed += begin - position
-        position = following
-    yield from _part(position, passed, end - passed, first, end)
-
-
-def _part(
-    position: int, passed: int, length: int, first: int, end: int
-) -> Iterator[tuple[int, int]]:
-    low, high = max(first - passed, 0), min(end - passed, length)
-    if low < high:
-        yield position + low, position + high
+    edges = [0, *(() if ranges is None else ranges.ravel().tolist()), 1 << 63]
+    passed = 0  # tokens outside of ranges before `begin`
+    for begin, stop in zip(edges[::2], edges[1::2], strict=True):
+        low, high = begin + max(first - passed, 0), min(begin + end - passed, stop)
+        if low < high:
+            yield low, high
+        passed += stop - begin
 
 
 def outside(

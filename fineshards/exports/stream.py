@@ -47,7 +47,8 @@ class Stream:
 
     split: `test`, `train`, or `all` for the one stream of a dataset that was built with a number of
     test shards. redacted: what is left out of it, by shard; a place in the stream is then a place
-    among the tokens that are left. starts: where each shard begins, and where the last one ends.
+    among the tokens that are left. shards: their records. starts: where each shard begins, and
+    where the last one ends.
     """
 
     def __init__(self, dataset: Dataset, split: str, redacted: Mapping[str, Ranges] = NONE) -> None:
@@ -55,15 +56,10 @@ class Stream:
         self.dataset, self.split, self.redacted = dataset, split, redacted
         self.dtype = manifest.settings.token_dtype
         self.eot = manifest.settings.tokenizer.eot
-        self.positions = [
-            position
-            for position, shard in enumerate(manifest.shards)
-            if split in (shard.split, "all")
-        ]
-        shards = [manifest.shards[position] for position in self.positions]
-        lengths = [shard.tokens - length_of(redacted.get(shard.name)) for shard in shards]
+        self.shards = [shard for shard in manifest.shards if split in (shard.split, "all")]
+        lengths = [shard.tokens - length_of(redacted.get(shard.name)) for shard in self.shards]
         self.starts: list[int] = [0, *np.cumsum(lengths, dtype=np.int64).tolist()]
-        self.table = lru_cache(maxsize=2)(self._read_table)
+        self.table = lru_cache(maxsize=2)(lambda number: self._parse(self.shards[number]))
 
     @property
     def tokens(self) -> int:
@@ -78,19 +74,19 @@ class Stream:
     @cached_property
     def ends_whole(self) -> bool:
         """Whether the last document does not go on in the next split."""
-        following = self.positions[-1] + 1 if self.positions else 0
-        shards = self.dataset.manifest.shards
-        if self.dataset.manifest.settings.split.by_document or following == len(shards):
+        manifest = self.dataset.manifest
+        following = [shard for shard in manifest.shards if shard.split == "train"]
+        if self.split != "test" or manifest.settings.split.by_document or not following:
             return True
-        table = self._parse(shards[following])
+        table = self._parse(following[0])
         # The rest of a document that is left out is left out too.
         return int(table.start[0]) == 0 or bool(self.redacted and table.redacted[0])
 
     def skipped(self) -> dict[str, int]:
         """The redacted documents that begin in the stream and are left out, and their tokens."""
         documents = tokens = 0
-        for number in range(len(self.positions)):
-            ranges = self.redacted.get(self.shard(number).name)
+        for number, shard in enumerate(self.shards):
+            ranges = self.redacted.get(shard.name)
             if ranges is not None:
                 begins, (rows, _) = self.table(number).start == 0, self._rows(number)
                 documents += int(begins.sum() - begins[rows].sum())
@@ -114,14 +110,10 @@ class Stream:
             f"{storage.path(name)} is damaged: {why}. Run fineshards repair, then export again."
         )
 
-    def shard(self, number: int) -> ShardRecord:
-        """Shard `number` of the stream."""
-        return self.dataset.manifest.shards[self.positions[number]]
-
     def document_at_or_after(self, token: int) -> int:
         """The first place from a token on where a document begins; the end if there is none."""
         first = bisect_right(self.starts, token) - 1
-        for number in range(first, len(self.positions)):
+        for number in range(first, len(self.shards)):
             rows, begins = self._rows(number)
             begins = begins[self.table(number).start[rows] == 0]
             found = int(np.searchsorted(begins, token))
@@ -155,7 +147,7 @@ class Stream:
         """
         storage, size = self.dataset.storage, self.dtype.itemsize
         for number, shard_start in self._overlap(start, stop):
-            shard = self.shard(number)
+            shard = self.shards[number]
             first = max(start - shard_start, 0)
             end = min(stop, self.starts[number + 1]) - shard_start
             with storage.open(shard.name, min((end - first) * size, READ_AHEAD)) as opened:
@@ -176,7 +168,7 @@ class Stream:
 
     def _rows(self, number: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The rows of a shard's table that are in the stream, and where each begins in it."""
-        table, redacted = self.table(number), self.redacted.get(self.shard(number).name)
+        table, redacted = self.table(number), self.redacted.get(self.shards[number].name)
         if redacted is None:
             return np.arange(len(table)), table.offset + self.starts[number]
         rows, offsets = outside(redacted, table.offset)
@@ -185,13 +177,10 @@ class Stream:
     def _overlap(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """The shards with tokens in `[start, stop)`: number and first token."""
         if start < stop:
-            for number in range(bisect_right(self.starts, start) - 1, len(self.positions)):
+            for number in range(bisect_right(self.starts, start) - 1, len(self.shards)):
                 if self.starts[number] >= stop:
                     break
                 yield number, self.starts[number]
-
-    def _read_table(self, number: int) -> DocumentTable:
-        return self._parse(self.shard(number))
 
     def _parse(self, shard: ShardRecord) -> DocumentTable:
         """A shard's document table; raises OutputError if it is damaged."""

@@ -1,7 +1,7 @@
-"""`.bin` files of llm.c and its relatives: 256 numbers of int32, then the tokens.
+"""`.bin` files: tokens alone for nanoGPT, and behind 256 numbers for llm.c and its relatives.
 
-The numbers are a magic one, a version, the number of tokens, and for NeMo the bytes per token; the
-rest are 0. The EOT leads, as in our shards.
+The numbers are int32: a magic one, a version, the number of tokens, and for NeMo the bytes per
+token; the rest are 0. The EOT leads, as in our shards.
 
 - llm.c: llmc/dataloader.h and dev/data/data_common.py for uint16; train_llama3.py for uint32.
 - NeMo Automodel: nemo_automodel/components/datasets/llm/nanogpt_dataset.py.
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fineshards.errors import UsageError
-from fineshards.exports.format import Format, Settings, Target, Written, write_tokens
+from fineshards.exports.format import ExportSettings, Format, Target, Written, write_tokens
 from fineshards.exports.parts import Part, PartReader
 
 _HEADER_NUMBERS = 256
@@ -26,18 +26,40 @@ _LIMIT = 1 << 31
 _GPT2_EOT = 50_256
 
 
+class Raw(Format):
+    """nanoGPT: tokens alone. One file per split, or numbered ones with `--tokens_per_file`."""
+
+    name = "raw"
+    sides = ("begin", "end")
+    cuts = "tokens"
+    tokens_per_file = None
+
+    def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
+        part = reader.part
+        split = "val" if part.split == "test" else part.split
+        number = "" if settings.tokens_per_file is None else f"_{part.index:06d}"
+        with target.create(f"{split}{number}.bin") as file:
+            write_tokens(reader, file)
+        return Written()
+
+    def advice(self, settings: ExportSettings, parts: Sequence[Part]) -> list[str]:
+        if settings.dtype == "uint16":
+            return []
+        return ["nanoGPT's train.py reads uint16: change np.uint16 to np.uint32 in get_batch."]
+
+
 class _TokenBins(Format):
-    """What the formats have in common."""
+    """What the formats with a header have in common."""
 
     sides = ("begin",)
     cuts = "tokens"
     tokens_per_file = "shard"
 
     @abstractmethod
-    def numbers(self, settings: Settings, tokens: int) -> tuple[int, ...]:
+    def numbers(self, settings: ExportSettings, tokens: int) -> tuple[int, ...]:
         """The first numbers of the header."""
 
-    def check(self, settings: Settings, parts: Sequence[Part]) -> None:
+    def check(self, settings: ExportSettings, parts: Sequence[Part]) -> None:
         size = settings.token_dtype.itemsize
         for part in parts:
             if part.tokens * size + 4 * _HEADER_NUMBERS >= _LIMIT:
@@ -46,7 +68,7 @@ class _TokenBins(Format):
                     "count bytes in 31 bits. Give smaller --tokens_per_file."
                 )
 
-    def write(self, reader: PartReader, settings: Settings, target: Target) -> Written:
+    def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
         part = reader.part
         # Readers find the validation set by this word.
         split = "val" if part.split == "test" else part.split
@@ -64,11 +86,11 @@ class Llmc(_TokenBins):
 
     name = "llmc"
 
-    def numbers(self, settings: Settings, tokens: int) -> tuple[int, ...]:
+    def numbers(self, settings: ExportSettings, tokens: int) -> tuple[int, ...]:
         kind = (20240520, 1) if settings.dtype == "uint16" else (20240801, 7)
         return (*kind, tokens)
 
-    def advice(self, settings: Settings, parts: Sequence[Part]) -> list[str]:
+    def advice(self, settings: ExportSettings, parts: Sequence[Part]) -> list[str]:
         if settings.dtype == "uint16":
             return []
         return ["Files of uint32 are read by train_llama3.py only, not by the loader in C."]
@@ -79,7 +101,7 @@ class NemoNanogpt(_TokenBins):
 
     name = "nanogpt"
 
-    def numbers(self, settings: Settings, tokens: int) -> tuple[int, ...]:
+    def numbers(self, settings: ExportSettings, tokens: int) -> tuple[int, ...]:
         return (278895051, 1, tokens, settings.token_dtype.itemsize)
 
 
@@ -89,10 +111,10 @@ class ModdedNanogpt(_TokenBins):
     name = "modded-nanogpt"
     dtypes = ("uint16",)
 
-    def numbers(self, settings: Settings, tokens: int) -> tuple[int, ...]:
+    def numbers(self, settings: ExportSettings, tokens: int) -> tuple[int, ...]:
         return (20240520, 1, tokens)
 
-    def advice(self, settings: Settings, parts: Sequence[Part]) -> list[str]:
+    def advice(self, settings: ExportSettings, parts: Sequence[Part]) -> list[str]:
         said = []
         if settings.eot != _GPT2_EOT:
             said.append(
