@@ -201,48 +201,46 @@ def _files(manifest: Manifest, found: Sums) -> Iterator[dict[str, Any]]:
     yield _file(SUMS_NAME, _TEXT, len(listed), hashlib.sha256(listed).hexdigest(), about)
 
 
+def _node(kind: str, at: str, about: str, **more: Any) -> dict[str, Any]:
+    """A node with an id; the last part of it is its name."""
+    last = at.rpartition("/")[2]
+    return {"@type": f"cr:{kind}", "@id": at, "name": last, "description": about, **more}
+
+
 def _file(name: str, kind: str, size: int, digest: str, about: str) -> dict[str, Any]:
-    folder, _, last = name.rpartition("/")
     # Relative to this file, which is in metadata/.
-    url = last if folder == "metadata" else f"../{name}"
-    return {
-        "@type": "cr:FileObject",
-        "@id": name,
-        "name": last,
-        "description": about,
-        "contentUrl": url,
-        "contentSize": f"{size} B",
-        "encodingFormat": kind,
-        "sha256": digest,
-    }
+    folder, _, last = name.rpartition("/")
+    return _node(
+        "FileObject",
+        name,
+        about,
+        contentUrl=last if folder == "metadata" else f"../{name}",
+        contentSize=f"{size} B",
+        encodingFormat=kind,
+        sha256=digest,
+    )
 
 
 def _tables() -> dict[str, Any]:
-    return {
-        "@type": "cr:FileSet",
-        "@id": _TABLES,
-        "name": _TABLES,
-        "description": "A table per shard: which tokens belong to which document.",
-        "encodingFormat": _PARQUET,
-        "includes": "documents/*.parquet",
-    }
+    about = "A table per shard: which tokens belong to which document."
+    included = "documents/*.parquet"
+    return _node("FileSet", _TABLES, about, encodingFormat=_PARQUET, includes=included)
 
 
 def _splits(manifest: Manifest) -> dict[str, Any]:
     there = [split for split in SPLITS if any(shard.split == split for shard in manifest.shards)]
-    return {
-        "@type": "cr:RecordSet",
-        "@id": "splits",
-        "name": "splits",
-        "description": "The splits.",
-        "dataType": "cr:Split",
-        "key": {"@id": "splits/name"},
-        "field": [
+    return _node(
+        "RecordSet",
+        "splits",
+        "The splits.",
+        dataType="cr:Split",
+        key={"@id": "splits/name"},
+        field=[
             {"@type": "cr:Field", "@id": "splits/name", "name": "name", "dataType": "sc:Text"},
             {"@type": "cr:Field", "@id": "splits/url", "name": "url", "dataType": "sc:URL"},
         ],
-        "data": [{"splits/name": split, "splits/url": _SPLIT_KINDS[split]} for split in there],
-    }
+        data=[{"splits/name": split, "splits/url": _SPLIT_KINDS[split]} for split in there],
+    )
 
 
 def _documents(manifest: Manifest) -> dict[str, Any]:
@@ -255,14 +253,11 @@ def _documents(manifest: Manifest) -> dict[str, Any]:
     at_end = "^.*?((?:test|train)_[0-9]+)(?:[.]parquet)?$"
     shard = _of_table("shard", "fullpath", at_end, about)
     schema = table_schema(manifest.settings.split, manifest.version)
-    return {
-        "@type": "cr:RecordSet",
-        "@id": "documents",
-        "name": "documents",
-        "description": "The documents of each shard, in order. A document that goes on in the next "
-        "shard has a record for each.",
-        "field": [split, shard, *map(_column, schema)],
-    }
+    about = (
+        "The documents of each shard, in order. A document that goes on in the next shard has a "
+        "record for each."
+    )
+    return _node("RecordSet", "documents", about, field=[split, shard, *map(_column, schema)])
 
 
 def _of_table(name: str, what: str, regex: str, about: str) -> dict[str, Any]:
@@ -278,11 +273,5 @@ def _column(field: pa.Field) -> dict[str, Any]:
 
 
 def _field(name: str, about: str, kind: str, source: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "@type": "cr:Field",
-        "@id": f"documents/{name}",
-        "name": name,
-        "description": about,
-        "dataType": kind,
-        "source": {"fileSet": {"@id": _TABLES}, **source},
-    }
+    whole = {"fileSet": {"@id": _TABLES}, **source}
+    return _node("Field", f"documents/{name}", about, dataType=kind, source=whole)

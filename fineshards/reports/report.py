@@ -9,16 +9,21 @@ from importlib.metadata import version
 from pathlib import Path
 
 from fineshards.credentials import refuse_secrets
+from fineshards.curation.recipe_text import recipe_text
+from fineshards.encoders.reference_check import COMPARED_SHARE
 from fineshards.errors import OutputError, UsageError
-from fineshards.reports.report_contents import contents_of
-from fineshards.reports.report_page import Verified, report_page
+from fineshards.publishing.loading_snippets import loading_snippets
+from fineshards.reports.lengths import SEQUENCE_LENGTHS
+from fineshards.reports.markup import asset, page
+from fineshards.reports.report_contents import MOST_GENERATIONS, Contents, contents_of
+from fineshards.reports.shown_document import LONG_ENOUGH, TRIED
 from fineshards.shards.dataset_files import Dataset
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
 from fineshards.storage.temporary import scratch_folder_in
-from fineshards.verification.verify import Verdict
+from fineshards.verification.verify import Verdict, describe_verdict
 from fineshards.verification.verify import verify as verify_dataset
-from fineshards.wording import counted
+from fineshards.wording import approximately, counted, describe_leaks, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +96,57 @@ def report(
         if verified is None or verified.verdict.ok:
             raise
         raise OutputError(_too_damaged(storage, verified.verdict)) from error
-    page = report_page(contents, verified).encode()
-    _write(target, page)
+    written = report_page(contents, verified).encode()
+    _write(target, written)
     if verified is None:
-        return Report(target, len(page), None)
+        return Report(target, len(written), None)
     verdict = verified.verdict
-    return Report(target, len(page), verdict.ok, tuple(verdict.problems))
+    return Report(target, len(written), verdict.ok, tuple(verdict.problems))
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What verify found, when (UTC), and with which version."""
+
+    verdict: Verdict
+    at: str
+    version: str
+
+
+def report_page(contents: Contents, verified: Verified | None = None) -> str:
+    """The report as HTML. Without `verified` it depends on the contents alone."""
+    headings = {
+        "splits": "Splits",
+        "lengths": "Document lengths",
+        "sources": "Sources",
+        "recipe": "Recipe" if contents.steps else "",
+        "document": "A document",
+        "exactness": "Exactness",
+        "shards": "Shards",
+        "generations": "Generations" if len(contents.summary.generations) > 1 else "",
+        "load": "Load it",
+        "provenance": "Provenance",
+        "verification": "Verification",
+    }
+    return page(
+        "reports/report.html",
+        script=asset("reports/page.js"),
+        style=asset("reports/style.css") + asset("reports/report.css"),
+        contents=contents,
+        verified=verified,
+        sections=[(anchor, heading) for anchor, heading in headings.items() if heading],
+        approximately=approximately,
+        describe_leaks=describe_leaks,
+        describe_verdict=describe_verdict,
+        loading_snippets=loading_snippets,
+        recipe_text=recipe_text,
+        size=size,
+        COMPARED_SHARE=COMPARED_SHARE,
+        LONG_ENOUGH=LONG_ENOUGH,
+        MOST_GENERATIONS=MOST_GENERATIONS,
+        SEQUENCE_LENGTHS=SEQUENCE_LENGTHS,
+        TRIED=TRIED,
+    )
 
 
 def describe_report(written: Report) -> list[str]:

@@ -34,7 +34,7 @@ _EXAMPLES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class LabelCount:
     """Documents and their tokens with one value of a label, or of one host."""
 
     value: str
@@ -43,15 +43,15 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class LabelCounts:
     """The values of a label or the hosts, those with the most tokens first; some may be left out.
 
     others: the sum of those that are left out. left_out: how many they are; None if not known.
     """
 
     name: str
-    values: tuple[Value, ...]
-    others: Value
+    values: tuple[LabelCount, ...]
+    others: LabelCount
     left_out: int | None
     note: str = ""
 
@@ -74,39 +74,33 @@ class StepRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Overwritten:
-    """Documents that were redacted, in this generation or a later one, and their tokens."""
-
-    documents: int
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class Contents:
     """What a report says.
 
     manifest: for the numbers that it has. files, shards: all, or some of many. lengths, document,
     steps: see there. hosts: None without statistics. redacted: whether any generation up to the
-    latest redacted documents: then no examples of what was dropped are shown.
+    latest redacted documents: then no examples of what was dropped are shown. overwritten: the
+    documents of this dataset that were redacted, and their tokens.
     """
 
     manifest: Manifest
     summary: Summary
     title: str
     files: tuple[tuple[SourceFile, Counts], ...]
-    labels: tuple[Values, ...]
-    hosts: Values | None
+    labels: tuple[LabelCounts, ...]
+    hosts: LabelCounts | None
     lengths: Lengths
     steps: tuple[StepRow, ...]
     document: ShownTokens | None
     shards: tuple[ShardRecord, ...]
-    overwritten: Overwritten
+    overwritten: tuple[int, int]
     redacted: bool
 
     @property
     def eots(self) -> int:
         """The number of tokens that are EOT: one per document, and all of those redacted."""
-        return self.summary.documents - self.overwritten.documents + self.overwritten.tokens
+        documents, tokens = self.overwritten
+        return self.summary.documents - documents + tokens
 
 
 def contents_of(dataset: Dataset, generations: Sequence[Generation]) -> Contents:
@@ -152,34 +146,34 @@ def _files(manifest: Manifest) -> tuple[tuple[SourceFile, Counts], ...]:
     return tuple((file, report.counts) for file, report in chosen)
 
 
-def _labels(manifest: Manifest) -> tuple[Values, ...]:
-    found: dict[str, list[Value]] = {}
+def _labels(manifest: Manifest) -> tuple[LabelCounts, ...]:
+    found: dict[str, list[LabelCount]] = {}
     for label in manifest.counts().labels:
-        value = Value(label.value, label.documents, label.tokens)
+        value = LabelCount(label.value, label.documents, label.tokens)
         found.setdefault(label.column, []).append(value)
     return tuple(_most(column, values) for column, values in sorted(found.items()))
 
 
-def _most(name: str, values: Sequence[Value]) -> Values:
+def _most(name: str, values: Sequence[LabelCount]) -> LabelCounts:
     """The values with the most tokens."""
     ordered = sorted(values, key=lambda each: (-each.tokens, each.value))
     rest = ordered[MOST_VALUES:]
-    return Values(name, tuple(ordered[:MOST_VALUES]), _sum(rest), len(rest))
+    return LabelCounts(name, tuple(ordered[:MOST_VALUES]), _sum(rest), len(rest))
 
 
-def _sum(values: Sequence[Value]) -> Value:
+def _sum(values: Sequence[LabelCount]) -> LabelCount:
     documents = sum(each.documents for each in values)
-    return Value("all others", documents, sum(each.tokens for each in values))
+    return LabelCount("all others", documents, sum(each.tokens for each in values))
 
 
-def _hosts(dataset: Dataset) -> Values | None:
+def _hosts(dataset: Dataset) -> LabelCounts | None:
     """The hosts with the most tokens, if the dataset has statistics with hosts."""
     manifest = dataset.manifest
     if not any(is_statistics(file.name) for file in manifest.metadata):
         return None
     found: Stats = stats(dataset.storage.root, generation=manifest.generation)
     values = [
-        Value(str(count.value), count.documents, count.tokens or 0)
+        LabelCount(str(count.value), count.documents, count.tokens or 0)
         for count in found.counts
         if count.measure == "host"
     ]
@@ -196,8 +190,8 @@ def _hosts(dataset: Dataset) -> Values | None:
     )
 
 
-def _overwritten(dataset: Dataset, generations: Sequence[Generation]) -> Overwritten:
-    """What was redacted of the documents that a dataset has, from the job records."""
+def _overwritten(dataset: Dataset, generations: Sequence[Generation]) -> tuple[int, int]:
+    """The documents of a dataset that were redacted, and their tokens, from the job records."""
     manifest = dataset.manifest
     ends = {split: sums["tokens"] for split, sums in manifest.splits().items()}
     documents = tokens = 0
@@ -208,7 +202,7 @@ def _overwritten(dataset: Dataset, generations: Sequence[Generation]) -> Overwri
             tokens += sum(
                 max(0, min(end, ends[split]) - begin) for split, begin, end in found.ranges
             )
-    return Overwritten(documents, tokens)
+    return documents, tokens
 
 
 def _steps(dataset: Dataset, with_examples: bool) -> tuple[StepRow, ...]:

@@ -18,14 +18,14 @@ from fineshards.shards.earlier_generation import table_head
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.job.redaction import redaction_sha256
-from fineshards.shards.layout import ONE_STREAM, table_name
+from fineshards.shards.layout import ONE_STREAM, SplitRule, table_name
 from fineshards.shards.shuffle_order import DocumentOrder
+from fineshards.shards.split_hash import hash_files, hash_keys
 from fineshards.shards.tables.documents import DocumentPiece, DocumentTable
 from fineshards.storage.base import READ_AHEAD
 from fineshards.storage.checksums import crc32c, file_checksum
 from fineshards.verification.check_decisions import DroppedRows
 from fineshards.verification.check_metadata import content_problems
-from fineshards.verification.check_sides import check_sides
 from fineshards.wording import counted
 
 # Tokens in memory at once, per shard.
@@ -33,7 +33,7 @@ _READ_TOKENS = 1 << 20
 
 
 @dataclass(slots=True)
-class ShardContents:
+class ShardFindings:
     """What a shard and its document table hold, as read from them.
 
     documents: begun in the shard. by_file: tokens and documents begun, by source path. first,
@@ -58,7 +58,7 @@ def check_shard(
     now: ShardRecord | None = None,
     growing: bool = False,
     dropped: DroppedRows | None = None,
-) -> ShardContents:
+) -> ShardFindings:
     """Reads a shard and its table, each once.
 
     files: the names of the files that are there. file_numbers: the position of each source path in
@@ -66,18 +66,18 @@ def check_shard(
     begins with this one, or have redacted documents. growing: whether a later one is being made.
     dropped: the rows that the dataset's recipe dropped, if it has one.
     """
-    contents, table, now = ShardContents(), None, now or shard
+    contents, table, now = ShardFindings(), None, now or shard
     grows = (growing or now != shard) and shard.tokens < dataset.manifest.layout.shard_tokens
     if table_name(shard.name) in files:
         try:
             table = _read_table(dataset, shard, contents, now, growing and grows)
             if table is not None:
-                _check_table(dataset.manifest, shard, table, contents, file_numbers)
+                numbers = table.file_numbers(file_numbers)
+                _check_table(dataset.manifest, shard, table, contents, numbers)
                 rule = dataset.manifest.settings.split
-                contents.problems += check_sides(shard, table, rule, file_numbers)
+                contents.problems += _check_sides(shard, table, rule, numbers)
                 if dropped is not None:
-                    of_files = table.file_numbers(file_numbers)
-                    contents.problems += dropped.among(shard, table, of_files)
+                    contents.problems += dropped.among(shard, table, numbers)
         except FineshardsError as error:
             contents.problems.append(str(error))
     if shard.name in files:
@@ -91,7 +91,7 @@ def check_shard(
 def _read_table(
     dataset: Dataset,
     shard: ShardRecord,
-    contents: ShardContents,
+    contents: ShardFindings,
     now: ShardRecord,
     grows: bool,
 ) -> DocumentTable | None:
@@ -121,8 +121,8 @@ def _check_table(
     manifest: Manifest,
     shard: ShardRecord,
     table: DocumentTable,
-    contents: ShardContents,
-    file_numbers: dict[str, int],
+    contents: ShardFindings,
+    files: npt.NDArray[np.int64],
 ) -> None:
     """The table covers the shard without gaps or overlaps, in the order of the documents."""
     name, problems = table_name(shard.name), contents.problems
@@ -146,22 +146,48 @@ def _check_table(
             f"{name} begins with document {first}; the manifest says {shard.first_document}"
         )
     order = DocumentOrder.of(manifest)
-    if not order.follows(table.file_numbers(file_numbers), table.row):
+    if not order.follows(files, table.row):
         problems.append(f"{name}: its documents are not in the order of {order}")
     contents.by_file = table.sums_by_file()
     marked = np.flatnonzero(table.redacted)
-    files = table.file_numbers(file_numbers)[marked].tolist()
-    for file, index in zip(files, marked.tolist(), strict=True):
+    for file, index in zip(files[marked].tolist(), marked.tolist(), strict=True):
         by_generation = contents.redacted.setdefault(int(table.redacted[index]), set())
         by_generation.add((file, int(table.row[index])))
     contents.first, contents.last = table.piece(0), table.piece(len(table) - 1)
+
+
+def _check_sides(
+    shard: ShardRecord, table: DocumentTable, rule: SplitRule, files: npt.NDArray[np.int64]
+) -> Iterator[str]:
+    """Every document of a table is on its side; a hash that follows from the table is right."""
+    hashes = table.split_hash
+    if hashes is None:
+        return
+    wrong = rule.in_test(hashes) != (shard.split == "test")
+    if wrong.any():
+        other = "train" if shard.split == "test" else "test"
+        yield f"{_where(shard, table, wrong)} belong to {other} by split_hash"
+    if rule.key in ("row", "id") or rule.test_files is not None:
+        if rule.test_files is not None:
+            expected = hash_files(files, rule.test_files)
+        else:
+            expected = hash_keys(table.ids if rule.key == "id" else None, files, table.row)
+        wrong = hashes != expected
+        if wrong.any():
+            yield f"{_where(shard, table, wrong)} have a split_hash that is not that of {rule.key}"
+
+
+def _where(shard: ShardRecord, table: DocumentTable, wrong: npt.NDArray[np.bool_]) -> str:
+    count = counted(int(wrong.sum()), "document")
+    first = table.document[np.argmax(wrong)]
+    return f"{table_name(shard.name)}: {count}, the first of them number {first},"
 
 
 def _check_tokens(
     dataset: Dataset,
     shard: ShardRecord,
     table: DocumentTable | None,
-    contents: ShardContents,
+    contents: ShardFindings,
     now: ShardRecord,
     grows: bool,
 ) -> None:
@@ -247,7 +273,7 @@ def _overwritten(table: DocumentTable) -> npt.NDArray[np.int64]:
 
 
 def check_borders(
-    manifest: Manifest, found: list[ShardContents], file_numbers: dict[str, int]
+    manifest: Manifest, found: list[ShardFindings], file_numbers: dict[str, int]
 ) -> Iterator[str]:
     """Each shard continues where the previous one ended, in the stream and in the sources."""
     order = DocumentOrder.of(manifest)
@@ -304,7 +330,7 @@ def _continues(
     )
 
 
-def check_totals(manifest: Manifest, found: list[ShardContents]) -> Iterator[str]:
+def check_totals(manifest: Manifest, found: list[ShardFindings]) -> Iterator[str]:
     """The tables add up to the manifest's counts, per file and stream; if all can be read."""
     if any(contents.first is None for contents in found):
         return
@@ -330,7 +356,7 @@ def check_totals(manifest: Manifest, found: list[ShardContents]) -> Iterator[str
         yield f"the document tables name {path}, which is not in the manifest"
 
 
-def check_redactions(manifest: Manifest, found: list[ShardContents]) -> Iterator[str]:
+def check_redactions(manifest: Manifest, found: list[ShardFindings]) -> Iterator[str]:
     """The tables mark as many documents, and exactly those, that each generation redacted."""
     if any(contents.first is None for contents in found):
         return

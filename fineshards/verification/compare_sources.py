@@ -24,7 +24,7 @@ from fineshards.sources.finding import as_it_is
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.row_hash import RowHash
 from fineshards.sources.rows import Rows
-from fineshards.verification.judge_again import JudgingAgain
+from fineshards.verification.compare_decisions import DecisionReplay
 from fineshards.wording import counted
 
 
@@ -55,7 +55,7 @@ def compare_with_sources(dataset: Dataset, percent: float) -> Compared:
     found, judging = Compared(), None
     if settings.recipe is not None:
         try:
-            judging = JudgingAgain(dataset, percent)
+            judging = DecisionReplay(dataset, percent)
         except FineshardsError as error:
             found.problems.append(f"the recipe cannot be used again: {error}")
             return found
@@ -129,7 +129,7 @@ def _described(dropped: Dropped | None) -> str:
 
 
 @dataclass(slots=True)
-class _Sample:
+class _ChosenDocuments:
     """The chosen documents of one source file: the pieces of each, by row."""
 
     pieces: dict[int, list[tuple[ShardRecord, DocumentPiece]]] = field(
@@ -143,7 +143,7 @@ class _Sample:
         file: SourceFile,
         documents: Rows,
         encoder: Encoder,
-        judging: JudgingAgain | None,
+        judging: DecisionReplay | None,
     ) -> Iterator[str]:
         """The differences of those documents that are chosen."""
         wanted = np.array([row in self.pieces for row in documents.numbers.tolist()], np.bool_)
@@ -196,9 +196,9 @@ def _differences(
                 )
 
 
-def _choose(dataset: Dataset, percent: float) -> dict[str, _Sample]:
+def _choose(dataset: Dataset, percent: float) -> dict[str, _ChosenDocuments]:
     """A sample of the documents, by source path; a hash of a document's number decides."""
-    samples: dict[str, _Sample] = defaultdict(_Sample)
+    samples: dict[str, _ChosenDocuments] = defaultdict(_ChosenDocuments)
     in_all = dataset.manifest.totals()["documents"]
     # A small share of few documents may be none of them.
     always = int(splitmix64(np.array([in_all], np.uint64))[0]) % in_all

@@ -34,7 +34,7 @@ from fineshards.errors import OutputError, UsageError
 from fineshards.publishing.loading_snippets import loading_snippets
 from fineshards.reports import lengths, report_contents, shown_document
 from fineshards.reports.markup import asset
-from fineshards.reports.report_page import Verified, report_page
+from fineshards.reports.report import Verified, report_page
 from fineshards.reports.shown_document import token_spans
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.manifest import Manifest

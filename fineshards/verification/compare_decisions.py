@@ -31,7 +31,7 @@ _OF_MARK = ("row", "step", "span", "witness_file", "witness_row")
 
 
 @dataclass(frozen=True, slots=True)
-class _Mark:
+class _WitnessedDecision:
     """A decision of a keyed step: about a document or a span of it, with its witness."""
 
     file: int
@@ -42,7 +42,7 @@ class _Mark:
     witness_row: int
 
 
-class JudgingAgain:
+class DecisionReplay:
     """Judges a sample of the documents that were dropped or cut, and of those that were kept.
 
     Of a decision of a keyed step it checks that the witness reached the step, and has one of the
@@ -63,11 +63,11 @@ class JudgingAgain:
         self._curator = Curator.of(recipe)
         self.decisions = lru_cache(_FILES_KEPT)(lambda file: read_decisions(dataset.storage, file))
         self._rows: dict[int, set[int]] = defaultdict(set)
-        # The documents whose keys are compared, by file and step; and the keys, when they are read.
+        # The documents whose keys are compared, by file and step; and the keys, when they are read:
+        # None for a document that does not reach the step.
         self._wanted: dict[int, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
-        self._marks: list[_Mark] = []
-        self._keys: dict[tuple[int, int, int], Keys] = {}
-        self._reached: dict[tuple[int, int, int], bool] = {}
+        self._marks: list[_WitnessedDecision] = []
+        self._keys: dict[tuple[int, int, int], Keys | None] = {}
         self._choose(dataset, percent)
         self.judged = 0
 
@@ -96,7 +96,7 @@ class JudgingAgain:
         table = self.decisions(file).table
         there = np.isin(table["row"].to_numpy(), rows) & table["witness_file"].is_valid().to_numpy()
         for each in table.filter(there).to_pylist():
-            mark = _Mark(file, *(each[name] for name in _OF_MARK))
+            mark = _WitnessedDecision(file, *(each[name] for name in _OF_MARK))
             self._marks.append(mark)
             self._wanted[file][mark.step].add(mark.row)
             if mark.witness_file >= 0:
@@ -159,8 +159,8 @@ class JudgingAgain:
         gone = np.zeros(len(batch), np.bool_)
         for earlier in range(step):
             gone |= decisions.dropped_by(earlier, batch.rows)
-        for row, is_gone in zip(batch.rows.tolist(), gone.tolist(), strict=True):
-            self._reached[file, row, step] = not is_gone
+        for row in batch.rows[gone].tolist():
+            self._keys[file, row, step] = None
         batch = batch.keep(~gone)
         keyed = self._curator.steps[step]
         assert isinstance(keyed, Keyed)
@@ -197,7 +197,7 @@ class JudgingAgain:
                     f"{self._path(mark)}, {problem}"
                 )
 
-    def _path(self, mark: _Mark) -> str:
+    def _path(self, mark: _WitnessedDecision) -> str:
         if mark.witness_file >= 0:
             return self._files[mark.witness_file].path
         index = index_of(self._recipe, mark.step, -1 - mark.witness_file)
@@ -215,18 +215,18 @@ class JudgingAgain:
             if (mark.step, mark.witness_file) == (step, number):
                 keys = records["key"][rows == mark.witness_row]
                 if len(keys):
-                    place = number, mark.witness_row, step
-                    self._reached[place] = True
-                    self._keys[place] = Keys(keys, np.zeros(len(keys), np.int64))
+                    found = Keys(keys, np.zeros(len(keys), np.int64))
+                    self._keys[number, mark.witness_row, step] = found
 
-    def _problem(self, mark: _Mark) -> str | None:
+    def _problem(self, mark: _WitnessedDecision) -> str | None:
         own = self._keys.get((mark.file, mark.row, mark.step))
         place = mark.witness_file, mark.witness_row, mark.step
         if own is None:
             return None  # reported as another difference
-        if place not in self._reached:
+        if place not in self._keys:
             return "is not a document"
-        if not self._reached[place]:
+        others = self._keys[place]
+        if others is None:
             return "was dropped by an earlier step"
         step = self._curator.steps[mark.step]
         if getattr(step, "rule", "earlier") == "components":
@@ -234,7 +234,7 @@ class JudgingAgain:
                 mark.step, np.array([mark.witness_row])
             )
             return "was dropped by this step itself" if dropped[0] else None
-        keys, others = own.keys, self._keys[place]
+        keys = own.keys
         if mark.span is not None and own.spans is not None and others.spans is not None:
             keys = keys[own.spans == mark.span]
             # A span that a document repeats has an earlier one of its own document as witness.
