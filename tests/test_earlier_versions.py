@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
+from support.checkout import ROOT
 from support.damage import edit_table
 from support.oracle import shards_in
 

@@ -20,9 +20,9 @@ from unicodedata import category
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
+from support.checkout import ROOT
 from support.hub_client import fineshards as with_hub
 from support.hub_server import HubServer, Repository
 from support.oracle import shards_in

@@ -20,8 +20,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
 from rich.console import Console
+from support.checkout import ROOT
 from support.fresh_interpreter import run_program
 
 from fineshards.cli.progress import watch

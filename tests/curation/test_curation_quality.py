@@ -12,9 +12,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from conftest import SAMPLE
 from hypothesis import given
 from hypothesis import strategies as st
+from support.checkout import SAMPLE
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.step import Judge

@@ -11,9 +11,9 @@ from typing import Any
 
 import jsonschema
 import pytest
-from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
+from support.checkout import ROOT
 
 from fineshards.cli.cli import main
 from fineshards.curation.recipe import NamedStep, default_parameters, make_step, parse_recipe

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import SAMPLE
 from support.build_here import build_here
+from support.checkout import SAMPLE
 
 import fineshards
 from fineshards.errors import InputError, UsageError

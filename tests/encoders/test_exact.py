@@ -19,10 +19,10 @@ from typing import NoReturn
 import numpy as np
 import pyarrow as pa
 import pytest
-from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 from support import hostile
+from support.checkout import ROOT
 from support.encoding import (
     SCHEMES,
     cl100k,

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
 from support import hostile
+from support.checkout import ROOT
 from support.encoding import SCHEMES, must_be_exact, pair, revealing, scheme, strings
 from support.fresh_interpreter import run_program
 from support.oracle import read_texts

@@ -21,7 +21,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
+from support.checkout import ROOT
 from support.faulty_proxy import Proxy
 
 from fineshards.cli.cli import main

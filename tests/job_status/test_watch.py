@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from support.checkout import ROOT
 from support.faulty_proxy import Proxy
 from support.paused_build import BLOCKS, PausedBuild, paused_build
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from support.checkout import ROOT
 
 from benchmarks.made_up_dataset import make_dataset
 from fineshards.loader.token_dataset import TokenDataset

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SAMPLE
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.checkout import SAMPLE
 from support.fresh_interpreter import run_program
 from support.sentences import refused
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
+from support.checkout import ROOT
 from support.faulty_proxy import Proxy
 from support.growing import (
     append,

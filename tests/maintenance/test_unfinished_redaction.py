@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from support.checkout import ROOT
 from support.growing import (
     append,
     made_up_rows,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT, SAMPLE
 from support.build_here import build_here
+from support.checkout import ROOT, SAMPLE
 
 import fineshards
 from fineshards.cli.cli import main

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT, SAMPLE
+from support.checkout import ROOT, SAMPLE
 from support.dataset_contents import Contents
 from support.foreign_readers import read_megatron
 

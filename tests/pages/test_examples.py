@@ -8,8 +8,8 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 from support.build_here import build_here
+from support.checkout import ROOT
 
 import fineshards
 

@@ -7,8 +7,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 from support.build_here import build_here
+from support.checkout import ROOT
 
 import fineshards
 from fineshards.cli.cli import main

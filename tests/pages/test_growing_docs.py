@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT, SAMPLE
+from support.checkout import ROOT, SAMPLE
 
 import fineshards
 from fineshards.cli.cli import main

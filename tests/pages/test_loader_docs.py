@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, SAMPLE
+from support.checkout import ROOT, SAMPLE
 from support.growing import append, build, write_rows
 
 from benchmarks.made_up_dataset import make_dataset

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from conftest import ROOT, SAMPLE
+from support.checkout import ROOT, SAMPLE
 
 from fineshards.cli.cli import main
 from fineshards.cli.command_table import COMMANDS

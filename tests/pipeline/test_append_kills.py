@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from support.checkout import ROOT
 from support.growing import append, build, content_of, made_up_rows, tokens_in, write_rows
 
 import fineshards

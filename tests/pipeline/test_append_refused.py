@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
+from support.checkout import ROOT
 from support.damage import checksum, edit_manifest, entry_of, flip_bit
 from support.growing import (
     append,

@@ -25,9 +25,9 @@ from apache_beam import typehints
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 from apache_beam.transforms import userstate
-from conftest import ROOT
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.checkout import ROOT
 from support.oracle import ENCODING, EOT, cut, oracle, oracle_by_text, read_texts, shards_in
 
 from fineshards.cli.cli import main

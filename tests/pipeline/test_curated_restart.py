@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from support.checkout import ROOT
 from support.curated import Steps, curate, made_up_files, write_files, write_recipe
 from support.oracle import files_in, shards_in
 

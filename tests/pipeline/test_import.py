@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xxhash
-from conftest import ROOT
+from support.checkout import ROOT
 from support.oracle import ENCODING, EOT, cut, shards_in
 from support.token_files import (
     Bodies,

@@ -14,8 +14,8 @@ import apache_beam as beam
 import pyarrow.parquet as pq
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
-from conftest import ROOT
 from support.build_here import build_here
+from support.checkout import ROOT
 from support.damage import flip_bit
 from support.oracle import files_in, oracle, oracle_by_text, read_texts, shards_in
 from support.watched_encoder import watched_encode

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
+from support.checkout import ROOT
 from support.oracle import oracle_shuffled, read_texts, shards_in
 
 from fineshards.cli.cli import main

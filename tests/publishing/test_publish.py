@@ -17,12 +17,12 @@ import mlcroissant
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
 from google.protobuf import json_format
 from huggingface_hub import DatasetCard
 from in_toto_attestation.predicates.provenance.v1 import provenance_pb2
 from in_toto_attestation.v1 import statement_pb2
 from in_toto_attestation.v1.statement import Statement
+from support.checkout import ROOT
 from support.described import NAMES, SAID, check_sums, described, problems
 from support.oracle import files_in
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import xxhash
-from conftest import ROOT, SAMPLE
+from support.checkout import ROOT, SAMPLE
 from support.oracle import ENCODING, EOT, files_in
 
 SHARD_TOKENS = 30_000

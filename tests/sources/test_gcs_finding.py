@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 from hypothesis import given, settings
+from support.checkout import ROOT
 from support.faulty_proxy import CUT_DOWNLOAD, Proxy
 from support.gcs_input import Stored
 from support.gcs_server import free_port

@@ -11,7 +11,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from conftest import ROOT
+from support.checkout import ROOT
 from support.damage import checksum
 from support.faulty_proxy import (
     CUT_DOWNLOAD,

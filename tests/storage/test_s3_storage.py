@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from support.checkout import ROOT
 from support.faulty_proxy import CUT_DOWNLOAD, LOSE_ANSWER
 from support.s3_proxy import S3Proxy
 from support.s3_server import client_variables

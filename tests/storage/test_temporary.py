@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from support.checkout import ROOT
 from support.process_tree import start, wait_until
 
 from fineshards.errors import OutputError

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from conftest import ROOT
-
+from support.checkout import ROOT
 from support.engine_downloads import OPENED
 from support.gcs_server import free_port
 

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
-from conftest import ROOT
 from tiktoken_ext import openai_public
 
 from fineshards.encoders.vocabulary import Vocabulary, resolve_vocabulary
+from support.checkout import ROOT
 
 CACHE = ROOT / ".ranks"
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
 from support.build_here import build_here
+from support.checkout import ROOT
 from support.damage import edit_manifest, edit_table, flip_bit, load, save_consistently
 
 import fineshards

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from support.checkout import ROOT
 
 
 @pytest.mark.kills

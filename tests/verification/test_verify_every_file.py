@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.checkout import ROOT
 from support.damage import MANIFEST, edit_manifest
 
 import fineshards

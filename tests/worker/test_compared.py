@@ -12,8 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
 from support import hostile
+from support.checkout import ROOT
 from support.encoding import scheme
 from support.oracle import oracle, shards_in
 

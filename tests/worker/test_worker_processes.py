@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
+from support.checkout import ROOT
 from support.fresh_interpreter import run_program
 from support.oracle import oracle, read_texts, shards_in
 from support.process_tree import alive, children, start, wait_until

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from support.checkout import ROOT
 from support.oracle import files_in
 
 from benchmarks.far_server import far_server

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from support.checkout import ROOT
 from support.faulty_proxy import CUT_DOWNLOAD
 from support.gcs_input import Stored
 

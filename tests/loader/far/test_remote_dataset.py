@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from support.checkout import ROOT
 from support.faulty_proxy import Proxy
 from support.gcs_input import Stored
 from support.gcs_server import client_environment, make_bucket

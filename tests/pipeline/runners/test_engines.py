@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, SAMPLE
+from support.checkout import ROOT, SAMPLE
 from support.curated import Steps, write_recipe
 from support.engine_downloads import MissingError, flink_jar, prism
 from support.flink_cluster import Flink, flink_cluster

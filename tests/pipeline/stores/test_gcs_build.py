@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage as google_storage
 from rich.console import Console
+from support.checkout import ROOT
 from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy, faulty_server
 from support.killed_runs import run_until_done
 from support.oracle import files_in, oracle, oracle_by_text, read_texts, shards_in
