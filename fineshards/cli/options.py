@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
 from fineshards.cli.command import add_flag
 from fineshards.cli.quantities import byte_count, count, count_or_share
 from fineshards.config import PATTERNS, BuildConfig, choices, deciding_flags, flags, kinds
-from fineshards.errors import UsageError
+from fineshards.errors import FineshardsError, UsageError
 from fineshards.import_flags import NEED_TEXT, needs_text
 from fineshards.parser import Parser, one_of
 from fineshards.pipeline.recipe_flags import with_recipe
@@ -176,7 +177,8 @@ class _RecipeAction(argparse.Action):
         recipe = given[0]
         setattr(namespace, self.dest, recipe)
         output = parser._option_string_actions["--output"]
-        output.required = "output" not in with_recipe({"recipe": recipe})
+        with suppress(FineshardsError):  # what is wrong with it is said when it is read
+            output.required = "output" not in with_recipe({"recipe": recipe})
 
 
 def _boolean(text: str) -> bool:

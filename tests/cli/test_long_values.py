@@ -66,7 +66,7 @@ def test_long_values_are_shown_where_they_differ() -> None:
     assert len(found) < 250
     (found,) = was.differences(replace(was, tokenizer=replace(now.tokenizer, pattern="one")))
     assert found.endswith("now 'one'")
-    (found,) = state_differences({"version": 1, "fingerprint": one}, {"fingerprint": other})
+    (found,) = state_differences({"version": 2, "fingerprint": one}, {"fingerprint": other})
     assert "xone" in found
     assert "xother" in found
     assert len(found) < 250
