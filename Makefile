@@ -61,9 +61,9 @@ clean: ## delete all that the targets have made
 ##@ Tests
 
 # FINESHARDS_SLICE: tests/support/slices.py.
-test: .venv/installed ## run all tests but those below, and a fifth of the long ones (7 min)
+test: .venv/installed ## run all tests but those below, and a fifth of the long ones (at most 13 min)
 	@echo "all tests but those of the targets below, and of the long ones the fifth that this commit chooses;"
-	@echo "about seven minutes on two cores (make quick: one minute; FINESHARDS_SLICE=0/1 make test: all)"
+	@echo "(make quick: one minute; FINESHARDS_SLICE=0/1 make test: all, 13 minutes on two cores)"
 	FINESHARDS_SLICE=$${FINESHARDS_SLICE-$(if $(filter test-all,$(MAKECMDGOALS)),0/1,commit)} $(BIN)/pytest
 
 test-long: .venv/installed ## test stores on servers of the tests, growth and recipes (15 min)

@@ -340,7 +340,7 @@ def _advice_about_limits(error: OSError) -> str | None:
 
 
 def _rename_to_free_name(path: str, target: str) -> None:
-    """Renames a file unless the new name is taken, which Linux can do on FAT and exFAT too."""
+    """Renames a file unless the new name is taken. Never tried on the kernel's own FAT drivers."""
     import ctypes  # hardly ever needed
 
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
