@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -96,6 +97,7 @@ def test_the_page_follows_a_job_to_its_end(opened: Open, address: str, paused: P
 def test_a_server_that_is_gone_is_said(opened: Open, paused: PausedBuild) -> None:
     with served(paused.output) as address:
         shown = opened(address, allowed=address)
-        expect(shown.page.locator("#state")).to_have_text("finished")
+        # The job stands still, unless the test that lets it go on was in this run.
+        expect(shown.page.locator("#state")).to_have_text(re.compile("tokenizing|finished"))
     expect(shown.page.locator("#state")).to_have_text("no answer", timeout=30_000)
     expect(shown.page.locator("#note")).to_contain_text("does not answer")
