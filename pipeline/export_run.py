@@ -13,7 +13,7 @@ from fineshards.cores import usable_cores
 from fineshards.errors import FineshardsError
 from fineshards.exports.export_job import ExportJob, finish, prepare, write_part
 from fineshards.exports.export_options import ExportOptions, Side
-from fineshards.exports.formats import format_of
+from fineshards.exports.format_table import format_of
 from fineshards.exports.record import Export
 from fineshards.extras import naming_the_extra
 from fineshards.shards.job.manifest import EXPORT_NAME

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fineshards.cli.number_parser import count
 from fineshards.cli.outcome import Outcome, show
-from fineshards.cli.quantities import count
 from fineshards.parser import Parser
 
 if TYPE_CHECKING:

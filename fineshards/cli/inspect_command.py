@@ -6,8 +6,8 @@ from argparse import Namespace
 from dataclasses import asdict
 
 from fineshards.cli.command import Command, add_flag, add_folder_and_generation, opened
+from fineshards.cli.number_parser import count
 from fineshards.cli.outcome import Outcome
-from fineshards.cli.quantities import count
 from fineshards.errors import UsageError
 from fineshards.parser import Parser
 

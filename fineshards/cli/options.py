@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fineshards.cli.command import add_flag
-from fineshards.cli.quantities import byte_count, count, count_or_share
+from fineshards.cli.number_parser import byte_count, count, count_or_share
 from fineshards.config import PATTERNS, BuildConfig, choices, deciding_flags, flags, kinds
 from fineshards.errors import FineshardsError, UsageError
 from fineshards.import_flags import NEED_TEXT, needs_text

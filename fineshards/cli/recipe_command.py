@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 
 from fineshards.cli.command import Command, add_flag
+from fineshards.cli.number_parser import byte_count
 from fineshards.cli.options import add_input_and_step_flags, input_and_steps
 from fineshards.cli.outcome import Outcome, note
-from fineshards.cli.quantities import byte_count
 from fineshards.errors import UsageError
 from fineshards.parser import Parser, one_of
 from fineshards.pipeline.recipe_flags import recipe_shown

@@ -18,7 +18,7 @@ from typing import Any
 from fineshards.errors import OutputError, UsageError, quoted
 from fineshards.exports.export_options import ExportOptions
 from fineshards.exports.format import ExportSettings, Format, Target
-from fineshards.exports.formats import format_of, settle
+from fineshards.exports.format_table import format_of, settle
 from fineshards.exports.parts import Part, PartReader
 from fineshards.exports.proof import damaged_shards
 from fineshards.exports.record import Export, FileRecord, PartRecord

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from fineshards.errors import FineshardsError
 from fineshards.loader.sample_sources import Samples
-from fineshards.loader.split.local_shards import fill_rows
 from fineshards.loader.token_dataset import TokenDataset
+from fineshards.loader.tokens.local_shards import fill_rows
 
 
 class JoinedDatasets:

@@ -16,13 +16,13 @@ from fineshards.loader.boundaries import document_starts, whole_documents
 from fineshards.loader.far.sizes import Order
 from fineshards.loader.sample_documents import SampleDocument
 from fineshards.loader.sample_sources import Samples
-from fineshards.loader.split.loss_mask import LossMask
-from fineshards.loader.split.open_shards import OPEN_SHARDS
-from fineshards.loader.split.redacted_tokens import RedactedTokens
-from fineshards.loader.split.shard_readers import Reading
-from fineshards.loader.split.split_documents import SplitDocuments
-from fineshards.loader.split.split_shards import SplitShards
-from fineshards.loader.split.token_stream import TokenStream
+from fineshards.loader.tokens.loss_mask import LossMask
+from fineshards.loader.tokens.open_shards import OPEN_SHARDS
+from fineshards.loader.tokens.redacted_tokens import RedactedTokens
+from fineshards.loader.tokens.shard_readers import Reading
+from fineshards.loader.tokens.split_documents import SplitDocuments
+from fineshards.loader.tokens.split_shards import SplitShards
+from fineshards.loader.tokens.token_stream import TokenStream
 from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.open import open_storage
 

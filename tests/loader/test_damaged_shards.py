@@ -25,8 +25,8 @@ from support.sentences import refused
 from benchmarks.made_up_dataset import make_dataset, stream
 from fineshards import BatchLoader, Packing
 from fineshards.errors import OutputError
-from fineshards.loader.split.open_shards import OPEN_SHARDS
 from fineshards.loader.token_dataset import TokenDataset
+from fineshards.loader.tokens.open_shards import OPEN_SHARDS
 from fineshards.maintenance.redact import redact
 from fineshards.shards import npy
 from fineshards.shards.job.manifest import Manifest

@@ -12,7 +12,7 @@ from support.checkout import ROOT
 
 import fineshards
 from fineshards.cli.cli import main
-from fineshards.exports.formats import NAMES
+from fineshards.exports.format_table import NAMES
 
 PAGE = (ROOT / "docs/formats.md").read_text()
 

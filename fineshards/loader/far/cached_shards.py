@@ -17,9 +17,9 @@ from fineshards.loader.far.cache_folder import CacheFolder
 from fineshards.loader.far.requests import submit
 from fineshards.loader.far.shards import FarShards
 from fineshards.loader.far.sizes import BLOCK_BYTES
-from fineshards.loader.split.local_shards import LocalShards, ReadShard, Tokens
-from fineshards.loader.split.shard_contents import ShardContents
-from fineshards.loader.split.split_shards import SplitShards
+from fineshards.loader.tokens.local_shards import LocalShards, ReadShard, Tokens
+from fineshards.loader.tokens.shard_contents import ShardContents
+from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.shards import npy
 from fineshards.storage.local import LocalStorage
 

@@ -18,7 +18,7 @@ from fineshards.loader.far.requests import submit
 from fineshards.loader.far.shards import FarShards
 from fineshards.loader.far.sizes import BLOCK_BYTES, Sizes
 from fineshards.loader.sample_sources import Samples
-from fineshards.loader.split.split_shards import SplitShards
+from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.shards import npy
 
 # Bytes in flight, or fetched and not yet copied, for one call of `fill`, beside the cache.

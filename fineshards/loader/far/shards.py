@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 
 from fineshards.errors import OutputError
-from fineshards.loader.split.split_shards import SplitShards
+from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.shards import npy
 from fineshards.storage.base import Ranges
 

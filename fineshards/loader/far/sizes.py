@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fineshards.loader.split.split_shards import SplitShards
+from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.shards import npy
 
 # Large enough that a request takes longer to transfer than to begin.

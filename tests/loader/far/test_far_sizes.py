@@ -14,8 +14,8 @@ from benchmarks.made_up_dataset import make_dataset
 from fineshards.errors import UsageError
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.far.sizes import Order, sizes_for
-from fineshards.loader.split.split_shards import SplitShards
 from fineshards.loader.token_dataset import TokenDataset
+from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.shards.layout import Layout, SplitRule
 from fineshards.storage.local import LocalStorage
 from fineshards.storage.open import open_storage

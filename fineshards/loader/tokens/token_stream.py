@@ -14,9 +14,9 @@ from fineshards.errors import FineshardsError
 from fineshards.loader.far.clients import RemoteShards
 from fineshards.loader.far.sizes import Order
 from fineshards.loader.sample_sources import Samples
-from fineshards.loader.split.local_shards import LocalShards
-from fineshards.loader.split.shard_readers import Reading
-from fineshards.loader.split.split_shards import SplitShards
+from fineshards.loader.tokens.local_shards import LocalShards
+from fineshards.loader.tokens.shard_readers import Reading
+from fineshards.loader.tokens.split_shards import SplitShards
 
 
 class TokenStream:

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from fineshards.errors import OutputError
 from fineshards.loader.sample_sources import Samples
-from fineshards.loader.split.open_shards import OPEN_SHARDS, Shelf
-from fineshards.loader.split.shard_contents import ShardContents
-from fineshards.loader.split.split_shards import SplitShards
+from fineshards.loader.tokens.open_shards import OPEN_SHARDS, Shelf
+from fineshards.loader.tokens.shard_contents import ShardContents
+from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.shards import npy
 
 Tokens = npt.NDArray[np.unsignedinteger]

@@ -10,7 +10,7 @@ import numpy as np
 from fineshards.errors import UsageError
 from fineshards.loader.sample_documents import SampleDocument, documents_of, pieces_between
 from fineshards.loader.sample_sources import Numbers
-from fineshards.loader.split.split_shards import SplitShards
+from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.shards.job.manifest import Manifest
 
 if TYPE_CHECKING:

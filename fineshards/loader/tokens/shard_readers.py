@@ -11,9 +11,9 @@ from fineshards.loader.arguments import checked_integer
 from fineshards.loader.far.cache_folder import CacheFolder
 from fineshards.loader.far.clients import RemoteShards
 from fineshards.loader.far.sizes import Order, shards_shuffled_together, sizes_for
-from fineshards.loader.split.local_shards import LocalShards
-from fineshards.loader.split.shard_contents import ShardContents
-from fineshards.loader.split.split_shards import SplitShards
+from fineshards.loader.tokens.local_shards import LocalShards
+from fineshards.loader.tokens.shard_contents import ShardContents
+from fineshards.loader.tokens.split_shards import SplitShards
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fineshards.loader.boundaries import Bools
 from fineshards.loader.sample_sources import Numbers
-from fineshards.loader.split.split_shards import SplitShards
+from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.shards.job.job import Job, job_name, load_redaction
 from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from fineshards.errors import UsageError, quoted
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.sample_sources import Numbers
-from fineshards.loader.split.redacted_tokens import RedactedTokens
-from fineshards.loader.split.split_documents import SplitDocuments
+from fineshards.loader.tokens.redacted_tokens import RedactedTokens
+from fineshards.loader.tokens.split_documents import SplitDocuments
 from fineshards.shards.job.redaction import masked
 
 

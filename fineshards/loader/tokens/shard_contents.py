@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import BinaryIO
 
 from fineshards.errors import OutputError
-from fineshards.loader.split.split_shards import SplitShards
+from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.shards import npy
 from fineshards.shards.job.job import job_name
 from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
