@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from fineshards.cli.answer import Answer, note, show
 from fineshards.cli.options import add_build_flags, parse_build_flags
-from fineshards.cli.outcome import Outcome, note, show
 from fineshards.cli.terminal import report_errors, working
 from fineshards.config import BuildConfig
 from fineshards.inspection.last_estimate import recall
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return report_errors(lambda: show(build(parse_build_flags(parser, arguments))))
 
 
-def build(config: BuildConfig) -> Outcome:
+def build(config: BuildConfig) -> Answer:
     """Builds a dataset with progress on the terminal; returns what became of it.
 
     Raises FineshardsError, or whatever a runner makes of one (`pipeline.explain`).
@@ -51,11 +51,11 @@ def build(config: BuildConfig) -> Outcome:
     if launch.manifest is not None and not launches_template(config):
         words = "nothing new" if config.append else "already finished"
         words += ", nothing to do"
-        outcome = _finished(launch.manifest, root, words, "nothing to do")
+        answer = _finished(launch.manifest, root, words, "nothing to do")
         if launch.touched:
             line = f"{_touched(launch)} and the same size: fineshards verify --sample compares it"
-            return replace(outcome, lines=[*outcome.lines, line])
-        return outcome
+            return replace(answer, lines=[*answer.lines, line])
+        return answer
     if launch.replaces:
         note(f"replaces a job in {root} that had finished nothing: {launch.replaces}")
     resumed = _left_by_an_earlier_run(launch)
@@ -66,7 +66,7 @@ def build(config: BuildConfig) -> Outcome:
     local = runs_here(config)
     submitted = execute(launch, config, lambda storage: working(storage, local))
     if submitted is not None:
-        return Outcome({"result": "submitted", "output": root, "message": submitted}, [submitted])
+        return Answer({"result": "submitted", "output": root, "message": submitted}, [submitted])
     manifest = finished(launch)
     seconds = time.monotonic() - began
     speed = ""
@@ -75,11 +75,11 @@ def build(config: BuildConfig) -> Outcome:
         speed = speed_in_words(sum(report.counts.text_bytes for report in new), seconds)
     words = "finished" + (f" generation {manifest.generation}" if launch.earlier else "")
     words += f" in {seconds:,.1f} s{speed}"
-    outcome = _finished(manifest, root, words, "finished", seconds)
+    answer = _finished(manifest, root, words, "finished", seconds)
     estimated = recall(manifest.files, manifest.settings)
     if estimated is not None:
-        outcome = replace(outcome, lines=[*outcome.lines, f"estimated: {estimated}"])
-    return outcome
+        answer = replace(answer, lines=[*answer.lines, f"estimated: {estimated}"])
+    return answer
 
 
 def speed_in_words(text_bytes: int, seconds: float) -> str:
@@ -123,8 +123,8 @@ def _left_by_an_earlier_run(launch: Launch) -> str:
 
 def _finished(
     manifest: Manifest, root: str, words: str, result: str, seconds: float = 0.0
-) -> Outcome:
-    """The outcome of a build: what the dataset holds, where, and what is in each split."""
+) -> Answer:
+    """The answer of a build: what the dataset holds, where, and what is in each split."""
     totals, splits = manifest.totals(), manifest.splits()
     pages = manifest.counts().pages_unextracted
     record = {
@@ -162,7 +162,7 @@ def _finished(
         lines.append(f"warning: {warn_of_leaks(manifest.leaks, manifest.settings.split)}")
     if manifest.repeats:
         lines.append(f"warning: {describe_repeats(manifest)}")
-    return Outcome(record, lines)
+    return Answer(record, lines)
 
 
 if __name__ == "__main__":

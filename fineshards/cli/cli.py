@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from fineshards.cli.answer import Answer, show
 from fineshards.cli.command import Command
 from fineshards.cli.command_table import COMMANDS
-from fineshards.cli.outcome import Outcome, show
 from fineshards.errors import UsageError
 from fineshards.storage.temporary import remove_abandoned
 from fineshards.suggestions import did_you_mean
@@ -52,9 +52,9 @@ def _run(name: str, *arguments: str) -> int:
     if name in ("version", "--version", "-V"):
         return _version(arguments)
     if name in ("help", "--help", "-h"):
-        return show(Outcome({}, _help(*arguments).splitlines()))
+        return show(Answer({}, _help(*arguments).splitlines()))
     if name == "completion":
-        return show(Outcome({}, _completion(*arguments).splitlines()))
+        return show(Answer({}, _completion(*arguments).splitlines()))
     command = _command(name)
     remove_abandoned()
     return command.run(arguments)
@@ -66,7 +66,7 @@ def _version(arguments: Sequence[str]) -> int:
     if arguments not in ((), ("--json",)):
         raise UsageError("fineshards version takes nothing but --json.")
     found = version("fineshards")
-    return show(Outcome({"version": found}, [f"fineshards {found}"]), bool(arguments))
+    return show(Answer({"version": found}, [f"fineshards {found}"]), bool(arguments))
 
 
 def _help(*names: str) -> str:

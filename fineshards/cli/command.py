@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fineshards.cli.answer import Answer, show
 from fineshards.cli.number_parser import count
-from fineshards.cli.outcome import Outcome, show
 from fineshards.parser import Parser
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class Command:
     """A command.
 
     summary: its line in the list of commands. usage: its arguments in short. about: the first lines
-    of its help page. examples: shell commands, and what else ends the page. outcome: of the
+    of its help page. examples: shell commands, and what else ends the page. answer: of the
     parsed arguments, or an exit code if there is nothing to print. for_beam: whether options of
     Beam may follow, as `args.beam_args`.
     """
@@ -31,7 +31,7 @@ class Command:
     about: str
     examples: tuple[str, ...]
     add_flags: Callable[[Parser], None]
-    outcome: Callable[[Namespace], Outcome | int]
+    answer: Callable[[Namespace], Answer | int]
     for_beam: bool = False
 
     def parser(self) -> Parser:
@@ -53,7 +53,7 @@ class Command:
         """Runs the command; returns its exit code."""
         parser = self.parser()
         args = (parser.parse_for_beam if self.for_beam else parser.parse_args)(arguments)
-        found = self.outcome(args)
+        found = self.answer(args)
         return found if isinstance(found, int) else show(found, args.json)
 
     def words(self) -> list[str]:

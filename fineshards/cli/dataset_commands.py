@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import asdict
 
+from fineshards.cli.answer import Answer, note
 from fineshards.cli.command import Command, add_folder
 from fineshards.cli.options import (
     add_append_flags,
@@ -15,16 +16,15 @@ from fineshards.cli.options import (
     estimate_config,
     import_config,
 )
-from fineshards.cli.outcome import Outcome, note
 from fineshards.config import BuildConfig
 from fineshards.parser import Parser
 
 
-def _build(args: Namespace) -> Outcome:
+def _build(args: Namespace) -> Answer:
     return _built(config_of(args))
 
 
-def _import(args: Namespace) -> Outcome:
+def _import(args: Namespace) -> Answer:
     return _built(import_config(args))
 
 
@@ -33,26 +33,26 @@ def _add_append_flags(parser: Parser) -> None:
     add_append_flags(parser)
 
 
-def _append(args: Namespace) -> Outcome:
+def _append(args: Namespace) -> Answer:
     args.output, args.append = args.folder, True
     return _built(config_of(args))
 
 
-def _built(config: BuildConfig) -> Outcome:
+def _built(config: BuildConfig) -> Answer:
     # Imported after the flags are parsed, so that --help and mistakes need no numpy.
     from fineshards.cli.build_command import build
 
     return build(config)
 
 
-def _estimate(args: Namespace) -> Outcome:
+def _estimate(args: Namespace) -> Answer:
     config = estimate_config(args)
     from fineshards.inspection.estimate import describe_estimate
     from fineshards.pipeline.probe import estimate
 
     note("reading a probe of the input …")
     found = estimate(config, args.workers)
-    return Outcome(asdict(found), describe_estimate(found))
+    return Answer(asdict(found), describe_estimate(found))
 
 
 BUILD = Command(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import asdict
 
+from fineshards.cli.answer import Answer
 from fineshards.cli.command import Command, add_flag, add_folder
-from fineshards.cli.outcome import Outcome
 from fineshards.errors import UsageError
 from fineshards.parser import Parser
 
@@ -35,7 +35,7 @@ def _add_flags(parser: Parser) -> None:
     add_flag(more, "--sequence_length T", "For a document without --state.")
 
 
-def _explain(args: Namespace) -> Outcome:
+def _explain(args: Namespace) -> Answer:
     from fineshards.inspection import explain
 
     loader = split = None
@@ -49,11 +49,11 @@ def _explain(args: Namespace) -> Outcome:
             args.folder, args.document, args.id, args.sequence_length, loader, args.epochs
         )
         lines = explain.describe_documents(found, loader is not None)
-        return Outcome({"documents": [asdict(each) for each in found]}, lines)
+        return Answer({"documents": [asdict(each) for each in found]}, lines)
     if loader is None or split is None:
         raise UsageError("give --state, or a --document or --id with --sequence_length.")
     step = explain.explain_step(args.folder, loader, split, args.step)
-    return Outcome(asdict(step), explain.describe_step(step))
+    return Answer(asdict(step), explain.describe_step(step))
 
 
 EXPLAIN = Command(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from argparse import Namespace
 
+from fineshards.cli.answer import Answer, every_ten_seconds
 from fineshards.cli.command import Command, add_flag, add_folder_and_generation
-from fineshards.cli.outcome import Outcome, every_ten_seconds
 from fineshards.parser import Parser
 
 
@@ -61,7 +61,7 @@ def _add_flags(parser: Parser) -> None:
     )
 
 
-def _export(args: Namespace) -> Outcome:
+def _export(args: Namespace) -> Answer:
     from fineshards.exports.export_job import prepare
     from fineshards.exports.export_options import ExportOptions
     from fineshards.pipeline.export_run import (
@@ -81,14 +81,14 @@ def _export(args: Namespace) -> Outcome:
     if done is None and pipeline is not None:
         submitted = run_on(job, pipeline, beam_args)
         if isinstance(submitted, str):
-            return Outcome({"submitted": submitted}, [submitted])
+            return Answer({"submitted": submitted}, [submitted])
         done = submitted
     if done is None:
         parts = len(job.parts)
         report = every_ten_seconds(lambda done: f"exported {done:,} of {parts:,} parts")
         done = run_here(job, args.workers, report)
     said = ["nothing to do: the export is finished"] if finished else []
-    return Outcome(export_record(job, done), [*said, *describe_export(job, done)])
+    return Answer(export_record(job, done), [*said, *describe_export(job, done)])
 
 
 EXPORT = Command(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import asdict
 
+from fineshards.cli.answer import Answer
 from fineshards.cli.command import Command, add_flag, add_folder_and_generation, opened
-from fineshards.cli.outcome import Outcome
 from fineshards.parser import Parser
 
 
@@ -20,16 +20,16 @@ def _add_flags(parser: Parser) -> None:
     )
 
 
-def _find(args: Namespace) -> Outcome:
+def _find(args: Namespace) -> Answer:
     from fineshards.inspection import find
 
     dataset = opened(args.folder, args.generation)
     if args.id is not None:
         found = find.find_id(dataset, args.id)
         lines = find.describe_found(found)
-        return Outcome(asdict(found), lines, 0 if found.matches else 1)
+        return Answer(asdict(found), lines, 0 if found.matches else 1)
     place = find.find_token(dataset, args.token)
-    return Outcome(asdict(place), find.describe_place(place))
+    return Answer(asdict(place), find.describe_place(place))
 
 
 FIND = Command(

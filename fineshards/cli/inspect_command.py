@@ -5,9 +5,9 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import asdict
 
+from fineshards.cli.answer import Answer
 from fineshards.cli.command import Command, add_flag, add_folder_and_generation, opened
 from fineshards.cli.number_parser import count
-from fineshards.cli.outcome import Outcome
 from fineshards.errors import UsageError
 from fineshards.parser import Parser
 
@@ -38,7 +38,7 @@ def _number_or_place(text: str) -> int | str:
     return text if ":" in text else count(text)
 
 
-def _inspect(args: Namespace) -> Outcome:
+def _inspect(args: Namespace) -> Answer:
     from fineshards.inspection import inspect
 
     if args.dropped:
@@ -53,12 +53,12 @@ def _inspect(args: Namespace) -> Outcome:
     dataset = opened(args.folder, args.generation)
     if args.shard is None:
         summary = inspect.summarize(dataset)
-        return Outcome(asdict(summary), inspect.describe_summary(summary))
+        return Answer(asdict(summary), inspect.describe_summary(summary))
     document = inspect.show_document(dataset, args.shard, args.document, args.token)
-    return Outcome(asdict(document), inspect.describe_document(document))
+    return Answer(asdict(document), inspect.describe_document(document))
 
 
-def _inspect_dropped(args: Namespace) -> Outcome:
+def _inspect_dropped(args: Namespace) -> Answer:
     from fineshards.inspection.dropped import describe_dropped, show_dropped
 
     if args.shard is not None or args.token is not None:
@@ -67,7 +67,7 @@ def _inspect_dropped(args: Namespace) -> Outcome:
     wanted = 3 if args.count is None else args.count
     dataset = opened(args.folder, args.generation)
     found = show_dropped(dataset, args.reason, args.step, document, wanted)
-    return Outcome(asdict(found), describe_dropped(found))
+    return Answer(asdict(found), describe_dropped(found))
 
 
 INSPECT = Command(

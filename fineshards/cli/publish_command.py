@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import asdict
 
+from fineshards.cli.answer import Answer, every_ten_seconds
 from fineshards.cli.command import Command, add_folder
-from fineshards.cli.outcome import Outcome, every_ten_seconds
 from fineshards.parser import Parser
 from fineshards.wording import counted
 
@@ -30,14 +30,14 @@ def _add_flags(parser: Parser) -> None:
         said.add_argument(f"--{name}", metavar=metavar, help=text)
 
 
-def _publish(args: Namespace) -> Outcome:
+def _publish(args: Namespace) -> Answer:
     from fineshards.publishing.publish import describe_published, publish_files
     from fineshards.storage.open import open_storage
 
     report = every_ten_seconds(lambda done: f"hashed {counted(done, 'file')}")
     given = {name: getattr(args, name) for name in _SAID}
     done = publish_files(open_storage(args.folder), given, report)
-    return Outcome(asdict(done), describe_published(done))
+    return Answer(asdict(done), describe_published(done))
 
 
 PUBLISH = Command(

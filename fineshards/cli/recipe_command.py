@@ -7,10 +7,10 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
+from fineshards.cli.answer import Answer, note
 from fineshards.cli.command import Command, add_flag
 from fineshards.cli.number_parser import byte_count
 from fineshards.cli.options import add_input_and_step_flags, input_and_steps
-from fineshards.cli.outcome import Outcome, note
 from fineshards.errors import UsageError
 from fineshards.parser import Parser, one_of
 from fineshards.pipeline.recipe_flags import recipe_shown
@@ -58,7 +58,7 @@ def _add_flags(parser: Parser) -> None:
     add_input_and_step_flags(parser)
 
 
-def _recipe(args: argparse.Namespace) -> Outcome:
+def _recipe(args: argparse.Namespace) -> Answer:
     given = set(vars(args)) - {"action", "name", "json"}
     for name in sorted(given):
         # All flags but one are those of check.
@@ -67,17 +67,17 @@ def _recipe(args: argparse.Namespace) -> Outcome:
     return _ACTIONS[args.action](args)
 
 
-def _show(args: argparse.Namespace) -> Outcome:
+def _show(args: argparse.Namespace) -> Answer:
     from fineshards.pipeline.recipe_flags import shipped_recipes
 
     if args.name is None:
         names = ", ".join(shipped_recipes())
         raise UsageError(f"give a recipe, by file or name ({names}), or the folder of a dataset.")
     text = recipe_shown(args.name, hasattr(args, "all"))
-    return Outcome({"toml": text, **tomllib.loads(text)}, text.rstrip("\n").split("\n"))
+    return Answer({"toml": text, **tomllib.loads(text)}, text.rstrip("\n").split("\n"))
 
 
-def _steps(args: argparse.Namespace) -> Outcome:
+def _steps(args: argparse.Namespace) -> Answer:
     from fineshards.curation.step_docs import (
         describe_parameters,
         describe_step,
@@ -87,12 +87,12 @@ def _steps(args: argparse.Namespace) -> Outcome:
 
     if args.name is not None:
         step = describe_step(args.name)
-        return Outcome(asdict(step), describe_parameters(step))
+        return Answer(asdict(step), describe_parameters(step))
     steps = [describe_step(name) for name in step_names()]
-    return Outcome({"steps": [asdict(step) for step in steps]}, describe_steps(steps))
+    return Answer({"steps": [asdict(step) for step in steps]}, describe_steps(steps))
 
 
-def _check(args: argparse.Namespace) -> Outcome:
+def _check(args: argparse.Namespace) -> Answer:
     config = input_and_steps(args, args.name)
     if not config.curates:
         raise UsageError("give a recipe, or --where, --dedup or --decontaminate.")
@@ -113,10 +113,10 @@ def _check(args: argparse.Namespace) -> Outcome:
     size = getattr(args, "probe_bytes", _PROBE_BYTES)
     examples, indexes = getattr(args, "examples", _EXAMPLES), described.indexes
     found = check_recipe(steps, files, columns, size, examples, indexes)
-    return Outcome(asdict(found), describe_check(found))
+    return Answer(asdict(found), describe_check(found))
 
 
-_ACTIONS: dict[str, Callable[[argparse.Namespace], Outcome]] = {
+_ACTIONS: dict[str, Callable[[argparse.Namespace], Answer]] = {
     "show": _show,
     "steps": _steps,
     "check": _check,

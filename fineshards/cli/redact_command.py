@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import asdict
 
+from fineshards.cli.answer import Answer
 from fineshards.cli.command import Command, add_flag, add_folder
-from fineshards.cli.outcome import Outcome
 from fineshards.errors import UsageError
 from fineshards.parser import Parser
 
@@ -25,14 +25,14 @@ def _add_flags(parser: Parser) -> None:
     )
 
 
-def _redact(args: Namespace) -> Outcome:
+def _redact(args: Namespace) -> Answer:
     from fineshards.maintenance.redact import describe_redacted, read_ids, redact
 
     if args.ids is None and not args.documents:
         raise UsageError("give --ids, a file of ids, or --documents, their numbers.")
     ids = [] if args.ids is None else read_ids(args.ids)
     done = redact(args.folder, ids, args.documents)
-    return Outcome(asdict(done), describe_redacted(done))
+    return Answer(asdict(done), describe_redacted(done))
 
 
 REDACT = Command(

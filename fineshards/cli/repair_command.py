@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import asdict
 
+from fineshards.cli.answer import Answer
 from fineshards.cli.command import Command, add_flag, add_folder
-from fineshards.cli.outcome import Outcome
 from fineshards.parser import Parser
 
 
@@ -19,12 +19,12 @@ def _add_flags(parser: Parser) -> None:
     )
 
 
-def _repair(args: Namespace) -> Outcome:
+def _repair(args: Namespace) -> Answer:
     from fineshards.maintenance.rebuild import repair
     from fineshards.maintenance.repair import describe_repaired
 
     done = repair(args.folder, args.tokenizer)
-    return Outcome(asdict(done), describe_repaired(done), 1 if done.left else 0)
+    return Answer(asdict(done), describe_repaired(done), 1 if done.left else 0)
 
 
 REPAIR = Command(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import asdict
 
+from fineshards.cli.answer import Answer
 from fineshards.cli.command import Command, add_flag, add_folder_and_generation
-from fineshards.cli.outcome import Outcome
 from fineshards.parser import Parser
 
 
@@ -25,13 +25,13 @@ def _add_flags(parser: Parser) -> None:
     )
 
 
-def _report(args: Namespace) -> Outcome:
+def _report(args: Namespace) -> Answer:
     from fineshards.reports.report import describe_report, report
 
     written = report(
         args.folder, output=args.output, generation=args.generation, verify=args.verify
     )
-    return Outcome(asdict(written), describe_report(written), int(written.verified is False))
+    return Answer(asdict(written), describe_report(written), int(written.verified is False))
 
 
 REPORT = Command(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import asdict
 
+from fineshards.cli.answer import Answer
 from fineshards.cli.command import Command, add_flag, add_folder_and_generation
-from fineshards.cli.outcome import Outcome
 from fineshards.parser import Parser
 
 
@@ -19,11 +19,11 @@ def _add_flags(parser: Parser) -> None:
     )
 
 
-def _stats(args: Namespace) -> Outcome:
+def _stats(args: Namespace) -> Answer:
     from fineshards.inspection.stats import describe_stats, stats
 
     found = stats(args.folder, args.step, args.generation)
-    return Outcome(asdict(found), describe_stats(found))
+    return Answer(asdict(found), describe_stats(found))
 
 
 STATS = Command(

@@ -7,8 +7,8 @@ import signal
 from argparse import ArgumentTypeError, Namespace
 from dataclasses import asdict
 
+from fineshards.cli.answer import Answer, note
 from fineshards.cli.command import Command, add_flag, add_folder
-from fineshards.cli.outcome import Outcome, note
 from fineshards.errors import UsageError
 from fineshards.parser import Parser
 from fineshards.worker import own_process
@@ -41,7 +41,7 @@ def _add_flags(parser: Parser) -> None:
     )
 
 
-def _status(args: Namespace) -> Outcome | int:
+def _status(args: Namespace) -> Answer | int:
     from fineshards.cli.terminal import INTERRUPTED
     from fineshards.job_status.stages import describe_status
     from fineshards.job_status.status import status
@@ -57,7 +57,7 @@ def _status(args: Namespace) -> Outcome | int:
         except KeyboardInterrupt:  # ends the looking, and not the job
             return INTERRUPTED
     found = status(args.folder)
-    return Outcome(asdict(found), describe_status(found))
+    return Answer(asdict(found), describe_status(found))
 
 
 def _watch(folder: str) -> None:

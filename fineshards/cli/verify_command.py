@@ -6,8 +6,8 @@ from argparse import ArgumentTypeError, Namespace
 from contextlib import suppress
 from dataclasses import asdict
 
+from fineshards.cli.answer import Answer
 from fineshards.cli.command import Command, add_flag, add_folder_and_generation
-from fineshards.cli.outcome import Outcome
 from fineshards.parser import Parser
 
 
@@ -42,7 +42,7 @@ def _percentage(text: str) -> float:
     raise ArgumentTypeError(f"must be a percentage from 0 to 100, got {text!r}")
 
 
-def _verify(args: Namespace) -> Outcome:
+def _verify(args: Namespace) -> Answer:
     from fineshards.verification.verify import describe_verdict, verify
 
     verdict = verify(
@@ -52,7 +52,7 @@ def _verify(args: Namespace) -> Outcome:
         sha256=args.sha256,
         dataset=args.dataset,
     )
-    return Outcome(asdict(verdict), describe_verdict(verdict), 0 if verdict.ok else 1)
+    return Answer(asdict(verdict), describe_verdict(verdict), 0 if verdict.ok else 1)
 
 
 VERIFY = Command(

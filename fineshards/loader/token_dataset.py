@@ -13,7 +13,7 @@ import numpy.typing as npt
 from fineshards.errors import OutputError, UsageError, quoted
 from fineshards.loader.arguments import checked_integer, checked_numbers
 from fineshards.loader.boundaries import document_starts, whole_documents
-from fineshards.loader.far.sizes import Order
+from fineshards.loader.far.sizes import ReadingOrder
 from fineshards.loader.sample_documents import SampleDocument
 from fineshards.loader.sample_sources import Samples
 from fineshards.loader.tokens.loss_mask import LossMask
@@ -303,7 +303,7 @@ class TokenDataset:
             shuffle: False if samples are read in order.
             shuffle_shards: From how many shards at a time they come; None for all.
         """
-        self.stream.expect(Order(bool(shuffle), shuffle_shards))
+        self.stream.expect(ReadingOrder(bool(shuffle), shuffle_shards))
 
     def request(self, indices: npt.NDArray[np.int64]) -> None:
         """Says which samples will be read soon, so that far storage is asked for them now.

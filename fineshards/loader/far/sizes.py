@@ -25,7 +25,7 @@ _MEMORY_SHARE = 16
 _FEW_SAMPLES = 4
 
 
-class Order(NamedTuple):
+class ReadingOrder(NamedTuple):
     """The order of reading, as BatchLoader has it."""
 
     shuffle: bool
@@ -48,7 +48,7 @@ class Sizes:
 def sizes_for(
     split: SplitShards,
     sample_bytes: int,
-    order: Order | None,
+    order: ReadingOrder | None,
     read_bytes: int | None = None,
     cache_bytes: int | None = None,
     memory: int | None = None,
@@ -95,7 +95,7 @@ def sizes_for(
     return Sizes(block, max(largest, block)), warning if block > _FEW_SAMPLES * sample_bytes else ""
 
 
-def shards_shuffled_together(split: SplitShards, order: Order | None) -> int:
+def shards_shuffled_together(split: SplitShards, order: ReadingOrder | None) -> int:
     """From how many shards samples come at random; 0 if they come in order."""
     if order is None or not order.shuffle:
         return 0

@@ -10,7 +10,7 @@ from fineshards.extras import require
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.far.cache_folder import CacheFolder
 from fineshards.loader.far.clients import RemoteShards
-from fineshards.loader.far.sizes import Order, shards_shuffled_together, sizes_for
+from fineshards.loader.far.sizes import ReadingOrder, shards_shuffled_together, sizes_for
 from fineshards.loader.tokens.local_shards import LocalShards
 from fineshards.loader.tokens.shard_contents import ShardContents
 from fineshards.loader.tokens.split_shards import SplitShards
@@ -61,7 +61,7 @@ class Reading:
         )
 
     def reader(
-        self, split: SplitShards, sample_bytes: int, order: Order | None
+        self, split: SplitShards, sample_bytes: int, order: ReadingOrder | None
     ) -> LocalShards | RemoteShards:
         """A reader of a split's shards for an order."""
         if self.folder is not None:
@@ -76,7 +76,7 @@ class Reading:
         sizes, _ = sizes_for(split, sample_bytes, order, self.read_bytes, self.cache_bytes)
         return RemoteShards(split, sizes)
 
-    def warning(self, split: SplitShards, sample_bytes: int, order: Order) -> str:
+    def warning(self, split: SplitShards, sample_bytes: int, order: ReadingOrder) -> str:
         """Why the arguments cannot work for an order; an empty string if they can."""
         if self.folder is not None:
             together = shards_shuffled_together(split, order)

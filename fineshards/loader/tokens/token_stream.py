@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from fineshards.errors import FineshardsError
 from fineshards.loader.far.clients import RemoteShards
-from fineshards.loader.far.sizes import Order
+from fineshards.loader.far.sizes import ReadingOrder
 from fineshards.loader.sample_sources import Samples
 from fineshards.loader.tokens.local_shards import LocalShards
 from fineshards.loader.tokens.shard_readers import Reading
@@ -33,7 +33,7 @@ class TokenStream:
         self._split = split
         self._reading = reading
         self._sample_bytes = width * split.dtype.itemsize
-        self._order: Order | None = None
+        self._order: ReadingOrder | None = None
         self._process: int | None = None
         self._reader: LocalShards | RemoteShards | None = None
 
@@ -70,7 +70,7 @@ class TokenStream:
             places = self._places(starts)
             self._use(lambda files: files.request(*places, width))
 
-    def expect(self, order: Order) -> None:
+    def expect(self, order: ReadingOrder) -> None:
         """Reads for an order from now on; warns if the arguments cannot work for it."""
         if order == self._order:
             return

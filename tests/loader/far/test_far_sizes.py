@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from benchmarks.made_up_dataset import make_dataset
 from fineshards.errors import UsageError
 from fineshards.loader.batch_loader import BatchLoader
-from fineshards.loader.far.sizes import Order, sizes_for
+from fineshards.loader.far.sizes import ReadingOrder, sizes_for
 from fineshards.loader.token_dataset import TokenDataset
 from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.shards.layout import Layout, SplitRule
@@ -43,7 +43,7 @@ def split(shards: int, shard_tokens: int) -> SplitShards:
 @given(
     shards=st.integers(1, 2000),
     shard_tokens=st.integers(1, 200_000_000),
-    order=st.none() | st.builds(Order, st.booleans(), st.none() | st.integers(1, 3000)),
+    order=st.none() | st.builds(ReadingOrder, st.booleans(), st.none() | st.integers(1, 3000)),
     read_bytes=st.none() | st.integers(1, GIB),
     cache_bytes=st.none() | st.integers(1, 100 * GIB),
     memory=st.integers(GIB, 4096 * GIB),
@@ -51,7 +51,7 @@ def split(shards: int, shard_tokens: int) -> SplitShards:
 def test_sizes_work_or_warn(
     shards: int,
     shard_tokens: int,
-    order: Order | None,
+    order: ReadingOrder | None,
     read_bytes: int | None,
     cache_bytes: int | None,
     memory: int,
@@ -87,7 +87,7 @@ def test_sizes_work_or_warn(
 
 @pytest.mark.parametrize("together", [1, 8])
 def test_the_cache_that_a_warning_names_is_enough(together: int) -> None:
-    there, order = split(100, 100_000_000), Order(True, together)
+    there, order = split(100, 100_000_000), ReadingOrder(True, together)
     sizes, warning = sizes_for(there, SAMPLE_BYTES, order, cache_bytes=GIB // 4)
     assert sizes.read_bytes is None
     needed = int(warning.partition("cache_bytes=")[2].partition(",")[0])

@@ -14,7 +14,7 @@ from fineshards.printable import printable
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Answer:
     """What a command has found.
 
     record: for `--json`. lines: for a person; each stays one line, whatever it quotes.
@@ -26,11 +26,11 @@ class Outcome:
     exit_code: int = 0
 
 
-def show(outcome: Outcome, as_json: bool = False) -> int:
-    """Prints an outcome on stdout; returns its exit code."""
-    text = "\n".join(map(printable, outcome.lines))
+def show(answer: Answer, as_json: bool = False) -> int:
+    """Prints an answer on stdout; returns its exit code."""
+    text = "\n".join(map(printable, answer.lines))
     if as_json:
-        text = json.dumps(outcome.record)
+        text = json.dumps(answer.record)
     if sys.stdout is None:
         raise OutputError("stdout cannot be written: it is closed.")
     # A terminal may not have all letters of a text.
@@ -41,7 +41,7 @@ def show(outcome: Outcome, as_json: bool = False) -> int:
         raise
     except OSError as error:
         raise OutputError(f"stdout cannot be written: {error.strerror}.") from error
-    return outcome.exit_code
+    return answer.exit_code
 
 
 def note(line: str) -> None:
