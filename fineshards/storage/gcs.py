@@ -25,7 +25,7 @@ from fineshards.storage.gcs_objects import (
 )
 from fineshards.storage.gcs_ranges import ObjectRanges
 from fineshards.storage.objects import ObjectStorage
-from fineshards.storage.range_reader import RangeReader
+from fineshards.storage.ranges.range_reader import RangeReader
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from fineshards.storage.gcs_objects import bucket_of, client, credentials, download_range
-from fineshards.storage.range_requests import exchange
+from fineshards.storage.ranges.range_requests import exchange
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob

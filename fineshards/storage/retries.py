@@ -31,8 +31,9 @@ def retried(
 ) -> _Result:
     """Runs an action that can be repeated, again after each error that may pass.
 
-    pause: how long to wait at least after an error, in seconds; None for an error that stays.
-    failure: what the log says of an error, once. seconds: for how long; None for the default.
+    pause: how long to wait at least after an error, in seconds, which is what a server asks for
+    and is not counted; None for an error that stays. failure: what the log says of an error; once,
+    and for each long wait. seconds: for how long; None for the default.
     """
     limit = RETRY_SECONDS if seconds is None else seconds
     began, wait, warned = time.monotonic(), FIRST_WAIT, False
@@ -42,11 +43,14 @@ def retried(
         except Exception as error:
             least = pause(error)
             passed = time.monotonic() - began
-            if least is None or passed + least > limit:
+            if least is None or max(passed, least) > limit:
                 raise
-            if not warned and max(passed, least) > SILENT_SECONDS:
+            if least > SILENT_SECONDS:
+                _log.warning("%s; trying again after %.0f s", failure(error), least)
+            elif not warned and passed > SILENT_SECONDS:
                 warned = True
                 _log.warning("%s; retrying", failure(error))
+        began += least
         # Not of the generator that a user may have seeded.
         time.sleep(least + random.SystemRandom().uniform(0, wait))
         wait = min(2 * wait, _LONGEST_WAIT)

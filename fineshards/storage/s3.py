@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from fineshards.storage.base import Entry, FileRange
 from fineshards.storage.objects import ObjectStorage
-from fineshards.storage.range_reader import RangeReader
+from fineshards.storage.ranges.range_reader import RangeReader
 from fineshards.storage.s3_client import (
     client,
     condition,

@@ -13,7 +13,7 @@ import ssl
 import time
 from urllib.parse import urlsplit
 
-from fineshards.storage.range_requests import exchange
+from fineshards.storage.ranges.range_requests import exchange
 from fineshards.storage.s3_client import client
 from fineshards.storage.s3_objects import S3Object, download_range
 

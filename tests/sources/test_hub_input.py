@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from support.hub_client import ROOT, find, fineshards, read_column, resolve, run
+from support.hub_client import ROOT, find, fineshards, read_column, read_texts, resolve, run
 from support.hub_server import HubServer, Repository
 from support.oracle import shards_in
 
@@ -105,6 +106,43 @@ def test_what_cannot_be_found_is_one_sentence(hub: HubServer, folder: Path, tmp_
     for (url, sentence), answer in zip(said.items(), answers, strict=True):
         assert answer["message"].startswith(f"--input {url}"), answer
         assert sentence in answer["message"], answer
+
+
+def test_the_hub_is_asked_once_per_file_and_again_when_an_address_has_expired(
+    hub: HubServer, tmp_path: Path
+) -> None:
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    documents = pq.read_table(ROOT / "samples/debian_text.parquet").slice(0, 200)
+    pq.write_table(documents, folder / "a.parquet", row_group_size=10)
+    hub.push("acme/text", folder)
+    ((file,),) = run(hub.url, tmp_path, find("hf://datasets/acme/text/a.parquet"))
+
+    def asked() -> list[str]:
+        return [r.method for r in hub.requests if "/resolve/" in r.path]
+
+    texts = documents["text"].to_pylist()
+    assert run(hub.url, tmp_path, read_texts(file)) == [texts]  # in 20 blocks
+    assert asked() == ["HEAD"]
+    assert not [r for r in hub.requests if r.method == "HEAD" and "/lfs/" in r.path]
+    hub.requests.clear()
+    hub.expires_after = 10
+    assert run(hub.url, tmp_path, read_texts(file)) == [texts]
+    assert asked() == ["HEAD", "HEAD"]
+
+
+def test_a_reader_waits_as_long_as_the_hub_says(
+    hub: HubServer, folder: Path, tmp_path: Path
+) -> None:
+    hub.push("acme/text", folder / "in/deep")
+    ((file,),) = run(hub.url, tmp_path, find("hf://datasets/acme/text/d.parquet"))
+    hub.resolves_left = 0
+    # 200 s are two here: the hub's time is not the time that failures may take.
+    began = time.monotonic()
+    (texts,) = run(hub.url, tmp_path, read_texts(file), HURRY="100", PATIENCE="250")
+    assert texts == pq.read_table(folder / "in/deep/d.parquet")["text"].to_pylist()
+    assert time.monotonic() - began >= 2
+    assert [r.status for r in hub.requests if "/resolve/" in r.path] == [429, 302]
 
 
 @pytest.mark.cloud

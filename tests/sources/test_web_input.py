@@ -7,6 +7,7 @@ import json
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -65,6 +66,28 @@ def parquet_with_an_unused_column(path: Path) -> bytes:
     table = pa.table({"a": unused, "text": TEXTS})
     pq.write_table(table, path, row_group_size=1500, compression="none", use_dictionary=False)
     return path.read_bytes()
+
+
+# ---- requests
+
+
+def test_a_block_of_many_row_groups_takes_few_requests(web: Web, tmp_path: Path) -> None:
+    """As FineWeb's: a row group per 1,000 documents, and columns beside the text."""
+    path = tmp_path / "a.parquet"
+    texts = [f"{number} " + "some words " * (number % 200) for number in range(20_000)]
+    more = {"dump": ["CC-MAIN"] * 20_000, "url": [f"https://{text[:40]}" for text in texts]}
+    ids = [f"<urn:uuid:{number}>" for number in range(20_000)]
+    pq.write_table(pa.table({"text": texts, "id": ids, **more}), path, row_group_size=1000)
+    url = web.put("in/a.parquet", path.read_bytes())
+    (file,) = find_files([url])
+    columns = replace(COLUMNS, id="id", others=("dump",))
+    (block,) = discover_blocks(file, columns, 64 << 20)
+    web.requests.clear()
+    found = Read([], [], {})
+    add(found, read_block(file, columns, block))
+    assert [text for _, text, _ in found.rows] == texts
+    assert len(web.requests) <= 4
+    assert sum(request.sent for request in web.requests) <= path.stat().st_size
 
 
 # ---- finding

@@ -26,7 +26,7 @@ from fineshards.errors import OutputError
 from fineshards.sources.finding import find_files
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
-from fineshards.storage.range_reader import RangeReader
+from fineshards.storage.ranges.range_reader import RangeReader
 
 pytestmark = pytest.mark.cloud
 

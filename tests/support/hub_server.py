@@ -65,11 +65,19 @@ class HubServer:
         # Requests for the content of files that are still to fail.
         self.outage = 0
         self.lfs: dict[str, Path] = {}
+        self.lock = threading.Lock()
         self._http = ThreadingHTTPServer(
             ("127.0.0.1", 0), type("Bound", (_Handler,), {"hub": self})
         )
         self._http.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._http.server_port}"
+        # Content is on another host than the hub, at addresses that are signed and expire.
+        self.stored_at = f"http://localhost:{self._http.server_port}"
+        self.signature = 0
+        self.expires_after: int | None = None  # requests
+        # How often files may still be asked for in this window; when the hub says the next begins.
+        self.resolves_left: int | None = None
+        self.reset_seconds = 200
 
     def __enter__(self) -> HubServer:
         threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
@@ -116,20 +124,32 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             if match := API.fullmatch(url.path):
                 self._api(match, query, form)
-            elif self.hub.outage and url.path.startswith("/datasets"):
+            elif self.hub.outage and url.path.startswith(("/datasets", "/lfs")):
                 self.hub.outage -= 1
                 raise HubError(503, None, "Service unavailable")
             elif match := RESOLVE.fullmatch(url.path):
                 self._resolve(match)
             elif match := LFS.fullmatch(url.path):
+                self._check_signature(int(query["signed"]))
                 self._send_range(self.hub.lfs[match[1]], {})
             else:
                 raise HubError(404, None, "Sorry, we can't find the page you are looking for.")
         except HubError as error:
             headers = {"X-Error-Message": str(error)}
+            if error.status == 429:
+                headers["RateLimit"] = f'"resolvers";r=0;t={self.hub.reset_seconds}'
             if error.code:
                 headers["X-Error-Code"] = error.code
             self._send(error.status, json.dumps({"error": str(error)}).encode(), headers)
+
+    def _check_signature(self, number: int) -> None:
+        with self.hub.lock:
+            if number != self.hub.signature:
+                raise HubError(403, None, "Request has expired")
+            if self.hub.expires_after is not None:
+                self.hub.expires_after -= 1
+                if self.hub.expires_after == 0:
+                    self.hub.signature += 1
 
     def _token(self) -> str | None:
         return self.headers.get("Authorization", "").removeprefix("Bearer ") or None
@@ -196,6 +216,12 @@ class _Handler(BaseHTTPRequestHandler):
         return entry
 
     def _resolve(self, match: re.Match[str]) -> None:
+        with self.hub.lock:
+            if self.hub.resolves_left == 0:
+                self.hub.resolves_left = None  # the next window
+                raise HubError(429, None, "You have reached your 'resolvers' rate limit.")
+            if self.hub.resolves_left:
+                self.hub.resolves_left -= 1
         repository = self._repository(match[1])
         if not repository.allows(self._token()):
             status = 401 if self._token() is None else 403
@@ -212,7 +238,8 @@ class _Handler(BaseHTTPRequestHandler):
         sha256 = described["lfs"]["oid"]
         self.hub.lfs[sha256] = path
         headers |= {"X-Linked-Etag": f'"{sha256}"', "X-Linked-Size": str(described["size"])}
-        self._send(302, b"", headers | {"Location": f"{self.hub.url}/lfs/{sha256}"})
+        signed = f"{self.hub.stored_at}/lfs/{sha256}?signed={self.hub.signature}"
+        self._send(302, b"", headers | {"Location": signed})
 
     def _send_range(self, path: Path, headers: dict[str, str]) -> None:
         content = path.read_bytes()

@@ -14,7 +14,6 @@ from typing import BinaryIO
 
 from fineshards.errors import OutputError
 from fineshards.loader.far.cache_folder import CacheFolder
-from fineshards.loader.far.requests import submit
 from fineshards.loader.far.shards import FarShards
 from fineshards.loader.far.sizes import BLOCK_BYTES
 from fineshards.loader.tokens.local_shards import LocalShards, ReadShard, Tokens
@@ -22,6 +21,7 @@ from fineshards.loader.tokens.shard_contents import ShardContents
 from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.shards import npy
 from fineshards.storage.local import LocalStorage
+from fineshards.storage.ranges.request_threads import submit
 
 # Requests in flight for one shard, of BLOCK_BYTES each.
 _AT_ONCE = 16

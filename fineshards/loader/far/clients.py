@@ -14,12 +14,12 @@ from concurrent.futures import Future
 
 import numpy as np
 
-from fineshards.loader.far.requests import submit
 from fineshards.loader.far.shards import FarShards
 from fineshards.loader.far.sizes import BLOCK_BYTES, Sizes
 from fineshards.loader.sample_sources import Samples
 from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.shards import npy
+from fineshards.storage.ranges.request_threads import submit
 
 # Bytes in flight, or fetched and not yet copied, for one call of `fill`, beside the cache.
 _IN_FLIGHT_BYTES = 256 << 20

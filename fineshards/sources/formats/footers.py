@@ -83,19 +83,18 @@ def open_source(file: SourceFile, opened: BinaryIO, buffer_size: int = 0) -> pq.
 
 
 def column_chunks(
-    file: SourceFile, footer: pq.FileMetaData, column: str
+    file: SourceFile, footer: pq.FileMetaData, column: str, groups: range | None = None
 ) -> Iterator[pq.ColumnChunkMetaData | None]:
     """Yields what the footer says of a column in each row group; None for one without rows.
 
-    column: a column at the top level. Raises InputError if the footer is damaged, or the column
-    encrypted.
+    column: one at the top level; of a nested one, its first part. groups: None for all. Raises
+    InputError if the footer is damaged, or the column encrypted.
     """
     paths = _paths(footer)
-    # Of a nested column, its first part.
     inner = [path for path in paths if path.startswith(f"{column}.")]
     position = paths.index(column if column in paths else inner[0])
     unreadable = open_parquet(cast(BinaryIO, _Unreadable(file.size)), footer=footer)
-    for group in range(footer.num_row_groups):
+    for group in range(footer.num_row_groups) if groups is None else groups:
         try:
             for _ in unreadable.iter_batches(1, [group], [column], use_threads=False):
                 break

@@ -27,6 +27,7 @@ from fineshards.sources.formats.footers import (
 )
 from fineshards.sources.formats.record_batches import check_columns, columns_to_read, rows_of
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, Rows
+from fineshards.storage.ranges.range_reader import RangeReader
 
 # Without a buffer, pyarrow reads a whole column chunk at once, which may be all text of the file.
 # For a remote file each fill is a request, so the buffer is not small either.
@@ -82,6 +83,8 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
         columns,
         lambda name: not is_encrypted(file, parquet.metadata, name),
     )
+    if isinstance(opened, RangeReader):
+        opened.plan(_ranges(file, parquet.metadata, block, names))
     row = block.first_row
     for run in _runs(parquet.metadata, block):
         starts = np.cumsum([row, *run.rows])
@@ -99,6 +102,21 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
                 f"{file.path}, {place(run.first, run.stop)}: has {row - starts[0]} rows, expected "
                 f"{run.total_rows} from the footer. The file is damaged; download it again."
             )
+
+
+def _ranges(
+    file: SourceFile, footer: pq.FileMetaData, block: Block, names: list[str]
+) -> list[tuple[int, int]]:
+    """The bytes `[start, stop)` of the column chunks that a block is read from."""
+    groups = range(block.first_group, block.stop_group)
+    chunks = [chunk for name in names for chunk in column_chunks(file, footer, name, groups)]
+    starts = [
+        min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
+        for chunk in chunks
+        if chunk is not None
+    ]
+    sizes = [chunk.total_compressed_size for chunk in chunks if chunk is not None]
+    return [(start, start + size) for start, size in zip(starts, sizes, strict=True)]
 
 
 @dataclass(slots=True)

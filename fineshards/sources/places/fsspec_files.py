@@ -7,6 +7,7 @@ version that is asked for.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -24,7 +25,7 @@ from fineshards.sources.patterns import (
     deleted,
     find_matches,
 )
-from fineshards.storage.range_reader import RangeReader
+from fineshards.storage.ranges.range_reader import RangeReader
 from fineshards.storage.retries import retried
 
 # What stores call the version of a file's content, the best first. They are compared as text.
@@ -67,32 +68,24 @@ def check(file: SourceFile) -> None:
 
 
 def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:
-    """Opens the file; read_ahead: minimum bytes per request, 0 for exactly the bytes read."""
+    """Opens the file; read_ahead: minimum bytes per request, 0 for exactly the bytes read.
+
+    Not every file system of fsspec notices that a connection ended, and formats would take that for
+    the end of the file, so a read that would be short fails.
+    """
     store = _store(file.path)
     name = store._strip_protocol(file.path)
     opened = _attempted("opened", file.path, lambda: store.open(name, "rb", cache_type="none"))
-    return whole_reads(file, opened, read_ahead, partial(_attempted, "read", file.path))
+    one_at_a_time = threading.Lock()
 
-
-def whole_reads(
-    file: SourceFile,
-    opened: BinaryIO,
-    read_ahead: int,
-    attempted: Callable[[Callable[[], bytes]], bytes],
-) -> BinaryIO:
-    """A file that fsspec has opened, whose reads fail where they would be short.
-
-    Not every file system of fsspec notices that a connection ended, and formats would take that for
-    the end of the file. attempted: runs a read, again if its failure may pass, and raises what
-    stays as a FineshardsError; formats would take other errors for damage of the file.
-    """
+    def attempt(start: int, stop: int) -> bytes:
+        with one_at_a_time:
+            opened.seek(start)
+            content: bytes = opened.read(stop - start)
+            return content
 
     def download(start: int, stop: int) -> bytes:
-        def attempt() -> bytes:
-            opened.seek(start)
-            return opened.read(stop - start)
-
-        content = attempted(attempt)
+        content = _attempted("read", file.path, partial(attempt, start, stop))
         if len(content) != stop - start:
             raise InputError(
                 f"{file.path} cannot be read: received {len(content)} bytes from byte {start} on, "

@@ -28,7 +28,7 @@ from fineshards.storage.gcs_objects import (
     split_url,
     with_size,
 )
-from fineshards.storage.range_reader import RangeReader
+from fineshards.storage.ranges.range_reader import RangeReader
 
 _GENERATION = "generation:"
 # The fields requested of a listing. All fields would be ten times as much.

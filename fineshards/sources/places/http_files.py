@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from urllib.parse import urlsplit
 
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.records import SourceFile
 from fineshards.sources.patterns import FoundFile, Matches, check_same
-from fineshards.storage.range_reader import RangeReader
+from fineshards.storage.ranges.range_reader import RangeReader
 from fineshards.storage.retries import TRANSIENT_STATUS, retried
 
 if TYPE_CHECKING:
@@ -28,10 +29,11 @@ if TYPE_CHECKING:
 _FIND_SECONDS = 3.0
 # Seconds to connect, and between two bytes.
 _TIMEOUT = (20.0, 60.0)
+_RATE_LIMIT = re.compile(r";\s*r=0\s*;\s*t=(\d{1,9})\b")
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
 
 
-class _Range(NamedTuple):
+class WebRange(NamedTuple):
     """A range of a file as a server answers it. size, identity, encoding: of the whole file."""
 
     content: bytes
@@ -55,15 +57,15 @@ def find(url: str) -> Matches:
             f"--input {url}: a web server does not list its files, so patterns and folders cannot "
             "be read from it. Give the URL of each file."
         )
-    with _session() as session:
-        found = _fetch(session, url, 0, 1, _FIND_SECONDS)
+    with web_session() as session:
+        found = fetch(session, url, 0, 1, seconds=_FIND_SECONDS)
     return Matches([FoundFile(url, parts.path, found.size, found.identity, found.encoding)])
 
 
 def check(file: SourceFile) -> None:
     """Raises InputError if the file has changed since launch. Makes one request."""
-    with _session() as session:
-        found = _fetch(session, file.path, 0, 1)
+    with web_session() as session:
+        found = fetch(session, file.path, 0, 1)
     check_same(file, found.size, found.identity)
 
 
@@ -72,18 +74,18 @@ def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:
 
     read_ahead: minimum bytes per request; 0 for exactly the bytes read.
     """
-    session = _session()
+    session = web_session()
 
     def download(start: int, stop: int) -> bytes:
-        found = _fetch(session, file.path, start, stop)
+        found = fetch(session, file.path, start, stop)
         check_same(file, found.size, found.identity)
         return found.content
 
     return RangeReader(file.size, download, session.close).buffered(read_ahead)
 
 
-def _session() -> Session:
-    """A connection of one file's own, so it is shared by no two threads or processes."""
+def web_session() -> Session:
+    """The connections of one file, one for each of its requests in flight; for one process."""
     import requests
 
     session = requests.Session()
@@ -92,25 +94,41 @@ def _session() -> Session:
     return session
 
 
-def _fetch(
-    session: Session, url: str, start: int, stop: int, seconds: float | None = None
-) -> _Range:
+def fetch(
+    session: Session,
+    url: str,
+    start: int,
+    stop: int,
+    *,
+    name: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    seconds: float | None = None,
+) -> WebRange:
     """Bytes `[start, stop)` of a file; fewer if it has fewer.
 
-    seconds: how long it is tried again where a failure may pass; None for the default.
+    name: what messages call it; None for its URL, which must not be signed: that is a secret.
+    headers: credentials. seconds: how long it is tried again where a failure may pass; None for the
+    default. Raises RefusedError where the server refuses access, and InputError for other failures
+    that stay.
     """
+    name = name or url
+    headers = {**(headers or {}), "Range": f"bytes={start}-{stop - 1}"}
     try:
         return retried(
-            lambda: _attempt(session, url, start, stop),
+            lambda: _attempt(session, url, start, stop, headers, name),
             lambda error: error.wait if isinstance(error, _TransientError) else None,
-            lambda error: f"{url}: {error}",
+            lambda error: f"{name}: {error}",
             seconds,
         )
     except _TransientError as error:
         raise InputError(
-            f"{url} cannot be read: {error}. Run the same command again when the server is "
+            f"{name} cannot be read: {error}. Run the same command again when the server is "
             "reachable."
         ) from error
+
+
+class RefusedError(InputError):
+    """A server refuses access to a file, or has none of that name."""
 
 
 class _TransientError(Exception):
@@ -121,8 +139,14 @@ class _TransientError(Exception):
         self.wait = wait
 
 
-def _asked_wait(headers: Any) -> float:
-    """The seconds of a Retry-After header, which may also be a date; 0 without one."""
+def asked_wait(headers: Any) -> float:
+    """The seconds that an answer asks to wait before the next request; 0 if it does not.
+
+    The hub says them in RateLimit (`"resolvers";r=0;t=120`), most servers in Retry-After, which
+    may be a date. https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/
+    """
+    if limit := _RATE_LIMIT.search(headers.get("RateLimit", "")):
+        return float(limit[1])
     said = headers.get("Retry-After", "")
     if re.fullmatch(r"\d{1,9}", said):
         return float(said)
@@ -132,18 +156,19 @@ def _asked_wait(headers: Any) -> float:
         return 0.0
 
 
-def _attempt(session: Session, url: str, start: int, stop: int) -> _Range:
-    with _failures(url):
-        headers = {"Range": f"bytes={start}-{stop - 1}"}
-        with session.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as response:
-            return _range_of(url, response, start, stop)
+def _attempt(
+    session: Session, url: str, start: int, stop: int, headers: Mapping[str, str], name: str
+) -> WebRange:
+    get = partial(session.get, url, headers=headers, stream=True, timeout=_TIMEOUT)
+    with _failures(name), get() as response:
+        return _range_of(name, response, start, stop)
 
 
-def _range_of(url: str, response: Response, start: int, stop: int) -> _Range:
+def _range_of(url: str, response: Response, start: int, stop: int) -> WebRange:
     """What a server has answered; raises InputError unless it is exactly what was asked for."""
     status, headers = response.status_code, response.headers
     if status in TRANSIENT_STATUS:
-        raise _TransientError(f"the server answered {status}", _asked_wait(headers))
+        raise _TransientError(f"the server answered {status}", asked_wait(headers))
     found = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
     # Beyond the end of a file that is empty, or has become shorter.
     if status == 416 and found is not None and int(found[3]) <= start:
@@ -157,7 +182,7 @@ def _range_of(url: str, response: Response, start: int, stop: int) -> _Range:
         )
     if status in (401, 403, 404, 410):
         why = "the server refuses access" if status < 404 else "there is no such file"
-        raise InputError(
+        raise RefusedError(
             f"{url} cannot be read: {why} ({status}). Check the URL; a signed one may have expired."
         )
     if status != 206 or found is None or found[1] is None:
@@ -178,7 +203,7 @@ def _range_of(url: str, response: Response, start: int, stop: int) -> _Range:
     return _whole(headers, size, content)
 
 
-def _whole(headers: Any, size: int, content: bytes) -> _Range:
+def _whole(headers: Any, size: int, content: bytes) -> WebRange:
     """What an answer says of the whole file. Its identity is the best that the server tells."""
     identity = f"size:{size}"
     if etag := headers.get("ETag"):
@@ -187,7 +212,7 @@ def _whole(headers: Any, size: int, content: bytes) -> _Range:
         identity = f"mtime:{changed}"
     # Apache says x-gzip of a file that is named .gz.
     encoding = headers.get("Content-Encoding", "").removeprefix("x-")
-    return _Range(content, size, identity, encoding)
+    return WebRange(content, size, identity, encoding)
 
 
 @contextmanager

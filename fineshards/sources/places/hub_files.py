@@ -6,23 +6,25 @@ cannot change.
 
 from __future__ import annotations
 
+import os
 import re
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any, BinaryIO
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.records import SourceFile
 from fineshards.sources.patterns import FoundFile, Matches, find_matches
-from fineshards.sources.places.fsspec_files import whole_reads
+from fineshards.sources.places.http_files import RefusedError, asked_wait, fetch, web_session
 from fineshards.sources.places.hub_errors import (
     brief,
     http_error,
     hub_failures,
-    quiet_http_client,
     quiet_hub,
 )
+from fineshards.storage.ranges.range_reader import RangeReader
 from fineshards.storage.retries import TRANSIENT_STATUS, retried
 
 # The hub's own references hold slashes.
@@ -32,6 +34,20 @@ _URL = re.compile(
 )
 # A launch should not hang on a hub that accepts connections and never responds.
 _TIMEOUT_SECONDS = 60.0
+# Signed addresses that a process keeps: it reads one file or a few at a time.
+_MOST_ADDRESSES = 64
+
+# Where the hub keeps each file's content, as it said when it was last asked.
+_addresses: dict[str, str] = {}
+_asking = threading.Lock()
+
+
+def _forget_in_child() -> None:
+    global _asking
+    _asking = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def find(pattern: str) -> Matches:
@@ -58,27 +74,77 @@ def check(file: SourceFile) -> None:
 
 
 def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:
-    """Opens the file; read_ahead: minimum bytes per request, 0 for exactly the bytes read."""
-    quiet_http_client()
-    import fsspec  # slow
+    """Opens the file; read_ahead: minimum bytes per request, 0 for exactly the bytes read.
 
-    def open_pinned() -> Any:
-        return fsspec.filesystem("hf").open(file.path, "rb", size=file.size, cache_type="none")
+    Each process asks the hub once per file, which counts against the hub's limit, and reads from
+    where the hub keeps the content until that address is refused.
+    """
+    session = web_session()
 
-    opened = _attempted(file.path, open_pinned)
-    return whole_reads(file, opened, read_ahead, partial(_attempted, file.path))
+    def download(start: int, stop: int) -> bytes:
+        address = _address(file.path)
+        try:
+            return content(address, start, stop)
+        except RefusedError:
+            return content(_address(file.path, refused=address), start, stop)
+
+    def content(address: str, start: int, stop: int) -> bytes:
+        found = fetch(session, address, start, stop, name=file.path, headers=_headers(address))
+        if found.size != file.size:
+            raise InputError(
+                f"{file.path} cannot be read: the hub sends {found.size} bytes, expected "
+                f"{file.size}. Run the same command again."
+            )
+        return found.content
+
+    return RangeReader(file.size, download, session.close).buffered(read_ahead)
+
+
+def _address(path: str, refused: str | None = None) -> str:
+    """Where a file's content is; asks the hub if that is not known, or was refused."""
+    with _asking:
+        if _addresses.get(path) in (None, refused):
+            if len(_addresses) >= _MOST_ADDRESSES:
+                _addresses.clear()
+            _addresses[path] = _attempted(path, partial(_ask, path))
+        return _addresses[path]
+
+
+def _ask(path: str) -> str:
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+
+    match = _URL.fullmatch(path)
+    assert match is not None
+    url = hf_hub_url(
+        match["name"], match["wanted"], repo_type="dataset", revision=match["revision"]
+    )
+    location: str = get_hf_file_metadata(url, timeout=_TIMEOUT_SECONDS).location
+    return location
+
+
+def _headers(address: str) -> dict[str, str]:
+    """The credentials for what the hub sends itself, small files; other addresses are signed."""
+    from huggingface_hub import constants, get_token
+
+    own = urlsplit(address).netloc == urlsplit(constants.ENDPOINT).netloc
+    token = get_token() if own else None
+    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def _attempted(url: str, action: Callable[[], Any]) -> Any:
-    """Runs requests of the library's, and again where it has given up on a failure that may pass.
+    """Runs requests of the library's, again after failures that may pass, as the hub asks.
 
-    It gives up after half a minute. Raises UsageError or InputError for what stays.
+    Raises UsageError or InputError for what stays.
     """
+    quiet_hub()
 
     def pause(error: Exception) -> float | None:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        passes = status is None or status in TRANSIENT_STATUS
-        return 0.0 if isinstance(error, (ConnectionError, http_error())) and passes else None
+        response = getattr(error, "response", None)
+        if not isinstance(error, (ConnectionError, http_error())):
+            return None
+        if response is None:
+            return 0.0
+        return asked_wait(response.headers) if response.status_code in TRANSIENT_STATUS else None
 
     with hub_failures(url):
         return retried(action, pause, lambda error: f"{url}: {brief(error)}")

@@ -24,10 +24,10 @@ from benchmarks.made_up_dataset import make_dataset, stream
 from fineshards.errors import OutputError, UsageError
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.far import clients
-from fineshards.loader.far.requests import submit
 from fineshards.loader.far.shards import FarShards
 from fineshards.loader.token_dataset import TokenDataset
 from fineshards.storage.open import open_storage
+from fineshards.storage.ranges.request_threads import submit
 
 pytestmark = pytest.mark.cloud
 

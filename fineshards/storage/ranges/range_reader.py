@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO, cast
+
+from fineshards.storage.ranges.planned_ranges import PlannedRanges
 
 
 class RangeReader(io.RawIOBase):
-    """A seekable file; each read is one request for exactly those bytes.
+    """A seekable file; each read that is not planned is one request for exactly those bytes.
 
-    size: of the whole file, in bytes. download: returns bytes `[start, stop)`, all of one version.
-    close: ends what downloads need.
+    size: of the whole file, in bytes. download: returns bytes `[start, stop)`, all of one version;
+    several threads call it where reads are planned. close: ends what downloads need.
     """
 
     def __init__(
@@ -25,8 +27,18 @@ class RangeReader(io.RawIOBase):
         self._download = download
         self._close = close
         self._position = 0
+        self._planned = PlannedRanges([], download)
+
+    def plan(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Says which bytes `[start, stop)` will be read, each once, so that few requests get them.
+
+        Ranges that are not of this file, by a damaged footer, are not planned.
+        """
+        if all(0 <= start <= stop <= self._size for start, stop in ranges):
+            self._planned = PlannedRanges(ranges, self._download)
 
     def close(self) -> None:
+        self._planned.close()
         self._close()
         super().close()
 
@@ -60,6 +72,8 @@ class RangeReader(io.RawIOBase):
 
     def _next(self, count: int) -> bytes:
         start = self._position
-        content = self._download(start, start + count) if count else b""
+        content = self._planned.read(start, start + count) if count else b""
+        if content is None:
+            content = self._download(start, start + count)
         self._position += count
         return content

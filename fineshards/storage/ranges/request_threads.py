@@ -1,4 +1,4 @@
-"""The requests to far storage that this process has in flight, of all its datasets together."""
+"""The requests to far storage that this process has in flight, of all its readers together."""
 
 from __future__ import annotations
 
