@@ -98,6 +98,7 @@ assert state() == before, [(k, v, state()[k]) for k, v in before.items() if stat
 )
 
 
+@pytest.mark.long
 def test_a_build_returns_the_manifest_and_does_not_change_the_process(
     sample: Path, tmp_path: Path
 ) -> None:
@@ -116,6 +117,7 @@ def test_a_build_that_fails_raises_one_sentence_and_prints_nothing(tmp_path: Pat
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.long
 def test_arguments_and_flags_describe_the_same_job(sample: Path, tmp_path: Path) -> None:
     from fineshards.cli.cli import main
 

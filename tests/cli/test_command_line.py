@@ -429,6 +429,7 @@ def test_a_tokenizer_that_cannot_be_had_is_one_sentence(
     assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
+@pytest.mark.long
 def test_a_hub_out_of_reach_is_one_sentence(data: Path, tmp_path: Path) -> None:
     given = [f"--input={data}/0.parquet", "--output=out", "--tokenizer=mine/tokenizer"]
     done = with_hub("http://127.0.0.1:1", tmp_path, "build", *given)
@@ -492,6 +493,7 @@ def test_data_prints_no_control_characters(
     assert json.loads(done.stdout)["folder"] == str(output)
 
 
+@pytest.mark.long
 def test_a_terminal_shows_the_same_without_markup(table: pa.Table, tmp_path: Path) -> None:
     source = tmp_path / f"in{EVIL.replace('/', '')}.parquet"
     pq.write_table(table, source)

@@ -102,6 +102,7 @@ def test_what_beam_logs_under_no_name_is_not_shown_of_a_local_run() -> None:
     assert len(elsewhere.splitlines()) == 2
 
 
+@pytest.mark.long
 def test_without_a_terminal_there_is_one_line_per_stage(
     fineshards: Run, sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -209,6 +209,7 @@ _VALUES = st.one_of(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(st.lists(_VALUES, min_size=1, max_size=12))
 def test_a_json_rows_verdict_does_not_depend_on_other_rows(values: list[Any]) -> None:

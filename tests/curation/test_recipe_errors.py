@@ -99,6 +99,7 @@ def test_a_mistake_in_a_recipe_is_a_sentence(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.long
 def test_the_output_may_be_in_a_recipe_and_a_flag_wins(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -285,6 +285,7 @@ def test_bytes_do_not_depend_on_workers_or_the_runner(
         assert files_in(tmp_path / "beam") == expected
 
 
+@pytest.mark.long
 def test_a_killed_export_resumes_with_the_same_bytes(by_document: Path, tmp_path: Path) -> None:
     """Killed after each of its files in turn."""
     expected = tmp_path / "expected"
@@ -390,6 +391,7 @@ def test_a_damaged_or_short_file_of_the_dataset_is_a_sentence(
         fineshards.export(tmp_path / "out", tmp_path / "r", "raw")
 
 
+@pytest.mark.long
 def test_generations_and_redactions_are_exported(folder: Path, tmp_path: Path) -> None:
     parts = [write_rows(tmp_path / f"{n}.parquet", made_up_rows(n, 40)) for n in (5, 6)]
     out = tmp_path / "out"

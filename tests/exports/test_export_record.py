@@ -134,6 +134,7 @@ def test_nothing_is_deleted_through_a_link(dataset: Path, tmp_path: Path) -> Non
     assert {path.name: path.read_bytes() for path in elsewhere.iterdir()} == kept
 
 
+@pytest.mark.long
 def test_every_bit_of_the_record_counts(finished: Path, export: Path) -> None:
     content = (finished / EXPORT_NAME).read_bytes()
     storage, record = open_storage(str(export)), export / EXPORT_NAME

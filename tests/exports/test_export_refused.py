@@ -86,6 +86,7 @@ def test_messages_are_one_line(by_document: Path, tmp_path: Path, in_process: Ru
     assert re.fullmatch(r"fineshards: [^\n]+\n", done.stderr)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("to", ["megatron", "raw", "mds"])
 def test_a_split_without_tokens_is_refused(to: str, folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"

@@ -39,6 +39,7 @@ def dataset_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_run_as_written(
     name: str, dataset_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -123,6 +123,7 @@ def test_the_page_on_installing_lists_every_extra() -> None:
     )
 
 
+@pytest.mark.long
 def test_the_first_change_can_be_made_as_it_is_described(tmp_path: Path) -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text()
     code, test = tmp_path / "fineshards/sources/files.py", tmp_path / "tests/sources/test_files.py"

@@ -169,6 +169,7 @@ def test_awkward_documents(
     assert (totals["rows"], totals["documents"], totals["nulls"]) == (11, 9, 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lengths", [[10, 10], [20], [5, 15], [10, 5, 5], [1] * 20, [19, 1]])
 def test_documents_that_end_at_a_shard_boundary(
     build: Build, tmp_path: Path, lengths: list[int]
@@ -235,6 +236,7 @@ def test_the_first_windows_are_the_test_split(
     assert shards_in(tmp_path) == oracle(read_texts(sample), 50_000, expected)
 
 
+@pytest.mark.long
 def test_every_format_gives_the_same_bytes(build: Build, sample: Path, tmp_path: Path) -> None:
     table = pq.read_table(sample, columns=["text", "id"]).slice(0, 100)
     lines = "".join(json.dumps(row) + "\n" for row in table.to_pylist()).encode()

@@ -329,6 +329,7 @@ def test_kept_checkpoints_hold_only_the_finished_job(
     assert (kept / "plan.json").exists()
 
 
+@pytest.mark.long
 def test_two_jobs_on_one_output_both_succeed(sample: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     command = build_command(sample, output)

@@ -212,6 +212,7 @@ def test_the_numbers_are_those_of_the_files(
         assert [row[-1] for row in rows_of(page, "generations")] == ["0", "0", "2"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_copy_elsewhere_has_the_same_report(
     built: Callable[[str], Path], kind: str, tmp_path: Path

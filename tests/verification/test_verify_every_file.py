@@ -82,6 +82,7 @@ def flipped(content: bytes, position: int, bit: int) -> bytes:
     return bytes(changed)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FILES)
 def test_a_flipped_bit_is_found(dataset: Path, name: str) -> None:
     content = (dataset / name).read_bytes()
