@@ -269,6 +269,10 @@ bench-scale: .venv/installed ## plan 15 trillion tokens, with made-up counts
 	$(BIN)/python -m benchmarks.run --scale $(if $(NAME),--name $(NAME))
 	$(BIN)/python -m benchmarks.curation_scale --plan
 
+# INPUT is a folder of Parquet files with text and id.
+bench-far: .venv/installed ## build from a hub 30 ms away, with its limits, and from the local disk
+	$(BIN)/python -m benchmarks.far_building $(if $(INPUT),$(INPUT),../shared/corpus)
+
 ##@ Release
 
 # Both from the sdist, as PyPI's users get them.

@@ -18,6 +18,7 @@ import pytest
 import tiktoken
 from rich.console import Console
 
+from benchmarks import far_building
 from benchmarks import measure as measuring
 from benchmarks.chart import title_of
 from benchmarks.contestants import CONTESTANTS, PEERS_PYTHON, ROOT, Contestant
@@ -246,6 +247,18 @@ def test_results_are_never_overwritten(tmp_path: Path) -> None:
 
 
 SMALL = Size(tokens=9_950, blocks=37, files=5, shard_tokens=300)
+
+
+@pytest.mark.long
+def test_a_build_asks_a_far_hub_rarely() -> None:
+    files, row_groups = 4, 5
+    found = far_building.compare(ROOT / "samples", files, row_groups * 1000, rounds=1)
+    requests = found["requests to the hub per build"]
+    assert isinstance(requests, dict)
+    assert requests["resolvers"] <= 3 * files
+    # Of the footer, read when blocks are made and by the process that reads a block; of the block.
+    assert requests["content"] <= (2 + 4) * files
+    assert requests["api"] <= 5
 
 
 def test_made_up_counts_have_the_given_totals() -> None:

@@ -1,0 +1,131 @@
+"""A hub with one dataset, far away: the part of its protocol that a build uses, with its limits.
+
+    python -m benchmarks.far_hub FOLDER DELAY
+
+serves `hf://datasets/bench/text/NAME` from FOLDER/NAME. Every answer waits DELAY seconds. It prints
+its port. As the real hub does, it answers 429 to whoever asks more often than is allowed in five
+minutes without a token, and redirects to signed addresses on another host, which expire after
+SIGNED_SECONDS. `GET /counts` says how many requests of each kind there were.
+https://huggingface.co/docs/hub/rate-limits
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+# Requests in five minutes, without a token.
+ALLOWED = {"resolvers": 3000, "api": 500}
+WINDOW_SECONDS = 300
+SIGNED_SECONDS = 10
+COMMIT = "c" * 40
+
+
+class _Hub:
+    def __init__(self, folder: Path, delay: float) -> None:
+        self.delay = delay
+        self.paths = {path.name: path for path in sorted(folder.glob("*.parquet"))}
+        self.requests: Counter[str] = Counter()
+        self.began = time.monotonic()
+        self.port = 0
+
+    def answer(self, target: str, headers: bytes) -> bytes:
+        """The answer to a request."""
+        url = urlsplit(target)
+        if url.path == "/counts":
+            return _response(200, json.dumps(self.requests).encode())
+        kind = {"api": "api", "stored": "content"}.get(url.path.split("/")[1], "resolvers")
+        self.requests[kind] += 1
+        if self.requests[kind] > ALLOWED.get(kind, self.requests[kind]):
+            left = WINDOW_SECONDS - (time.monotonic() - self.began)
+            return _response(429, b"{}", f'RateLimit: "{kind}";r=0;t={max(int(left), 1)}\r\n')
+        if kind == "api":
+            return _response(200, json.dumps(self._api(url.path)).encode())
+        name = unquote(url.path.rpartition("/")[2])
+        path = self.paths[name]
+        if kind == "resolvers":
+            until = time.monotonic() + SIGNED_SECONDS
+            stored = f"http://localhost:{self.port}/stored/{quote(name)}?until={until}"
+            more = f"Location: {stored}\r\nX-Repo-Commit: {COMMIT}\r\n"
+            more += f'ETag: "{_hash(name)}"\r\nX-Linked-Etag: "{_hash(name)}"\r\n'
+            return _response(302, b"", more + f"X-Linked-Size: {path.stat().st_size}\r\n")
+        if float(parse_qs(url.query)["until"][0]) < time.monotonic():
+            self.requests["expired"] += 1
+            return _response(403, b"Request has expired")
+        return _content(path, headers)
+
+    def _api(self, path: str) -> object:
+        if "/tree/" not in path:
+            return {"id": "bench/text", "sha": COMMIT}
+        return [
+            {
+                "type": "file",
+                "path": name,
+                "size": path.stat().st_size,
+                "oid": _hash(name)[:40],
+                "lfs": {"oid": _hash(name), "size": path.stat().st_size, "pointerSize": 134},
+            }
+            for name, path in self.paths.items()
+        ]
+
+
+class _Connection(asyncio.Protocol):
+    """One client's connection: requests one after the other, without bodies."""
+
+    def __init__(self, hub: _Hub) -> None:
+        self._hub = hub
+        self._received = b""
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        while (end := self._received.find(b"\r\n\r\n")) >= 0:
+            head, self._received = self._received[:end], self._received[end + 4 :]
+            line, _, rest = head.partition(b"\r\n")
+            wait = asyncio.get_running_loop().call_later
+            wait(self._hub.delay, self._answer, line.split(b" ")[1].decode(), rest)
+
+    def _answer(self, target: str, headers: bytes) -> None:
+        self._transport.write(self._hub.answer(target, headers))
+
+
+def _hash(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def _content(path: Path, headers: bytes) -> bytes:
+    wanted = next(line for line in headers.split(b"\r\n") if line.lower().startswith(b"range:"))
+    first, _, last = wanted.partition(b"=")[2].partition(b"-")
+    start, stop = int(first), min(int(last) + 1, path.stat().st_size)
+    with path.open("rb") as file:
+        content = os.pread(file.fileno(), stop - start, start)
+    more = f"Content-Range: bytes {start}-{stop - 1}/{path.stat().st_size}\r\n"
+    return _response(206, content, more)
+
+
+def _response(status: int, content: bytes, more: str = "") -> bytes:
+    head = f"HTTP/1.1 {status} .\r\nContent-Length: {len(content)}\r\n{more}\r\n"
+    return head.encode() + content
+
+
+async def _serve(folder: Path, delay: float) -> None:
+    hub = _Hub(folder, delay)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: _Connection(hub), "127.0.0.1", 0, backlog=256)
+    hub.port = server.sockets[0].getsockname()[1]
+    print(hub.port, flush=True)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(Path(sys.argv[1]), float(sys.argv[2])))
