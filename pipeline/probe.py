@@ -16,7 +16,7 @@ from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
 from fineshards.errors import InputError, UsageError
 from fineshards.inspection.dataflow_cost import on_dataflow
-from fineshards.inspection.estimate import Estimate, scaled, spread
+from fineshards.inspection.estimate import Estimate, hub_limit, scaled, spread
 from fineshards.inspection.last_estimate import remember
 from fineshards.pipeline.append import are_new, finished_dataset
 from fineshards.pipeline.launch import (
@@ -153,6 +153,7 @@ def _measure(config: BuildConfig, workers: int | None, size: int, folder: str) -
     result = _conclude(job, workers, usual, parts, totals, busy, Path(folder))
     if grows is not None:
         result = replace(result, repeats=round(grows.share(storage) * result.documents))
+    result = replace(result, hub=hub_limit(job.files))
     remember(result, job.files, job.settings)
     return result
 

@@ -12,6 +12,7 @@ from fineshards.cli.answer import Answer, note, show
 from fineshards.cli.options import add_build_flags, parse_build_flags
 from fineshards.cli.terminal import report_errors, working
 from fineshards.config import BuildConfig
+from fineshards.inspection.estimate import hub_limit
 from fineshards.inspection.last_estimate import recall
 from fineshards.parser import Parser
 from fineshards.pipeline.beam_flags import launches_template
@@ -63,6 +64,8 @@ def build(config: BuildConfig) -> Answer:
         note(f"resuming: {resumed}")
     if launch.touched:
         note(f"{_touched(launch)}: finished blocks are read again and compared")
+    if limit := hub_limit(launch.job.new_files):
+        note(limit)
     local = runs_here(config)
     submitted = execute(launch, config, lambda storage: working(storage, local))
     if submitted is not None:

@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
 
 from fineshards.inspection.dataflow_cost import Dataflow
+from fineshards.shards.job.records import SourceFile
 from fineshards.wording import approximately, counted, duration, share, size
 
+# That the hub answers in five minutes: without a token, and with that of a free account.
+_HUB_REQUESTS, _HUB_REQUESTS_WITH_TOKEN = 3000, 5000
 _GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 
@@ -24,7 +27,7 @@ class Estimate:
     encoded. seconds: of a build on this machine. memory_bytes: at most, at the peak. output_bytes:
     of the finished dataset. peak_bytes: on the disk just before the end, with checkpoints.
     probe_share: the probe's share of the tokens, 0 to 1. repeats: documents whose text is in the
-    dataset that would grow; None if there is none.
+    dataset that would grow; None if there is none. hub: what the hub's limit means for it.
     """
 
     exact: bool
@@ -40,6 +43,24 @@ class Estimate:
     probe_share: float
     dataflow: Dataflow
     repeats: int | None = None
+    hub: str | None = None
+
+
+def hub_limit(files: Iterable[SourceFile]) -> str | None:
+    """How long the hub's limit alone makes a build take; None if the files are within it.
+
+    Each file takes a request at least. Source: https://huggingface.co/docs/hub/rate-limits
+    """
+    count = sum(file.path.startswith("hf://") for file in files)
+    if count <= _HUB_REQUESTS:
+        return None
+    without, with_token = (
+        duration(count / requests * 300) for requests in (_HUB_REQUESTS, _HUB_REQUESTS_WITH_TOKEN)
+    )
+    return (
+        f"{count:,} files take at least {without} at the hub's limit of {_HUB_REQUESTS:,} requests "
+        f"in 5 minutes from an address, {with_token} with a token (HF_TOKEN)"
+    )
 
 
 def spread(count: int) -> list[int]:
@@ -96,6 +117,8 @@ def describe_estimate(found: Estimate) -> list[str]:
         of_all = share(found.repeats, found.documents)
         words = f"{about(found.repeats)} documents ({of_all}) are in the dataset already"
         lines.insert(3, f"  repeats    {words}")
+    if found.hub is not None:
+        lines.append(f"  hub        {found.hub}")
     if found.rejected:
         lines.append(
             f"  bad rows   {found.rejected:,} in the probe; a build needs --max_bad_rows, or fails"

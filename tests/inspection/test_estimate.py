@@ -28,10 +28,11 @@ from fineshards.cli.cli import main
 from fineshards.config import BuildConfig
 from fineshards.errors import InputError
 from fineshards.inspection.dataflow_cost import Dataflow, on_dataflow
-from fineshards.inspection.estimate import Estimate, describe_estimate, scaled
+from fineshards.inspection.estimate import Estimate, describe_estimate, hub_limit, scaled
 from fineshards.inspection.last_estimate import recall
 from fineshards.pipeline.probe import estimate, spread
 from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.records import SourceFile
 from fineshards.storage.open import open_storage
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -394,3 +395,21 @@ def test_without_a_number_of_workers_a_job_takes_about_an_hour_or_less(tokens: i
     assert 1 <= cost.workers <= 1000
     assert cost.seconds <= 1.1 * 3600 or cost.workers == 1000
     assert cost.workers == 1 or cost.seconds > 0.5 * 3600
+
+
+def test_what_the_limit_of_the_hub_means_is_said() -> None:
+    def files(count: int) -> list[SourceFile]:
+        return [
+            SourceFile(n, f"hf://datasets/a/b@c/{n}.parquet", 1, "etag:", "parquet", "none")
+            for n in range(count)
+        ]
+
+    assert hub_limit(files(3000)) is None
+    assert (
+        hub_limit([SourceFile(0, "gs://a/b.parquet", 1, "generation:1", "parquet", "none")] * 4000)
+        is None
+    )
+    assert hub_limit(files(27_000)) == (
+        "27,000 files take at least 45 min at the hub's limit of 3,000 requests in 5 minutes from "
+        "an address, 27 min with a token (HF_TOKEN)"
+    )
