@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.checkout import ROOT
 from support.growing import (
     append,
     made_up_rows,
     unfinished_append,
     write_rows,
 )
+from support.killed_by_hand import crashes_of, run
 from support.oracle import EOT, files_in
 from support.process_tree import start, wait_until
 from support.redacted import secret_tokens
@@ -44,12 +41,7 @@ def kill_redaction(dataset: Path, operation: int) -> None:
         f"from fineshards.maintenance.redact import redact; c.kill_before_operation({operation});"
         f"redact({str(dataset)!r}, documents=[3, 17, 40])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
-        check=False,
-    )
-    assert done.returncode == -9
+    assert run("-c", code).returncode == -signal.SIGKILL
 
 
 def test_an_unfinished_redaction_is_in_the_way_of_everything_else(
@@ -159,19 +151,11 @@ def test_a_repair_that_is_killed_leaves_no_token_of_a_redacted_document(
 
 @pytest.mark.kills
 def test_a_redaction_killed_before_any_file_operation(grown: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "support.redact_crash_driver", grown / "out", tmp_path],
-        env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    crashes = json.loads(done.stdout)
+    crashes = crashes_of("redact_crash_driver", grown / "out", tmp_path)
     assert len(crashes) > 10
     assert sum(crash["unfinished"] for crash in crashes) > 8
     for crash in crashes:
         assert crash["read"] == 0, crash
-        assert crash["refused"] == 0, (crash, done.stderr)
+        assert crash["refused"] == 0, crash
         assert crash["resumed"] == 0, crash
         assert crash["same"], crash

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 from support.checkout import ROOT
 from support.growing import append, build, content_of, made_up_rows, tokens_in, write_rows
+from support.killed_by_hand import crashes_of
 
 import fineshards
 from fineshards import TokenDataset
@@ -47,15 +47,7 @@ def test_an_append_killed_before_any_file_operation(
     given = prepare(tmp_path, 14, *flags)
     # Every third operation, with a shuffle two of nine: all of them take ten minutes.
     step = "9" if flags else "6"
-    done = subprocess.run(
-        [sys.executable, "-m", "support.append_crash_driver", tmp_path, str(part), step, *given],
-        env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    crashes = json.loads(done.stdout)
+    crashes = crashes_of("append_crash_driver", tmp_path, part, step, *given)
     assert len(crashes) > (5 if flags else 6)
     for crash in crashes:
         assert crash["problems"] == [], crash

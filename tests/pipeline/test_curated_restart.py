@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.checkout import ROOT
 from support.curated import Steps, curate, made_up_files, write_files, write_recipe
+from support.killed_by_hand import crashes_of
 from support.oracle import files_in, shards_in
 
 from fineshards.cli.cli import main
@@ -150,16 +147,7 @@ def test_restart_after_a_kill_before_a_file_operation_of_a_recipe(
     flags = prepare(tmp_path)
     expected = curate(FILES, STEPS)
     assert main(["build", f"--output={tmp_path}/whole", *flags]) == 0
-    driver = ROOT / "tests/support/crash_driver.py"
-    done = subprocess.run(
-        [sys.executable, driver, tmp_path, str(6 * part), "12", *flags],
-        env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    crashes = json.loads(done.stdout)
+    crashes = crashes_of("crash_driver", tmp_path, 6 * part, 12, *flags)
     assert len(crashes) > 5
     documents = sum(expected.counts(file)["documents"] for file in range(len(FILES)))
     for crash in crashes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -17,6 +16,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from support.build_here import build_here
 from support.checkout import ROOT
 from support.damage import flip_bit
+from support.killed_by_hand import crashes_of
 from support.oracle import files_in, oracle, oracle_by_text, read_texts, shards_in
 from support.watched_encoder import watched_encode
 
@@ -66,16 +66,7 @@ def test_restart_after_a_kill_before_any_file_operation(
     """Each state that a crash can leave on disk, one after the other."""
     flags = [f"--input={small}/*.parquet", "--shard_tokens=10000", "--block_bytes=1"]
     flags.append("--test_fraction=0.2")
-    driver = ROOT / "tests/support/crash_driver.py"
-    done = subprocess.run(
-        [sys.executable, driver, tmp_path, str(part), "2", *flags],
-        env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    crashes = json.loads(done.stdout)
+    crashes = crashes_of("crash_driver", tmp_path, part, 2, *flags)
     files = [read_texts(small / name) for name in ("a.parquet", "b.parquet")]
     texts = [*files[0], *files[1]]
     expected = oracle_by_text(*files, shard_tokens=10_000, fraction="0.2")

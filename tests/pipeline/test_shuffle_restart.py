@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -15,6 +14,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from support.checkout import ROOT
+from support.killed_by_hand import crashes_of
 from support.oracle import oracle_shuffled, read_texts, shards_in
 
 from fineshards.cli.cli import main
@@ -176,16 +176,7 @@ def test_restart_after_a_kill_before_a_file_operation_of_a_shuffle(
 ) -> None:
     """Every other state that a crash can leave on disk, one after the other."""
     flags = [f"--input={source}", *FLAGS, *MERGED]
-    driver = ROOT / "tests/support/crash_driver.py"
-    done = subprocess.run(
-        [sys.executable, driver, tmp_path, str(2 * part), "4", *flags],
-        env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    crashes = json.loads(done.stdout)
+    crashes = crashes_of("crash_driver", tmp_path, 2 * part, 4, *flags)
     assert max(crash["buckets_finished"] for crash in crashes) > 10
     for crash in crashes:
         output = tmp_path / f"crash-{crash['operation']}"

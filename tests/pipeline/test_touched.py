@@ -14,7 +14,7 @@ import pytest
 from support.faulty_proxy import Proxy
 from support.gcs_input import Stored
 from support.growing import Row, append, build, made_up_rows, write_rows
-from support.killed_by_hand import kill, run
+from support.killed_by_hand import crashes_of, kill
 from support.oracle import files_in
 from support.touch_crash_driver import set_times
 
@@ -28,14 +28,6 @@ from fineshards.storage.open import open_storage
 FLAGS = ["--shard_tokens=700", "--block_bytes=1", "--test_fraction=0.3"]
 
 
-def crashes_of(scratch: Path, step: int, *command: object) -> list[dict[str, Any]]:
-    """What `touch_crash_driver` found."""
-    done = run("-m", "support.touch_crash_driver", scratch, step, *command)
-    assert done.returncode == 0, done.stderr
-    found: list[dict[str, Any]] = json.loads(done.stdout)
-    return found
-
-
 @pytest.mark.kills
 @pytest.mark.parametrize(
     "flags", [[], ["--shuffle_seed=3"], ["--dedup=exact"], ["--dedup=exact", "--shuffle_seed=3"]]
@@ -46,7 +38,7 @@ def test_a_killed_build_goes_on_when_its_input_is_touched(tmp_path: Path, flags:
     set_times(tmp_path / "in", 1)
     build(tmp_path / "whole", tmp_path / "in/*", *FLAGS, *flags)
     command = ["build", f"--input={tmp_path}/in/*", f"--output={tmp_path}/out", *FLAGS, *flags]
-    crashes = crashes_of(tmp_path, 7, *command)
+    crashes = crashes_of("touch_crash_driver", tmp_path, 7, *command)
     assert len(crashes) > 3
     check(crashes)
     if "--dedup=exact" not in flags:
@@ -77,7 +69,9 @@ def test_a_killed_append_goes_on_when_all_input_is_touched(
     build(tmp_path / "before", first, *FLAGS, *flags)
     shutil.copytree(tmp_path / "before", tmp_path / "whole")
     append(tmp_path / "whole", second)
-    crashes = crashes_of(tmp_path, 6, "append", tmp_path / "out", "--input", second)
+    crashes = crashes_of(
+        "touch_crash_driver", tmp_path, 6, "append", tmp_path / "out", "--input", second
+    )
     assert len(crashes) > 3
     for crash in crashes:
         assert crash["statuses"] == [0, 0], crash

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from typing import Any
 
 from support.checkout import ROOT
 
@@ -29,3 +31,11 @@ def kill(number: int, *command: object) -> None:
     )
     done = run("-c", code, *command)
     assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def crashes_of(driver: str, *arguments: object) -> list[dict[str, Any]]:
+    """What a driver of this folder found, which kills before one file operation after the other."""
+    done = run("-m", f"support.{driver}", *arguments)
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
