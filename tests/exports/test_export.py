@@ -6,9 +6,6 @@ import filecmp
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -26,6 +23,7 @@ from support.foreign_readers import (
     read_token_bin,
 )
 from support.growing import build, made_up_rows, write_rows
+from support.killed_by_hand import kill_before
 from support.oracle import files_in
 from support.tokenizer_files import save, train
 
@@ -292,7 +290,6 @@ def test_a_killed_export_resumes_with_the_same_bytes(by_document: Path, tmp_path
     fineshards.export(by_document, expected, "megatron", tokens_per_file=2500)
     names = [name for name in files_in(expected) if name != "export.json"]
     output = tmp_path / "killed"
-    kills = 0
     for name in names:
         arguments = [
             "export",
@@ -301,14 +298,7 @@ def test_a_killed_export_resumes_with_the_same_bytes(by_document: Path, tmp_path
             "--tokens_per_file=2500",
             "--workers=1",
         ]
-        running = subprocess.Popen(
-            [sys.executable, "-c", _KILLED_BEFORE, name, *map(str, arguments), "--output", output],
-            stderr=subprocess.PIPE,
-        )
-        _, errors = running.communicate(timeout=120)
-        assert running.returncode in (0, -signal.SIGKILL), errors
-        kills += running.returncode != 0
-    assert kills == len(names)
+        kill_before(name, *arguments, "--output", output)
     kept = {name: (output / name).stat().st_ino for name in files_in(output) if name in names}
     fineshards.export(by_document, output, "megatron", tokens_per_file=2500)
     assert files_in(output) == files_in(expected)
@@ -323,28 +313,11 @@ def test_a_file_that_was_changed_after_a_kill_is_exported_again(
     fineshards.export(by_document, expected, "megatron", tokens_per_file=2500)
     names = sorted(name for name in files_in(expected) if name != "export.json")
     arguments = ["export", by_document, "--to=megatron", "--tokens_per_file=2500", "--workers=1"]
-    command = [sys.executable, "-c", _KILLED_BEFORE, names[-1], *map(str, arguments)]
-    running = subprocess.run([*command, "--output", output], check=False)
-    assert running.returncode == -signal.SIGKILL
+    kill_before(names[-1], *arguments, "--output", output)
     changed = output / names[0]
     flip_bit(changed, changed.stat().st_size // 2)
     fineshards.export(by_document, output, "megatron", tokens_per_file=2500)
     assert files_in(output) == files_in(expected)
-
-
-# Kills itself when the file of this name is about to appear.
-_KILLED_BEFORE = """
-import os, signal, sys
-name = sys.argv.pop(1)
-replace = os.replace
-def killing(source, target):
-    if target.endswith("/" + name):
-        os.kill(os.getpid(), signal.SIGKILL)
-    replace(source, target)
-os.replace = killing
-from fineshards.cli.cli import main
-sys.exit(main())
-"""
 
 
 def test_a_finished_export_is_found_finished(by_document: Path, tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -28,6 +26,7 @@ from support.foreign_readers import (
     read_token_bin,
 )
 from support.growing import build, made_up_rows, write_rows
+from support.killed_by_hand import kill_before
 from support.oracle import EOT, files_in, shards_in
 
 import fineshards
@@ -264,35 +263,12 @@ def test_a_killed_export_without_them_resumes_with_the_same_bytes(
     flags = {"tokens_per_file": 700}
     fineshards.export(dataset, tmp_path / "expected", "olmo", **flags)
     names = [name for name in files_in(tmp_path / "expected") if name.endswith(".npy")]
-    killed = 0
     for name in names[::3]:
         command = ["export", dataset, "--to=olmo", "--tokens_per_file=700", "--workers=1"]
         command += ["--output", tmp_path / "x"]
-        done = subprocess.run(
-            [sys.executable, "-c", _KILLED_BEFORE, name, *map(str, command)],
-            capture_output=True,
-            timeout=120,
-            check=False,
-        )
-        killed += done.returncode < 0
-    assert killed == len(names[::3])
+        kill_before(name, *command)
     fineshards.export(dataset, tmp_path / "x", "olmo", **flags)
     assert files_in(tmp_path / "x") == files_in(tmp_path / "expected")
-
-
-# Kills itself when the file of this name is about to appear.
-_KILLED_BEFORE = """
-import os, signal, sys
-name = sys.argv.pop(1)
-replace = os.replace
-def killing(source, target):
-    if target.endswith("/" + name):
-        os.kill(os.getpid(), signal.SIGKILL)
-    replace(source, target)
-os.replace = killing
-from fineshards.cli.cli import main
-sys.exit(main())
-"""
 
 
 def test_bytes_do_not_depend_on_workers_or_the_runner(

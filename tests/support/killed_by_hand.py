@@ -11,6 +11,20 @@ from typing import Any
 
 from support.checkout import ROOT
 
+# Kills itself when the file of this name is about to appear.
+_KILLED_BEFORE = """
+import os, signal, sys
+name = sys.argv.pop(1)
+replace = os.replace
+def killing(source, target):
+    if target.endswith("/" + name):
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(source, target)
+os.replace = killing
+from fineshards.cli.cli import main
+sys.exit(main())
+"""
+
 
 def run(*command: object) -> subprocess.CompletedProcess[str]:
     """Runs Python with the tests' own modules."""
@@ -39,3 +53,9 @@ def crashes_of(driver: str, *arguments: object) -> list[dict[str, Any]]:
     assert done.returncode == 0, done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout)
     return found
+
+
+def kill_before(name: str, *command: object) -> None:
+    """Runs a command that dies by SIGKILL when a file of this name is about to appear."""
+    done = run("-c", _KILLED_BEFORE, name, *command)
+    assert done.returncode == -signal.SIGKILL, done.stderr
