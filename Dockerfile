@@ -1,11 +1,10 @@
 # Two images. One is for the command line. The other is for a Flex Template's launcher and for the
 # workers, so that both have the same libraries.
 #
-# The launcher's program comes from Google's image. The tag is that of Google's own sample of this
-# setup (GoogleCloudPlatform/python-docs-samples, dataflow/flex-templates/
-# pipeline_with_dependencies/Dockerfile). docs/cloud.md says how to list later tags; see also
+# The launcher's program comes from Google's image. The tag is the latest for Python 3.11 that public
+# Dockerfiles name. docs/cloud.md says how to list later tags; see also
 # https://cloud.google.com/dataflow/docs/reference/flex-templates-base-images
-ARG LAUNCHER_TAG=20230622_RC00
+ARG LAUNCHER_TAG=20240812-rc01
 FROM gcr.io/dataflow-templates-base/python311-template-launcher-base:${LAUNCHER_TAG} AS launcher
 
 # The command line for any machine: docker build --target cli --tag fineshards .
@@ -33,7 +32,7 @@ CMD ["--help"]
 # The template's image is the last stage, so it is what `docker build` makes without --target. (A
 # builder without BuildKit makes the stages above too.)
 # The version in requirements.txt: Dataflow requires the same Beam on launcher and workers.
-FROM apache/beam_python3.11_sdk:2.77.0
+FROM apache/beam_python3.11_sdk:2.77.0 AS template
 COPY --from=launcher /opt/google/dataflow/python_template_launcher /opt/google/dataflow/python_template_launcher
 
 WORKDIR /fineshards
@@ -54,8 +53,10 @@ ENV FLEX_TEMPLATE_PYTHON_PY_FILE=/template/main.py
 # install everything again at every launch and on every worker.
 WORKDIR /template
 
-# The libraries do not contradict each other. cl100k_base is there and is what OpenAI published.
-RUN pip check && python -c "from fineshards.encoders.vocabulary import resolve_vocabulary as r; r('cl100k_base')"
+# The libraries do not contradict each other. Not `pip check`: Beam's image has packages that the job
+# does not use, whose demands ours need not meet. cl100k_base is there, as OpenAI published it.
+RUN python -c "import sys; from fineshards.extras import unmet; sys.exit('; '.join(unmet('dataflow', 'warc')) or 0)" \
+    && python -c "from fineshards.encoders.vocabulary import resolve_vocabulary as r; r('cl100k_base')"
 
 # The entry point of the base image, repeated because the workers depend on it.
 ENTRYPOINT ["/opt/apache/beam/boot"]

@@ -231,6 +231,7 @@ lint: .venv/installed ## check code, workflows, forms and the Dockerfile by thei
 	$(CHECK).github-issue-config .github/ISSUE_TEMPLATE/config.yml
 	$(CHECK).dependabot .github/dependabot.yml
 	$(CHECK).citation-file-format CITATION.cff
+	$(CHECK).cloudbuild templates/cloudbuild.yaml
 	$(BIN)/hadolint Dockerfile
 
 # mypy does not find folders that are installed under another name; the links have those names.
@@ -299,6 +300,7 @@ release-check: .venv/installed ## check that this commit can be released as TAG,
 # For Dataflow (docs/cloud.md): make template PROJECT=p REGION=us-central1 BUCKET=b prints the commands; RUN=build
 # runs the first two, RUN=launch the last. Also IMAGE=, TEMPLATE=, and for the launch INPUT= or DATASET= and CONFIG=,
 # OUTPUT=, JOB=, MACHINE=, WORKERS=, DISK=, SERVICE_ACCOUNT=, PARAMETERS='shard_tokens=1000000 dtype=auto', FLAGS= of gcloud.
+# ^~^ keeps gcloud from splitting a value at its commas.
 PROJECT ?= PROJECT
 REGION ?= us-central1
 BUCKET ?= BUCKET
@@ -310,11 +312,11 @@ OUTPUT ?= gs://$(BUCKET)/datasets/$(if $(CONFIG),$(CONFIG),fineshards)
 JOB ?= fineshards-$(shell basename '$(OUTPUT)' | tr 'A-Z_.' 'a-z--')
 MACHINE ?= n2-standard-4
 WORKERS ?= 10
-DISK ?= 50
 GCLOUD ?= gcloud
 
 define TEMPLATE_BUILD
-$(GCLOUD) builds submit . --project=$(PROJECT) --region=$(REGION) --tag=$(IMAGE)
+$(GCLOUD) builds submit . --project=$(PROJECT) --region=$(REGION) \
+    --config=templates/cloudbuild.yaml --substitutions=_IMAGE=$(IMAGE)
 $(GCLOUD) dataflow flex-template build $(TEMPLATE) --project=$(PROJECT) --image=$(IMAGE) \
     --sdk-language=PYTHON --metadata-file=templates/metadata.json
 endef
@@ -325,10 +327,11 @@ $(GCLOUD) dataflow flex-template run $(JOB) --project=$(PROJECT) --region=$(REGI
     --staging-location=gs://$(BUCKET)/staging --temp-location=gs://$(BUCKET)/temp \
     --worker-machine-type=$(MACHINE) --max-workers=$(WORKERS) \
     $(if $(SERVICE_ACCOUNT),--service-account-email=$(SERVICE_ACCOUNT)) $(FLAGS) \
-    $(foreach parameter,$(GIVEN) $(PARAMETERS),'--parameters=$(parameter)')
+    $(foreach parameter,$(GIVEN) $(PARAMETERS),'--parameters=^~^$(parameter)')
 endef
 GIVEN = sdk_container_image=$(IMAGE) $(if $(INPUT),input=$(INPUT)) $(if $(DATASET),dataset=$(DATASET)) \
-    $(if $(CONFIG),dataset_config=$(CONFIG)) output=$(OUTPUT) disk_size_gb=$(DISK)
+    $(if $(CONFIG),dataset_config=$(CONFIG)) output=$(OUTPUT) \
+    $(if $(DISK),disk_size_gb=$(DISK))
 export TEMPLATE_BUILD TEMPLATE_LAUNCH
 
 template: ## print the commands that build and launch a Dataflow template (gcloud)

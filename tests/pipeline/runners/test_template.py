@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from google.cloud.dataflow_v1beta3.types import ParameterType, TemplateMetadata
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +25,7 @@ from support.checkout import ROOT
 
 from fineshards.cli.options import add_build_flags
 from fineshards.config import flags
+from fineshards.extras import unmet
 from fineshards.parser import Parser
 from fineshards.pipeline.beam_flags import refuse_unknown
 
@@ -96,6 +98,8 @@ def test_regular_expressions_are_anchored_and_fit_the_default(parameter: dict[st
     assert parameter["paramType"] in ParameterType.__members__
     assert parameter.get("regexes") or parameter.get("enumOptions")
     for pattern in parameter.get("regexes", []):
+        # What POSIX has too: no classes such as \\d, whose letters it takes as they are, no (?:.
+        assert not re.search(r"\\[0-9A-Za-z]|\(\?|[*+?}][?+]", pattern)
         assert pattern.startswith("^")
         assert pattern.endswith("$")
         re.compile(pattern)
@@ -189,10 +193,11 @@ def test_the_image_has_the_launcher_and_the_required_beam() -> None:
     (launcher,) = words_of("FROM", LAUNCHER)
     # The last stage, which `docker build` and `gcloud builds submit` make without being asked.
     (base,) = words_of("FROM")
-    assert base == [f"apache/beam_python3.11_sdk:{requirements['apache-beam']}"]
+    assert base == [f"apache/beam_python3.11_sdk:{requirements['apache-beam']}", "AS", "template"]
     repository, _, tag = launcher[0].partition(":")
     assert repository == "gcr.io/dataflow-templates-base/python311-template-launcher-base"
-    assert re.fullmatch(r"\d{8}_RC\d\d", tag), "pinned"
+    assert re.fullmatch(r"\d{8}[-_](RC|rc)\d\d", tag), "pinned"
+    assert tag >= "2024", "public Dockerfiles name later ones than that of 2023"
     program = "/opt/google/dataflow/python_template_launcher"
     assert [f"--from={launcher[2]}", program, program] in words_of("COPY")
     # The entry point of the base image; Dataflow calls the launcher by its path.
@@ -227,7 +232,7 @@ def test_the_image_has_the_whole_package_and_installs_no_more_at_launch() -> Non
     commands = [" ".join(words) for words in words_of("RUN")]
     assert commands[0].endswith("--requirement requirements.txt")
     assert commands[1].endswith("--constraint requirements.txt '.[dataflow,warc]'")
-    assert commands[2].startswith("pip check")
+    assert "unmet('dataflow', 'warc')" in commands[2]
 
 
 def test_the_image_of_the_command_line_is_for_any_user() -> None:
@@ -271,12 +276,13 @@ def make_template() -> Callable[..., str]:
 def test_make_template_prints_valid_shell_commands(
     make_template: Callable[..., str],
 ) -> None:
-    printed = make_template("INPUT=gs://b-1/in/*.parquet", "PARAMETERS=dtype=auto test_shards=3")
+    printed = make_template("INPUT=gs://b-1/{a,b}/*.parquet", "PARAMETERS=dtype=auto test_shards=3")
     upload, build, launch = (
         shlex.split(command.replace("\\\n", " ")) for command in re.split(r"\n+(?=gcloud)", printed)
     )
     assert upload[:4] == ["gcloud", "builds", "submit", "."]
-    image = next(word.partition("=")[2] for word in upload if word.startswith("--tag="))
+    assert "--config=templates/cloudbuild.yaml" in upload
+    (image,) = (word.split("=", 2)[2] for word in upload if word.startswith("--substitutions="))
     assert matches(PARAMETERS["sdk_container_image"], image)
     assert build[1:4] == ["dataflow", "flex-template", "build"]
     assert f"--image={image}" in build
@@ -284,20 +290,32 @@ def test_make_template_prints_valid_shell_commands(
     assert launch[1:4] == ["dataflow", "flex-template", "run"]
     assert f"--template-file-gcs-location={build[4]}" in launch
     given_parameters = dict(
-        word.removeprefix("--parameters=").split("=", 1)
+        word.removeprefix("--parameters=^~^").split("=", 1)
         for word in launch
         if word.startswith("--parameters=")
     )
     assert given_parameters == {
         "sdk_container_image": image,
-        "input": "gs://b-1/in/*.parquet",
+        "input": "gs://b-1/{a,b}/*.parquet",
         "output": "gs://b-1/datasets/fineshards",
-        "disk_size_gb": PARAMETERS["disk_size_gb"]["defaultValue"],
         "dtype": "auto",
         "test_shards": "3",
     }
     for name, value in given_parameters.items():
         assert matches(PARAMETERS[name], value)
+
+
+def test_the_disk_of_workers_is_sent_only_if_it_is_given(make_template: Callable[..., str]) -> None:
+    assert "disk_size_gb" not in make_template()
+    assert "--parameters=^~^disk_size_gb=80" in make_template("DISK=80")
+
+
+def test_the_image_is_built_by_its_name_with_time_to_pull_beam() -> None:
+    build = yaml.safe_load((ROOT / "templates/cloudbuild.yaml").read_text())
+    (step,) = build["steps"]
+    assert step["args"] == ["build", "--target=template", "--tag=$_IMAGE", "."]
+    assert build["images"] == ["$_IMAGE"]
+    assert int(build["timeout"].removesuffix("s")) >= 1800
 
 
 def test_make_template_runs_the_given_commands(make_template: Callable[..., str]) -> None:
@@ -308,7 +326,7 @@ def test_make_template_runs_the_given_commands(make_template: Callable[..., str]
     ]
     (launched,) = make_template("GCLOUD=echo", "RUN=launch").splitlines()
     assert launched.startswith("dataflow flex-template run fineshards-sample-10bt ")
-    assert "--parameters=dataset_config=sample-10BT" in launched
+    assert "--parameters=^~^dataset_config=sample-10BT" in launched
 
 
 # Ends the process on any connection to another machine, which no library can catch.
@@ -353,3 +371,29 @@ def test_a_download_would_be_noticed(tmp_path: Path) -> None:
     program.write_text("import urllib.request; urllib.request.urlopen('http://example.com')")
     result = subprocess.run([sys.executable, "-c", OFFLINE, str(program)], capture_output=True)
     assert result.returncode == 99
+
+
+def test_the_check_of_the_image_sees_its_own_libraries_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert unmet("dataflow", "warc") == []
+
+    def install(name: str, version: str, *lines: str) -> None:
+        folder = tmp_path / f"{name}-{version}.dist-info"
+        folder.mkdir()
+        content = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *lines]
+        (folder / "METADATA").write_text("\n".join(content) + "\n")
+
+    monkeypatch.syspath_prepend(tmp_path)
+    # As in Beam's image: nothing of the job's imports it.
+    install("of_the_base_image", "1.0", "Requires-Dist: numpy<1")
+    assert unmet("dataflow", "warc") == []
+    install("tokenizers", "0.1", "Requires-Dist: not-there>=2; extra == 'never'")
+    install("requests", "2.99", "Requires-Dist: missing-library>=2")
+    found = unmet("dataflow", "warc")
+    assert "requests needs missing-library>=2, which is not installed" in found
+    assert any(
+        line.startswith("fineshards needs tokenizers") and line.endswith("and 0.1 is installed")
+        for line in found
+    )
+    assert not any("of_the_base_image" in line or "not-there" in line for line in found)
