@@ -31,6 +31,9 @@ _LONG_EXPONENT = re.compile(r"e[-+]?[\d_]{5}", re.IGNORECASE)
 # The hash that decides a document's split has 32 bits.
 _LEAST_FRACTION = Fraction(1, 2**32)
 
+# The resource name of a version of a secret in Google's Secret Manager.
+_SECRET = re.compile(r"projects/[^/\s]+/secrets/[-\w]+/versions/(latest|[0-9]+)", re.ASCII)
+
 # Flags that take files, one or more.
 PATTERNS = ("input", "test_input", "verify_text")
 
@@ -69,6 +72,9 @@ class BuildConfig:
         dataset_config: The dataset's configuration, such as sample-350BT.
         dataset_split: The dataset's split. Default: train.
         dataset_revision: The dataset's branch, tag or commit.
+        hf_token_secret: Where the token for the hub is on workers of Dataflow: a secret of Google's
+            Secret Manager, as projects/P/secrets/S/versions/latest. Default: HF_TOKEN in the
+            environment, which those workers do not have.
         text_column: The column that holds the text. Default: text.
         id_column: The column that names documents in the document tables. Default: id, where a
             file has it, and null where its value is an object or a list.
@@ -155,6 +161,7 @@ class BuildConfig:
     dataset_config: str | None = _flag(None, _INPUT, "NAME")
     dataset_split: str = _flag("train", _INPUT, "NAME")
     dataset_revision: str | None = _flag(None, _INPUT, "REVISION")
+    hf_token_secret: str | None = _flag(None, _INPUT, "NAME")
     text_column: str = _flag("text", _INPUT, "NAME", decides=True)
     id_column: str | None = _flag(None, _INPUT, "NAME", decides=True)
     extract: Literal["resiliparse", "trafilatura"] = _flag("resiliparse", _INPUT)
@@ -218,6 +225,11 @@ class BuildConfig:
         self._settle("max_bad_rows", _allowance(self.max_bad_rows))
         for flag in flags():
             self._check_value(flag)
+        if self.hf_token_secret and not _SECRET.fullmatch(self.hf_token_secret):
+            raise UsageError(  # which does not show the value: it may be the token
+                "--hf_token_secret must be the name of a secret, as "
+                "projects/PROJECT/secrets/NAME/versions/latest, and not the token itself."
+            )
         if self.test_fraction is not None and self.test_shards is not None:
             raise UsageError("--test_fraction and --test_shards exclude each other; give one.")
         self._check_import()

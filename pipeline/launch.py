@@ -38,6 +38,7 @@ from fineshards.sources.finding import find_files
 from fineshards.sources.formats.extraction import with_extraction
 from fineshards.sources.formats.token_lists import COLUMN
 from fineshards.sources.limit import first_documents
+from fineshards.sources.places.hub_token import provide_token
 from fineshards.sources.places.schemes import imports_libraries
 from fineshards.storage.open import open_storage
 from fineshards.wording import describe_leaks, flags_against_leaks
@@ -217,6 +218,7 @@ def find_input(config: BuildConfig, kind: str | None = None) -> FoundInput:
     if config.s3_endpoint and own_process.is_alone():
         # For input too, here and in the processes that this one starts.
         os.environ["AWS_ENDPOINT_URL_S3"] = config.s3_endpoint
+    provide_token(config.hf_token_secret)
     if kind is not None:
         return find_tokens(config, kind)
     if config.dataset is None:

@@ -25,6 +25,7 @@ from fineshards.shards.tables.leaks import Comparison, KnownTexts, ShardTexts, p
 from fineshards.shards.tables.leaks import read_texts as texts_in
 from fineshards.shards.tables.statistics_files import Hosts, StatisticsFiles
 from fineshards.shards.tables.verdicts import JudgedBlock, KeyFile, Range
+from fineshards.sources.places.hub_token import provide_token
 from fineshards.worker import blocks
 from fineshards.worker.judging import Judging
 from fineshards.worker.work import Work
@@ -39,6 +40,7 @@ class Worker:
     """What one process needs for its tasks; loaded when a task first needs it."""
 
     def __init__(self, work: Work) -> None:
+        provide_token(work.hf_token_secret)
         self.work = work
         self._texts_in_test: KnownTexts | None = None
 

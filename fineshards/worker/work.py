@@ -29,6 +29,7 @@ class Work:
     fail_on_leak: bool = False
     fail_on_repeats: bool = False
     inline: bool = False
+    hf_token_secret: str | None = None
 
     @classmethod
     def of(
@@ -52,4 +53,5 @@ class Work:
             fail_on_leak=config.fail_on_leak,
             fail_on_repeats=config.fail_on_repeats,
             inline=inline,
+            hf_token_secret=config.hf_token_secret,
         )

@@ -23,8 +23,9 @@ from google.cloud.storage import Client
 from support.checkout import ROOT
 from support.dataflow_server import DATAFLOW, IMAGE, DataflowServer
 from support.gcs_server import client_environment, gcs_server
-from support.hub_server import HubServer
+from support.hub_server import HubServer, Repository
 from support.oracle import oracle_by_text, read_texts
+from support.secret_server import SecretServer
 from support.tokenizer_files import save, train
 
 pytestmark = pytest.mark.cloud
@@ -102,13 +103,19 @@ class Ended:
 
 
 @pytest.fixture(scope="module")
+def hub() -> Iterator[HubServer]:
+    with HubServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
 def servers(
-    sample: Path, tmp_path_factory: pytest.TempPathFactory
+    hub: HubServer, sample: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Cloud]]:
     folder = tmp_path_factory.mktemp("hub")
     (folder / "texts/data").mkdir(parents=True)
     shutil.copy(sample, folder / "texts/data/train-00000.parquet")
-    with gcs_server("bucket") as address, HubServer() as hub, pytest.MonkeyPatch.context() as patch:
+    with gcs_server("bucket") as address, pytest.MonkeyPatch.context() as patch:
         hub.push("team/texts", folder / "texts")
         patch.setenv("STORAGE_EMULATOR_HOST", address)
         environment = client_environment(address) | {
@@ -263,6 +270,32 @@ def test_a_template_launch_writes_a_job_that_dataflow_can_start(
     assert cloud.shards() == oracle_by_text(
         read_texts(sample), shard_tokens=100_000, fraction="0.1"
     )
+
+
+def test_workers_read_a_private_dataset_with_the_token_of_a_secret(
+    cloud: Cloud, launcher: Path, hub: HubServer, sample: Path, tmp_path: Path
+) -> None:
+    hub.repositories["team/private"] = Repository(token="hf_right")
+    (folder,) = hub.repositories["team/texts"].commits.values()
+    hub.push("team/private", folder)
+    name = "projects/p/secrets/hf/versions/latest"
+    with SecretServer({name: "hf_right"}) as secrets:
+        environment = cloud.environment | secrets.environment(tmp_path)
+        cloud = replace(cloud, source="--dataset=team/private", environment=environment)
+        refused, _ = launch(cloud, launcher)
+        assert "HF_TOKEN" in refused.sentence
+        ended, job_file = launch(cloud, launcher, f"--hf_token_secret={name}")
+        assert ended.exit_code == 0, ended.err
+        at_launch = len(secrets.read)
+        cloud.work(DataflowJob.from_json(cloud.read(job_file)), tmp_path)
+        assert len(secrets.read) > at_launch
+    assert cloud.shards() == oracle_by_text(
+        read_texts(sample), shard_tokens=100_000, fraction="0.1"
+    )
+    # The token is in no file of the job, the graph or the dataset, and in no output.
+    stored = [cloud.read(each) for each in cloud.names("") if not each.endswith("/")]
+    assert all(b"hf_right" not in content for content in stored)
+    assert "hf_right" not in ended.err + ended.out
 
 
 def test_a_launch_for_a_finished_output_is_a_job_that_does_nothing(

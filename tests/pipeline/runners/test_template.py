@@ -31,8 +31,10 @@ from fineshards.pipeline.beam_flags import refuse_unknown
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 METADATA = ROOT / "templates/metadata.json"
-# Options of Beam that users may want to set in the console, and that gcloud has no flag for.
-BEAM_PARAMETERS = {"sdk_container_image", "disk_size_gb", "number_of_worker_harness_threads"}
+# Options of Beam that users may want to set in the console.
+BEAM_PARAMETERS = {
+    *("sdk_container_image", "disk_size_gb", "subnetwork", "number_of_worker_harness_threads")
+}
 
 PARAMETERS: dict[str, dict[str, Any]] = {
     parameter["name"]: parameter for parameter in json.loads(METADATA.read_text())["parameters"]
@@ -147,6 +149,14 @@ def test_a_value_that_matches_is_accepted_by_the_flag(data: st.DataObject) -> No
         ("tokenizer", "gs://bucket/llama/tokenizer.json", True),
         ("test_fraction", "0.05", True),
         ("test_fraction", "1.5", False),
+        ("hf_token_secret", "projects/p-1/secrets/hf_token/versions/3", True),
+        ("hf_token_secret", "hf_abcdefgh", False),
+        ("subnetwork", "regions/us-central1/subnetworks/workers", True),
+        ("subnetwork", "workers", False),
+        ("where", "language_score > 0.9 AND lang IN ('en', 'de')", True),
+        ("text_column", "raw content", True),
+        ("s3_endpoint", "https://minio.example:9000", True),
+        ("s3_endpoint", "https://a b", False),
         ("shard_tokens", "0", False),
         ("overwrite", "yes", False),
         ("sdk_container_image", "us-central1-docker.pkg.dev/project/repo/fineshards:0.1.0", True),
