@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from fineshards.config import BuildConfig
@@ -24,6 +25,7 @@ from fineshards.pipeline.runners.choice import (
     runs_here,
 )
 from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.job.remote_run import RemoteRun
 from fineshards.storage.base import Storage
 from fineshards.worker import own_process
 from fineshards.worker.fresh_interpreter import call_in_fresh_interpreter
@@ -177,6 +179,8 @@ def execute(
 
     storage = launch.checkpoints.storage
     here = runs_here(config)
+    if not dataflow.runs_on_dataflow(config):
+        RemoteRun.forget(storage, launch.checkpoints.folder)
     work = Work.of(launch.checkpoints, launch.job, config, launch.earlier, inline=not here)
     if here:
         try:
@@ -201,9 +205,18 @@ def execute(
             pipeline = new_pipeline(portable.DescribedOptions(list(config.beam_args)))
         _build_graph(pipeline, launch, work, config)
         if dataflow.runs_on_dataflow(config):
-            return dataflow.submit(pipeline, storage.root)
+            return dataflow.submit(pipeline, storage.root, partial(_note_run, launch, config))
         portable.submit(pipeline, storage.root)
     return None
+
+
+def _note_run(launch: Launch, config: BuildConfig, run: RemoteRun) -> None:
+    """Notes where a job runs, for `status`."""
+    if committed(launch) is None:
+        run.save(launch.checkpoints.storage, launch.checkpoints.folder)
+        # It may have ended meanwhile, and have deleted its checkpoints before that.
+        if committed(launch) is not None and not config.keep_checkpoints:
+            launch.checkpoints.clear()
 
 
 def _withdraw(launch: Launch) -> None:

@@ -154,6 +154,8 @@ def describe_status(status: Status) -> list[str]:
     for name, how in list_writing(status):
         lines.append(f"  {'now':<10}{name}" + (f": {how}" if how else ""))
     lines.append(describe_pace(status))
+    if status.console is not None:
+        lines.append(f"Dataflow's job {status.job_id}: {status.console}")
     if status.seconds_idle > LONG_IDLE:
         lines.append(
             "This is judged by the times of files. A worker on gs:// or s3:// shows nothing before "

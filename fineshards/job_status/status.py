@@ -14,6 +14,7 @@ from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.job import FORMAT_VERSION, Job
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import Block
+from fineshards.shards.job.remote_run import RemoteRun
 from fineshards.shards.layout import Layout, ShardKey
 from fineshards.shards.tables.verdicts import StageFiles
 from fineshards.storage.base import TEMPORARY, Entry, Storage
@@ -57,6 +58,8 @@ class Status:
         writing: What workers are writing now, in the order of the names. Empty on object storage,
             where a file shows when it is complete.
         to_compare: The steps that will compare documents after `step`.
+        job_id: The job's id on Dataflow; None elsewhere, and once it has finished.
+        console: The address of that job's page in Google's console.
 
     Example:
         >>> import fineshards
@@ -88,6 +91,8 @@ class Status:
     shuffled: int | None = None
     writing: tuple[Writing, ...] = ()
     to_compare: tuple[str, ...] = ()
+    job_id: str | None = None
+    console: str | None = None
 
 
 def status(folder: str | os.PathLike[str]) -> Status:
@@ -181,14 +186,16 @@ class StatusReader:
                 if blocks is not None:
                     self._blocks[file.index] = blocks
         self._layout = self._layout or self._checkpoints.read_layout()
+        run = RemoteRun.load(self._storage, self._checkpoints.folder)
         judged = self._judged() if len(self._blocks) == len(self._job.new_files) else None
-        return self._status(
+        found = self._status(
             self._checkpoints.finished_blocks(),
             self._checkpoints.finished_shards(),
             judged,
             # Not those in the scratch folder of a repair.
             [each for each in self._storage.entries(TEMPORARY) if each.name.count("/") == 2],
         )
+        return found if run is None else replace(found, job_id=run.job_id, console=run.console)
 
     def _check_record(self) -> None:
         """Raises OutputError if the job is gone. A record that was only copied or touched is it."""

@@ -1,5 +1,6 @@
 """Checkpoints: files in `checkpoints/<fingerprint>/` from which a restarted job resumes.
 
+    dataflow.json                  where the job runs, on Dataflow: see job/remote_run.py
     versions.json                  identities of source files that were copied or touched meanwhile
     files/00003.json               the blocks of a source file (step Discover)
     same/00003-00012.json          a block of such a file that has the rows that it had

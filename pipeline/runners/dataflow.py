@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from fineshards.config import BuildConfig
 from fineshards.errors import FineshardsError, UsageError
 from fineshards.extras import require
 from fineshards.pipeline.beam_flags import runner_name
 from fineshards.pipeline.runners import choice as runners
+from fineshards.shards.job.remote_run import RemoteRun
 
 if TYPE_CHECKING:
     from apache_beam import Pipeline
     from apache_beam.options.pipeline_options import PipelineOptions
 
 _DISK_SIZE_GB = 50
+# The launcher of a template has the id of its job in the place of its job file alone.
+_TEMPLATE_LAUNCH = re.compile(r"/template_launches/(\d{4}-[-\d_]+)/[^/]+")
 
 
 def runs_on_dataflow(config: BuildConfig) -> bool:
@@ -85,14 +90,20 @@ def new_pipeline(config: BuildConfig) -> Pipeline:
     return runners.new_pipeline(PipelineOptions([*dataflow_defaults(config), *config.beam_args]))
 
 
-def submit(pipeline: Pipeline, root: str) -> str | None:
+def submit(
+    pipeline: Pipeline, root: str, note: Callable[[RemoteRun], None] = lambda run: None
+) -> str | None:
     """Submits the job and waits for it; root: the output folder.
+
+    note: called with where the job runs, once that is known.
 
     Returns None when the job is done, or, for a job that is not waited for, a sentence that says
     what happened to it. Raises what Beam raises if the job fails, and FineshardsError if the user
     stops waiting.
     """
     running = pipeline.run()
+    if run := _run_of(pipeline.options, running):
+        note(run)
     if outcome := _outcome_without_waiting(pipeline.options):
         return f"{outcome}. See fineshards status {root}"
     try:
@@ -103,6 +114,21 @@ def submit(pipeline: Pipeline, root: str) -> str | None:
             "cancel it with gcloud dataflow jobs cancel."
         ) from None
     return None
+
+
+def _run_of(options: PipelineOptions, running: Any) -> RemoteRun | None:
+    """Where a job runs that was submitted; None if none was."""
+    from apache_beam.options.pipeline_options import GoogleCloudOptions, TestOptions
+
+    google = options.view_as(GoogleCloudOptions)
+    if options.view_as(TestOptions).dry_run:
+        return None
+    if google.template_location:
+        match = _TEMPLATE_LAUNCH.search(google.template_location)
+        job_id = match and match[1]
+    else:
+        job_id = running.job_id()
+    return RemoteRun.on_dataflow(job_id, google.project, google.region) if job_id else None
 
 
 def _skip_credentials_for_emulator() -> None:

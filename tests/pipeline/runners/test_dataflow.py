@@ -28,6 +28,9 @@ from support.oracle import oracle_by_text, read_texts
 from support.secret_server import SecretServer
 from support.tokenizer_files import save, train
 
+from fineshards.job_status.stages import describe_status
+from fineshards.job_status.status import status
+
 pytestmark = pytest.mark.cloud
 
 STEPS = {"Discover", "Tokenize", "Report", "Plan", "Write", "Commit"}
@@ -296,6 +299,41 @@ def test_workers_read_a_private_dataset_with_the_token_of_a_secret(
     stored = [cloud.read(each) for each in cloud.names("") if not each.endswith("/")]
     assert all(b"hf_right" not in content for content in stored)
     assert "hf_right" not in ended.err + ended.out
+
+
+def test_status_names_the_job_of_a_launch_and_the_dataset_does_not(
+    cloud: Cloud, launcher: Path, dataflow: DataflowServer, tmp_path: Path
+) -> None:
+    job_id = "2026-11-25_01_02_03-456"
+    place = f"--template_location=gs://bucket/staging/template_launches/{job_id}/job_object"
+    ended, _ = launch(cloud, launcher, place)
+    assert ended.exit_code == 0, ended.err
+    console = f"https://console.cloud.google.com/dataflow/jobs/us-central1/{job_id}"
+    found = status(cloud.output)
+    assert (found.job_id, found.console) == (job_id, f"{console}?project=my-project")
+    assert f"Dataflow's job {job_id}: {console}" in "\n".join(describe_status(found))
+
+    # A later run of the job replaces it, and is what a failed one leaves.
+    dataflow.expect(states=("RUNNING", "FAILED"), errors=("no quota",))
+    endpoint = f"--dataflow_endpoint={dataflow.url}"
+    program = ROOT / "fineshards/cli/build_command.py"
+    assert cloud.run(program, *cloud.job, *DATAFLOW, endpoint).exit_code == 1
+    assert status(cloud.output).job_id == dataflow.jobs[0].id
+
+    # Nothing of it is in the dataset, which is that of a run elsewhere.
+    assert cloud.build_here().exit_code == 0
+    folder = cloud.output.removeprefix("gs://bucket/")
+    assert status(cloud.output).job_id is None
+    for name in cloud.names(f"{folder}/"):
+        assert "checkpoints/" not in name or name.endswith("/"), name
+        assert name.endswith("/") or dataflow.jobs[0].id.encode() not in cloud.read(name)
+    before = cloud.read(f"{folder}/metadata/manifest.json")
+    dataflow.expect(
+        run=lambda job: cloud.work(DataflowJob.from_json(json.dumps(job.body)), tmp_path)
+    )
+    again = cloud.run(program, *cloud.job, *DATAFLOW, endpoint, "--overwrite")
+    assert again.exit_code == 0, again.err
+    assert cloud.read(f"{folder}/metadata/manifest.json") == before
 
 
 def test_a_launch_for_a_finished_output_is_a_job_that_does_nothing(

@@ -1,0 +1,56 @@
+"""Where a job runs, for people who look for its log: noted beside its checkpoints.
+
+It identifies nothing, so it is in no record of the dataset, and is deleted with the checkpoints.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+
+from fineshards.errors import OutputError
+from fineshards.shards.job.records import JSON_ERRORS, from_fields
+from fineshards.storage.base import Storage
+
+_NAME = "dataflow.json"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteRun:
+    """A run of a job on a service. console: the address of its page there.
+
+    Example:
+        >>> RemoteRun.on_dataflow("2026-11-25_00_00_00-1", "my-project", "us-central1").console
+        'https://console.cloud.google.com/dataflow/jobs/us-central1/2026-11-25_00_00_00-1?project=my-project'
+    """
+
+    job_id: str
+    console: str
+
+    @classmethod
+    def on_dataflow(cls, job_id: str, project: str, region: str) -> RemoteRun:
+        """A job on Dataflow."""
+        site = "https://console.cloud.google.com/dataflow/jobs"
+        return cls(job_id, f"{site}/{region}/{job_id}?project={project}")
+
+    def save(self, storage: Storage, folder: str) -> None:
+        """Notes the run, in place of an earlier one. folder: of the job's checkpoints."""
+        name = f"{folder}/{_NAME}"
+        content = json.dumps(asdict(self)).encode()
+        with suppress(OutputError):  # another launch was faster, and names a run of this job too
+            storage.write(name, content, durable=False, over=storage.version(name))
+
+    @staticmethod
+    def forget(storage: Storage, folder: str) -> None:
+        """Deletes the note, if there is one: the job runs elsewhere now."""
+        storage.delete(f"{folder}/{_NAME}")
+
+    @classmethod
+    def load(cls, storage: Storage, folder: str) -> RemoteRun | None:
+        """The last run; None if none is noted."""
+        content = storage.read_if_there(f"{folder}/{_NAME}")
+        try:
+            return None if content is None else from_fields(cls, json.loads(content))
+        except JSON_ERRORS:
+            return None
