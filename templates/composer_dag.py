@@ -12,6 +12,8 @@ checks with `fineshards verify` that the dataset is complete.
 | `cancel` | cancels the job if it outlives `wait`: the run was marked failed, or took too long |
 | `verify` | reads the whole dataset, in the image that the job ran in |
 
+Unpausing the DAG starts the run of the month that has begun, at once.
+
 Setup and troubleshooting: `docs/cloud.md` of fineshards.
 """
 
@@ -48,7 +50,7 @@ PARAMS = {
         type="string",
         pattern=r"^(gs://\S+|[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?)$",
         description="A dataset on the Hugging Face hub, or files: gs://bucket/folder/*.parquet. "
-        "{month} stands for the run's month.",
+        "{month} stands for the month in which the run is due, {last_month} for the one before.",
     ),
     "dataset_config": Param(
         "sample-10BT",
@@ -66,7 +68,8 @@ PARAMS = {
         OUTPUT,
         type="string",
         pattern=r"^gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[^/\s]+)+$",
-        description="The dataset's folder. {month} stands for the run's month, such as 2026-11.",
+        description="The dataset's folder. {month} and {last_month} are as in dataset, such as "
+        "2026-11.",
     ),
     "shard_tokens": Param(100_000_000, type="integer", minimum=1, description="Tokens per shard."),
     "tokenizer": Param(
@@ -89,11 +92,24 @@ PARAMS = {
         description="Machine type of the workers: 4 GB of memory per vCPU, see docs/cloud.md.",
     ),
     "disk_size_gb": Param(
-        50,
-        type="integer",
+        None,
+        type=["null", "integer"],
         minimum=30,
         maximum=65536,
-        description="Disk of each worker in GB: image and files before their upload.",
+        description="Disk of each worker in GB: image and files before their upload; empty for 50.",
+    ),
+    "subnetwork": Param(
+        None,
+        type=["null", "string"],
+        pattern=r"^\S*regions/[a-z0-9-]+/subnetworks/[a-z0-9-]+$",
+        description="The workers' subnetwork, regions/REGION/subnetworks/NAME; empty for default.",
+    ),
+    "hf_token_secret": Param(
+        None,
+        type=["null", "string"],
+        pattern=r"^projects/[^/\s]+/secrets/[A-Za-z0-9_-]+/versions/(latest|[0-9]+)$",
+        description="For private datasets: projects/P/secrets/S/versions/latest, the secret that "
+        "holds the token for the hub.",
     ),
     "service_account": Param(
         None,
@@ -213,6 +229,8 @@ def launch_request(
         **({"append": "true"} if grows else decided),
         "sdk_container_image": params["image"],
     }
+    if params["hf_token_secret"]:
+        parameters["hf_token_secret"] = params["hf_token_secret"]
     bucket = params["template"].split("/")[2]
     environment = {
         "stagingLocation": f"gs://{bucket}/staging",
@@ -220,6 +238,7 @@ def launch_request(
         "machineType": params["machine_type"],
         "maxWorkers": params["max_workers"],
         "diskSizeGb": params["disk_size_gb"],
+        "subnetwork": params["subnetwork"],
         "serviceAccountEmail": params["service_account"],
     }
     return {
@@ -232,14 +251,25 @@ def launch_request(
     }
 
 
+def with_months(text: str, due: datetime) -> str:
+    """A text with the months of a run that is due at a time in place of their names.
+
+    Not those of the logical date: that is a month earlier where the environment has
+    create_cron_data_intervals = True.
+    """
+    last = due.replace(day=1) - timedelta(days=1)
+    return text.replace("{month}", f"{due:%Y-%m}").replace("{last_month}", f"{last:%Y-%m}")
+
+
 @task.short_circuit
 def prepare(**context: Any) -> Any:
     """The launch request; None, which skips the rest, if the dataset has the run's input."""
     run = context["dag_run"]
-    month = f"{run.logical_date or run.run_after:%Y-%m}"
+    # A person may give a run any date.
+    by_hand = run.run_type == "manual" and run.logical_date
     params = dict(context["params"])
     for name in ("output", "dataset"):
-        params[name] = params[name].replace("{month}", month)
+        params[name] = with_months(params[name], by_hand or run.run_after)
     output = params["output"]
     manifest = load_manifest(output)
     if manifest is None:

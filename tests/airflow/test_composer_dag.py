@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import ModuleType
 from typing import Any
 
@@ -14,8 +14,12 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import ParamValidationError
 from airflow.serialization.serialized_objects import DagSerialization
+from airflow.timetables.base import DataInterval, TimeRestriction
+from airflow.timetables.interval import CronDataIntervalTimetable
+from airflow.timetables.trigger import CronTriggerTimetable
 from conftest import DAGS, PARAMS
 from google.cloud.dataflow_v1beta3.types import LaunchFlexTemplateParameter
+from pendulum import DateTime
 
 METADATA = json.loads((DAGS / "metadata.json").read_text())
 # https://cloud.google.com/dataflow/docs/reference/rest/v1b3/projects.jobs: names of jobs.
@@ -31,6 +35,43 @@ def test_it_runs_once_a_month_one_run_at_a_time(dag: DAG) -> None:
     assert "verify" in str(dag.doc_md)
     # It would mark `cancel` as skipped, and the job would continue unwatched.
     assert dag.dagrun_timeout is None
+
+
+def next_due(
+    monkeypatch: pytest.MonkeyPatch, now: datetime, intervals: bool, catchup: bool, first: bool
+) -> datetime:
+    """When the next run of @monthly is due, after that of February unless it is the first.
+
+    intervals: the environment's create_cron_data_intervals.
+    """
+    for name in ("trigger", "interval"):
+        monkeypatch.setattr(f"airflow.timetables.{name}.utcnow", lambda: now)
+    kind = CronDataIntervalTimetable if intervals else CronTriggerTimetable
+    january, february = (DateTime(2026, month, 1, tzinfo=UTC) for month in (1, 2))
+    last = DataInterval(january if intervals else february, february)
+    info = kind("@monthly", timezone="UTC").next_dagrun_info(
+        last_automated_data_interval=None if first else last,
+        restriction=TimeRestriction(january, None, catchup=catchup),
+    )
+    assert info is not None
+    return info.run_after
+
+
+@pytest.mark.parametrize("catchup", [True, False])
+@pytest.mark.parametrize("intervals", [True, False])
+def test_months_are_the_same_in_every_environment(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch, intervals: bool, catchup: bool
+) -> None:
+    due = next_due(monkeypatch, datetime(2026, 3, 1, 0, 1, tzinfo=UTC), intervals, catchup, False)
+    assert module.with_months("{last_month}/{month}", due) == "2026-02/2026-03"
+
+
+@pytest.mark.parametrize("intervals", [True, False])
+def test_a_dag_that_is_unpaused_runs_at_once_for_the_month_that_has_begun(
+    monkeypatch: pytest.MonkeyPatch, intervals: bool
+) -> None:
+    due = next_due(monkeypatch, datetime(2026, 3, 20, tzinfo=UTC), intervals, False, True)
+    assert due == datetime(2026, 3, 1, tzinfo=UTC)
 
 
 def test_the_order_of_the_tasks(dag: DAG) -> None:
@@ -121,6 +162,11 @@ def test_different_runs_have_different_job_names(module: ModuleType) -> None:
         {},
         {"dataset": "gs://bucket/text/*.parquet", "tokenizer": "gs://bucket/llama/tokenizer.json"},
         {"dataset": "plain", "dataset_config": "sample-10BT", "service_account": "me@p.iam"},
+        {
+            "disk_size_gb": 80,
+            "subnetwork": "regions/us-central1/subnetworks/workers",
+            "hf_token_secret": "projects/p/secrets/hf/versions/latest",
+        },
     ],
 )
 def test_the_template_accepts_the_parameters_of_the_launch(
@@ -137,8 +183,9 @@ def test_the_template_accepts_the_parameters_of_the_launch(
     # The service's own message takes every field of the request.
     body = json.dumps(request["launchParameter"])
     message = LaunchFlexTemplateParameter.from_json(body, ignore_unknown_fields=False)
-    assert message.environment.disk_size_gb == 50
-    assert known["disk_size_gb"]["defaultValue"] == "50"
+    assert message.environment.disk_size_gb == params.get("disk_size_gb", 0), "if it is given"
+    assert message.environment.subnetwork == params.get("subnetwork", "")
+    assert passed.get("hf_token_secret") == params.get("hf_token_secret")
     for name, value in passed.items():
         for regex in known[name].get("regexes", []):
             assert re.fullmatch(regex, value), (name, value)
@@ -158,6 +205,8 @@ def test_the_template_accepts_the_parameters_of_the_launch(
         ("max_workers", 1001),
         ("machine_type", "big"),
         ("disk_size_gb", 10),
+        ("subnetwork", "workers"),
+        ("hf_token_secret", "hf_abc"),
         ("verify_sample", 101),
         ("project", "My Project"),
         ("region", "here"),

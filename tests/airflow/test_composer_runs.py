@@ -50,7 +50,6 @@ def test_a_run_builds_and_verifies_a_dataset(cloud: Cloud, module: ModuleType) -
         "tempLocation": "gs://my-bucket/temp",
         "machineType": "n2-standard-4",
         "maxWorkers": 10,
-        "diskSizeGb": 50,
     }
     (pod,) = cloud.cluster.created
     assert pod.image == PARAMS["image"]
