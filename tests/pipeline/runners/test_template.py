@@ -21,6 +21,7 @@ import yaml
 from google.cloud.dataflow_v1beta3.types import ParameterType, TemplateMetadata
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.requirements import Requirement
 from support.checkout import ROOT
 
 from fineshards.cli.options import add_build_flags
@@ -243,6 +244,14 @@ def test_the_image_has_the_whole_package_and_installs_no_more_at_launch() -> Non
     assert commands[0].endswith("--requirement requirements.txt")
     assert commands[1].endswith("--constraint requirements.txt '.[dataflow,warc]'")
     assert "unmet('dataflow', 'warc')" in commands[2]
+
+
+def test_no_beam_is_accepted_that_keeps_failed_bundles_in_memory() -> None:
+    extras = PYPROJECT["project"]["optional-dependencies"]
+    for line in (*extras["build"], *extras["dataflow"]):
+        if (wanted := Requirement(line)).name == "apache-beam":
+            assert not wanted.specifier.contains("2.75.0"), line
+            assert wanted.specifier.contains("2.76.0"), line
 
 
 def test_the_image_of_the_command_line_is_for_any_user() -> None:
