@@ -14,6 +14,7 @@ from fineshards.cores import usable_cores
 from fineshards.encoders.token_documents import encoder_of
 from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.pipeline.launch import Launch, find_input, refuse_leaks, settle_input, touched_files
+from fineshards.pipeline.long_files import warn_of_long_files
 from fineshards.pipeline.output_folder import refuse_foreign_files
 from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
@@ -78,6 +79,7 @@ def prepare_append(config: BuildConfig) -> Launch:
     job, replaces = _claim(storage, manifest, earlier, version, job, config.overwrite)
     checkpoints, touched = Checkpoints.of(storage, job), touched_files(job, found)
     checkpoints.write_versions(touched)
+    warn_of_long_files(found)
     return Launch(job, checkpoints, None, replaces, earlier, touched)
 
 

@@ -23,6 +23,7 @@ from fineshards.pipeline.imports import (
     find_tokens,
     rule_of_test_files,
 )
+from fineshards.pipeline.long_files import warn_of_long_files
 from fineshards.pipeline.output_folder import refuse_foreign_files, take_folder
 from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.checkpoints import Checkpoints
@@ -91,6 +92,7 @@ def prepare(config: BuildConfig) -> Launch:
         refuse_leaks(manifest, storage.root)
     touched = touched_files(job, found)
     if manifest is None:
+        warn_of_long_files(job.files)
         checkpoints.write_versions(touched)
     return Launch(job, checkpoints, manifest, replaces, touched=touched)
 
