@@ -167,6 +167,14 @@ def test_a_value_that_matches_is_accepted_by_the_flag(data: st.DataObject) -> No
 )
 def test_typical_values(name: str, value: str, accepted: bool) -> None:
     assert matches(PARAMETERS[name], value) is accepted
+    for pattern in PARAMETERS[name].get("regexes", []):
+        posix = subprocess.run(
+            ["grep", "-qE", pattern],
+            input=value,
+            text=True,
+            env=os.environ | {"POSIXLY_CORRECT": "1", "LC_ALL": "C.UTF-8"},
+        )
+        assert (posix.returncode == 0) is accepted
 
 
 def stages() -> list[list[tuple[str, list[str]]]]:
