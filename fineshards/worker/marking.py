@@ -11,22 +11,28 @@ from fineshards.curation.curator import Curator
 from fineshards.curation.step import Keyed, KeyedSpans
 from fineshards.curation.steps.other_datasets import SeenIn
 from fineshards.errors import OutputError
+from fineshards.shards.job.records import Block
 from fineshards.shards.tables.decisions import SCHEMA
 from fineshards.shards.tables.marks import (
     EDGE,
+    Mask,
     Records,
     by_file,
     components,
     edges,
     file_of,
+    first_dtype,
+    firsts,
     is_external,
     mark,
     mark_dtype,
     merge_marks,
+    repeats,
     row_of,
     split,
+    without_repeats,
 )
-from fineshards.shards.tables.verdicts import KeyFile, Range, StageFiles
+from fineshards.shards.tables.verdicts import FIRSTS, KeyFile, Range, StageFiles
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import crc32c
 from fineshards.worker.indexes import key_type
@@ -47,7 +53,10 @@ class Marking:
         self._step = curator.number_of_keyed(stage)
 
     def split_keys(self, keys: KeyFile, partitions: int) -> list[tuple[int, Range]]:
-        """Cuts a file of keys by ranges: (partition, where its keys are, or the keys)."""
+        """Cuts a file of keys by ranges: (partition, where its keys are, or the keys).
+
+        Of a key that very many documents have, few cross the shuffle.
+        """
         content = self._storage.read(keys.name)
         if keys.crc32c is not None and crc32c(content) != keys.crc32c:
             raise OutputError(
@@ -60,6 +69,8 @@ class Marking:
         for partition, part in enumerate(split(records, partitions)):
             stop = start + len(part)
             if len(part):
+                if self._work.inline and not _joins(self._keyed):
+                    part = without_repeats(part)[0]
                 found.append((partition, self._range(keys.name, start * size, stop * size, part)))
             start = stop
         return found
@@ -69,17 +80,33 @@ class Marking:
     ) -> list[tuple[int, Range]]:
         """Finds the keys of a range of keys that an earlier document has.
 
-        Returns (file, where its marks are, or the marks). With the rule `components`, (0, links).
+        Returns (file, where its marks are, or the marks), and the same of the firsts of keys that a
+        block has very often. With the rule `components`, (0, links).
         """
-        marks = self._stage.read_marks(partition, partitions, self._mark_type)
-        if marks is None:
-            keys = self._read(ranges, key_type(self._keyed))
-            if _joins(self._keyed):
-                marks = edges(keys)
-            else:
-                marks = mark(keys, only_external=isinstance(self._keyed, SeenIn))
-            self._stage.write_marks(partition, partitions, marks)
-        return self._marks(partition, partitions, marks)
+        if _joins(self._keyed):
+            return self._linked(partition, partitions, ranges)
+        stage = self._stage
+        marks = stage.read_marks(partition, partitions, self._mark_type)
+        first = stage.read_marks(partition, partitions, self._first_type, firsts=True)
+        if marks is None or first is None:
+            keys, asked = self._few_of_each_key(ranges)
+            first = firsts(keys, asked)
+            stage.write_marks(partition, partitions, first, firsts=True)
+            marks = mark(keys, self._only_external)
+            stage.write_marks(partition, partitions, marks)
+        return [
+            *self._marks(stage.marks_file(partition, partitions), marks),
+            *self._marks(stage.marks_file(partition, partitions, firsts=True), first),
+        ]
+
+    def _linked(
+        self, partition: int, partitions: int, ranges: Sequence[Range]
+    ) -> list[tuple[int, Range]]:
+        links = self._stage.read_marks(partition, partitions, EDGE)
+        if links is None:
+            links = edges(self._read(ranges, key_type(self._keyed)))
+            self._stage.write_marks(partition, partitions, links)
+        return self._marks(self._stage.marks_file(partition, partitions), links)
 
     def join_components(self, ranges: Sequence[Range]) -> list[tuple[int, Range]]:
         """Finds the components of all links; returns what `mark_keys` does."""
@@ -88,22 +115,43 @@ class Marking:
         if marks is None:
             marks = components(self._read(ranges, EDGE))
             self._stage.write_marks(partition, partitions, marks)
-        return self._marks(partition, partitions, marks)
+        return self._marks(self._stage.marks_file(partition, partitions), marks)
 
-    def write_marked(self, file: int, ranges: Sequence[Range]) -> None:
+    def write_marked(self, file: int, blocks: Sequence[Block], ranges: Sequence[Range]) -> None:
         """Stores the marks of a source file as decisions."""
         if self._stage.has_marked(file):
             return
         spans = isinstance(self._keyed, KeyedSpans)
         dtype = mark_dtype(spans)
-        marks = merge_marks([self._read([each], dtype) for each in ranges], spans)
+        parts = [self._read([each], dtype) for each in ranges if not each[0].endswith(FIRSTS)]
+        told = [each for each in ranges if each[0].endswith(FIRSTS)]
+        if told:
+            first = self._read(told, self._first_type)
+            for block in blocks:
+                content = self._storage.read(self._stage.keys_file(block))
+                keys = np.frombuffer(content, key_type(self._keyed))
+                parts.append(repeats(keys, first, self._only_external))
+        marks = merge_marks(parts, spans)
         self._stage.write_marked(file, decisions_of(marks, self._step, self._keyed.reason))
 
     @property
     def _mark_type(self) -> np.dtype[np.void]:
-        if _joins(self._keyed):
-            return EDGE
         return mark_dtype(isinstance(self._keyed, KeyedSpans))
+
+    @property
+    def _first_type(self) -> np.dtype[np.void]:
+        return first_dtype(self._keyed.key_bits)
+
+    @property
+    def _only_external(self) -> bool:
+        return isinstance(self._keyed, SeenIn)
+
+    def _few_of_each_key(self, ranges: Iterable[Range]) -> tuple[Records, Mask]:
+        """As `without_repeats` of each block's part of a range of keys."""
+        dtype = key_type(self._keyed)
+        parts = [without_repeats(self._read([each], dtype)) for each in ranges]
+        keys = np.concatenate([np.empty(0, dtype), *(kept for kept, _ in parts)])
+        return keys, np.concatenate([np.empty(0, np.bool_), *(asked for _, asked in parts)])
 
     def _read(self, ranges: Iterable[Range], dtype: np.dtype[np.void]) -> Records:
         parts = (_bytes_of(each, self._storage) for each in ranges)
@@ -112,12 +160,12 @@ class Marking:
     def _range(self, name: str, start: int, stop: int, records: Records) -> Range:
         """A reference to records, or the records themselves."""
         if self._work.inline:
-            return "", start, stop, records.tobytes()
+            return FIRSTS if name.endswith(FIRSTS) else "", start, stop, records.tobytes()
         return name, start, stop, None
 
-    def _marks(self, partition: int, partitions: int, marks: Records) -> list[tuple[int, Range]]:
-        """Stored marks by file; all links are those of file 0."""
-        name, size = self._stage.marks_file(partition, partitions), marks.dtype.itemsize
+    def _marks(self, name: str, marks: Records) -> list[tuple[int, Range]]:
+        """Stored marks, or firsts, by file; all links are those of file 0."""
+        size = marks.dtype.itemsize
         places = [(0, 0, len(marks))] if marks.dtype == EDGE else _by_file(marks)
         return [
             (file, self._range(name, start * size, stop * size, marks[start:stop]))

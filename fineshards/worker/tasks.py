@@ -183,7 +183,7 @@ def write_marked(
     ranges: tuple[Range, ...],
 ) -> tuple[SourceFile, tuple[Block, ...]]:
     """Stores which documents have a key of an earlier one; returns the file and its blocks."""
-    worker.recipe.marking(stage).write_marked(file.index, ranges)
+    worker.recipe.marking(stage).write_marked(file.index, of_file, ranges)
     return file, of_file
 
 

@@ -158,7 +158,7 @@ def test_the_stages_of_a_recipe_are_reported(
         judging.judge_block(file, block, 0)
     now, _ = status(capsys, tmp_path)
     assert (now["stage"], now["judged"], now["compared"]) == ("judging", len(blocks), [])
-    judging.marking(0).write_marked(0, [])
+    judging.marking(0).write_marked(0, [], [])
     now, text = status(capsys, tmp_path)
     assert (now["stage"], now["step"], now["compared"]) == ("tokenizing", None, ["1 exact"])
     assert f"  judge     {len(blocks)} blocks, step 1 exact\n  tokenize  0 of" in text

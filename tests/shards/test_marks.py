@@ -19,6 +19,7 @@ from fineshards.shards.tables.marks import (
     edges,
     external_positions,
     file_of,
+    firsts,
     is_external,
     key_dtype,
     key_records,
@@ -26,8 +27,10 @@ from fineshards.shards.tables.marks import (
     mark_dtype,
     merge_marks,
     positions,
+    repeats,
     row_of,
     split,
+    without_repeats,
 )
 
 JOB = 1 << 63
@@ -210,6 +213,38 @@ def test_marks_do_not_depend_on_partitions_or_order(
     # Joined in two steps, and a part twice.
     some = merge_marks(parts[::2], spans)
     assert merge_marks([some, *parts[::-1]], spans).tobytes() == whole.tobytes()
+
+
+# Of two keys that differ in one half, so that blocks repeat them.
+HOT = st.lists(
+    st.tuples(st.sampled_from([(1, 1), (1, 2), (3, 1)]), st.integers(0, 99), SPANS), max_size=60
+)
+
+
+@KINDS
+@pytest.mark.parametrize("only_external", [False, True])
+@given(data=st.data())
+def test_marks_are_the_same_if_blocks_send_few_records_of_each_key(
+    data: st.DataObject, bits: int, spans: bool, only_external: bool
+) -> None:
+    blocks = [
+        [(key[: bits // 64], JOB + (file << 40) + row, span) for key, row, span in data.draw(HOT)]
+        for file in range(3)
+    ]
+    index = [(key, place % JOB, span) for key, place, span in data.draw(entries(bits))]
+    records = [np.unique(packed(found, bits, spans)) for found in (*blocks, index)]
+    few = [without_repeats(each) for each in records]
+    for kept, asked in few:
+        again, same = without_repeats(kept)
+        assert (again.tobytes(), same.tolist()) == (kept.tobytes(), asked.tolist())
+    gathered, asked = (np.concatenate(parts) for parts in zip(*few, strict=True))
+    first = dict(by_file(firsts(gathered, asked)))
+    parts = [mark(gathered, only_external)]
+    for number, block in enumerate(records[:-1]):
+        known = first.get(number, firsts(gathered[:0], asked[:0]))
+        parts.append(repeats(block, known, only_external))
+    expected = mark(np.concatenate(records), only_external)
+    assert merge_marks(parts, spans).tobytes() == expected.tobytes()
 
 
 def test_marks_of_two_types_are_not_joined() -> None:

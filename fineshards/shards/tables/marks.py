@@ -7,6 +7,10 @@ positions are not the smallest of their key, and what is the smallest one, the w
 - `mark` answers for all records of a range of keys, in any order.
 - `merge_marks` joins the answers of all ranges, in any order.
 
+A key that very many documents have, such as that of an empty text, is not compared for all of them:
+`without_repeats` leaves a few per block, `firsts` finds the first of all, and `repeats` marks the
+others where the block is.
+
 Documents that are linked in several steps form a component: `edges` instead of `mark` for a range,
 then `components` over the edges of all ranges.
 
@@ -33,6 +37,9 @@ _OF_THE_JOB = np.uint64(1 << 63)
 # Edges that `components` takes: 43 GB with what they are made into.
 MOST_EDGES = 400_000_000
 
+# Records of one key that a block sends to be compared.
+MOST_ALIKE = 4
+
 Positions = npt.NDArray[np.uint64]
 # A structured array: of `key_dtype`, `mark_dtype` or `EDGE`.
 Records = npt.NDArray[np.void]
@@ -57,6 +64,11 @@ def mark_dtype(spans: bool = False) -> np.dtype[np.void]:
     """The type of a mark: a position, the number of a span if there are spans, and the witness."""
     span = [("span", "<u4")] if spans else []
     return np.dtype([("position", "<u8"), *span, ("witness", "<u8")])
+
+
+def first_dtype(bits: int) -> np.dtype[np.void]:
+    """The type of the first of a key: a position in a file that asks, the key, and the witness."""
+    return np.dtype([("position", "<u8"), *key_dtype(bits).descr[:1], ("witness", "<u8")])
 
 
 def positions(file: int, rows: npt.NDArray[np.int64]) -> Positions:
@@ -184,6 +196,72 @@ def mark(records: Records, only_external: bool = False) -> Records:
     if spans:
         marks["span"] = span[marked]
     return _each_once(marks)
+
+
+def without_repeats(records: Records) -> tuple[Records, Mask]:
+    """Leaves the first few of sorted records with the same key.
+
+    Also returns where `firsts` must tell which is the first of all, once per key that may have had
+    more. What is left gives the same when it is passed again.
+    """
+    kept = records[~_beyond(records, MOST_ALIKE)]
+    return kept, _beyond(kept, MOST_ALIKE - 1)
+
+
+def firsts(records: Records, asked: Mask) -> Records:
+    """Finds the first record of the keys of those asked about: the smallest position.
+
+    records: as of `mark`. asked: which of them. Returns one record of `first_dtype` per record
+    asked about that is not an entry of an index, sorted by position.
+    """
+    leading = _halves(records["key"])[0]
+    alike = np.isin(leading, leading[asked])
+    records, asked = records[alike], asked[alike]
+    at, starts = _repeated(records)
+    position, witness = _with_first(records, at, starts)
+    told = asked[at] & ~is_external(position)
+    bits = 8 * records.dtype["key"].itemsize
+    found = np.empty(np.count_nonzero(told), first_dtype(bits))
+    found["position"], found["witness"] = position[told], witness[told]
+    found["key"] = records["key"][at[told]]
+    return found[np.argsort(found["position"])]
+
+
+def repeats(records: Records, firsts: Records, only_external: bool = False) -> Records:
+    """Marks what `without_repeats` left out of sorted records, as `mark` would have.
+
+    firsts: of all keys of which some were left out.
+    """
+    spans = "span" in (records.dtype.names or ())
+    starts = np.flatnonzero(~_beyond(records, 1))
+    more = _lengths(starts, len(records)) - MOST_ALIKE
+    starts, more = starts[more > 0], more[more > 0]
+    known = dict(zip(map(_plain, firsts["key"]), firsts["witness"].tolist(), strict=True))
+    witnesses = [known[_plain(key)] for key in records["key"][starts]]
+    witness = np.repeat(np.array(witnesses, np.uint64), more)
+    others = records[_beyond(records, MOST_ALIKE)]
+    marked = others["position"] != witness
+    if spans:
+        marked |= others["span"] != np.repeat(records["span"][starts], more)
+    if only_external:
+        marked &= is_external(witness)
+    marks = np.empty(np.count_nonzero(marked), mark_dtype(spans))
+    marks["position"], marks["witness"] = others["position"][marked], witness[marked]
+    if spans:
+        marks["span"] = others["span"][marked]
+    return marks
+
+
+def _beyond(records: Records, count: int) -> Mask:
+    """Whether each of sorted records has the key of the one that is `count` before."""
+    beyond = np.zeros(len(records), np.bool_)
+    halves = [half[count:] == half[:-count] for half in _halves(records["key"])]
+    beyond[count:] = np.logical_and.reduce(halves)
+    return beyond
+
+
+def _plain(key: npt.NDArray[np.uint64]) -> bytes:
+    return key.tobytes()
 
 
 def merge_marks(marks: Sequence[Records], spans: bool = False) -> Records:

@@ -7,6 +7,8 @@
     marks/0/00005-of-00016.marks           which documents have a key of an earlier one, by range
                                            of keys, sorted by position
     marks/0/00005-of-00016.json            marks them as finished
+    marks/0/00005-of-00016-firsts.marks    the first of each key that a block has very often, and
+                                           with .json the mark of its completion
     marked/0/00003.decisions               the same by source file, as decisions
     index/0/00003.keys                     the keys of an index of other documents, and with .json
                                            the mark of its completion
@@ -34,8 +36,10 @@ from fineshards.shards.tables.statistics import COUNTS
 from fineshards.storage.checksums import crc32c
 
 # Bytes of a file, of keys or of marks: the file's name, start and stop; or the bytes themselves,
-# with an empty name. What crosses a shuffle is plain: Beam knows how to code tuples.
+# with an empty name, or `FIRSTS`. What crosses a shuffle is plain: Beam knows how to code tuples.
 Range = tuple[str, int, int, bytes | None]
+# How the name of a file ends that has firsts of keys instead of marks.
+FIRSTS = "-firsts.marks"
 _CHECKSUM_BYTES = 4
 
 
@@ -164,18 +168,20 @@ class StageFiles:
 
     # -- marks by range of keys
 
-    def write_marks(self, partition: int, partitions: int, marks: Records) -> None:
-        """Stores the marks of a range of keys, or the links."""
-        name = self._marks_name(partition, partitions)
+    def write_marks(
+        self, partition: int, partitions: int, marks: Records, firsts: bool = False
+    ) -> None:
+        """Stores the marks of a range of keys, or the links; or the firsts."""
+        name = self._marks_name(partition, partitions, firsts)
         checksum = self._storage.write(f"{name}.marks", marks.tobytes(), durable=False)
         record = {"bytes": marks.nbytes, "crc32c": checksum}
         self._storage.write(f"{name}.json", json.dumps(record).encode(), durable=False)
 
     def read_marks(
-        self, partition: int, partitions: int, dtype: np.dtype[np.void]
+        self, partition: int, partitions: int, dtype: np.dtype[np.void], firsts: bool = False
     ) -> Records | None:
-        """Stored marks, or links; None if they are missing or damaged."""
-        name = self._marks_name(partition, partitions)
+        """Stored marks, links or firsts; None if they are missing or damaged."""
+        name = self._marks_name(partition, partitions, firsts)
         try:
             record = json.loads(self._storage.read_if_there(f"{name}.json") or b"{}")
             expected = record["bytes"], record["crc32c"]
@@ -186,9 +192,9 @@ class StageFiles:
             return None
         return np.frombuffer(content, dtype)
 
-    def marks_file(self, partition: int, partitions: int) -> str:
-        """The file of the marks of a range of keys."""
-        return f"{self._marks_name(partition, partitions)}.marks"
+    def marks_file(self, partition: int, partitions: int, firsts: bool = False) -> str:
+        """The file of the marks of a range of keys, or of the firsts."""
+        return f"{self._marks_name(partition, partitions, firsts)}.marks"
 
     # -- marks by file
 
@@ -238,8 +244,9 @@ class StageFiles:
         """The file of the keys of a block."""
         return self._name("judged", f"{block.file:05d}-{block.index:05d}.keys")
 
-    def _marks_name(self, partition: int, partitions: int) -> str:
-        return self._name("marks", f"{partition:05d}-of-{partitions:05d}")
+    def _marks_name(self, partition: int, partitions: int, firsts: bool = False) -> str:
+        kind = FIRSTS.removesuffix(".marks") if firsts else ""
+        return self._name("marks", f"{partition:05d}-of-{partitions:05d}{kind}")
 
     def _marked_name(self, file: int) -> str:
         return self._name("marked", f"{file:05d}.decisions")
