@@ -1,5 +1,7 @@
 """Commit: if all records add up, write the manifest, which finishes the dataset.
 
+Then the checkpoints are deleted: on a store there may be millions, so all workers do that.
+
 This is the only commit point. It is part of the graph because a Flex Template launch executes
 nothing after `pipeline.run()` where the job is.
 """
@@ -63,7 +65,14 @@ class Commit(JobStep):
         )
 
     def expand(self, records: beam.PCollection) -> beam.PCollection:
-        return records | "AllRecords" >> Gather() | "Manifest" >> beam.Map(commit, *self._sides)
+        name = records | "AllRecords" >> Gather() | "Manifest" >> beam.Map(commit, *self._sides)
+        cleared = (
+            name
+            | "Parts" >> beam.FlatMap(_parts, self._work, self._sides[1])
+            | "SpreadParts" >> beam.Reshuffle()
+            | "ClearParts" >> beam.Map(_clear_part, self._work)
+        )
+        return name | "Clear" >> beam.Map(_clear, self._work, beam.pvalue.AsIter(cleared))
 
 
 def commit(
@@ -75,7 +84,7 @@ def commit(
     written: Iterable[MetadataFile] = (),
     repeats: RepeatCount | None = None,
 ) -> str:
-    """Writes the manifest and clears the checkpoints; returns the manifest's name.
+    """Writes the manifest; returns its name.
 
     Raises FineshardsError, and writes nothing, if the records do not add up, a file in `metadata/`
     is not that of the job, or documents leak or repeat earlier ones and that is to fail.
@@ -118,10 +127,31 @@ def commit(
         _log.warning("commit: %s", said)
     _refuse_late_shards(storage, records)
     name = manifest.save(storage, before)
-    # A worker that comes late must not delete the checkpoints of a job that came after.
-    work.checkpoints.clear(keep=work.keep_checkpoints)
     METRICS.count(shards_in=len(records), tokens_in=plan.layout.tokens)
     _log.info("commit: %s", storage.path(name))
+    return name
+
+
+def _parts(_: str, work: Work, plan: StreamPlan) -> list[str]:
+    """Parts of the checkpoints, each to be deleted by some worker."""
+    if work.keep_checkpoints:
+        return []
+    return work.checkpoints.parts(len(work.checkpoints.job().files), plan.layout)
+
+
+def _clear_part(part: str, work: Work) -> int:
+    deleted = work.checkpoints.clear_part(part)
+    METRICS.count(checkpoints_deleted=deleted)
+    return deleted
+
+
+def _clear(name: str, work: Work, cleared: Iterable[int]) -> str:
+    """Deletes the checkpoints that are in no part; returns the manifest's name."""
+    deleted = sum(cleared)
+    if deleted:
+        _log.info("commit: %s checkpoints are deleted", f"{deleted:,}")
+    # A worker that comes late must not delete the checkpoints of a job that came after.
+    work.checkpoints.clear(keep=work.keep_checkpoints)
     return name
 
 

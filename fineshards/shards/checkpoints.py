@@ -76,6 +76,10 @@ FOLDER = "checkpoints"
 _BLOCK_NAME = re.compile(r"(\d{5,})-(\d{5,})\..+", re.ASCII)
 # Bytes per request for a block's documents: enough for those of most blocks.
 _DOCUMENT_BYTES = 4 << 20
+# Source files, or shards, whose checkpoints are deleted together at the end of a large job.
+_NUMBERS_IN_A_PART = 100
+# Folders that have one folder per stage of a recipe.
+_BY_STAGE = ("judged", "marks", "marked", "index")
 
 _NO_TEST = SplitRule(None, 0)
 
@@ -161,16 +165,47 @@ class Checkpoints:
         checkpoints themselves stay too. Raises OutputError if another job has the folder.
         """
 
-        def check() -> None:
-            self.job()
-            if self.storage.size(job_name(self._generation + 1)) is not None:
-                raise _FollowedError
-
         try:
-            self.storage.delete_folder(TEMPORARY if keep else FOLDER, check)
+            self.storage.delete_folder(TEMPORARY if keep else FOLDER, self._check_last)
         except _FollowedError:
             if not keep:
                 self.storage.delete_folder(self.folder, self.job)
+
+    def parts(self, files: int, layout: Layout) -> list[str]:
+        """How the names of many checkpoints begin, to delete them side by side with `clear_part`.
+
+        files: how many the job has. Not all checkpoints are in a part: `clear` follows. No parts if
+        there are few, and none on a disk.
+        """
+        if max(files, layout.windows) <= _NUMBERS_IN_A_PART or not self.storage.composes:
+            return []
+        folders: list[str] = []
+        for folder in self.storage.names(f"{self.folder}/"):
+            by_stage = folder.rsplit("/", 2)[-2] in _BY_STAGE
+            folders += self.storage.names(folder) if by_stage else [folder]
+        numbers = range(0, max(files, layout.windows), _NUMBERS_IN_A_PART)
+        # The beginnings of numbers of files and of shards, without the last two digits.
+        of_files = dict.fromkeys(f"{number:05d}"[:-2] for number in numbers)
+        width = layout.index_width
+        of_shards = dict.fromkeys(f"train_{number:0{width}d}"[:-2] for number in numbers)
+        return [
+            f"{folder}{leading}"
+            for folder in folders
+            if folder.endswith("/")
+            for leading in (of_shards if folder == f"{self.folder}/shards/" else of_files)
+        ]
+
+    def clear_part(self, part: str) -> int:
+        """Deletes a part of the checkpoints; returns how many files. Raises as `clear` does."""
+        try:
+            return self.storage.delete_prefix(part, self._check_last)
+        except _FollowedError:
+            return self.storage.delete_prefix(part, self.job)
+
+    def _check_last(self) -> None:
+        self.job()
+        if self.storage.size(job_name(self._generation + 1)) is not None:
+            raise _FollowedError
 
     # -- discovered files
 

@@ -184,6 +184,14 @@ class Storage(ABC):
         check: as in `delete`; called for every few thousand files.
         """
 
+    def delete_prefix(self, prefix: str, check: Callable[[], object] = always) -> int:
+        """Deletes all files whose names start with a prefix; returns how many.
+
+        check: as in `delete_folder`. On a disk this does nothing: one process deletes a folder as
+        fast as many.
+        """
+        return 0
+
     def open_mapped(self, name: str) -> mmap.mmap | bytes:
         """A whole file, mapped into memory for reading; only where `supports_mmap` is true."""
         raise OutputError(

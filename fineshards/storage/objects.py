@@ -131,15 +131,20 @@ class ObjectStorage(Storage, Generic[Found]):
             self.remove(found)
 
     def delete_folder(self, name: str, check: Callable[[], object] = always) -> None:
+        self.delete_prefix(f"{name}/", check)
+
+    def delete_prefix(self, prefix: str, check: Callable[[], object] = always) -> int:
+        deleted = 0
         with (
-            self._explained("deleted", self.path(name)),
+            self._explained("deleted", f"{self.root}/{prefix}"),
             ThreadPoolExecutor(_DELETE_THREADS) as pool,
         ):
-            found = self._list(f"{name}/")
+            found = self._list(prefix)
             # There may be millions of objects, and the pool would queue them all.
             while chunk := list(islice(found, _DELETE_QUEUE)):
                 check()
-                list(pool.map(self.remove, chunk))
+                deleted += len(list(pool.map(self.remove, chunk)))
+        return deleted
 
     # -- used by the compositions too
 

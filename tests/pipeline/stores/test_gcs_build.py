@@ -28,7 +28,10 @@ from fineshards.config import BuildConfig
 from fineshards.errors import OutputError, UsageError
 from fineshards.job_status.status import StatusReader
 from fineshards.pipeline.launch import Launch, prepare
+from fineshards.shards import checkpoints
 from fineshards.shards.job.job import Job
+from fineshards.storage.base import always
+from fineshards.storage.gcs import GcsStorage
 from fineshards.storage.open import open_storage
 
 pytestmark = pytest.mark.cloud
@@ -70,6 +73,31 @@ def test_a_build_on_gs_gives_the_bytes_of_a_local_one_and_no_leftovers(
     assert main(command(small, *assembly)) == 0
     check(cloud, expected)
     assert bool(cloud.count("/compose")) == (assembly != ["--assembly=stream"])
+
+
+def test_many_checkpoints_are_deleted_in_parts(
+    cloud: Proxy, small: Path, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deleted: dict[str, int] = {}
+    delete = GcsStorage.delete_prefix
+
+    def spy(storage: GcsStorage, prefix: str, check: Callable[[], object] = always) -> int:
+        found = delete(storage, prefix, check)
+        kind = "" if prefix == "checkpoints/" else "/".join(prefix.split("/")[2:])
+        deleted[kind] = deleted.get(kind, 0) + found
+        return found
+
+    monkeypatch.setattr(GcsStorage, "delete_prefix", spy)
+    monkeypatch.setattr(checkpoints, "_NUMBERS_IN_A_PART", 2)
+    # Each part twice, as where a worker fails.
+    assert main(command(small, "--dedup=exact", "--direct_runner_bundle_repeat=1")) == 0
+    assert not [name for name in cloud.names("data") if "/checkpoints/" in name]
+    parts = {kind.rstrip("0123456789") for kind in deleted}
+    stages = {"judged/0/", "marks/0/", "marked/0/"}
+    assert parts == {"", "blocks/", "files/", "shards/train_"} | stages
+    # What is in no part: the plan and the records of test shards.
+    assert 0 < deleted.pop("") < 4
+    assert all(deleted.values())
 
 
 def test_token_bytes_are_read_back_only_at_cuts(
