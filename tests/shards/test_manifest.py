@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import hashlib
 import json
@@ -16,8 +17,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
 from support.checkout import ROOT, SAMPLE
 from support.oracle import ENCODING, EOT, files_in
+
+from fineshards.shards.job.seal import sealed
 
 SHARD_TOKENS = 30_000
 BLOCK_BYTES = 600_000
@@ -151,3 +156,47 @@ def test_metadata_does_not_depend_on_workers_or_hash_seeds(
     )
     assert done.returncode == 0, done.stderr
     assert files_in(tmp_path / "out/metadata") == files_in(dataset / "metadata")
+
+
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+NESTED = st.recursive(
+    PLAIN,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+)
+
+
+@given(st.dictionaries(st.text(), NESTED, min_size=1), st.booleans(), st.booleans())
+def test_what_is_sealed_is_what_json_writes(
+    content: dict[str, Any], ensure_ascii: bool, lazy: bool
+) -> None:
+    expected = json.dumps(content, indent=1, ensure_ascii=ensure_ascii)
+    given_ = {
+        name: iter(value) if lazy and isinstance(value, list) else value
+        for name, value in content.items()
+    }
+    written = sealed(given_, ensure_ascii).decode()
+    assert written.rpartition(',\n "crc32c"')[0] == expected.removesuffix("\n}")
+
+
+def test_a_dag_reads_the_beginning_of_a_manifest(dataset: Path, manifest: dict[str, Any]) -> None:
+    tree = ast.parse((ROOT / "templates/composer_dag.py").read_text())
+    functions = {each.name: each for each in tree.body if isinstance(each, ast.FunctionDef)}
+    content = (dataset / "metadata/manifest.json").read_bytes()
+
+    class Hook:
+        def exists(self, bucket: str, name: str) -> bool:
+            return (bucket, name) == ("data", "out/metadata/manifest.json")
+
+        def download(self, bucket: str, name: str) -> bytes:
+            return content
+
+    names: dict[str, Any] = {"GCSHook": Hook, "json": json, "MANIFEST": "metadata/manifest.json"}
+    names["Any"] = Any
+    module = ast.Module([functions["load_manifest"]], [])
+    exec(compile(module, "composer_dag.py", "exec"), names)
+    found = names["load_manifest"]("gs://data/out")
+    assert {"origin", "settings", "generations", "splits", "totals"} < set(found)
+    assert found == {name: manifest[name] for name in found}
+    assert "shards" not in found
+    content = json.dumps(manifest).encode()  # of another writer
+    assert names["load_manifest"]("gs://data/out") == manifest

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -275,6 +275,13 @@ class Manifest:
             >>> content["format"], content["splits"]["train"]["shards"]
             ('fineshards', 6)
         """
+        return {
+            name: list(value) if isinstance(value, Iterator) else value
+            for name, value in self._content().items()
+        }
+
+    def _content(self) -> dict[str, Any]:
+        """As `to_json`, with iterators for what may be very long."""
         layout = self.layout
         content = {
             "format": "fineshards",
@@ -296,15 +303,15 @@ class Manifest:
             **({"leaks": self.leaks and to_fields(self.leaks)} if self.version > 2 else {}),
             **({} if self.repeats is None else {"repeats": self.repeats}),
             "versions": self.versions,
-            "files": [
+            "files": (
                 _file_json(file, report)
                 for file, report in zip(self.files, self.reports, strict=True)
-            ],
-            "shards": [
+            ),
+            "shards": (
                 _without_none(to_fields(shard)) | {"document_table": table_name(shard.name)}
                 for shard in self.shards
-            ],
-            "metadata": [to_fields(file) for file in self.metadata],
+            ),
+            "metadata": map(to_fields, self.metadata),
         }
         if self.version < 3:
             del content["generations"]
@@ -317,10 +324,9 @@ class Manifest:
             What `save` writes. The last line but one is `"crc32c"`: the CRC-32C of the bytes
             before that line, as Cloud Storage writes it. Version 1 has none.
         """
-        content = self.to_json()
         if self.version == 1:
-            return json.dumps(content, indent=1).encode()
-        return sealed(content)
+            return json.dumps(self.to_json(), indent=1).encode()
+        return sealed(self._content())
 
     def save(self, storage: Storage, before: Manifest | None = None) -> str:
         """Writes the manifest to an output folder.
