@@ -10,11 +10,12 @@ import pyarrow as pa
 from fineshards.curation.curator import Curator
 from fineshards.curation.step import Keyed, KeyedSpans
 from fineshards.curation.steps.other_datasets import SeenIn
-from fineshards.errors import OutputError
+from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards.job.records import Block
 from fineshards.shards.tables.decisions import SCHEMA
 from fineshards.shards.tables.marks import (
     EDGE,
+    EDGE_MEMORY,
     Mask,
     Records,
     by_file,
@@ -36,6 +37,7 @@ from fineshards.shards.tables.verdicts import FIRSTS, KeyFile, Range, StageFiles
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import crc32c
 from fineshards.worker.indexes import key_type
+from fineshards.worker.memory import machine_memory
 from fineshards.worker.work import Work
 
 # The name of what `components` marks, which is not a range of keys.
@@ -109,10 +111,14 @@ class Marking:
         return self._marks(self._stage.marks_file(partition, partitions), links)
 
     def join_components(self, ranges: Sequence[Range]) -> list[tuple[int, Range]]:
-        """Finds the components of all links; returns what `mark_keys` does."""
+        """Finds the components of all links; returns what `mark_keys` does.
+
+        Raises FineshardsError if this machine has too little memory for that.
+        """
         partition, partitions = _OF_COMPONENTS
         marks = self._stage.read_marks(partition, partitions, mark_dtype())
         if marks is None:
+            _check_memory(sum(stop - start for _, start, stop, _ in ranges) // EDGE.itemsize)
             marks = components(self._read(ranges, EDGE))
             self._stage.write_marks(partition, partitions, marks)
         return self._marks(self._stage.marks_file(partition, partitions), marks)
@@ -176,6 +182,17 @@ class Marking:
 def _joins(keyed: Keyed) -> bool:
     """Whether documents that are linked in several steps are duplicates too."""
     return getattr(keyed, "rule", "earlier") == "components"
+
+
+def _check_memory(links: int) -> None:
+    """Raises FineshardsError if that many links cannot be joined here, while it can say so."""
+    needed, there = links * EDGE_MEMORY, machine_memory()
+    if needed > there:
+        raise FineshardsError(
+            f"{links:,} links between documents are joined by one worker in {needed / 1e9:,.1f} GB "
+            f"of memory, and this machine has {there / 1e9:,.1f} GB. Run the same command again "
+            'with larger machines, or use rule = "earlier", which needs no such memory.'
+        )
 
 
 def _bytes_of(found: Range, storage: Storage) -> bytes:

@@ -34,8 +34,9 @@ ROWS = 1 << 40
 _ROW_BITS = np.uint64(40)
 _OF_THE_JOB = np.uint64(1 << 63)
 
-# Edges that `components` takes: 43 GB with what they are made into.
+# Edges that `components` takes: 43 GB with what they are made into. Each takes so many bytes.
 MOST_EDGES = 400_000_000
+EDGE_MEMORY = 107
 
 # Records of one key that a block sends to be compared.
 MOST_ALIKE = 4
