@@ -132,8 +132,8 @@ class BuildConfig:
         block_bytes: Bytes of text per block, the unit of work. Default: 16 to 64 MiB, by the size
             of the input.
         bucket_bytes: With --shuffle_seed, the tokens that a worker sorts in memory at a time, by
-            default 256 MiB, and more for inputs beyond 70 billion tokens. With deduplication, the
-            keys that it compares at a time, by default 64 MiB.
+            default 256 MiB, and more for inputs beyond 70 billion tokens, at most 1.5 GiB on remote
+            runners. With deduplication, the keys that it compares at a time, by default 64 MiB.
         assembly: How token blocks become shards: with compose the store joins them, with stream the
             workers copy them. The bytes are the same. Default: auto, which means compose on gs://
             and s3://.

@@ -194,6 +194,7 @@ def execute(
                 _withdraw(launch)
             raise
         return None
+    _warn_of_memory(launch, config)
     # What Beam starts here for another runner, such as a job server, is ended by an exception only.
     own_process.raise_instead()
     with working(storage):
@@ -217,6 +218,19 @@ def _note_run(launch: Launch, config: BuildConfig, run: RemoteRun) -> None:
         # It may have ended meanwhile, and have deleted its checkpoints before that.
         if committed(launch) is not None and not config.keep_checkpoints:
             launch.checkpoints.clear()
+
+
+def _warn_of_memory(launch: Launch, config: BuildConfig) -> None:
+    """Warns of buckets that workers with 4 GB per core cannot hold."""
+    from fineshards.shards.shuffle_order import MOST_BUCKET_BYTES
+
+    asked = config.bucket_bytes or 0
+    if launch.job.settings.shuffle is not None and asked > MOST_BUCKET_BYTES:
+        logging.getLogger("fineshards").warning(
+            "--bucket_bytes: each worker process sorts in twice that memory, %.1f GB. Machines "
+            "with 4 GB per core do not hold it: take larger ones, or leave the flag out.",
+            2 * asked / 1e9,
+        )
 
 
 def _withdraw(launch: Launch) -> None:

@@ -12,6 +12,7 @@ import apache_beam as beam
 from fineshards.shards.job.records import TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary, FileReport, check_reports
 from fineshards.shards.shuffle_order import (
+    MOST_BUCKET_BYTES,
     Bucket,
     Fragment,
     Group,
@@ -73,6 +74,7 @@ def _plan(reports: list[FileReport], work: Work) -> ShufflePlan:
         settings.block_bytes,
         settings.token_dtype.itemsize,
         work.bucket_bytes,
+        MOST_BUCKET_BYTES if work.inline else None,
     )
     _log.info("shuffle: %d buckets%s", plan.buckets, " of merged runs" if plan.group else "")
     return plan

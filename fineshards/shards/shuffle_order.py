@@ -35,6 +35,8 @@ from fineshards.shards.split_hash import row_keys
 FRAGMENT_BYTES = 256 << 10
 # A bucket is sorted in memory by one worker, which a machine has two to four gigabytes for.
 _BUCKET_BYTES = 256 << 20
+# Sorting takes twice a bucket: so much a process of a machine with 4 GB per core can hold.
+MOST_BUCKET_BYTES = 3 << 29
 # So that lists with an entry per bucket stay small: 60 TB are buckets of 57 MB.
 _MAX_BITS = 20
 
@@ -165,18 +167,21 @@ class ShufflePlan:
         block_bytes: int,
         token_bytes: int,
         bucket_bytes: int | None,
+        most: int | None = None,
     ) -> ShufflePlan:
         """The plan for files with these reports.
 
         block_bytes: of text per block; about as much of a large one is sorted at once. token_bytes:
         of a token. bucket_bytes: of tokens per bucket at most; by default 256 MiB, and more where
-        even merged runs would give fragments below 256 KiB.
+        even merged runs would give fragments below 256 KiB. most: that it may be by default.
         """
         reports = list(reports)
         tokens, _ = sums_by_file(reports, rule)
         sizes = [int(size) * token_bytes for size in tokens.sum(axis=1)]
         largest = max(sizes)
-        bucket_bytes = bucket_bytes or max(_BUCKET_BYTES, isqrt(largest * FRAGMENT_BYTES))
+        if bucket_bytes is None:
+            bucket_bytes = max(_BUCKET_BYTES, isqrt(largest * FRAGMENT_BYTES))
+            bucket_bytes = min(bucket_bytes, most or bucket_bytes)
         bits = tuple(
             min(max(-(-size // bucket_bytes) - 1, 0).bit_length(), _MAX_BITS) for size in sizes
         )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from itertools import accumulate, pairwise
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -11,12 +13,16 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fineshards.config import BuildConfig
+from fineshards.pipeline.launch import Launch
+from fineshards.pipeline.run import _warn_of_memory
 from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.job.records import TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary, FileReport, SortedRun, report_file
 from fineshards.shards.layout import Shuffle, SplitRule
 from fineshards.shards.shuffle_order import (
     FRAGMENT_BYTES,
+    MOST_BUCKET_BYTES,
     Bucket,
     DocumentOrder,
     Fragment,
@@ -162,6 +168,37 @@ def report_of(file: int, blocks: int, test: int, train: int) -> FileReport:
     tokens = test + train
     counts = Counts(rows=documents, documents=documents, tokens=tokens, text_bytes=4 * tokens)
     return FileReport(file, blocks, counts, Sums(int(test > 0), test))
+
+
+def test_default_buckets_fit_machines_with_4_gb_per_core() -> None:
+    """15 trillion tokens, and less than 70 billion, which need no limit."""
+    for tokens, limited in ((15_000 * 10**9, True), (60 * 10**9, False)):
+        reports = [report_of(file, 30, tokens // 10_000, tokens // 1000) for file in range(1000)]
+        plans = [
+            ShufflePlan.of(reports, TWO, 64 * MIB, 4, asked, most)
+            for asked, most in (
+                (None, None),
+                (None, MOST_BUCKET_BYTES),
+                (4 << 30, 1),
+                (4 << 30, None),
+            )
+        ]
+        largest = [4 * tokens >> max(plan.bits) for plan in plans]
+        assert largest[1] <= MOST_BUCKET_BYTES
+        assert 2 * MOST_BUCKET_BYTES <= 0.75 * (4 << 30)
+        assert (largest[0] > largest[1]) == limited
+        # What was asked for is not limited.
+        assert plans[2].bits == plans[3].bits
+
+
+@pytest.mark.parametrize("asked", [None, MOST_BUCKET_BYTES, 2 << 30])
+def test_a_launch_on_other_machines_warns_of_buckets_that_need_much_memory(
+    asked: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    launch = SimpleNamespace(job=SimpleNamespace(settings=SimpleNamespace(shuffle=Shuffle(1, 1))))
+    config = BuildConfig(input="in", output="out", shuffle_seed=1, bucket_bytes=asked)
+    _warn_of_memory(cast("Launch", launch), config)
+    assert ("twice that memory, 4.3 GB" in caplog.text) == (asked == 2 << 30)
 
 
 @given(file_sizes, st.none() | st.integers(1 << 20, 1 << 40), st.sampled_from([2, 4]))
