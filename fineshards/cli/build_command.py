@@ -108,7 +108,8 @@ def _touched(launch: Launch) -> str:
 def _left_by_an_earlier_run(launch: Launch) -> str:
     """What an earlier run has left for this one, in words; "" if there is nothing."""
     checkpoints = launch.checkpoints
-    blocks, shards = len(checkpoints.finished_blocks()), len(checkpoints.finished_shards())
+    blocks = len(checkpoints.finished_blocks(files=len(launch.job.files)))
+    shards = len(checkpoints.finished_shards())
     if not blocks:
         return ""
     layout = checkpoints.read_layout()

@@ -180,16 +180,13 @@ class StatusReader:
                 "Read its status with the version that started it."
             )
         self._check_record()
-        for file in self._job.new_files:
-            if file.index not in self._blocks:
-                blocks = self._checkpoints.read_blocks(file.index)
-                if blocks is not None:
-                    self._blocks[file.index] = blocks
+        if len(self._blocks) < len(self._job.new_files):
+            self._blocks |= self._checkpoints.read_new_blocks(self._blocks)
         self._layout = self._layout or self._checkpoints.read_layout()
         run = RemoteRun.load(self._storage, self._checkpoints.folder)
         judged = self._judged() if len(self._blocks) == len(self._job.new_files) else None
         found = self._status(
-            self._checkpoints.finished_blocks(),
+            self._checkpoints.finished_blocks(files=len(self._job.files)),
             self._checkpoints.finished_shards(),
             judged,
             # Not those in the scratch folder of a repair.
@@ -217,7 +214,7 @@ class StatusReader:
             stage = StageFiles(self._checkpoints, self._compared)
             marked = stage.marked_files()
             if len(marked) < len(self._job.new_files):
-                return stage.judged_blocks()
+                return stage.judged_blocks(len(self._job.files))
             self._ended["judging"] = max(marked, default=None)
             self._compared += 1
         return None

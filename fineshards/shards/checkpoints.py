@@ -27,7 +27,8 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -78,6 +79,8 @@ _BLOCK_NAME = re.compile(r"(\d{5,})-(\d{5,})\..+", re.ASCII)
 _DOCUMENT_BYTES = 4 << 20
 # Source files, or shards, whose checkpoints are deleted together at the end of a large job.
 _NUMBERS_IN_A_PART = 100
+# Small files of a store that are read at the same time.
+_READ_THREADS = 32
 # Folders that have one folder per stage of a recipe.
 _BY_STAGE = ("judged", "marks", "marked", "index")
 
@@ -184,7 +187,6 @@ class Checkpoints:
             by_stage = folder.rsplit("/", 2)[-2] in _BY_STAGE
             folders += self.storage.names(folder) if by_stage else [folder]
         numbers = range(0, max(files, layout.windows), _NUMBERS_IN_A_PART)
-        # The beginnings of numbers of files and of shards, without the last two digits.
         of_files = dict.fromkeys(f"{number:05d}"[:-2] for number in numbers)
         width = layout.index_width
         of_shards = dict.fromkeys(f"train_{number:0{width}d}"[:-2] for number in numbers)
@@ -225,6 +227,15 @@ class Checkpoints:
         """The blocks of a file, or None if they are not stored yet, or damaged."""
         found = self.read_found(file)
         return found and found[0]
+
+    def read_new_blocks(self, known: Collection[int]) -> dict[int, list[Block]]:
+        """The blocks of all files whose blocks are stored, but of those that are known."""
+        names = self.storage.names(f"{self.folder}/files/")
+        stems = (name.rpartition("/")[2].removesuffix(".json") for name in names)
+        files = [int(stem) for stem in stems if stem.isdecimal() and int(stem) not in known]
+        with ThreadPoolExecutor(_READ_THREADS if self.storage.composes else 1) as pool:
+            found = zip(files, pool.map(self.read_blocks, files), strict=True)
+            return {file: blocks for file, blocks in found if blocks is not None}
 
     def read_found(self, file: int) -> tuple[list[Block], str | None] | None:
         """The blocks of a file, and its version then; that is None in jobs of earlier versions."""
@@ -435,14 +446,18 @@ class Checkpoints:
     def _part_name(self, name: TokenBlock, stream: str = ONE_STREAM) -> str:
         return f"{self.folder}/{name.folder}/{name.file:05d}-{name.index:05d}{_suffix(stream)}"
 
-    def finished_blocks(self, folder: str = "blocks") -> dict[tuple[int, int], tuple[int, float]]:
+    def finished_blocks(
+        self, folder: str = "blocks", files: int = 0
+    ) -> dict[tuple[int, int], tuple[int, float]]:
         """The token count and completion time of each finished block, by (file, block).
 
-        folder: `blocks`, or `buckets`, whose blocks are those of documents in random order.
+        folder: `blocks`, or `buckets`, whose blocks are those of documents in random order. files:
+        how many source files there are, to list the blocks of many side by side; 0 for not known.
         """
         sizes: dict[tuple[int, int], int] = defaultdict(int)
         times = {}
-        for entry in self.storage.entries(f"{self.folder}/{folder}"):
+        listed = self.storage.entries_by_beginning(f"{self.folder}/{folder}", beginnings(files))
+        for entry in listed:
             key = block_of(entry.name)
             if key is None:
                 continue
@@ -458,8 +473,10 @@ class Checkpoints:
 
     def has_finished_blocks(self) -> bool:
         """Whether any block is finished, or judged in a stage of a recipe."""
-        judged = any(True for _ in self.storage.entries(f"{self.folder}/judged"))
-        return judged or bool(self.finished_blocks())
+        if any(True for _ in self.storage.entries(f"{self.folder}/judged")):
+            return True
+        entries = self.storage.entries(f"{self.folder}/blocks")
+        return any(block_of(each.name) and each.name.endswith(self._marks) for each in entries)
 
     # -- plan and shards
 
@@ -525,6 +542,13 @@ def block_of(name: str) -> tuple[int, int] | None:
     """The (file, block) whose checkpoint has a name; None for a name that no block has."""
     found = _BLOCK_NAME.fullmatch(name.rpartition("/")[2])
     return found and (int(found[1]), int(found[2]))
+
+
+def beginnings(files: int) -> list[str]:
+    """How the names of checkpoints of many source files begin: with all but two digits."""
+    if not _NUMBERS_IN_A_PART < files <= 100_000:  # with more, 1000 begins 10000
+        return [""]
+    return list(dict.fromkeys(f"{n:05d}"[:-2] for n in range(0, files, _NUMBERS_IN_A_PART)))
 
 
 def _suffix(stream: str) -> str:

@@ -111,6 +111,13 @@ class Storage(ABC):
         the listing are left out.
         """
 
+    def entries_by_beginning(self, folder: str, beginnings: Sequence[str]) -> Iterator[Entry]:
+        """As `entries`, of a folder in which all names have one of these beginnings.
+
+        No beginning may be that of another one. A store lists them side by side.
+        """
+        return self.entries(folder)
+
     def others(self, folder: str) -> Iterator[tuple[str, str]]:
         """What else lies below a folder, at any depth: (name, what it is).
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 import io
 import tempfile
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from typing import Any, BinaryIO, Generic, Protocol, TypeVar
 
 from fineshards.errors import OutputError, UsageError
-from fineshards.storage.base import Storage, always
+from fineshards.storage.base import Entry, Storage, always
 from fineshards.storage.checksums import checksum_from_base64, checksum_to_base64, file_checksum
 from fineshards.storage.names import below
 from fineshards.storage.temporary import temporary_room
@@ -28,6 +28,8 @@ from fineshards.storage.temporary import temporary_room
 _SPOOL_BYTES = 8 << 20
 # Objects are deleted one by one, each under its condition.
 _DELETE_THREADS = 32
+# Listings at the same time, each of a thousand objects per request.
+_LIST_THREADS = 16
 # Names that wait for these threads at most.
 _DELETE_QUEUE = 10_000
 
@@ -91,6 +93,26 @@ class ObjectStorage(Storage, Generic[Found]):
         found = self.find(name)
         known = found is not None and found.crc32c is not None
         return found is not None and found.size == size and (found.crc32c == checksum or not known)
+
+    def entries(self, folder: str) -> Iterator[Entry]:
+        return self._entries(folder, "")
+
+    def entries_by_beginning(self, folder: str, beginnings: Sequence[str]) -> Iterator[Entry]:
+        if len(beginnings) < 2:
+            yield from self.entries(folder)
+            return
+        with ThreadPoolExecutor(_LIST_THREADS) as pool:
+            waiting = iter(beginnings)
+            # Not all at once, because nothing is taken from a listing until its turn comes.
+            while chunk := list(islice(waiting, 2 * _LIST_THREADS)):
+                for found in pool.map(lambda each: list(self._entries(folder, each)), chunk):
+                    yield from found
+
+    def _entries(self, folder: str, beginning: str) -> Iterator[Entry]:
+        with self._explained("listed", self.path(folder)):
+            for found in self._list((f"{folder}/" if folder else "") + beginning):
+                if not found.name.endswith("/"):
+                    yield self._entry(found)
 
     def open(self, name: str, read_ahead: int = 1 << 16) -> BinaryIO:
         return self.reader(self.existing(name), read_ahead)
@@ -232,6 +254,10 @@ class ObjectStorage(Storage, Generic[Found]):
     @abstractmethod
     def _list(self, prefix: str) -> Iterator[Found]:
         """All objects whose names, relative to the output folder, start with a prefix."""
+
+    @abstractmethod
+    def _entry(self, found: Found) -> Entry:
+        """A listed object as an entry."""
 
     @abstractmethod
     def _explained(self, what: str, url: str) -> AbstractContextManager[None]:

@@ -62,12 +62,6 @@ class S3Storage(ObjectStorage[S3Object]):
         found = self.find(name)
         return None if found is None else f"{found.etag} {found.attempt}"
 
-    def entries(self, folder: str) -> Iterator[Entry]:
-        with explained("listed", self.path(folder)):
-            for found in self._list(f"{folder}/" if folder else ""):
-                if not found.name.endswith("/"):
-                    yield Entry(self.name_of(found), found.size, found.modified)
-
     def names(self, prefix: str) -> Iterator[str]:
         with explained("listed", self.path(prefix)):
             key = self._prefix + prefix
@@ -161,6 +155,9 @@ class S3Storage(ObjectStorage[S3Object]):
         for found in list_objects(self.bucket, self._prefix + prefix, "", self.endpoint):
             assert isinstance(found, S3Object)
             yield found
+
+    def _entry(self, found: S3Object) -> Entry:
+        return Entry(self.name_of(found), found.size, found.modified)
 
     def _explained(self, what: str, url: str) -> AbstractContextManager[None]:
         return explained(what, url)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import Layout, SplitRule, table_name
 from fineshards.shards.npy import file_bytes
 from fineshards.shards.tables.documents import source_schema
+from fineshards.storage.base import Entry
 from fineshards.storage.open import open_storage
 
 BLOCK = Block(file=3, index=12, blocks=13, first_group=5, stop_group=7, first_row=100, bytes=999)
@@ -301,6 +303,22 @@ def test_a_part_of_a_files_blocks_is_not_stored(checkpoints: Checkpoints) -> Non
     for damaged in (blocks[:12], blocks[::-1], [replace(block, file=4) for block in blocks]):
         checkpoints.write_blocks(3, damaged)
         assert checkpoints.read_blocks(3) is None
+
+
+def test_the_first_finished_block_is_enough_to_know_that_there_is_one(
+    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not checkpoints.has_finished_blocks()
+    write_block(checkpoints, [[2]])
+    listed = list(checkpoints.storage.entries(f"{checkpoints.folder}/blocks"))
+
+    def entries(folder: str) -> Iterator[Entry]:
+        if folder.endswith("/blocks"):
+            yield from listed
+            raise AssertionError("listed to its end")
+
+    monkeypatch.setattr(checkpoints.storage, "entries", entries)
+    assert checkpoints.has_finished_blocks()
 
 
 def test_files_without_the_name_of_a_block_are_skipped(checkpoints: Checkpoints) -> None:

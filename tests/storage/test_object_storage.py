@@ -23,6 +23,8 @@ from support.faulty_proxy import (
 )
 
 from fineshards.errors import OutputError
+from fineshards.shards.checkpoints import Checkpoints, beginnings
+from fineshards.shards.job.records import Block
 from fineshards.sources.finding import find_files
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
@@ -239,6 +241,36 @@ def test_many_objects_are_deleted_over_kept_connections(cloud: Proxy, storage: S
     if cloud.scheme == "gs":
         assert cloud.count("^DELETE .*ifGenerationMatch=[1-9]") == 200
     assert cloud.connections - before <= 2 * 32 + 2
+
+
+def test_checkpoints_of_many_files_are_listed_and_read_side_by_side(
+    cloud: Proxy, storage: Storage
+) -> None:
+    checkpoints = Checkpoints(storage, "f" * 64)
+    files = (0, 99, 100, 101, 999, 1000, 9999, 12_999)
+    for file in files:
+        checkpoints.write_blocks(file, [Block(file, 0, 1, 0, 0, 0, bytes=9)])
+    folder = f"{checkpoints.folder}/files"
+    found = list(storage.entries_by_beginning(folder, beginnings(13_000)))
+    assert len(beginnings(13_000)) == 130
+    by_name = {entry.name: (entry.size, entry.modified) for entry in storage.entries(folder)}
+    assert {entry.name: (entry.size, entry.modified) for entry in found} == by_name
+    assert len(found) == len(files)
+
+    read = checkpoints.read_new_blocks([0, 1])
+    assert {file: blocks[0].file for file, blocks in read.items()} == {n: n for n in files[1:]}
+    before = len(cloud.requests)
+    assert checkpoints.read_new_blocks(files) == {}
+    assert len(cloud.requests) == before + 1
+    if cloud.scheme == "gs":
+        assert cloud.count("fields=items") > 130
+
+
+@pytest.mark.parametrize("files", [0, 1, 100, 101, 12_345, 100_000, 100_001, 1_200_000])
+def test_each_file_has_one_beginning(files: int) -> None:
+    known = beginnings(files)
+    for file in {0, 99, 100, 9_999, 10_000, 99_999, 100_000, files - 1} & set(range(files)):
+        assert sum(f"{file:05d}-00000".startswith(each) for each in known) == 1
 
 
 @pytest.mark.parametrize("folder", [False, True])

@@ -12,6 +12,7 @@ What the stages of a recipe count is stored with the blocks that they have judge
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -71,7 +72,7 @@ class StatisticsFiles:
             tables.append(from_bytes(self._storage.read(name), self._storage.path(name), COUNTS))
             for number in range(stages):
                 tables.append(StageFiles(self._checkpoints, number).statistics(block))
-        ranges = self._ranges()
+        ranges = self._ranges
         rest, hosts = hosts_by_range(merged(tables), ranges)
         found: list[tuple[int, Hosts]] = []
         for number, table in hosts:
@@ -84,7 +85,7 @@ class StatisticsFiles:
 
     def top_hosts(self, number: int, parts: Sequence[Hosts]) -> bytes:
         """The sum of the hosts of a range, with the top ones by themselves."""
-        ranges = self._ranges()
+        ranges = self._ranges
         total = COUNTS.empty_table()
         for file, content in parts:
             name = self._hosts_name(file, number, ranges)
@@ -102,6 +103,7 @@ class StatisticsFiles:
         self._storage.write(name, stored)
         return MetadataFile(name, len(stored), checksum_to_base64(crc32c(stored)))
 
+    @cached_property
     def _ranges(self) -> int:
         """The number of ranges of hosts, a power of two. It decides no byte of the result."""
         size = sum(file.size for file in self._checkpoints.job().new_files)

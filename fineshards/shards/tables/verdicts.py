@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from fineshards.errors import OutputError
-from fineshards.shards.checkpoints import Checkpoints, block_of
+from fineshards.shards.checkpoints import Checkpoints, beginnings, block_of
 from fineshards.shards.job.records import JSON_ERRORS, Block, ReadRows, SourceFile
 from fineshards.shards.tables.decisions import Decisions, from_bytes, merged, to_bytes
 from fineshards.shards.tables.marks import Records
@@ -131,10 +131,10 @@ class StageFiles:
             return COUNTS.empty_table()
         return pa.table(json.loads(stored), schema=COUNTS)
 
-    def judged_blocks(self) -> dict[tuple[int, int], float]:
-        """When each judged block was finished, by (file, block)."""
-        found = {}
-        for entry in self._storage.entries(self._name("judged", "").rstrip("/")):
+    def judged_blocks(self, files: int = 0) -> dict[tuple[int, int], float]:
+        """When each judged block was finished, by (file, block). files: as in `finished_blocks`."""
+        found, folder = {}, self._name("judged", "").rstrip("/")
+        for entry in self._storage.entries_by_beginning(folder, beginnings(files)):
             key = block_of(entry.name)
             if key is not None and entry.name.endswith(".decisions"):
                 found[key] = entry.modified
