@@ -125,6 +125,8 @@ class BuildConfig:
         append: Add the input to the finished dataset in the output folder, as fineshards append
             does.
         overwrite: Delete what the output folder holds of another job, and start again.
+        share: Do only a share of the work, such as 3/64, on one of several machines that share the
+            output folder; auto takes it from Slurm. The command without it does what is left.
         workers: Worker processes of a local run; workers to begin with on Dataflow. Default: one
             per usable core; Dataflow's own choice.
         tokenizer_engine: The library that encodes. All give the same tokens. Default: auto, the
@@ -196,6 +198,7 @@ class BuildConfig:
     test_shards: int | None = _flag(None, _OUTPUT, "N", decides=True)
     append: bool = _flag(False, _OUTPUT)
     overwrite: bool = _flag(False, _OUTPUT)
+    share: str | None = _flag(None, _WORK, "K/N")
     workers: int | None = _flag(None, _WORK, "N", least=1)
     tokenizer_engine: Literal["auto", "gigatoken", "tiktoken", "tokenizers"] = _flag("auto", _WORK)
     block_bytes: int | None = _flag(None, _WORK, "SIZE", least=1, decides=True)

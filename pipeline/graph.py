@@ -4,18 +4,41 @@ from __future__ import annotations
 
 import apache_beam as beam
 
+from fineshards.pipeline.share import Share
 from fineshards.transforms.commit import Commit
 from fineshards.transforms.decision_tables import WriteDecisions
 from fineshards.transforms.discover import Discover
 from fineshards.transforms.leak_check import CountLeaks
-from fineshards.transforms.mark_later import MarkLater
+from fineshards.transforms.mark_later import METRICS as JUDGED
+from fineshards.transforms.mark_later import JudgeBlocks, MarkLater
 from fineshards.transforms.plan import FileReports, Plan
 from fineshards.transforms.repeat_count import CountRepeats
 from fineshards.transforms.shuffle_documents import ShuffleDocuments
 from fineshards.transforms.statistics_tables import WriteStatistics
-from fineshards.transforms.tokenize import Tokenize
+from fineshards.transforms.tokenize import ReadCounts, Tokenize
 from fineshards.transforms.write import WithEarlier, WriteShards
 from fineshards.worker.work import Work
+
+
+def build_share(root: beam.Pipeline, work: Work, share: Share, part: str, stage: int) -> None:
+    """Adds a share of a part of the job to a pipeline: see `part_of` in share.py.
+
+    stage: of the recipe's stages with a keyed step, if one is judged or compared. What other parts
+    have made is found in the checkpoints. Nothing is committed.
+    """
+    found = root | "Discover" >> Discover(work)
+    mine = found | "Mine" >> beam.Filter(lambda pair: share.has(pair[0].index + pair[1].index))
+    if part == "judge":
+        _ = mine | "Judge" >> beam.ParDo(JudgeBlocks(JUDGED, work, stage))
+    elif part == "compare":
+        _ = found | "MarkLater" >> MarkLater(work, stage)
+    elif part == "tokenize":
+        _ = mine | "Tokenize" >> Tokenize(work)
+    else:
+        read = found | "Counts" >> ReadCounts(work) | "Report" >> FileReports()
+        planned = read["by_file"] | "Plan" >> Plan(work, read["reports"])
+        pieces = planned["pieces"] | "MyShards" >> beam.Filter(lambda each: share.has(each[0][1]))
+        _ = pieces | "Write" >> WriteShards(work, planned["plan"])
 
 
 def build_pipeline(root: beam.Pipeline, work: Work) -> beam.PCollection:

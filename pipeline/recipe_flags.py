@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Recipes in the package.
 _SHIPPED = files("fineshards.curation").joinpath("recipes")
 # Flags that a recipe cannot give.
-_NOT_IN_RECIPES = ("recipe", "append", "overwrite")
+_NOT_IN_RECIPES = ("recipe", "append", "overwrite", "share")
 
 
 def shipped_recipes() -> dict[str, str]:

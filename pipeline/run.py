@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec
@@ -24,6 +24,7 @@ from fineshards.pipeline.runners.choice import (
     refuse_other_workers,
     runs_here,
 )
+from fineshards.pipeline.share import Share, describe_left, part_of, share_of
 from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.job.remote_run import RemoteRun
 from fineshards.storage.base import Storage
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from apache_beam import Pipeline
 
     from fineshards.pipeline.launch import Launch
+    from fineshards.shards.job.records import SourceFile
     from fineshards.worker.work import Work
 
 _Arguments = ParamSpec("_Arguments")
@@ -78,7 +80,8 @@ def build_quietly(config: BuildConfig) -> Manifest:
             raise
         raise explained from error
     if submitted is not None:
-        raise FineshardsError(f"{submitted}. It is not waited for, so there is no manifest yet.")
+        waited = "" if config.share else "It is not waited for, so there"
+        raise FineshardsError(f"{submitted}. {waited or 'There'} is no manifest yet.")
     return finished(launch)
 
 
@@ -149,6 +152,7 @@ def append(output: str | os.PathLike[str], **options: Any) -> Manifest:
 def prepare(config: BuildConfig) -> Launch:
     """Calls `pipeline.launch`, imported late so that --help and wrong flags are fast."""
     refuse_other_workers(config)
+    share_of(config)
     if config.beam_args and own_process.is_alone() and runs_here(config):
         # Checking needs Beam, and workers are forked from a process without it.
         call_in_fresh_interpreter(check_beam_args, config)
@@ -178,17 +182,21 @@ def execute(
     from fineshards.worker.work import Work
 
     storage = launch.checkpoints.storage
-    here = runs_here(config)
+    here, share = runs_here(config), share_of(config)
     if not dataflow.runs_on_dataflow(config):
         RemoteRun.forget(storage, launch.checkpoints.folder)
+    if share is not None:
+        return _run_share(launch, config, share, working)
     work = Work.of(launch.checkpoints, launch.job, config, launch.earlier, inline=not here)
     if here:
         try:
             with (
-                _pool(work, config) if own_process.is_alone() else nullcontext(),
+                _pool(work, config, work.checkpoints.files_to_read())
+                if own_process.is_alone()
+                else nullcontext(),
                 working(storage),
             ):
-                _run_here(launch, work, config)
+                _run_here(launch, config, lambda root: _build_graph(root, launch, work, config))
         except Exception as error:
             if isinstance(explain(error), InputError):
                 _withdraw(launch)
@@ -233,6 +241,36 @@ def _warn_of_memory(launch: Launch, config: BuildConfig) -> None:
         )
 
 
+def _run_share(
+    launch: Launch,
+    config: BuildConfig,
+    share: Share,
+    working: Callable[[Storage], AbstractContextManager[None]],
+) -> str:
+    """Does a share of what comes next in a job; returns a sentence that says what is left."""
+    from fineshards.job_status.status import StatusReader
+    from fineshards.worker.work import Work
+
+    storage, job = launch.checkpoints.storage, launch.job
+    status = StatusReader(storage).read()
+    part = part_of(status, job)
+    if share.does(part):
+        work = Work.of(launch.checkpoints, job, config)
+        with _pool(work, config, ()) if own_process.is_alone() else nullcontext(), working(storage):
+
+            def add(pipeline: Pipeline) -> None:
+                from fineshards.pipeline.graph import build_share
+
+                build_share(pipeline, work, share, part, len(status.compared))
+
+            _run_here(launch, config, add)
+        if committed(launch) is not None and not config.keep_checkpoints:
+            # The dataset was finished meanwhile, and nothing else deletes what came after.
+            launch.checkpoints.clear()
+        status = StatusReader(storage).read()
+    return describe_left(share, status, job)
+
+
 def _withdraw(launch: Launch) -> None:
     """Takes back an append whose files cannot be read, if nothing of it is finished."""
     if launch.earlier:
@@ -260,21 +298,23 @@ def committed(launch: Launch) -> Manifest | None:
     return manifest if manifest and manifest.generation >= launch.job.generation else None
 
 
-def _pool(work: Work, config: BuildConfig) -> AbstractContextManager[object]:
+def _pool(
+    work: Work, config: BuildConfig, files: Sequence[SourceFile]
+) -> AbstractContextManager[object]:
+    """The workers of a job; files: whose blocks they begin with, before the graph is there."""
     from fineshards.worker.pool import Pool
 
-    files = work.checkpoints.files_to_read()
     return Pool(work, config.workers or usable_cores(), files, resumes=True)
 
 
-def _run_here(launch: Launch, work: Work, config: BuildConfig) -> None:
-    """Runs the job on this machine."""
+def _run_here(launch: Launch, config: BuildConfig, add: Callable[[Pipeline], None]) -> None:
+    """Runs the job on this machine; add: adds its steps to a pipeline."""
     import apache_beam as beam
 
     from fineshards.pipeline.runners.processes import CachedOptions
 
     pipeline = beam.Pipeline(options=CachedOptions(local_args(config)))
-    _build_graph(pipeline, launch, work, config)
+    add(pipeline)
     own_process.collect_garbage_again()
     try:
         pipeline.run().wait_until_finish()

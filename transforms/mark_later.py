@@ -56,7 +56,7 @@ class MarkLater(JobStep):
         judged = (
             blocks
             | "Spread" >> beam.Reshuffle()
-            | "Judge" >> beam.ParDo(_JudgeBlocks(METRICS, work, stage))
+            | "Judge" >> beam.ParDo(JudgeBlocks(METRICS, work, stage))
             | "Judged" >> beam.Map(_first)
         )
         keys = judged | "Keys" >> beam.Map(_keys)
@@ -203,7 +203,9 @@ class _OfStage(RunTasks):
         self._stage = stage
 
 
-class _JudgeBlocks(_OfStage):
+class JudgeBlocks(_OfStage):
+    """From (file, block) pairs to judged blocks."""
+
     def task(self, element: tuple[SourceFile, Block]) -> Task:
         return judge_block(*element, self._stage)
 

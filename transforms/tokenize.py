@@ -8,7 +8,7 @@ from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import JobStep, RunTasks
-from fineshards.worker.tasks import Task, finish_block
+from fineshards.worker.tasks import Task, finish_block, read_counts
 
 METRICS = StepMetrics("tokenize")
 
@@ -44,7 +44,30 @@ class _Encode(RunTasks):
         }
 
 
+class ReadCounts(JobStep):
+    """From (file, block) pairs to the summaries of blocks that are finished. Encodes nothing."""
+
+    def expand(self, blocks: beam.PCollection) -> beam.PCollection:
+        return (
+            blocks
+            | "Spread" >> beam.Reshuffle()
+            | "Read" >> beam.ParDo(_Read(METRICS, self._work))
+            | "Summary" >> beam.Map(_without_parts)
+        )
+
+
+class _Read(RunTasks):
+    def task(self, element: tuple[SourceFile, Block]) -> Task:
+        return read_counts(*element)
+
+    def counts(self, element: tuple[SourceFile, Block], summary: BlockSummary) -> dict[str, int]:
+        return {"blocks_read": 1}
+
+
 def _summary(result: tuple[BlockSummary, bool]) -> BlockSummary:
+    return _without_parts(result[0])
+
+
+def _without_parts(summary: BlockSummary) -> BlockSummary:
     # What follows needs no hashes of parts, and they would cross the shuffle.
-    summary, _ = result
     return replace(summary, read=summary.read and replace(summary.read, parts=()))

@@ -69,7 +69,8 @@ def build(config: BuildConfig) -> Answer:
     local = runs_here(config)
     submitted = execute(launch, config, lambda storage: working(storage, local))
     if submitted is not None:
-        return Answer({"result": "submitted", "output": root, "message": submitted}, [submitted])
+        result = "share" if config.share else "submitted"
+        return Answer({"result": result, "output": root, "message": submitted}, [submitted])
     manifest = finished(launch)
     seconds = time.monotonic() - began
     speed = ""

@@ -42,7 +42,7 @@ def add_build_flags(parser: Parser) -> None:
 
 def add_append_flags(parser: Parser) -> None:
     """Adds the flags of `append`: those of `build` that the dataset has not decided."""
-    own = ("output", "append", "test_input", "verify_text", *deciding_flags())
+    own = ("output", "append", "share", "test_input", "verify_text", *deciding_flags())
     _add_flags(parser, [flag.name for flag in flags() if flag.name not in own])
 
 

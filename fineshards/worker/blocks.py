@@ -6,10 +6,11 @@ import numpy as np
 
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.reference_check import encode_compared
+from fineshards.errors import OutputError
 from fineshards.shards.block_writer import Documents
 from fineshards.shards.counts import Counts
 from fineshards.shards.damaged_stretch import Damage
-from fineshards.shards.job.records import Block, SourceFile
+from fineshards.shards.job.records import Block, SourceFile, TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.tables.measures import Tally
 from fineshards.shards.tables.rejected_rows import Rejected
@@ -67,6 +68,23 @@ def finish_block(
     if judging is not None:
         rows = judging.last_stage(rows, file, block)
     return _encode_rows(rows, file, block, encoder, work, found, statistics), False
+
+
+def finished_part(place: TokenBlock, stream: str | None, work: Work) -> BlockSummary:
+    """The summary of a token block that a share of the job has finished.
+
+    stream: whose part is checked; None for none. Raises OutputError if it is missing or damaged: a
+    machine may have lost power after it had finished the block.
+    """
+    checked = () if stream is None else (stream,)
+    summary = work.checkpoints.read_summary(place, checked)
+    if summary is None:
+        path = work.checkpoints.storage.path(work.checkpoints.tokens_name(place, *checked))
+        raise OutputError(
+            f"{path} is not whole, or is gone since the shares have begun. Run the command without "
+            "--share, which makes it again and does what is left."
+        )
+    return summary
 
 
 def probe_block(

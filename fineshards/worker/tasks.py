@@ -136,6 +136,12 @@ def finish_block(worker: Worker, file: SourceFile, block: Block) -> tuple[BlockS
     return blocks.finish_block(file, block, worker.encoder, work, worker.judging, statistics)
 
 
+@_task(lambda file, block: f"reading the counts of {_block_words(file, block)}")
+def read_counts(worker: Worker, file: SourceFile, block: Block) -> BlockSummary:
+    """Reads the summary of a token block that this machine or another one has finished."""
+    return blocks.finished_part(block.place, None, worker.work)
+
+
 @_task(lambda file, block, stage: f"judging {_block_words(file, block)}")
 def judge_block(
     worker: Worker, file: SourceFile, block: Block, stage: int
@@ -244,6 +250,9 @@ def write_shard(
 ) -> ShardRecord:
     """Writes a shard from its pieces."""
     work = worker.work
+    if work.shared and work.checkpoints.read_shard_record(layout.shard_name(key)) is None:
+        for place, stream in {(piece.block, piece.stream) for piece in pieces}:
+            blocks.finished_part(place, stream, work)
     return assembly.write_shard(
         key, pieces, layout, work.checkpoints, worker.paths, work.assembly, work.earlier
     )

@@ -12,7 +12,8 @@ from fineshards.shards.job.job import Job, Settings
 class Work:
     """A launched job as its steps see it. Small, because it is pickled into each step.
 
-    earlier: what the dataset holds already. inline: whether keys of
+    earlier: what the dataset holds already. shared: whether other machines make token blocks, which
+    are not trusted before they are checked. inline: whether keys of
     duplicates cross the runner's shuffle as bytes; otherwise, as references to files, because a
     local runner holds its shuffle in memory. The options decide no byte;
     BuildConfig describes them.
@@ -30,6 +31,7 @@ class Work:
     fail_on_repeats: bool = False
     inline: bool = False
     hf_token_secret: str | None = None
+    shared: bool = False
 
     @classmethod
     def of(
@@ -54,4 +56,5 @@ class Work:
             fail_on_repeats=config.fail_on_repeats,
             inline=inline,
             hf_token_secret=config.hf_token_secret,
+            shared=config.share is not None,
         )

@@ -1,0 +1,148 @@
+"""Shares of a job: what one of several machines does of it, and what is left then.
+
+Machines that share the output folder need nothing else: each does those blocks, and later those
+shards, that fall to its number. Every task is idempotent, so shares may die, be repeated, overlap
+or be too few. The plain command does what is left, and it alone finishes the dataset.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fineshards.config import BuildConfig
+from fineshards.errors import UsageError, quoted
+from fineshards.pipeline.runners.choice import runs_here
+from fineshards.wording import counted
+
+if TYPE_CHECKING:
+    from fineshards.job_status.status import Status
+    from fineshards.shards.job.job import Job
+
+_SHARE = re.compile(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})")
+_PARTS_OF_ALL = ("judge", "tokenize", "write")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share of a job: the `number`th of `count`, from 1."""
+
+    number: int
+    count: int
+
+    def has(self, index: int) -> bool:
+        """Whether the block or shard of an index falls to this share."""
+        return index % self.count == self.number - 1
+
+    def does(self, part: str) -> bool:
+        """Whether this share has anything to do in a part of a job."""
+        return part in _PARTS_OF_ALL or (part == "compare" and self.number == 1)
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+
+def share_of(config: BuildConfig) -> Share | None:
+    """The share that a configuration asks for; None for all of the job.
+
+    Raises UsageError for one that is not understood, and where there are no shares.
+    """
+    if config.share is None:
+        return None
+    if not runs_here(config):
+        raise UsageError(
+            "--share is for local runs: a runner such as Flink or Dataflow distributes the whole "
+            "job itself. Leave out --share or --runner."
+        )
+    if config.append:
+        raise UsageError("--share is for a build; an append has no shares. Leave it out.")
+    if config.overwrite:
+        raise UsageError(
+            "--overwrite with --share: each share would delete what the others have done. Delete "
+            "the output folder first, then run the shares without --overwrite."
+        )
+    if config.share == "auto":
+        return _slurm_share(os.environ)
+    found = _SHARE.fullmatch(config.share)
+    if found is None or int(found[1]) > int(found[2]):
+        raise UsageError(
+            "--share must be K/N, with K from 1 to N, such as 3/64, or auto, got "
+            f"{quoted(config.share)}."
+        )
+    return Share(int(found[1]), int(found[2]))
+
+
+def _slurm_share(variables: Mapping[str, str]) -> Share:
+    """The share of a Slurm task: of an array, of `srun` with several tasks, or of both.
+
+    Raises UsageError outside of Slurm, and for an array with gaps, whose tasks have no numbers.
+    """
+
+    def number(name: str, default: int | None = None) -> int:
+        found = variables.get(f"SLURM_{name}", "" if default is None else str(default))
+        if re.fullmatch("[0-9]{1,9}", found) is None:
+            raise UsageError(
+                f"--share auto is for tasks of Slurm, and SLURM_{name} is "
+                f"{quoted(found) if found else 'not set'}. Give --share K/N, such as 3/64."
+            )
+        return int(found)
+
+    if "SLURM_ARRAY_TASK_ID" in variables:
+        index, count = number("ARRAY_TASK_ID"), number("ARRAY_TASK_COUNT")
+        first, step = number("ARRAY_TASK_MIN"), number("ARRAY_TASK_STEP", 1) or 1
+        place, rest = divmod(index - first, step)
+        if rest or not 0 <= place < count:
+            raise UsageError(
+                f"--share auto needs an array without gaps, such as --array=1-{count}, and task "
+                f"{index} is not one of {count} from {first}. Give --share K/N, such as 3/64."
+            )
+        process, processes = number("PROCID", 0), number("NTASKS", 1)
+        return Share(place * processes + process + 1, count * processes)
+    return Share(number("PROCID") + 1, number("NTASKS"))
+
+
+def part_of(status: Status, job: Job) -> str:
+    """What comes next in a job: `judge`, `compare`, `tokenize`, `shuffle`, `write` or `commit`."""
+    recipe = job.settings.recipe
+    if status.stage == "discovering":
+        return "judge" if recipe is not None and recipe.keyed else "tokenize"
+    if status.stage == "judging":
+        return "judge" if status.judged != status.blocks_total else "compare"
+    if status.blocks != status.blocks_total:
+        return "tokenize"
+    if status.stage == "finished" or (status.stage == "writing" and not _shards_left(status)):
+        return "commit"
+    return "write" if job.settings.shuffle is None else "shuffle"
+
+
+def _shards_left(status: Status) -> int:
+    return (status.shards_total or 0) - status.shards
+
+
+def describe_left(share: Share, status: Status, job: Job) -> str:
+    """What is left of a job when a share of it has ended, and who does it."""
+    part, blocks = part_of(status, job), status.blocks_total
+    whom, finishes = "shares that run next", "the command without --share"
+    if status.stage == "finished":
+        return f"share {share} ends: the dataset is finished"
+    if part == "commit":
+        return f"share {share} ends: all shards are written, and {finishes} finishes the dataset"
+    if part == "shuffle":
+        return f"share {share} ends: {finishes} shuffles all documents, and finishes the dataset"
+    if part == "compare":
+        left, whom = f"documents are left to compare, step {status.step}", f"share 1/{share.count}"
+    elif part == "write":
+        total = status.shards_total or 0
+        left = f"{_shards_left(status):,} of {counted(total, 'shard')} are left to write"
+        if status.shards_estimated:
+            left = f"about {counted(total, 'shard')} are left to write"
+    elif blocks is None:
+        left = "not all files are read"
+    else:
+        done = status.judged if part == "judge" else status.blocks
+        left = f"{blocks - done:,} of {counted(blocks, 'block')} are left to {part}"
+        left += f", step {status.step}" if part == "judge" else ""
+    return f"share {share} ends: {left}, for {whom}, or for {finishes}, which finishes the dataset"
