@@ -74,10 +74,10 @@ test-kills: .venv/installed ## kill builds again and again (20 min)
 
 # One run, so that what waits and what computes are side by side.
 test-slice: .venv/installed ## run test, and a fifth of test-long and test-kills (12 min)
-	FINESHARDS_SLICE=$${FINESHARDS_SLICE-commit} $(BIN)/pytest -m "not (engines or heavy or package)" -rs
+	FINESHARDS_SLICE=$${FINESHARDS_SLICE-commit} $(BIN)/pytest -m "not (engines or heavy or package or slurm)" -rs
 
 EVERYTHING := lint types site demo test test-long test-kills test-package test-pythons test-airflow \
-    test-engines test-readers test-browser test-curation test-torch encoders
+    test-engines test-slurm test-readers test-browser test-curation test-torch encoders
 test-all: $(EVERYTHING) ## run all tests and checks (hours)
 
 # Another SEED tries other moments and other bytes.
@@ -190,6 +190,10 @@ encoders: .venv/installed ## prove the fast tokenizers equal to the reference (P
 # Prism and Flink, fetched once into ~/.cache/fineshards/engines; skipped where they cannot be fetched.
 test-engines: .venv/installed ## test on real Prism and Flink (Go, Maven, Java 11 or 17; 5 min)
 	$(BIN)/pytest -m engines -n0 -rs --durations=0 --durations-min=1
+
+# A cluster of three nodes on this machine, if it has Slurm and this is root; skipped otherwise.
+test-slurm: .venv/installed ## test shares on a real Slurm, with a node that dies (Debian's slurm-wlm, munge; 2 min)
+	$(BIN)/pytest -m slurm -n0 -rs --durations=0 --durations-min=1 tests/pipeline/runners/test_slurm.py
 
 ##@ Documentation
 
