@@ -192,7 +192,7 @@ test-engines: .venv/installed ## test on real Prism and Flink (Go, Maven, Java 1
 	$(BIN)/pytest -m engines -n0 -rs --durations=0 --durations-min=1
 
 # A cluster of three nodes on this machine, if it has Slurm and this is root; skipped otherwise.
-test-slurm: .venv/installed ## test shares on a real Slurm, with a node that dies (Debian's slurm-wlm, munge; 2 min)
+test-slurm: .venv/installed ## test shares on a real Slurm (Debian's slurm-wlm and munge, root; 3 min)
 	$(BIN)/pytest -m slurm -n0 -rs --durations=0 --durations-min=1 tests/pipeline/runners/test_slurm.py
 
 ##@ Documentation

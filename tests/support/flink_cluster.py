@@ -27,7 +27,7 @@ from support.gcs_server import free_port
 _PATIENCE_SECONDS = 120
 
 # Flink's scripts derive the memory sizes from one number; its processes need each of them.
-_CONFIGURATION = """\
+CONFIGURATION = """\
 jobmanager.rpc.address: localhost
 jobmanager.rpc.port: {rpc}
 jobmanager.bind-host: localhost
@@ -97,7 +97,7 @@ def flink_cluster(jar: Path, folder: Path) -> Iterator[Flink]:
     configuration = folder / "conf"
     configuration.mkdir()
     (configuration / "flink-conf.yaml").write_text(
-        _CONFIGURATION.format(rest=rest, rpc=rpc, folder=folder)
+        CONFIGURATION.format(rest=rest, rpc=rpc, folder=folder)
     )
     java = ["java", *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED)]
     configured = ["--configDir", str(configuration)]

@@ -11,6 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.checkout import ROOT
+from support.engine_downloads import OPENED, MissingError, flink_jar
+from support.flink_cluster import CONFIGURATION
+from support.gcs_server import free_port
 from support.oracle import files_in
 from support.slurm_cluster import Slurm, missing, slurm_cluster
 
@@ -94,3 +97,43 @@ def test_tasks_of_srun_are_shares_too(
     slurm.submit("--nodes=2", "--ntasks=2", f"--wrap={shares} && {shares} && {command}")
     slurm.wait_until(lambda: not slurm.tasks())
     assert files_in(output) == plain, slurm.logs()
+
+
+def test_flink_inside_an_allocation_gives_the_same_bytes(
+    slurm: Slurm, flags: list[str], plain: dict[str, bytes], tmp_path: Path
+) -> None:
+    """A JobManager where the batch script runs, and a TaskManager on each node, as on the page."""
+    try:
+        jar = flink_jar()
+    except MissingError as error:
+        pytest.skip(str(error))
+    output, rest, pool = tmp_path / "out", free_port(), free_port()
+    configuration = CONFIGURATION.format(rest=rest, rpc=free_port(), folder=tmp_path)
+    (tmp_path / "flink-conf.yaml").write_text(configuration)
+    opened = " ".join(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED)
+    java = f"java -Xmx512m {opened} -cp {jar} org.apache.flink.runtime"
+    # Two worker pools would have the same port: here all nodes are one machine.
+    lines = [
+        "#!/bin/bash",
+        "trap 'kill $(jobs -p)' EXIT",
+        f"{java}.entrypoint.StandaloneSessionClusterEntrypoint --configDir {tmp_path} &",
+        f"srun --overlap {java}.taskexecutor.TaskManagerRunner --configDir {tmp_path} &",
+        "srun --overlap --nodes=1 --ntasks=1 python -m "
+        f"apache_beam.runners.worker.worker_pool_main --service_port={pool} &",
+        f"until curl --silent localhost:{rest}/overview | grep '\"taskmanagers\":2'",
+        "do sleep 1; done",
+        " ".join(
+            [
+                *("fineshards build", *(flag for flag in flags if "workers" not in flag)),
+                *(f"--output={output}", "--runner=FlinkRunner", f"--flink_master=localhost:{rest}"),
+                *(f"--flink_job_server_jar={jar}", "--parallelism=2"),
+                *("--environment_type=EXTERNAL", f"--environment_config=localhost:{pool}"),
+            ]
+        ),
+    ]
+    (tmp_path / "flink.sbatch").write_text("\n".join(lines))
+    slurm.submit("--nodes=2", "--ntasks=2", tmp_path / "flink.sbatch")
+    slurm.wait_until(lambda: not slurm.tasks())
+    logs = "".join(log.read_text()[-3000:] for log in slurm.folder.glob("slurm-*.out"))
+    assert (output / "metadata/manifest.json").exists(), logs
+    assert files_in(output) == plain

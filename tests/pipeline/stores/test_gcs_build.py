@@ -100,6 +100,18 @@ def test_many_checkpoints_are_deleted_in_parts(
     assert 0 not in [deleted[kind] for kind in deleted if kind.startswith(("blocks/0", "files/0"))]
 
 
+def test_shares_of_a_build_on_gs_give_the_same_bytes(
+    cloud: Proxy, small: Path, expected: dict[str, bytes]
+) -> None:
+    for share in ("1/3", "3/3", "2/3", "2/2", "2/2"):
+        assert main(command(small, f"--share={share}")) == 0
+    written = cloud.names("data")
+    assert any("/train/train_" in name for name in written)
+    assert not any(name.endswith("manifest.json") for name in written)
+    assert main(command(small)) == 0
+    check(cloud, expected)
+
+
 def test_token_bytes_are_read_back_only_at_cuts(
     cloud: Proxy, sample: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
