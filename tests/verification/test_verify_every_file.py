@@ -231,6 +231,18 @@ def test_a_manifest_with_any_other_value_is_an_error_that_people_can_read(
     read_with_every_command(folder)
 
 
+def test_half_a_character_anywhere_in_a_manifest_is_an_error_that_people_can_read(
+    dataset: Path,
+) -> None:
+    """JSON can say it, UTF-8 cannot."""
+    whole = (dataset / MANIFEST).read_text()
+    for path in places(json.loads(whole)):
+        content = json.loads(whole)
+        _set(content, list(path), "\ud800")
+        (dataset / MANIFEST).write_text(json.dumps(content, indent=1))
+        assert problems_of(dataset) != []
+
+
 def _set(content: Any, path: list[Any], value: object) -> None:
     *parents, last = path
     for key in parents:

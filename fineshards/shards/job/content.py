@@ -21,4 +21,5 @@ def content_fingerprint(shards: Iterable[ShardRecord], eot: int, redactions: boo
     for shard in shards:
         before = None if redactions else shard.unredacted_crc32c
         lines.append(f"{shard.name} {shard.bytes} {before or shard.crc32c}\n")
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
+    # A damaged manifest may have characters that UTF-8 has not.
+    return hashlib.sha256("".join(lines).encode(errors="surrogatepass")).hexdigest()
