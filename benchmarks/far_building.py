@@ -13,15 +13,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.far_server import far_server
 from benchmarks.machine import describe_commit, describe_machine
 from benchmarks.timings import in_turn
 
@@ -49,26 +47,14 @@ def write_files(source: Path, folder: Path, files: int, documents: int) -> int:
     return size
 
 
-@contextmanager
-def far_hub(folder: Path) -> Iterator[str]:
-    """The address of a hub in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.far_hub", str(folder), str(DELAY)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as server:
-        try:
-            assert server.stdout is not None
-            yield f"http://127.0.0.1:{int(server.stdout.readline())}"
-        finally:
-            server.kill()
-
-
 def compare(source: Path, files: int, documents: int, rounds: int) -> dict[str, object]:
     """Builds from both, in turn; returns seconds, their ratio, and the requests to the hub."""
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         (work / "in").mkdir()
         text_bytes = write_files(source, work / "in", files, documents)
-        with far_hub(work / "in") as address:
-            variables = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(work / "hub")}
+        with far_server(work / "in", DELAY, "benchmarks.far_hub") as server:
+            variables = {**os.environ, "HF_ENDPOINT": server.address, "HF_HOME": str(work / "hub")}
             variables |= {"NO_PROXY": "127.0.0.1,localhost", "HF_TOKEN": ""}
             inputs = {"far": "hf://datasets/bench/text/*.parquet", "near": f"{work}/in/*.parquet"}
 
@@ -80,9 +66,7 @@ def compare(source: Path, files: int, documents: int, rounds: int) -> dict[str, 
                 subprocess.run(command, env=variables, cwd=ROOT, check=True)
 
             runs = in_turn({output: partial(build, output) for output in inputs}, rounds)
-            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-            with opener.open(f"{address}/counts") as answer:
-                counts = json.load(answer)
+            counts = server.counts()
         same = subprocess.run(
             ["diff", "-r", work / "far/train", work / "near/train"], check=False
         ).returncode

@@ -3,7 +3,7 @@
     python -m benchmarks.far_hub FOLDER DELAY
 
 serves `hf://datasets/bench/text/NAME` from FOLDER/NAME. Every answer waits DELAY seconds. It prints
-its port. As the real hub does, it answers 429 to whoever asks more often than is allowed in five
+its port. As the real hub does, it answers 429 to anyone who asks more often than is allowed in five
 minutes without a token, and redirects to signed addresses on another host, which expire after
 SIGNED_SECONDS. `GET /counts` says how many requests of each kind there were.
 https://huggingface.co/docs/hub/rate-limits
@@ -19,8 +19,9 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from benchmarks.far_server import Connection
 
 # Requests in five minutes, without a token.
 ALLOWED = {"resolvers": 3000, "api": 500}
@@ -30,8 +31,7 @@ COMMIT = "c" * 40
 
 
 class _Hub:
-    def __init__(self, folder: Path, delay: float) -> None:
-        self.delay = delay
+    def __init__(self, folder: Path) -> None:
         self.paths = {path.name: path for path in sorted(folder.glob("*.parquet"))}
         self.requests: Counter[str] = Counter()
         self.began = time.monotonic()
@@ -77,26 +77,13 @@ class _Hub:
         ]
 
 
-class _Connection(asyncio.Protocol):
-    """One client's connection: requests one after the other, without bodies."""
-
-    def __init__(self, hub: _Hub) -> None:
+class _HubConnection(Connection):
+    def __init__(self, hub: _Hub, delay: float) -> None:
+        super().__init__(delay)
         self._hub = hub
-        self._received = b""
 
-    def connection_made(self, transport: Any) -> None:
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        while (end := self._received.find(b"\r\n\r\n")) >= 0:
-            head, self._received = self._received[:end], self._received[end + 4 :]
-            line, _, rest = head.partition(b"\r\n")
-            wait = asyncio.get_running_loop().call_later
-            wait(self._hub.delay, self._answer, line.split(b" ")[1].decode(), rest)
-
-    def _answer(self, target: str, headers: bytes) -> None:
-        self._transport.write(self._hub.answer(target, headers))
+    def response(self, target: str, headers: bytes) -> bytes:
+        return self._hub.answer(target, headers)
 
 
 def _hash(name: str) -> str:
@@ -119,9 +106,11 @@ def _response(status: int, content: bytes, more: str = "") -> bytes:
 
 
 async def _serve(folder: Path, delay: float) -> None:
-    hub = _Hub(folder, delay)
+    hub = _Hub(folder)
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: _Connection(hub), "127.0.0.1", 0, backlog=256)
+    server = await loop.create_server(
+        lambda: _HubConnection(hub, delay), "127.0.0.1", 0, backlog=256
+    )
     hub.port = server.sockets[0].getsockname()[1]
     print(hub.port, flush=True)
     await server.serve_forever()

@@ -34,11 +34,11 @@ class _Counts:
         self.open = self.most_open = 0
 
 
-class _Connection(asyncio.Protocol):
-    """One client's connection: requests one after the other, without bodies."""
+class Connection(asyncio.Protocol):
+    """One client's connection: requests one after the other, without bodies, answered late."""
 
-    def __init__(self, folder: Path, delay: float, counts: _Counts) -> None:
-        self._folder, self._delay, self._counts = folder, delay, counts
+    def __init__(self, delay: float) -> None:
+        self._delay = delay
         self._received = b""
 
     def connection_made(self, transport: Any) -> None:
@@ -49,22 +49,42 @@ class _Connection(asyncio.Protocol):
         while (end := self._received.find(b"\r\n\r\n")) >= 0:
             head, self._received = self._received[:end], self._received[end + 4 :]
             line, _, rest = head.partition(b"\r\n")
-            target = line.split(b" ")[1].decode()
-            if target == "/counts":
-                found = {**self._counts.requests, "": self._counts.most_open}
-                self._transport.write(_response(200, json.dumps(found).encode()))
-                self._counts.requests.clear()
-                self._counts.most_open = 0
-                continue
-            self._counts.open += 1
-            self._counts.most_open = max(self._counts.most_open, self._counts.open)
-            asyncio.get_running_loop().call_later(self._delay, self._answer, target, rest)
+            self.request(line.split(b" ")[1].decode(), rest)
 
-    def _answer(self, target: str, headers: bytes) -> None:
+    def request(self, target: str, headers: bytes) -> None:
+        """Takes a request."""
+        asyncio.get_running_loop().call_later(self._delay, self.answer, target, headers)
+
+    def answer(self, target: str, headers: bytes) -> None:
+        """Answers a request, whose time has come."""
+        self._transport.write(self.response(target, headers))
+
+    def response(self, target: str, headers: bytes) -> bytes:
+        """The answer to a request."""
+        raise NotImplementedError
+
+
+class _StorageConnection(Connection):
+    def __init__(self, folder: Path, delay: float, counts: _Counts) -> None:
+        super().__init__(delay)
+        self._folder, self._counts = folder, counts
+
+    def request(self, target: str, headers: bytes) -> None:
+        if target == "/counts":
+            found = {**self._counts.requests, "": self._counts.most_open}
+            self._transport.write(_response(200, json.dumps(found).encode()))
+            self._counts.requests.clear()
+            self._counts.most_open = 0
+            return
+        self._counts.open += 1
+        self._counts.most_open = max(self._counts.most_open, self._counts.open)
+        super().request(target, headers)
+
+    def answer(self, target: str, headers: bytes) -> None:
         self._counts.open -= 1
-        self._transport.write(self._response(target, headers))
+        super().answer(target, headers)
 
-    def _response(self, target: str, headers: bytes) -> bytes:
+    def response(self, target: str, headers: bytes) -> bytes:
         url = urlsplit(target)
         bucket, _, name = url.path.partition("/b/")[2].partition("/o/")
         path = self._folder / bucket / unquote(name)
@@ -133,9 +153,11 @@ class FarServer:
 
 
 @contextmanager
-def far_server(folder: Path, delay: float) -> Iterator[FarServer]:
-    """Runs the server in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.far_server", str(folder), str(delay)]
+def far_server(
+    folder: Path, delay: float, module: str = "benchmarks.far_server"
+) -> Iterator[FarServer]:
+    """Runs this server, or that of another module, in a process of its own."""
+    command = [sys.executable, "-m", module, str(folder), str(delay)]
     root = Path(__file__).parent.parent
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as server:
         try:
@@ -148,7 +170,7 @@ def far_server(folder: Path, delay: float) -> Iterator[FarServer]:
 async def _serve(folder: Path, delay: float) -> None:
     counted = _Counts()
     server = await asyncio.get_running_loop().create_server(
-        lambda: _Connection(folder, delay, counted), "127.0.0.1", 0, backlog=256
+        lambda: _StorageConnection(folder, delay, counted), "127.0.0.1", 0, backlog=256
     )
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
