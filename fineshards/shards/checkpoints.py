@@ -186,10 +186,9 @@ class Checkpoints:
         for folder in self.storage.names(f"{self.folder}/"):
             by_stage = folder.rsplit("/", 2)[-2] in _BY_STAGE
             folders += self.storage.names(folder) if by_stage else [folder]
-        numbers = range(0, max(files, layout.windows), _NUMBERS_IN_A_PART)
-        of_files = dict.fromkeys(f"{number:05d}"[:-2] for number in numbers)
-        width = layout.index_width
-        of_shards = dict.fromkeys(f"train_{number:0{width}d}"[:-2] for number in numbers)
+        count = max(files, layout.windows)
+        of_files = _leading_digits(count, 5)
+        of_shards = [f"train_{digits}" for digits in _leading_digits(count, layout.index_width)]
         return [
             f"{folder}{leading}"
             for folder in folders
@@ -553,7 +552,13 @@ def beginnings(files: int) -> list[str]:
     """How the names of checkpoints of many source files begin: with all but two digits."""
     if not _NUMBERS_IN_A_PART < files <= 100_000:  # with more, 1000 begins 10000
         return [""]
-    return list(dict.fromkeys(f"{n:05d}"[:-2] for n in range(0, files, _NUMBERS_IN_A_PART)))
+    return _leading_digits(files, 5)
+
+
+def _leading_digits(count: int, width: int) -> list[str]:
+    """All but the last two digits of the numbers below `count`, each once."""
+    numbers = range(0, count, _NUMBERS_IN_A_PART)
+    return list(dict.fromkeys(f"{number:0{width}d}"[:-2] for number in numbers))
 
 
 def _suffix(stream: str) -> str:
