@@ -27,9 +27,11 @@ from rich.table import Table
 from benchmarks.contestants import ROOT
 from benchmarks.machine import describe_commit, describe_machine, describe_versions
 from benchmarks.made_up import TEST_DIVISOR, Size, file_summaries
+from benchmarks.made_up_dataset import make_dataset
 from benchmarks.measure import measure
 from benchmarks.results import free_path, save
 from benchmarks.scale_shuffle import shuffle_table, simulate_shuffle
+from fineshards import TokenDataset
 from fineshards.errors import FineshardsError
 from fineshards.shards.job.records import Piece
 from fineshards.shards.job.source_counts import (
@@ -41,6 +43,7 @@ from fineshards.shards.job.source_counts import (
 )
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.piece_plan import StreamPlan, plan_pieces, plan_stream
+from fineshards.storage.open import open_storage
 
 RULE = SplitRule(f"1/{TEST_DIVISOR}", None, "text", 1)
 # The whole plan would take some minutes and gigabytes in one process.
@@ -204,6 +207,20 @@ def _check(tokens_per_shard: Any, plan: StreamPlan) -> None:
             )
 
 
+def time_opening(size: Size) -> Step:
+    """Opens a dataset with as many shards and files, whose shards are not there."""
+    shards, tokens = -(-size.tokens // size.shard_tokens), 16
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        storage = open_storage(folder)
+        make_dataset(storage, shards * tokens, tokens, files=size.files, empty=True)
+        TokenDataset(folder, sequence_length=tokens)  # with the time of imports
+        began = time.process_time()
+        TokenDataset(folder, sequence_length=tokens)
+        seconds = time.process_time() - began
+        peak = peak_bytes(lambda: TokenDataset(folder, sequence_length=tokens))
+    return Step("open", shards, seconds, peak)
+
+
 def table(report: ScaleReport) -> Table:
     """The report as a table for the terminal."""
     size = report.size
@@ -255,6 +272,12 @@ def bench_scale(size: Size, results: Path, name: str, console: Console) -> Path:
         f"{measured.wall:.1f} s, {measured.peak_tree / 1e6:,.0f} MB, start-up included",
         highlight=False,
     )
+    opening = time_opening(size)
+    console.print(
+        f"opening a dataset of {opening.calls:,} shards for training: {opening.seconds:.2f} s of "
+        f"processor time, {_size(opening.peak)}",
+        highlight=False,
+    )
     path = free_path(results, began, name)
     content = {
         "format": "fineshards-scale",
@@ -266,6 +289,7 @@ def bench_scale(size: Size, results: Path, name: str, console: Console) -> Path:
         "versions": describe_versions(sys.executable, ("apache-beam", "numpy")),
         **asdict(report),
         "shuffle": asdict(shuffle),
+        "opening": asdict(opening),
         "beam": {"size": asdict(part), **asdict(measured)},
     }
     save(content, path)

@@ -320,8 +320,12 @@ class BatchLoader:
         if plain is not None:
             # A run that began without a mixture.
             order |= {"fingerprint": plain.fingerprint, "samples": len(plain)}
-        if state["fingerprint"] == self._job_fingerprint(position.consumed, plain):
-            order |= {"fingerprint": state["fingerprint"]}
+        saved = state["fingerprint"]
+        # The second takes a parse of the whole manifest.
+        if saved != order["fingerprint"] and saved == self._job_fingerprint(
+            position.consumed, plain
+        ):
+            order |= {"fingerprint": saved}
         different = differences(state, order)
         if different:
             self._refuse_other_generation(state["fingerprint"])

@@ -23,7 +23,7 @@ from fineshards.loader.tokens.shard_readers import Reading
 from fineshards.loader.tokens.split_documents import SplitDocuments
 from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.loader.tokens.token_stream import TokenStream
-from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.manifest_part import ManifestPart
 from fineshards.storage.open import open_storage
 
 
@@ -153,7 +153,7 @@ class TokenDataset:
     @property
     def job_fingerprint(self) -> str:
         """What `fingerprint` is in states of earlier versions: it identifies the dataset's job."""
-        return self._split.job_fingerprint + self._from
+        return self._split.job_fingerprint() + self._from
 
     @property
     def generation(self) -> int:
@@ -169,7 +169,7 @@ class TokenDataset:
         Raises:
             OutputError: The manifest is missing or damaged.
         """
-        return Manifest.load_finished(self._split.storage).generation
+        return ManifestPart.load_finished(self._split.storage).generation
 
     def generation_of(self, fingerprint: str) -> int | None:
         """The first generation of the dataset that has a fingerprint.
@@ -188,7 +188,10 @@ class TokenDataset:
                 split = SplitShards.open(self._split.storage, self._split.name, generation)
             except UsageError:
                 continue  # the split was empty
-            if fingerprint in (split.fingerprint + self._from, split.job_fingerprint + self._from):
+            if fingerprint in (
+                split.fingerprint + self._from,
+                split.job_fingerprint() + self._from,
+            ):
                 return generation
         return None
 

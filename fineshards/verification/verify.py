@@ -18,7 +18,7 @@ from fineshards.publishing import sums
 from fineshards.publishing.file_names import SUMS_NAME
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.job import Job, job_name
-from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest, unfinished
+from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest, no_generation, unfinished
 from fineshards.shards.readable import unfinished_redaction
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
@@ -167,7 +167,7 @@ def _verify(
 ) -> Verdict:
     latest = Manifest.parse(stored, storage.path(MANIFEST_NAME))
     if generation is not None and not 1 <= generation <= latest.generation:
-        raise OutputError(latest.no_generation(storage, generation))
+        raise OutputError(no_generation(storage, generation, latest.generation))
     if sha256 and storage.size(SUMS_NAME) is None:
         raise UsageError(
             f"--sha256: {storage.path(SUMS_NAME)} is missing. Write it with fineshards publish."

@@ -12,7 +12,8 @@ from fineshards.loader.boundaries import Bools
 from fineshards.loader.sample_sources import Numbers
 from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.shards.job.job import Job, job_name, load_redaction
-from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.job.manifest import MANIFEST_NAME
+from fineshards.shards.job.manifest_part import ManifestPart
 
 
 class RedactedTokens:
@@ -59,7 +60,7 @@ class RedactedTokens:
 
     def _load(self) -> tuple[int, list[str | None], Numbers]:
         storage, found = self._split.storage, list[tuple[str, int, int]]()
-        generations = Manifest.load_finished(storage).generations
+        generations = ManifestPart.load_finished(storage).generations
         following = len(generations) + 1
         versions = self._versions(following)
         for number, generation in enumerate(generations, 1):

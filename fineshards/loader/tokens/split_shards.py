@@ -8,8 +8,8 @@ import numpy as np
 
 from fineshards.errors import OutputError, UsageError
 from fineshards.shards import npy
-from fineshards.shards.job.content import content_fingerprint
 from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.manifest_part import ManifestPart
 from fineshards.shards.layout import SPLITS, Layout, ShardKey
 from fineshards.storage.base import Storage
 
@@ -25,17 +25,14 @@ class SplitShards:
     t // layout.shard_tokens.
 
     name: the split. generation: of the dataset, from 1. fingerprint: identifies the tokens, their
-    order and the split; the same after documents were redacted. job_fingerprint: what it was in
-    states of earlier versions, which knew the job and not the shards. tokens: in all shards.
-    dtype: of the shard files. eot: the token that starts every document. vocabulary_size: of the
-    tokenizer.
+    order and the split; the same after documents were redacted. tokens: in all shards. dtype: of
+    the shard files. eot: the token that starts every document. vocabulary_size: of the tokenizer.
     """
 
     storage: Storage
     name: str
     generation: int
     fingerprint: str
-    job_fingerprint: str
     layout: Layout
     tokens: int
     dtype: np.dtype[np.unsignedinteger]
@@ -54,28 +51,31 @@ class SplitShards:
             known = " or ".join(SPLITS)
             raise UsageError(f"{storage.root} has no split {name!r}; choose {known}.")
         name = _OTHER_NAMES.get(name, name)
-        manifest = Manifest.load_finished(storage, generation)
-        shards = [shard for shard in manifest.shards if shard.split == name]
-        tokens = sum(shard.tokens for shard in shards)
+        manifest = ManifestPart.load_finished(storage, generation)
+        layout = manifest.layout
+        tokens = layout.test_tokens if name == "test" else layout.train_tokens
         if tokens == 0:
             raise UsageError(
                 f"{storage.root}: the {name} split is empty, because "
                 f"{manifest.settings.split.why_empty(name)}. Choose another split, or build the "
                 "dataset again with another --test_fraction."
             )
-        eot = manifest.settings.tokenizer.eot
         return cls(
             storage=storage,
             name=name,
             generation=manifest.generation,
-            fingerprint=f"{content_fingerprint(shards, eot, redactions=False)}/{name}",
-            job_fingerprint=f"{manifest.job.fingerprint(redactions=False)}/{name}",
-            layout=manifest.layout,
+            fingerprint=f"{manifest.fingerprints[name]}/{name}",
+            layout=layout,
             tokens=tokens,
             dtype=manifest.settings.token_dtype,
-            eot=eot,
+            eot=manifest.settings.tokenizer.eot,
             vocabulary_size=manifest.settings.tokenizer.size,
         )
+
+    def job_fingerprint(self) -> str:
+        """What `fingerprint` was in states of earlier versions, which knew the job alone."""
+        manifest = Manifest.load_finished(self.storage, self.generation)
+        return f"{manifest.job.fingerprint(redactions=False)}/{self.name}"
 
     @property
     def shards(self) -> int:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from fineshards.errors import FineshardsError, OutputError, clipped
 from fineshards.shards import npy
@@ -367,19 +367,6 @@ class Manifest:
         """
         storage.write(kept_name(self.generation), self.to_bytes())
 
-    def no_generation(self, storage: Storage, generation: int) -> str:
-        """The message for a generation that the dataset does not have.
-
-        Args:
-            storage: The output folder.
-            generation: The one that was asked for.
-
-        Returns:
-            A sentence.
-        """
-        there = "one" if self.generation == 1 else f"1 to {self.generation}"
-        return f"{storage.root} has no generation {generation}: it has {there}."
-
     @classmethod
     def load(cls, storage: Storage, generation: int | None = None) -> Manifest | None:
         """Reads the manifest of an output folder.
@@ -395,25 +382,7 @@ class Manifest:
             OutputError: If the file cannot be read, or is not a manifest of a known version, or
                 if there is no such generation.
         """
-        stored = storage.read_if_there(MANIFEST_NAME)
-        if stored is None:
-            return None
-        latest = cls.parse(stored, storage.path(MANIFEST_NAME))
-        name, kept = kept_name(latest.generation), None
-        # A copy that is damaged is for verify to name, and one may not be allowed to look for it.
-        with suppress(OutputError):
-            if storage.size(name) not in (None, len(stored)):
-                kept = cls.parse(storage.read(name), storage.path(name))
-        if kept is not None:
-            _refuse_mixed_up(storage, name, kept, latest.generation)
-        if generation is None or generation == latest.generation:
-            return latest
-        if not 1 <= generation <= latest.generation:
-            raise OutputError(latest.no_generation(storage, generation))
-        name = kept_name(generation)
-        manifest = cls.parse(storage.read(name), storage.path(name))
-        _refuse_mixed_up(storage, name, manifest, generation)
-        return manifest
+        return load_generation(storage, generation, cls.parse)
 
     @classmethod
     def load_finished(cls, storage: Storage, generation: int | None = None) -> Manifest:
@@ -433,11 +402,15 @@ class Manifest:
         manifest = cls.load(storage, generation)
         if manifest is None:
             raise OutputError(unfinished(storage))
-        for problem in manifest.contradictions():
+        return manifest.checked(storage)
+
+    def checked(self, storage: Storage) -> Manifest:
+        """The manifest, if its numbers do not contradict each other; raises OutputError if so."""
+        for problem in self.contradictions():
             raise OutputError(
                 f"{storage.path(MANIFEST_NAME)} is damaged: {problem}. Copy the dataset again."
             )
-        return manifest
+        return self
 
     @classmethod
     def parse(cls, stored: bytes, path: str) -> Manifest:
@@ -467,7 +440,46 @@ class Manifest:
             ) from error
 
 
-def _refuse_mixed_up(storage: Storage, name: str, found: Manifest, generation: int) -> None:
+class _Numbered(Protocol):
+    @property
+    def generation(self) -> int: ...
+
+
+_Parsed = TypeVar("_Parsed", bound=_Numbered)
+
+
+def load_generation(
+    storage: Storage, generation: int | None, parse: Callable[[bytes, str], _Parsed]
+) -> _Parsed | None:
+    """As `Manifest.load`. parse: reads a manifest from its content and its path."""
+    stored = storage.read_if_there(MANIFEST_NAME)
+    if stored is None:
+        return None
+    latest = parse(stored, storage.path(MANIFEST_NAME))
+    name, kept = kept_name(latest.generation), None
+    # A copy that is damaged is for verify to name, and one may not be allowed to look for it.
+    with suppress(OutputError):
+        if storage.size(name) not in (None, len(stored)):
+            kept = parse(storage.read(name), storage.path(name))
+    if kept is not None:
+        _refuse_mixed_up(storage, name, kept, latest.generation)
+    if generation is None or generation == latest.generation:
+        return latest
+    if not 1 <= generation <= latest.generation:
+        raise OutputError(no_generation(storage, generation, latest.generation))
+    name = kept_name(generation)
+    found = parse(storage.read(name), storage.path(name))
+    _refuse_mixed_up(storage, name, found, generation)
+    return found
+
+
+def no_generation(storage: Storage, generation: int, latest: int) -> str:
+    """The message for a generation that the dataset, whose last is `latest`, does not have."""
+    there = "one" if latest == 1 else f"1 to {latest}"
+    return f"{storage.root} has no generation {generation}: it has {there}."
+
+
+def _refuse_mixed_up(storage: Storage, name: str, found: _Numbered, generation: int) -> None:
     """Raises OutputError for a kept manifest of another generation than its name says."""
     if found.generation != generation:
         raise OutputError(

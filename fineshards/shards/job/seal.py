@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from io import BytesIO
 from itertools import islice
 from typing import Any
 
 _CHUNKS = 10_000
+_SEAL = b' "crc32c": '
 
 
 def sealed(content: Mapping[str, Any], ensure_ascii: bool = True) -> bytes:
@@ -39,8 +41,18 @@ def sealed(content: Mapping[str, Any], ensure_ascii: bool = True) -> bytes:
     while part := "".join(islice(chunks, _CHUNKS)):
         written += part.encode()
     checked = bytes(written).removesuffix(b"\n}") + b",\n"
-    seal = {"crc32c": checksum_to_base64(crc32c(checked))}
-    return checked + json.dumps(seal, indent=1).encode().removeprefix(b"{\n")
+    return checked + b'%s"%s"\n}' % (_SEAL, checksum_to_base64(crc32c(checked)).encode())
+
+
+def seal_holds(stored: bytes) -> bool:
+    """Whether a file is as `sealed` made it; False too if google_crc32c is not installed."""
+    try:
+        from fineshards.storage.checksums import checksum_to_base64, file_checksum
+    except ModuleNotFoundError:
+        return False
+    at = max(stored.rfind(_SEAL), 0)
+    checksum = checksum_to_base64(file_checksum(BytesIO(stored), 0, at))
+    return stored[at:] == b'%s"%s"\n}' % (_SEAL, checksum.encode())
 
 
 def _as_list(value: object) -> list[Any]:

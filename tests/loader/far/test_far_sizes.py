@@ -31,7 +31,6 @@ def split(shards: int, shard_tokens: int) -> SplitShards:
         name="train",
         generation=1,
         fingerprint="f",
-        job_fingerprint="f",
         layout=Layout.plan([tokens], shard_tokens, SplitRule(None, 0)),
         tokens=tokens,
         dtype=np.dtype("<u4"),
