@@ -10,16 +10,20 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.far_server import far_server
+from benchmarks.far_server import FarServer, far_server
 from benchmarks.machine import describe_commit, describe_machine
 from benchmarks.timings import in_turn
 
@@ -47,8 +51,13 @@ def write_files(source: Path, folder: Path, files: int, documents: int) -> int:
     return size
 
 
-def compare(source: Path, files: int, documents: int, rounds: int) -> dict[str, object]:
-    """Builds from both, in turn; returns seconds, their ratio, and the requests to the hub."""
+def compare(
+    source: Path, files: int, documents: int, rounds: int, outage: float = 0
+) -> dict[str, object]:
+    """Builds from both, in turn; returns seconds, their ratio, and the requests to the hub.
+
+    outage: for how many seconds the hub hangs in the middle of another build, after these.
+    """
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         (work / "in").mkdir()
@@ -61,17 +70,25 @@ def compare(source: Path, files: int, documents: int, rounds: int) -> dict[str, 
             def build(output: str) -> None:
                 shutil.rmtree(work / output, ignore_errors=True)
                 os.sync()
-                command = [sys.executable, "-m", "fineshards", "build", "--input", inputs[output]]
+                command = [
+                    sys.executable,
+                    "-m",
+                    "fineshards",
+                    "build",
+                    "--input",
+                    inputs.get(output, inputs["far"]),
+                ]
                 command += ["--output", f"{work}/{output}", "--workers", str(PROCESSES)]
                 subprocess.run(command, env=variables, cwd=ROOT, check=True)
 
             runs = in_turn({output: partial(build, output) for output in inputs}, rounds)
             counts = server.counts()
-        same = subprocess.run(
-            ["diff", "-r", work / "far/train", work / "near/train"], check=False
-        ).returncode
-        if same != 0:
-            raise SystemExit("the two builds have different shards")
+            if outage:
+                stop_in_the_middle(server, files, outage, partial(build, "late"))
+        for output in ("far", "late")[: 2 if outage else 1]:
+            command = ["diff", "-r", work / output / "train", work / "near/train"]
+            if subprocess.run(command, check=False).returncode != 0:
+                raise SystemExit(f"the builds {output} and near have different shards")
     ratios = [far / near for far, near in zip(runs["far"], runs["near"], strict=True)]
     return {
         "text_bytes": text_bytes,
@@ -83,6 +100,21 @@ def compare(source: Path, files: int, documents: int, rounds: int) -> dict[str, 
     }
 
 
+def stop_in_the_middle(
+    server: FarServer, files: int, seconds: float, build: Callable[[], None]
+) -> None:
+    """Builds, while the server hangs for some time once all footers and some blocks were read."""
+    before = server.counts()["content"]
+    with ThreadPoolExecutor() as pool:
+        building = pool.submit(build)
+        while server.counts()["content"] - before < 1.5 * files and not building.done():
+            time.sleep(0.1)
+        os.kill(server.process, signal.SIGSTOP)
+        time.sleep(seconds)
+        os.kill(server.process, signal.SIGCONT)
+        building.result()
+
+
 def main() -> None:
     """Measures, and prints JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -90,8 +122,9 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=100)
     parser.add_argument("--documents", type=int, default=5000, help="of each file")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--outage", type=float, default=180, help="seconds that the hub hangs")
     args = parser.parse_args()
-    found = compare(args.source, args.files, args.documents, args.rounds)
+    found = compare(args.source, args.files, args.documents, args.rounds, args.outage)
     about = {
         "machine": describe_machine(Path(tempfile.gettempdir())),
         "commit": describe_commit(ROOT),

@@ -1,11 +1,12 @@
 """A hub with one dataset, far away: the part of its protocol that a build uses, with its limits.
 
-    python -m benchmarks.far_hub FOLDER DELAY
+    python -m benchmarks.far_hub FOLDER DELAY [REQUESTS SECONDS]
 
 serves `hf://datasets/bench/text/NAME` from FOLDER/NAME. Every answer waits DELAY seconds. It prints
-its port. As the real hub does, it answers 429 to anyone who asks more often than is allowed in five
-minutes without a token, and redirects to signed addresses on another host, which expire after
-SIGNED_SECONDS. `GET /counts` says how many requests of each kind there were.
+its port. As the real hub does, it answers 429 to anyone who asks for more files than is allowed in
+five minutes without a token, or REQUESTS in SECONDS, and redirects to signed addresses on another
+host, which expire after SIGNED_SECONDS. `GET /counts` says how many requests of each kind there
+were, how many were refused, and in how many windows.
 https://huggingface.co/docs/hub/rate-limits
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import os
 import sys
 import time
@@ -23,15 +25,16 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from benchmarks.far_server import Connection
 
-# Requests in five minutes, without a token.
-ALLOWED = {"resolvers": 3000, "api": 500}
-WINDOW_SECONDS = 300
+# Requests, and in how many seconds, without a token.
+ALLOWED = (3000, 300)
 SIGNED_SECONDS = 10
 COMMIT = "c" * 40
 
 
 class _Hub:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, allowed: int, seconds: int) -> None:
+        self.allowed, self.seconds = allowed, seconds
+        self.in_window: Counter[int] = Counter()
         self.paths = {path.name: path for path in sorted(folder.glob("*.parquet"))}
         self.requests: Counter[str] = Counter()
         self.began = time.monotonic()
@@ -44,9 +47,14 @@ class _Hub:
             return _response(200, json.dumps(self.requests).encode())
         kind = {"api": "api", "stored": "content"}.get(url.path.split("/")[1], "resolvers")
         self.requests[kind] += 1
-        if self.requests[kind] > ALLOWED.get(kind, self.requests[kind]):
-            left = WINDOW_SECONDS - (time.monotonic() - self.began)
-            return _response(429, b"{}", f'RateLimit: "{kind}";r=0;t={max(int(left), 1)}\r\n')
+        if kind == "resolvers":
+            window, passed = divmod(time.monotonic() - self.began, self.seconds)
+            self.in_window[int(window)] += 1
+            self.requests["windows"] = len(self.in_window)
+            if self.in_window[int(window)] > self.allowed:
+                self.requests["refused"] += 1
+                left = math.ceil(self.seconds - passed)
+                return _response(429, b"", f'RateLimit: "{kind}";r=0;t={left}\r\n')
         if kind == "api":
             return _response(200, json.dumps(self._api(url.path)).encode())
         name = unquote(url.path.rpartition("/")[2])
@@ -105,8 +113,8 @@ def _response(status: int, content: bytes, more: str = "") -> bytes:
     return head.encode() + content
 
 
-async def _serve(folder: Path, delay: float) -> None:
-    hub = _Hub(folder)
+async def _serve(folder: Path, delay: float, allowed: int, seconds: int) -> None:
+    hub = _Hub(folder, allowed, seconds)
     loop = asyncio.get_running_loop()
     server = await loop.create_server(
         lambda: _HubConnection(hub, delay), "127.0.0.1", 0, backlog=256
@@ -117,4 +125,5 @@ async def _serve(folder: Path, delay: float) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(Path(sys.argv[1]), float(sys.argv[2])))
+    requests, seconds = map(int, sys.argv[3:]) if sys.argv[3:] else ALLOWED
+    asyncio.run(_serve(Path(sys.argv[1]), float(sys.argv[2]), requests, seconds))

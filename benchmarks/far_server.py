@@ -154,10 +154,10 @@ class FarServer:
 
 @contextmanager
 def far_server(
-    folder: Path, delay: float, module: str = "benchmarks.far_server"
+    folder: Path, delay: float, module: str = "benchmarks.far_server", *more: str
 ) -> Iterator[FarServer]:
-    """Runs this server, or that of another module, in a process of its own."""
-    command = [sys.executable, "-m", module, str(folder), str(delay)]
+    """Runs this server, or that of another module, in a process of its own. more: arguments."""
+    command = [sys.executable, "-m", module, str(folder), str(delay), *more]
     root = Path(__file__).parent.parent
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as server:
         try:

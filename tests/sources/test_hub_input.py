@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +11,21 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from support.hub_client import ROOT, find, fineshards, read_column, read_texts, resolve, run
+from support.hub_client import (
+    ROOT,
+    environment,
+    find,
+    fineshards,
+    read_column,
+    read_texts,
+    resolve,
+    run,
+)
 from support.hub_server import HubServer, Repository
 from support.oracle import shards_in
+
+from benchmarks.far_hub import COMMIT
+from benchmarks.far_server import far_server
 
 NAMES = ["a.parquet", "b.parquet", "in/c.parquet", "in/deep/d.parquet", "in/odd[1].parquet"]
 
@@ -160,3 +174,31 @@ def test_a_build_from_the_hub_has_the_bytes_of_one_from_a_folder(
     done = fineshards(hub.url, tmp_path, "repair", str(tmp_path / "far"))
     assert done.returncode == 0, done.stderr
     assert shards_in(tmp_path / "far") == shards_in(tmp_path / "near")
+
+
+@pytest.mark.cloud
+def test_worker_processes_stay_below_the_hubs_limit_together(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(12):
+        (tmp_path / f"in/{number}.parquet").write_bytes(b"PAR1")
+    command = (
+        "from multiprocessing import get_context\n"
+        "from fineshards.shards.job.records import SourceFile\n"
+        "from fineshards.sources.places import hub_files\n"
+        "def ask(first):\n"
+        "    for number in range(first, 12, 4):\n"
+        f"        path = f'hf://datasets/bench/text@{COMMIT}/{{number}}.parquet'\n"
+        "        file = SourceFile(0, path, 4, '', 'parquet', 'none')\n"
+        "        assert hub_files.open_raw(file, 0).read(4) == b'PAR1'\n"
+        "workers = [get_context('fork').Process(target=ask, args=(n,)) for n in range(4)]\n"
+        "for worker in workers: worker.start()\n"
+        "for worker in workers: worker.join()\n"
+        "assert not any(worker.exitcode for worker in workers)\n"
+    )
+    # Five requests in three seconds, each answered late, so that all processes ask at once.
+    with far_server(tmp_path / "in", 0.05, "benchmarks.far_hub", "5", "3") as server:
+        variables = environment(server.address, tmp_path)
+        subprocess.run([sys.executable, "-c", command], env=variables, cwd=ROOT, check=True)
+        counts = server.counts()
+    assert counts["resolvers"] - counts["refused"] == 12
+    assert counts["refused"] <= counts["windows"]

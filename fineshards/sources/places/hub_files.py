@@ -6,10 +6,13 @@ cannot change.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
@@ -40,6 +43,8 @@ _MOST_ADDRESSES = 64
 # Where the hub keeps each file's content, as it said when it was last asked.
 _addresses: dict[str, str] = {}
 _asking = threading.Lock()
+# Locked by the process that asks, of those that were forked from one.
+_turn = tempfile.TemporaryFile()  # noqa: SIM115
 
 
 def _forget_in_child() -> None:
@@ -106,8 +111,22 @@ def _address(path: str, refused: str | None = None) -> str:
         if _addresses.get(path) in (None, refused):
             if len(_addresses) >= _MOST_ADDRESSES:
                 _addresses.clear()
-            _addresses[path] = _attempted(path, partial(_ask, path))
+            with _in_turn():
+                _addresses[path] = _attempted(path, partial(_ask, path))
         return _addresses[path]
+
+
+@contextmanager
+def _in_turn() -> Iterator[None]:
+    """Lets one worker process at a time ask; while it waits for the hub's limit, so do the others.
+
+    The system unlocks what a process has locked when it ends, however it ends.
+    """
+    fcntl.lockf(_turn, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.lockf(_turn, fcntl.LOCK_UN)
 
 
 def _ask(path: str) -> str:
