@@ -86,7 +86,7 @@ def compare(
             if outage:
                 stop_in_the_middle(server, files, outage, partial(build, "late"))
         for output in ("far", "late")[: 2 if outage else 1]:
-            command = ["diff", "-r", work / output / "train", work / "near/train"]
+            command = ["diff", "-r", f"{work}/{output}/train", f"{work}/near/train"]
             if subprocess.run(command, check=False).returncode != 0:
                 raise SystemExit(f"the builds {output} and near have different shards")
     ratios = [far / near for far, near in zip(runs["far"], runs["near"], strict=True)]
