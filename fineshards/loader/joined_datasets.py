@@ -11,7 +11,7 @@ import numpy.typing as npt
 from fineshards.errors import FineshardsError
 from fineshards.loader.sample_sources import Samples
 from fineshards.loader.token_dataset import TokenDataset
-from fineshards.loader.tokens.local_shards import fill_rows
+from fineshards.loader.tokens.local_shards import PLACES, fill_rows
 
 
 class JoinedDatasets:
@@ -33,15 +33,20 @@ class JoinedDatasets:
         self, out: Samples, which: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64]
     ) -> None:
         """Copies sample `numbers[i]` of dataset `which[i]` to `out[i]`; see TokenDataset."""
-        tokens = self._begins[which] + numbers * self._length
-        shards, offsets = np.divmod(tokens, self._sizes[which])
-        order = np.lexsort((shards, which))
-        datasets = which[order].tolist()
+        single = len(self._streams) == 1
+        begins, sizes = (each[0] if single else each[which] for each in (self._begins, self._sizes))
+        shards, offsets = np.divmod(begins + numbers * self._length, sizes)
         try:
-            files: dict[int, Any] = {each: self._streams[each].files() for each in set(datasets)}
-            readers = [files[each] for each in datasets]
-            places = order.tolist(), readers, shards[order].tolist(), offsets[order].tolist()
-            fill_rows(out, zip(*places, strict=True))
+            used = [0] if single else set(which.tolist())
+            readers: dict[int, Any] = {each: self._streams[each].files() for each in used}
+            if single and (np.diff(numbers) == 1).all() and len(numbers):
+                count = len(numbers) * self._length
+                run = readers[0].view(int(shards[0]), int(offsets[0]), count + 1)
+                if run is not None:
+                    out[:, :-1] = run[:-1].reshape(-1, self._length)
+                    out[:, -1] = run[self._length :: self._length]
+                    return
+            fill_rows(out, readers, np.arange(len(out)), which * PLACES + shards, offsets)
         except FineshardsError:
             raise
         except BaseException:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from io import BufferedReader
 from typing import Any, BinaryIO, cast
 
@@ -12,13 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import OutputError
-from fineshards.loader.sample_sources import Samples
+from fineshards.loader.sample_sources import Numbers, Samples
 from fineshards.loader.tokens.open_shards import OPEN_SHARDS, Shelf
 from fineshards.loader.tokens.shard_contents import ShardContents
 from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.shards import npy
 
 Tokens = npt.NDArray[np.unsignedinteger]
+
+# More than a dataset's shards; see `fill_rows`.
+PLACES = 1 << 40
 
 
 class LocalShards:
@@ -45,8 +48,7 @@ class LocalShards:
 
         Raises OutputError if a shard is missing or damaged.
         """
-        order = sorted(range(len(shards)), key=shards.__getitem__)
-        fill_rows(out, ((rows[at], self, shards[at], offsets[at]) for at in order))
+        fill_rows(out, {0: self}, np.array(rows), np.array(shards), np.array(offsets))
 
     def _fill_across(self, row: Samples, shard: int, offset: int) -> None:
         filled = 0
@@ -91,21 +93,30 @@ class LocalShards:
         return loaded
 
 
-def fill_rows(out: Samples, places: Iterable[tuple[int, LocalShards, int, int]]) -> None:
-    """Fills rows of an array, each from a reader's shard and offset, as `LocalShards.fill` does.
+def fill_rows(
+    out: Samples,
+    readers: Mapping[int, LocalShards],
+    rows: Numbers,
+    places: Numbers,
+    offsets: Numbers,
+) -> None:
+    """Fills `out[rows[i]]` from a reader's shard and offset, as `LocalShards.fill` does.
 
-    places: sorted by reader and shard, so that at most two shards are in use at a time.
+    places: of each row, the reader's number times `PLACES` plus the shard. Rows are filled in their
+    order, so that at most two shards are in use at a time.
     """
-    width, last, last_shard = out.shape[1], None, -1
-    tokens: Any = None
-    for row, reader, shard, offset in places:
-        if shard != last_shard or reader is not last:
+    order = np.argsort(places, kind="stable")
+    width, last = out.shape[1], -1
+    each = zip(rows[order].tolist(), places[order].tolist(), offsets[order].tolist(), strict=True)
+    for row, place, offset in each:
+        if place != last:
+            reader, shard = readers[place // PLACES], place % PLACES
             # A call less for what most rows of a mixture need.
-            tokens = reader._open.get(shard)
+            tokens: Any = reader._open.get(shard)
             if tokens is None:
                 tokens = reader._tokens(shard)
-            last, last_shard = reader, shard
-        if offset + width <= len(tokens):
+            end, last = len(tokens) - width, place
+        if offset <= end:
             out[row] = tokens[offset : offset + width]
         else:
             reader._fill_across(out[row], shard, offset)
