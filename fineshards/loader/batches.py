@@ -322,7 +322,7 @@ class Batches:
         begins: Bools | None = None
         if self._packing is not None:
             shape = len(located.numbers), self._width - 1
-            both = memory.empty((2, *shape), np.dtype(np.uint32))
+            both = memory.empty((2, *shape), fields.dtype)
             inputs, targets = both
             begins = np.empty(shape, np.bool_) if fields.need_documents else None
             fill_packed(self.readers, located.which, located.numbers, inputs, targets, begins)
@@ -340,7 +340,8 @@ class Batches:
                 if hasattr(self.readers[source], "loss_mask"):
                     counts[rows] &= self.readers[source].loss_mask(numbers)
         which = located.which.astype(np.int32)
-        return BatchRows(inputs, targets, begins, counts, which, located.numbers)
+        separate = self._packing is not None
+        return BatchRows(inputs, targets, begins, counts, which, located.numbers, separate)
 
     def _join_redacted(self, begins: Bools, located: _Located) -> None:
         """Lets no document begin within a redacted one, whose tokens are all EOT."""

@@ -47,7 +47,7 @@ class BatchRows:
 
     inputs, targets: tokens, shape (n, T). starts: where documents start. counts: which targets
     count for the loss. source_ids: int32, shape (n,). sample_ids: int64, shape (n,). starts and
-    counts are None where no field needs them.
+    counts are None where no field needs them. separate: whether inputs and targets share no memory.
     """
 
     inputs: Samples
@@ -56,6 +56,7 @@ class BatchRows:
     counts: Bools | None
     source_ids: npt.NDArray[np.int32]
     sample_ids: Numbers
+    separate: bool = False
 
     def cut(self, length: int) -> BatchRows:
         """Each row as rows of `length` tokens, which must divide T."""
@@ -73,6 +74,7 @@ class BatchRows:
             None if self.counts is None else self.counts.reshape(-1, length),
             np.repeat(self.source_ids, times),
             np.repeat(self.sample_ids, times),
+            self.separate,
         )
 
 
@@ -151,9 +153,11 @@ class Fields:
         }
 
     def _tokens(self, name: str, rows: BatchRows, memory: Memory) -> Samples:
-        """A field of tokens; a copy, so that changing one never changes another."""
-        tokens: Samples = memory.empty(rows.inputs.shape, self.dtype)
-        tokens[...] = rows.targets if name == "targets" else rows.inputs
+        """A field of tokens; in memory of its own, so that changing one never changes another."""
+        tokens = rows.targets if name == "targets" else rows.inputs
+        if not rows.separate or tokens.dtype != self.dtype or self.has("labels"):
+            tokens = memory.empty(tokens.shape, self.dtype)
+            tokens[...] = rows.targets if name == "targets" else rows.inputs
         counts = _labels_that_count(rows) if name == "labels" else rows.counts
         if name != "inputs" and self.ignore_index is not None and counts is not None:
             tokens[~counts] = self.ignore_index

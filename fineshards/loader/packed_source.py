@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -49,14 +49,20 @@ class _Window:
     """A packed window.
 
     begin: its first token in the stream. tokens: its tokens, and the one after them; None once they
-    must be read again. rows: of each row, where its parts begin and end in the window. counted: the
-    loss mask of the window's targets, once asked for.
+    must be read again. parts: int64, shape (n, 2): where its parts begin and end in the window.
+    borders: parts `[borders[r], borders[r + 1])` fill row r. counted: the loss mask of the window's
+    targets, once asked for. Arrays, not lists: their numbers lie side by side in memory.
     """
 
     begin: int
     tokens: Callable[[], memoryview | None]
-    rows: list[list[tuple[int, int]]]
+    parts: Numbers
+    borders: memoryview
     counted: memoryview | None = None
+
+    def row(self, row: int) -> Numbers:
+        """The parts of a row."""
+        return self.parts[self.borders[row] : self.borders[row + 1]]
 
 
 class PackedSource:
@@ -101,9 +107,9 @@ class PackedSource:
             window = used[at] = used.get(at) or self._window(at)
             if window.counted is None:
                 sample = at * self._packing.rows
-                samples = np.arange(sample, sample + len(window.rows))
+                samples = np.arange(sample, sample + len(window.borders) - 1)
                 window.counted = self._source.loss_mask(samples).data.cast("B")
-            parts += [window.counted[begin:end] for begin, end in window.rows[row]]
+            parts += [window.counted[begin:end] for begin, end in window.row(row).tolist()]
         return np.frombuffer(b"".join(parts), np.bool_).reshape(len(numbers), self._length)
 
     def refuse_unknown(self, numbers: Numbers) -> None:
@@ -120,7 +126,7 @@ class PackedSource:
             raise UsageError("the packed source does not know its documents (documents_between).")
         found, column = [], 0
         window = self._window(number // self._packing.rows)
-        for begin, end in window.rows[number % self._packing.rows]:
+        for begin, end in window.row(number % self._packing.rows).tolist():
             here = window.begin + begin, window.begin + end
             for part in self._source.documents_between(*here):
                 moved = replace(part, begin=part.begin + column, end=part.end + column)
@@ -135,8 +141,9 @@ class PackedSource:
         found = []
         for number in range(begin // (size * self._length), -(-end // (size * self._length))):
             window = self._window(number)
-            for row, parts in enumerate(window.rows):
-                if any(window.begin + at < end and begin < window.begin + to for at, to in parts):
+            for row in range(len(window.borders) - 1):
+                begins, ends = window.row(row).T + window.begin
+                if ((begins < end) & (begin < ends)).any():
                     found.append(number * size + row)
         return found
 
@@ -177,12 +184,8 @@ class PackedSource:
             starts = np.append(0, starts)
         rows, most = (len(tokens) - 1) // length, self._packing.max_documents
         begins, lengths, borders = pack(starts, rows, length, most)
-        parts = list(zip(begins.tolist(), (begins + lengths).tolist(), strict=True))
-        return _Window(
-            number * self._window_tokens,
-            _kept(tokens),
-            [parts[first:stop] for first, stop in pairwise(borders.tolist())],
-        )
+        parts = np.stack((begins, begins + lengths), axis=1)
+        return _Window(number * self._window_tokens, _kept(tokens), parts, borders.data)
 
 
 def _kept(tokens: npt.NDArray[np.unsignedinteger]) -> Callable[[], memoryview | None]:
@@ -234,25 +237,28 @@ def _fill(
 ) -> None:
     packing, length = sources[0]._packing, inputs.shape[1]
     used: dict[tuple[int, int], tuple[_Window, memoryview]] = {}
-    # By the format of the tokens, as sources may have several: their rows, and the rows' parts.
-    by_format: dict[str, tuple[list[int], list[memoryview]]] = {}
-    nexts: list[int] = []
-    lengths: list[int] = []
-    counts: list[int] = []
-    for row, (number, in_source) in enumerate(pairs):
+    tokens_of: list[memoryview] = []
+    places: list[Numbers] = []
+    for number, in_source in pairs:
         at, in_window = divmod(in_source, packing.rows)
         found = used.get((number, at))
         if found is None:
             window = sources[number]._window(at)
             found = used[number, at] = window, window.tokens() or sources[number]._read(at).data
         window, tokens = found
+        tokens_of.append(tokens)
+        places.append(window.row(in_window))
+    begins, ends = np.concatenate(places).T
+    # By the format of the tokens, as sources may have several: their rows, and the rows' parts.
+    by_format: dict[str, tuple[list[int], list[memoryview]]] = {}
+    nexts: list[int] = []
+    each = zip(begins.tolist(), ends.tolist(), strict=True)
+    for row, (tokens, here) in enumerate(zip(tokens_of, places, strict=True)):
         rows, parts = by_format.setdefault(tokens.format, ([], []))
         rows.append(row)
-        for begin, end in window.rows[in_window]:
+        for begin, end in islice(each, len(here)):
             parts.append(tokens[begin:end])
             nexts.append(tokens[end])
-            lengths.append(end - begin)
-        counts.append(len(window.rows[in_window]))
     for kind, (rows, parts) in by_format.items():
         # Joining copies many short parts several times faster than numpy does.
         joined = np.frombuffer(b"".join(parts), kind).reshape(-1, length)
@@ -261,14 +267,14 @@ def _fill(
         inputs[into] = joined
         targets[into, :-1] = joined[:, 1:]
     # The last token of each part is not followed by its successor.
-    row_of, ends = np.repeat(np.arange(len(counts)), counts), np.cumsum(lengths)
-    targets[row_of, (ends - 1) % length] = nexts
+    filled = np.cumsum(ends - begins)
+    row_of, columns = np.divmod(filled - 1, length)
+    targets[row_of, columns] = nexts
     if starts is not None:
-        begins = np.append(0, ends[:-1]) % length
+        begins = np.append(0, filled[:-1]) % length
         most = packing.max_documents
         if most is not None:
-            before = np.repeat(np.cumsum(counts) - counts, counts)
-            few = np.arange(len(begins)) - before < most
+            few = np.arange(len(begins)) - np.flatnonzero(begins == 0)[row_of] < most
             row_of, begins = row_of[few], begins[few]
         starts[...] = False
         starts[row_of, begins] = True
