@@ -1,4 +1,7 @@
-"""How fast packed rows are read, compared with reading the same fields without packing."""
+"""How fast packed rows are read, compared with reading the same fields without packing.
+
+The latter is compared with a loop by hand, which copies inputs and targets at the same places.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.made_up_dataset import make_dataset, uneven
+from benchmarks.reading import shard_maps
 from benchmarks.timings import Timing, in_turn
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.packing import Packing
@@ -25,12 +29,12 @@ def time_packed(work: Path, rounds: int, shrink: int) -> list[Timing]:
     tokens = max(_TOKENS // shrink, 2 * _LENGTH)
     storage = open_storage(str(work / "packed"))
     make_dataset(storage, tokens, _SHARD_TOKENS, made=uneven(tokens, _MEAN))
-    dataset = TokenDataset(work / "packed", sequence_length=_LENGTH)
-    return time_dataset(dataset, rounds, _SAMPLES // shrink)
+    return time_dataset(work / "packed", rounds, _SAMPLES // shrink)
 
 
-def time_dataset(dataset: TokenDataset, rounds: int, samples: int) -> list[Timing]:
+def time_dataset(folder: Path, rounds: int, samples: int) -> list[Timing]:
     """Timings of a dataset, whose pages are read first."""
+    dataset = TokenDataset(folder, sequence_length=_LENGTH)
     dataset.gather(np.arange(len(dataset)))
     batches = max(1, samples // _BATCH)
 
@@ -44,6 +48,23 @@ def time_dataset(dataset: TokenDataset, rounds: int, samples: int) -> list[Timin
 
         return run
 
+    maps = shard_maps(folder)
+    places = BatchLoader(dataset, _BATCH, fields=["sample_ids"], packing=Packing())
+    numbers = [next(places)["sample_ids"].tolist() for _ in range(batches)]
+    places.close()
+
+    def by_hand(dtype: str) -> Callable[[], None]:
+        def run() -> None:
+            for batch in numbers:
+                inputs, targets = np.empty((2, _BATCH, _LENGTH), dtype)
+                for row, number in enumerate(batch):
+                    shard, offset = divmod(number * _LENGTH, _SHARD_TOKENS)
+                    offset = min(offset, len(maps[shard]) - _LENGTH - 1)
+                    inputs[row] = maps[shard][offset : offset + _LENGTH]
+                    targets[row] = maps[shard][offset + 1 : offset + _LENGTH + 1]
+
+        return run
+
     actions: dict[str, Callable[[], None]] = {}
     beside: dict[str, str] = {}
     for title, dtype, fields in (
@@ -51,6 +72,9 @@ def time_dataset(dataset: TokenDataset, rounds: int, samples: int) -> list[Timin
         ("inputs and targets, int64", "int64", _DOCUMENTS[:2]),
         ("with positions and cu_seqlens, int64", "int64", _DOCUMENTS),
     ):
+        if fields == _DOCUMENTS[:2]:
+            actions[f"by hand: {title}"] = by_hand(dtype)
+            beside[title] = f"by hand: {title}"
         actions[title] = reading(None, dtype, fields)
         beside[f"packed: {title}"] = title
         actions[f"packed: {title}"] = reading(Packing(), dtype, fields)

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.made_up import DOCUMENT_TOKENS
 from benchmarks.made_up_dataset import EOT
-from benchmarks.reading import BATCH, LENGTH, memmap_loop, order, shard_maps, timings_of
+from benchmarks.reading import BATCH, LENGTH, loop_by_hand, order, shard_maps, timings_of
 from benchmarks.timings import Timing
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.token_dataset import TokenDataset
@@ -41,8 +41,7 @@ def time_tensors(
     """Timings of int64 tensors, ours, by hand, and those of other loaders."""
     dataset = TokenDataset(folder, sequence_length=LENGTH)
     sources, numbers = order(dataset, samples, shuffle=True)
-    # Arrays without the costs of np.memmap's own class: the fastest loop that we found.
-    maps = [np.asarray(shard) for shard in shard_maps(folder)]
+    maps = shard_maps(folder)
     ours = BatchLoader(dataset, BATCH, dtype="int64")
 
     def tensors() -> None:
@@ -50,7 +49,7 @@ def time_tensors(
             torch.from_numpy(next(ours))
 
     actions: dict[str, Callable[[], object]] = {
-        _BY_HAND: lambda: memmap_loop([maps], sources, numbers, np.int64, torch.from_numpy),
+        _BY_HAND: lambda: loop_by_hand([maps], sources, numbers, np.int64, torch.from_numpy),
         _OURS: tensors,
     }
     timings = timings_of(actions, samples, rounds, {_OURS: _BY_HAND})

@@ -12,7 +12,7 @@ from benchmarks.made_up_dataset import make_dataset
 from benchmarks.reading import (
     LENGTH,
     SHARD_TOKENS,
-    memmap_loop,
+    loop_by_hand,
     order,
     read,
     samples_at,
@@ -47,10 +47,10 @@ def _time_mixture(work: Path, rounds: int, shrink: int, samples: int) -> list[Ti
     mixture = Mixture(parts)
     places = order(mixture, samples, shuffle=True)
     actions = {
-        "memmap loop, mixed": lambda: memmap_loop(maps, *places),
+        "by hand, mixed": lambda: loop_by_hand(maps, *places),
         "mixture of 3": lambda: read(mixture, samples),
     }
-    return timings_of(actions, samples, rounds, {"mixture of 3": "memmap loop, mixed"})
+    return timings_of(actions, samples, rounds, {"mixture of 3": "by hand, mixed"})
 
 
 def _time_tensors(

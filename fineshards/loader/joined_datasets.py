@@ -39,9 +39,11 @@ class JoinedDatasets:
         try:
             used = [0] if single else set(which.tolist())
             readers: dict[int, Any] = {each: self._streams[each].files() for each in used}
-            if single and (np.diff(numbers) == 1).all() and len(numbers):
-                count = len(numbers) * self._length
-                run = readers[0].view(int(shards[0]), int(offsets[0]), count + 1)
+            samples = len(numbers)
+            in_order = samples and single and numbers[-1] - numbers[0] == samples - 1
+            if in_order and (np.diff(numbers) == 1).all():
+                count = samples * self._length + 1
+                run = readers[0].view(int(shards[0]), int(offsets[0]), count)
                 if run is not None:
                     out[:, :-1] = run[:-1].reshape(-1, self._length)
                     out[:, -1] = run[self._length :: self._length]

@@ -183,6 +183,23 @@ def test_a_shorter_sequence_length_cuts_packed_rows(dataset: TokenDataset) -> No
         assert (b["position_ids"][:, 0] == 0).all()
 
 
+@pytest.mark.parametrize("packing", [None, PACKING])
+@pytest.mark.parametrize("dtype", ["uint32", "int64"])
+@pytest.mark.parametrize("size", [1, 8])
+def test_no_two_fields_share_memory(
+    dataset: TokenDataset, packing: Packing | None, dtype: str, size: int
+) -> None:
+    fields = ("inputs", "targets", "labels")
+    given = {"packing": packing, "dtype": dtype, "batch_size": size}
+    for names, ignored in ((fields[:2], None), (fields, -100 if dtype == "int64" else 0)):
+        with loader(dataset, fields=names, ignore_index=ignored, **given) as batches:
+            batch, following = next(batches), next(batches)
+        for key in names:
+            others = [each[name] for each in (batch, following) for name in names]
+            shared = [np.shares_memory(batch[key], each) for each in others]
+            assert shared.count(True) == 1
+
+
 def test_a_packing_loader_is_pickled_after_use(dataset: TokenDataset) -> None:
     """As torch's DataLoader does for workers that are spawned."""
     used = loader(dataset)

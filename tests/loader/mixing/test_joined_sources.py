@@ -17,6 +17,7 @@ from support.scalar_permutation import ScalarPermutation, scalar_key
 from benchmarks.made_up_dataset import make_dataset, stream, uneven
 from fineshards.loader import permutation
 from fineshards.loader.batch_loader import BatchLoader
+from fineshards.loader.joined_datasets import JoinedDatasets
 from fineshards.loader.mixing.mixture import Mixture
 from fineshards.loader.packing import Packing
 from fineshards.loader.token_dataset import TokenDataset
@@ -96,6 +97,26 @@ def calls_per_batch(source: Any, **given: Any) -> float:
 def fifty(folder: Path, length: int) -> Mixture:
     datasets = [TokenDataset(folder, sequence_length=length) for _ in range(50)]
     return Mixture({f"source {number}": (each, 1) for number, each in enumerate(datasets)})
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+@pytest.mark.parametrize("dtype", ["uint32", "int64"])
+def test_rows_in_order_are_the_samples_within_and_across_shards(
+    tmp_path: Path, mapped: bool, dtype: str
+) -> None:
+    make_dataset(open_storage(str(tmp_path)), 4001, 501)
+    dataset = TokenDataset(tmp_path, sequence_length=8, mapped=mapped)
+    for size in (1, 3, 16, 200):
+        loader = BatchLoader(dataset, size, shuffle=False, dtype=dtype)
+        rows = np.concatenate(list(islice(loader, -(-500 // size))))
+        expected = [stream(at % 500 * 8, at % 500 * 8 + 9) for at in range(len(rows))]
+        assert np.array_equal(rows, expected)
+    for each in ([3, 4, 5], [5, 4, 6], [2, 2, 4], [7], []):
+        numbers, out = np.array(each, np.int64), np.empty((len(each), 9), dtype)
+        joined = JoinedDatasets.of([dataset])
+        assert joined is not None
+        joined.gather_into(out, np.zeros_like(numbers), numbers)
+        assert np.array_equal(out, dataset.gather(numbers))
 
 
 def test_a_mixture_of_fifty_sources_is_hardly_more_work_than_one(tmp_path: Path) -> None:
