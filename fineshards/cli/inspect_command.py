@@ -15,12 +15,12 @@ from fineshards.parser import Parser
 def _add_flags(parser: Parser) -> None:
     add_folder_and_generation(parser)
     place = parser.add_argument_group("a document; without these, the dataset is described")
-    add_flag(place, "--shard SPLIT/N", "A shard, such as train/0.")
+    add_flag(place, "--shard SPLIT/N", "A shard, such as train/0, in which to count.")
     which = place.add_mutually_exclusive_group()
-    add_flag(
-        which, "--document N", "The shard's document N, from 0. Default: 0.", type=_number_or_place
-    )
-    add_flag(which, "--token N", "The document that has the shard's token N.")
+    about = "Document N, from 0, of the dataset or, with --shard, of the shard."
+    add_flag(which, "--document N", about, type=_number_or_place)
+    add_flag(which, "--token N", "The document that has token N of the dataset, or of the shard.")
+    add_flag(which, "--id ID", "All documents of the dataset with this id.")
     dropped = parser.add_argument_group("what the recipe dropped or cut")
     add_flag(
         dropped,
@@ -48,10 +48,14 @@ def _inspect(args: Namespace) -> Answer:
             raise UsageError(f"--{name} goes with --dropped.")
     if isinstance(args.document, str):
         raise UsageError(f"--document {args.document}: FILE:ROW goes with --dropped.")
-    if args.shard is None and (args.document, args.token) != (None, None):
-        raise UsageError("--document and --token need --shard, such as --shard train/0.")
+    if args.shard is not None and args.id is not None:
+        raise UsageError("--id looks through the whole dataset: leave out --shard.")
     dataset = opened(args.folder, args.generation)
-    if args.shard is None:
+    if args.id is not None:
+        shown = inspect.show_documents(dataset, args.id)
+        lines = [line for each in shown for line in inspect.describe_document(each)]
+        return Answer({"documents": [asdict(each) for each in shown]}, lines)
+    if args.shard is None and args.document is None and args.token is None:
         summary = inspect.summarize(dataset)
         return Answer(asdict(summary), inspect.describe_summary(summary))
     document = inspect.show_document(dataset, args.shard, args.document, args.token)
@@ -61,8 +65,9 @@ def _inspect(args: Namespace) -> Answer:
 def _inspect_dropped(args: Namespace) -> Answer:
     from fineshards.inspection.dropped import describe_dropped, show_dropped
 
-    if args.shard is not None or args.token is not None:
-        raise UsageError("--dropped shows no shard: leave out --shard and --token.")
+    for name in ("shard", "token", "id"):
+        if getattr(args, name) is not None:
+            raise UsageError(f"--dropped shows what is in no shard: leave out --{name}.")
     document = None if args.document is None else str(args.document)
     wanted = 3 if args.count is None else args.count
     dataset = opened(args.folder, args.generation)
@@ -73,12 +78,13 @@ def _inspect_dropped(args: Namespace) -> Answer:
 INSPECT = Command(
     "inspect",
     "show a dataset, or the text of one of its documents",
-    "FOLDER [--shard SPLIT/N [--document N | --token N] | --dropped] [--json]",
+    "FOLDER [[--shard SPLIT/N] --document N | --token N | --id ID | --dropped] [--json]",
     "Describes a dataset, or shows a document: its source, its tokens and its text. Or\n"
     "documents that its recipe dropped, beside the earlier ones that they repeat.",
     (
         "fineshards inspect out",
-        "fineshards inspect out --shard train/0 --document 12",
+        "fineshards inspect out --document 12",
+        "fineshards inspect out --id 2024-17",
         "fineshards inspect out --shard train/0 --token 50000",
         "fineshards inspect out --dropped --step 2 --count 5",
         "fineshards inspect out --dropped --document part-0.parquet:17",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import UsageError
+from fineshards.inspection.find import find_id, find_token
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.job import of_generation
 from fineshards.shards.job.manifest import Manifest
@@ -199,21 +200,47 @@ def _describe_generations(summary: Summary) -> list[str]:
 
 
 def show_document(
-    dataset: Dataset, shard_name: str, document: int | None, token: int | None
+    dataset: Dataset, shard_name: str | None, document: int | None, token: int | None
 ) -> ShownDocument:
-    """A document of a shard: by its number or by a token of it, or else the first.
+    """A document of a shard, or of the dataset: by its number or a token of it, or the first.
 
     Raises UsageError for a shard, document or token that does not exist.
     """
+    if shard_name is None:
+        return _first_piece(dataset, document, token)
     position = _shard_position(dataset, shard_name)
     shard = dataset.manifest.shards[position]
     table = dataset.table(position)
     if token is not None:
         _check_range("--token", token, shard.name, counted(shard.tokens, "token"), shard.tokens)
-        index = table.index_of_token(token)
+        return _show_piece(dataset, position, table.index_of_token(token))
+    index = document or 0
+    _check_range("--document", index, shard.name, counted(len(table), "document"), len(table))
+    return _show_piece(dataset, position, index)
+
+
+def show_documents(dataset: Dataset, id_: str) -> list[ShownDocument]:
+    """The documents with an id; raises UsageError if there is none."""
+    matches = find_id(dataset, id_).matches
+    if not matches:
+        raise UsageError(f"--id {id_}: no document has this id.")
+    return [_first_piece(dataset, match.number, None) for match in matches]
+
+
+def _first_piece(dataset: Dataset, document: int | None, token: int | None) -> ShownDocument:
+    """A document by its number in the dataset, or by a token's, where it begins."""
+    if token is not None:
+        number = find_token(dataset, token).match.number
     else:
-        index = document or 0
-        _check_range("--document", index, shard.name, counted(len(table), "document"), len(table))
+        number, of_all = document or 0, dataset.manifest.totals()["documents"]
+        _check_range("--document", number, "the dataset", counted(of_all, "document"), of_all)
+    position = dataset.manifest.shards.index(dataset.document(number).shard)
+    return _show_piece(dataset, position, dataset.table(position).index_of_document(number))
+
+
+def _show_piece(dataset: Dataset, position: int, index: int) -> ShownDocument:
+    """The document at a place in the table of a shard."""
+    shard, table = dataset.manifest.shards[position], dataset.table(position)
     piece = table.piece(index)
     whole = dataset.document(piece.document)
     encoder = load_reference(dataset.manifest.settings.tokenizer, dataset.storage)

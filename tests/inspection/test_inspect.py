@@ -79,6 +79,25 @@ def test_a_document_is_found_by_each_of_its_shards(
     assert spans > 0
 
 
+def test_a_document_is_found_in_the_whole_dataset(
+    dataset: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids = pq.read_table(source)["id"].to_pylist()
+    opened = Dataset.open(open_storage(str(dataset)))
+    # One that lies in two shards is shown where it begins.
+    shard = opened.manifest.shards[1]
+    number = opened.table(1).piece(0).document
+    document = opened.document(number)
+    assert document.shard is not shard
+    at = sum(each.tokens for each in opened.manifest.shards[:1])
+    by_number = inspect(capsys, dataset, "--document", number)
+    assert f"{document.shard.name}, document " in by_number
+    assert f"; number {number:,} in the dataset\n" in by_number
+    assert inspect(capsys, dataset, "--token", at) == by_number
+    assert ids.count(document.id) == 1
+    assert inspect(capsys, dataset, "--id", document.id) == by_number
+
+
 def test_the_first_document_is_shown_by_default(
     dataset: Path, source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,7 +125,9 @@ def test_a_dataset_is_described(
         "--shard=test/0 --token=-1",
         "--shard=test/0 --document=x",
         "--shard=test/0 --document=0 --token=0",
-        "--document=0",
+        "--document=999999999",
+        "--token=999999999",
+        "--id=no-such-id",
     ],
 )
 def test_a_shard_document_or_token_that_does_not_exist_is_a_usage_error(
