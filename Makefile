@@ -36,7 +36,7 @@ help: ## list the targets, with what they need and take
 
 demo: .venv/built ## build a dataset from the sample, verify it, show a document and a report (1 min)
 	$(BIN)/fineshards build --input $(SAMPLE) --output demo --shard_tokens 100k --overwrite
-	$(BIN)/fineshards verify demo --sample 100
+	$(BIN)/fineshards verify demo --sample 100%
 	$(BIN)/fineshards inspect demo
 	$(BIN)/fineshards inspect demo --shard train/1 --document 164
 	$(BIN)/fineshards report demo --verify

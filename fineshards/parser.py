@@ -68,6 +68,10 @@ class Parser(argparse.ArgumentParser):
                 if did_you_mean(flag, missing.split(", ")):
                     self.refuse(flag)
             message = f"give {missing.replace(', ', ' and ')}"
+            for flag in self._unknown_flags():
+                # It may be one of Beam's, so it is named beside what is surely wrong.
+                if hint := did_you_mean(flag, self._option_string_actions):
+                    message += f". Nor does fineshards know {flag}.{hint}"
         sentence = message.removeprefix("argument ")
         end = "" if sentence.endswith("?") else "."
         raise UsageError(f"{sentence}{end} See {self.prog} --help.")

@@ -413,7 +413,7 @@ class VerifyInPod(BaseOperator):
             kubernetes_conn_id="kubernetes_default",
             image=self.image,
             cmds=["fineshards"],
-            arguments=["verify", self.folder, f"--sample={self.sample}"],
+            arguments=["verify", self.folder, f"--sample={self.sample}%"],
             container_resources=V1ResourceRequirements(
                 requests={"cpu": "2", "memory": "8Gi", "ephemeral-storage": "10Gi"}
             ),

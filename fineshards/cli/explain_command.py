@@ -17,7 +17,8 @@ def _add_flags(parser: Parser) -> None:
     add_flag(
         what,
         "--state FILE",
-        "JSON of what BatchLoader.state_dict() returned: the order of the samples.",
+        "JSON of what BatchLoader.state_dict() returned: the order of the samples. Or give --seed, "
+        "--batch_size and --sequence_length of a training on the train split.",
     )
     which = what.add_mutually_exclusive_group()
     add_flag(
@@ -32,7 +33,8 @@ def _add_flags(parser: Parser) -> None:
     add_flag(more, "--world_size W", "Number of ranks. Default: 1.", default=1)
     add_flag(more, "--batch_size B", "Batch size. Default: that of the saved run.")
     add_flag(more, "--epochs E", "Epochs to look at. Default: 1.", default=1)
-    add_flag(more, "--sequence_length T", "For a document without --state.")
+    add_flag(more, "--sequence_length T", "Without --state: the length of a sample.")
+    add_flag(more, "--seed S", "Without --state: the seed of the shuffle.")
 
 
 def _explain(args: Namespace) -> Answer:
@@ -43,6 +45,15 @@ def _explain(args: Namespace) -> Answer:
         state = explain.load_state(args.state)
         loader, split = explain.loader_of(
             args.folder, state, args.batch_size, args.rank, args.world_size
+        )
+    elif args.seed is not None or args.step is not None:
+        loader, split = explain.new_loader(
+            args.folder,
+            args.seed,
+            args.batch_size,
+            args.sequence_length,
+            args.rank,
+            args.world_size,
         )
     if args.document is not None or args.id is not None:
         found = explain.explain_document(
@@ -59,11 +70,12 @@ def _explain(args: Namespace) -> Answer:
 EXPLAIN = Command(
     "explain",
     "show the documents of a training step, or the steps of a document",
-    "FOLDER (--state FILE [--step N] | --document N | --id ID) [flags]",
-    "Shows what a training step was made of, by the state that the loader saved, or the\n"
-    "samples that hold a document and the steps that draw them.",
+    "FOLDER (--step N | --document N | --id ID) [--state FILE] [flags]",
+    "Shows what a training step was made of, by the state that the loader saved or the seed\n"
+    "that it was given, or the samples that hold a document and the steps that draw them.",
     (
         "fineshards explain out --state state.json --step 1200",
+        "fineshards explain out --step 10 --seed 1 --batch_size 512 --sequence_length 2048",
         "fineshards explain out --id 1234 --state state.json --epochs 3",
         "fineshards explain out --document 5 --sequence_length 2048",
     ),

@@ -78,7 +78,7 @@ def _inspect_dropped(args: Namespace) -> Answer:
 INSPECT = Command(
     "inspect",
     "show a dataset, or the text of one of its documents",
-    "FOLDER [[--shard SPLIT/N] --document N | --token N | --id ID | --dropped] [--json]",
+    "FOLDER [--shard S/N] [--document N | --token N | --id ID | --dropped]",
     "Describes a dataset, or shows a document: its source, its tokens and its text. Or\n"
     "documents that its recipe dropped, beside the earlier ones that they repeat.",
     (

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from contextlib import suppress
 from dataclasses import asdict
 
-from fineshards.cli.answer import Answer
+from fineshards.cli.answer import Answer, note
 from fineshards.cli.command import Command, add_flag, add_folder_and_generation
+from fineshards.cli.number_parser import count
 from fineshards.parser import Parser
 
 
@@ -16,10 +17,10 @@ def _add_flags(parser: Parser) -> None:
     what = parser.add_argument_group("what is checked")
     add_flag(
         what,
-        "--sample P",
-        "Also tokenize P percent of the documents again from their sources, and compare. "
-        "Default: 0.",
-        type=_percentage,
+        "--sample SAMPLE",
+        "Also tokenize documents again from their sources, and compare: a share such as 1%%, or "
+        "about a number of them such as 1000. Default: none.",
+        type=_share_or_count,
         default=0.0,
     )
     add_flag(
@@ -35,11 +36,13 @@ def _add_flags(parser: Parser) -> None:
     )
 
 
-def _percentage(text: str) -> float:
+def _share_or_count(text: str) -> float | str:
     with suppress(ValueError):
-        if 0 <= float(text) <= 100:
-            return float(text)
-    raise ArgumentTypeError(f"must be a percentage from 0 to 100, got {text!r}")
+        percent = float(text)
+        if 0 < percent <= 100:
+            note(f"--sample {text} means {text}% of the documents; write --sample {text}%.")
+        return percent
+    return text if text.endswith("%") else count(text)
 
 
 def _verify(args: Namespace) -> Answer:
@@ -58,10 +61,14 @@ def _verify(args: Namespace) -> Answer:
 VERIFY = Command(
     "verify",
     "check that a dataset is complete and undamaged",
-    "FOLDER [--sample P] [--sha256] [--json]",
+    "FOLDER [--sample SAMPLE] [--sha256] [--json]",
     "Reads every file of a dataset and checks it against the manifest.\n"
     "Exits with 1 if there is a problem.",
-    ("fineshards verify out", "fineshards verify out --sample 1"),
+    (
+        "fineshards verify out",
+        "fineshards verify out --sample 1%",
+        "fineshards verify out --sample 1000",
+    ),
     _add_flags,
     _verify,
 )

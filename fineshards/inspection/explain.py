@@ -123,6 +123,23 @@ def loader_of(
     )
 
 
+def new_loader(
+    folder: str,
+    seed: int | None,
+    batch_size: int | None,
+    sequence_length: int | None,
+    rank: int,
+    world_size: int,
+) -> tuple[BatchLoader, str]:
+    """A loader without a state, as a training makes it that shuffles `train` with a seed."""
+    if seed is None or batch_size is None or sequence_length is None:
+        raise UsageError(
+            "a step needs --state, or --seed, --batch_size and --sequence_length of the training."
+        )
+    dataset = TokenDataset(folder, "train", sequence_length=sequence_length)
+    return BatchLoader(dataset, batch_size, seed, rank, world_size, prefetch=0), "train"
+
+
 def _dataset_of(folder: str, split: str, length: int, fingerprint: str) -> TokenDataset | None:
     """A split from the generation, and after the earlier one, that a fingerprint is of."""
 
@@ -177,7 +194,7 @@ def explain_step(folder: str, loader: BatchLoader, split: str, step: int | None)
     if step is None:
         step = loader.step - 1
         if step < 0:
-            raise UsageError("--state was saved before the first step; give --step.")
+            raise UsageError("no step has been taken before the loader's place; give --step.")
     storage = open_storage(folder)
     dataset = Dataset.open(storage)  # of any generation: the tokenizer is the same
     encoder = load_reference(dataset.manifest.settings.tokenizer, storage)
@@ -189,7 +206,10 @@ def explain_step(folder: str, loader: BatchLoader, split: str, step: int | None)
             of_part = tokens[document.begin : document.end][: _TOKENS + 1]
             # The EOT that begins a document is not text.
             text = encoder.decode(of_part[document.position == 0 :])
-            parts.append(PartOfSample(document, text[:_CHARACTERS]))
+            # What begins or ends within a character has no letter for it.
+            parts.append(
+                PartOfSample(document, text.strip("\N{REPLACEMENT CHARACTER}")[:_CHARACTERS])
+            )
         samples.append(ExplainedSample(drawn, parts))
     return ExplainedStep(step, split, samples)
 
@@ -280,7 +300,7 @@ def describe_step(found: ExplainedStep) -> list[str]:
                 f"  {document.begin:>6} to {document.end:<6} document {document.number:,} from its "
                 f"token {document.position:,}; id {document.id}",
                 f"                   {document.file}, row {document.row}",
-                f"                   {part.text!r}",
+                f"                   {part.text}",
             ]
     return lines
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -27,7 +28,9 @@ def remember(estimate: Estimate, files: Sequence[SourceFile], settings: Settings
 def recall(files: Sequence[SourceFile], settings: Settings) -> str | None:
     """What an earlier `estimate` said of these files with this tokenizer, as a phrase."""
     with suppress(OSError, RuntimeError, ValueError):
-        return _path(files, settings).read_text()
+        path = _path(files, settings)
+        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
+        return f"{path.read_text()} (by fineshards estimate at {made})"
     return None
 
 

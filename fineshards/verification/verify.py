@@ -7,6 +7,7 @@ Optionally, documents are tokenized again and compared with their sources.
 
 from __future__ import annotations
 
+import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -77,7 +78,7 @@ class Verdict:
 def verify(
     folder: str | os.PathLike[str],
     *,
-    sample: float = 0.0,
+    sample: float | str = 0.0,
     generation: int | None = None,
     sha256: bool = False,
     dataset: str | os.PathLike[str] | None = None,
@@ -86,8 +87,9 @@ def verify(
 
     Args:
         folder: The folder of the dataset or of the export, local, `gs://` or `s3://`.
-        sample: Percentage of the documents, 0 to 100, to tokenize again from their sources and
-            compare; at least one document, unless it is 0. With a recipe the same share of what
+        sample: What to tokenize again from its sources and compare: a share of the documents,
+            such as "1%", or about a number of them, such as 1000. A number up to 100 is a
+            percentage. At least one document, unless it is 0. With a recipe the same share of what
             it dropped is judged again. The sources must be where the job read them. Default: 0,
             none.
         generation: The generation to check, from 1, of a dataset that has grown. Default: the
@@ -103,7 +105,8 @@ def verify(
     Raises:
         OutputError: If the folder has no readable manifest to check the dataset against, or if
             there is no such generation.
-        UsageError: If sample is not a percentage, or if there are no SHA-256 sums to compare with.
+        UsageError: If sample is neither a share nor a number, or if there are no SHA-256 sums to
+            compare with.
 
     Example:
         >>> import fineshards
@@ -111,12 +114,11 @@ def verify(
         >>> verdict.ok, verdict.problems, verdict.sampled
         (True, [], 1063)
     """
-    if not 0 <= sample <= 100:
-        raise UsageError(f"--sample is a percentage from 0 to 100, got {sample}.")
+    share = _Sample.of(sample)
     storage = open_storage(os.fspath(folder))
     export = Export.load(storage) if storage.size(MANIFEST_NAME) is None else None
     if export is not None:
-        if sample or sha256 or generation is not None:
+        if share or sha256 or generation is not None:
             raise UsageError(
                 f"{storage.root} is an export: --sample, --sha256 and --generation go with "
                 "datasets."
@@ -131,10 +133,41 @@ def verify(
         raise UsageError(f"--sha256: {SUMS_NAME} is of the latest generation. Leave one out.")
     while True:
         state = _state(storage)
-        verdict = _verify(storage, *state, sample, generation, sha256)
+        verdict = _verify(storage, *state, share, generation, sha256)
         # What an append did meanwhile may look like damage.
         if verdict.ok or _state(storage) == state:
             return verdict
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """How many documents are compared: a percentage, or a number; the other is None."""
+
+    percent: float | None
+    documents: float | None = None
+
+    @classmethod
+    def of(cls, sample: float | str) -> _Sample | None:
+        """What the argument of `verify` means; None for no documents."""
+        share = isinstance(sample, str) and sample.endswith("%")
+        try:
+            number = float(str(sample).removesuffix("%"))
+        except ValueError:
+            number = -1
+        if not 0 <= number < math.inf or (share and number > 100):
+            raise UsageError(
+                f"--sample is a share such as 1%, or a number of documents such as 1000, got "
+                f"{sample}."
+            )
+        if not number:
+            return None
+        return cls(number) if share or number <= 100 else cls(None, number)
+
+    def percent_of(self, documents: int) -> float:
+        """The percentage of a number of documents."""
+        if self.documents is None:
+            return self.percent or 0.0
+        return min(100.0, 100 * self.documents / max(documents, 1))
 
 
 def _verify_export(
@@ -161,7 +194,7 @@ def _verify(
     storage: Storage,
     stored: bytes,
     record: bytes | None,
-    sample: float,
+    sample: _Sample | None,
     generation: int | None,
     sha256: bool,
 ) -> Verdict:
@@ -221,8 +254,9 @@ def _verify(
         problems += check_published(storage, manifest, sha256)
         other_version = "" if problems else published_by(storage)
     compared = Compared()
-    if sample > 0 and not problems:
-        compared = compare_with_sources(dataset, sample)
+    if sample and not problems:
+        documents = manifest.totals()["documents"]
+        compared = compare_with_sources(dataset, sample.percent_of(documents))
         problems += compared.problems
     return Verdict(
         ok=not problems,

@@ -53,7 +53,7 @@ def test_a_run_builds_and_verifies_a_dataset(cloud: Cloud, module: ModuleType) -
     }
     (pod,) = cloud.cluster.created
     assert pod.image == PARAMS["image"]
-    assert pod.command == ["fineshards", "verify", OUTPUT, "--sample=5"]
+    assert pod.command == ["fineshards", "verify", OUTPUT, "--sample=5%"]
     assert pod.process.returncode == 0
     # The pod is deleted, and a job that is done is not cancelled.
     assert cloud.cluster.pods == {}

@@ -244,6 +244,10 @@ def test_python_takes_the_home_folder_too(monkeypatch: pytest.MonkeyPatch) -> No
             "unknown flag --output: neither fineshards nor Beam has it. See",
         ),
         ("build --input x", "give --output."),
+        (
+            "build --input x --shrd_tokens 1",
+            "give --output. Nor does fineshards know --shrd_tokens. Did you mean --shard_tokens?",
+        ),
         ("build --input=x --output=y z", "unexpected argument 'z': files follow --input."),
         (
             "build --input x --output y --dtype unit16",
@@ -263,8 +267,8 @@ def test_python_takes_the_home_folder_too(monkeypatch: pytest.MonkeyPatch) -> No
         ("verify out --jsno", "unknown flag --jsno. Did you mean --json?"),
         ("verify", "give FOLDER."),
         ("verify out more", "unexpected argument 'more'."),
-        ("verify out --sample some", "--sample: must be a percentage from 0 to 100, got 'some'."),
-        ("verify out --sample 1000", "--sample: must be a percentage from 0 to 100, got '1000'."),
+        ("verify out --sample some", "--sample: must be a whole number such as 100000000"),
+        ("verify out --sample 101%", "--sample is a share such as 1%, or a number of documents"),
         ("find out", "--id --token"),
     ],
 )

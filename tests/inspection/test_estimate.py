@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -110,7 +111,10 @@ def test_a_small_input_is_built_whole_and_the_numbers_are_those_of_a_build(
     assert list(work.iterdir()) == []
 
     done = in_process("build", "--input", sample, "--output", tmp_path / "out")
-    assert done.stdout.splitlines()[-1].startswith("estimated: 666k tokens, ")
+    last = done.stdout.splitlines()[-1]
+    assert re.fullmatch(
+        r"estimated: 666k tokens, .* \(by fineshards estimate at \d{4}-\d\d-\d\d \d\d:\d\d\)", last
+    )
     on_disk = sum(path.stat().st_size for path in (tmp_path / "out").rglob("*") if path.is_file())
     assert found["output_bytes"] == pytest.approx(on_disk, rel=0.01)
     # Both are on the disk: the token blocks with their documents, and the shards.

@@ -19,6 +19,7 @@ from fineshards.errors import UsageError
 from fineshards.loader.batches import Share
 from fineshards.loader.order import EpochOrder, GroupedShuffle
 from fineshards.loader.permutation import Permutation, key
+from fineshards.printable import printable
 
 LENGTH = 128
 
@@ -215,6 +216,21 @@ def test_a_step_is_explained_by_the_text_of_its_sources(
         assert [each["parts"] for each in part["samples"]] == [each["parts"] for each in whole]
 
 
+def test_a_step_is_explained_by_a_seed(
+    folder: Path, train: TokenDataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_state(train, tmp_path / "state.json", 5)
+    by_state = explained(capsys, folder, "--state", tmp_path / "state.json", "--step", 3)
+    flags = ["--seed", 2, "--batch_size", 6, "--sequence_length", LENGTH]
+    assert explained(capsys, folder, "--step", 3, *flags) == by_state
+    assert main(["explain", str(folder), "--step", "3", *map(str, flags)]) == 0
+    shown = capsys.readouterr().out
+    assert "\N{REPLACEMENT CHARACTER}" not in shown
+    for sample in by_state["samples"]:
+        for part in sample["parts"]:
+            assert f"  {printable(part['text'])}\n" in shown
+
+
 @pytest.mark.long
 def test_a_packed_step_is_explained_by_the_text_of_its_sources(
     folder: Path,
@@ -330,7 +346,11 @@ def test_the_steps_of_a_document_draw_it(
         ("--state {tmp}/empty.json", "it lacks sequence_length, fingerprint, seed"),
         ("--state {tmp}/other.json", "--state is not of {folder}: its fingerprint is other."),
         ("--state {tmp}/old.json", "give --batch_size."),
-        ("--state {tmp}/start.json", "saved before the first step; give --step."),
+        ("--state {tmp}/start.json", "no step has been taken before the loader's place; give --st"),
+        (
+            "--step 3 --seed 1",
+            "a step needs --state, or --seed, --batch_size and --sequence_length",
+        ),
         ("--state {tmp}/start.json --step 0 --rank 3", "rank is 3"),
         ("--step 3 --document 3", "not allowed with"),
         ("--document=-1 --sequence_length 9", "--document -1: the dataset has"),

@@ -13,6 +13,7 @@ import pytest
 from support.damage import change_total, edit_manifest, edit_table, load, save_consistently
 from support.oracle import EOT
 
+import fineshards
 from fineshards.cli.cli import main
 
 FLAGS = ["--shard_tokens=1000", "--keep_checkpoints"]
@@ -219,8 +220,27 @@ def test_one_edited_document_of_a_source_is_named_with_its_row(
     assert rows.startswith(f"{source} has changed since the dataset was built: the hash of its")
 
 
-@pytest.mark.parametrize("percent", ["-1", "101", "nan", "many"])
-def test_a_sample_that_is_not_a_percentage_is_a_usage_error(
+@pytest.mark.parametrize("sample", ["100%", "300", "1k", "500"])
+def test_a_sample_is_a_share_or_a_number_of_documents(
+    dataset: Path, capsys: pytest.CaptureFixture[str], sample: str
+) -> None:
+    compared, problems = check(capsys, dataset, f"--sample={sample}")
+    wanted = {"300": 300}.get(sample, len(TEXTS))
+    assert abs(compared - wanted) <= (60 if wanted < len(TEXTS) else 0)
+    assert problems == []
+    assert compared == fineshards.verify(dataset, sample=sample.replace("1k", "1000")).sampled
+
+
+def test_a_bare_percentage_is_noted(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(dataset), "--sample=30"]) == 0
+    bare = capsys.readouterr()
+    assert "--sample 30 means 30% of the documents; write --sample 30%." in bare.err
+    assert main(["verify", str(dataset), "--sample=30%"]) == 0
+    assert capsys.readouterr() == (bare.out, "")
+
+
+@pytest.mark.parametrize("percent", ["-1", "101%", "nan", "-1%", "inf", "many"])
+def test_a_sample_that_is_neither_is_a_usage_error(
     dataset: Path, capsys: pytest.CaptureFixture[str], percent: str
 ) -> None:
     assert main(["verify", str(dataset), f"--sample={percent}"]) == 2
