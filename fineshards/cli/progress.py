@@ -38,7 +38,7 @@ _BAR_COLUMNS = 24
 @contextmanager
 def watch(reader: StatusReader, console: Console) -> Iterator[None]:
     """Shows progress while the body runs. Its end does not wait for a server that is stalled."""
-    progress = _Progress(console)
+    progress = _Progress(console, surely_runs=True)
     watcher = _Watcher(reader, progress)
     with progress.live():
         threading.Thread(target=watcher.run, daemon=True).start()
@@ -72,8 +72,9 @@ def follow(reader: StatusReader, console: Console) -> None:
 class _Progress:
     """What was seen last, as a table that a terminal draws again and again, or as log lines."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, surely_runs: bool = False) -> None:
         self._console = console
+        self._surely_runs = surely_runs
         self._spinner = Spinner("line" if console.options.ascii_only else "dots")
         self._status: Status | None = None
         self._logged: set[str] = set()
@@ -95,18 +96,22 @@ class _Progress:
         if status.stage != "finished" and now >= self._next_line:
             self._next_line = now + _LINE_SECONDS
             stage = next(stage for stage in stages_of(status) if stage.state == "now")
-            _log.info("%s: %s, %s", status.stage, stage.detail, describe_pace(status))
+            _log.info("%s: %s, %s", status.stage, stage.detail, self._pace(status))
 
     def __rich__(self) -> RenderableType:
         if self._status is None:
             row = Table.grid(padding=(0, 1))
             row.add_row(self._spinner, "looking at the output folder")
             return row
-        return table_of(self._status, self._spinner, self._console.options.ascii_only)
+        pace = self._pace(self._status)
+        return table_of(self._status, self._spinner, pace, self._console.options.ascii_only)
+
+    def _pace(self, status: Status) -> str:
+        return describe_pace(status, self._surely_runs)
 
 
-def table_of(status: Status, running: RenderableType, ascii_only: bool = False) -> Table:
-    """The stages of a job, one per row. running: what marks the present one."""
+def table_of(status: Status, running: RenderableType, pace: str, ascii_only: bool = False) -> Table:
+    """The stages of a job, one per row. running: what marks the present one. pace: its speed."""
     marks = {"done": "+" if ascii_only else "✓", "later": "." if ascii_only else "·"}
     table = Table.grid(padding=(0, 1))
     table.add_column(width=1)
@@ -114,7 +119,7 @@ def table_of(status: Status, running: RenderableType, ascii_only: bool = False) 
     table.add_column()
     for stage in stages_of(status):
         if stage.state == "now":
-            table.add_row(running, Text(stage.name, "bold"), _present(status, stage))
+            table.add_row(running, Text(stage.name, "bold"), _present(status, stage, pace))
         else:
             mark, words = ("green", "") if stage.state == "done" else ("dim", "dim")
             table.add_row(
@@ -125,10 +130,9 @@ def table_of(status: Status, running: RenderableType, ascii_only: bool = False) 
     return table
 
 
-def _present(status: Status, stage: Stage) -> RenderableType:
+def _present(status: Status, stage: Stage, pace: str) -> RenderableType:
     """How far the present stage is, how fast, and what workers are writing."""
     idle = status.seconds_idle > LONG_IDLE
-    pace = Text(describe_pace(status), "yellow" if idle else "")
     lines: list[RenderableType] = [Text(printable(stage.detail))]
     if stage.total:
         share = min(1.0, stage.done / stage.total)
@@ -144,7 +148,7 @@ def _present(status: Status, stage: Stage) -> RenderableType:
             Text(f"{int(100 * share)} %"),
         )
         lines.append(bar)
-    lines.append(pace)
+    lines.append(Text(pace, "yellow" if idle else ""))
     if status.writing:
         writing = Table.grid(padding=(0, 2))
         for name, how in list_writing(status):

@@ -90,12 +90,13 @@ def _of(done: int, total: int | None, noun: str) -> str:
     return counted(total, noun) if done == total else f"{done:,} of {counted(total, noun)}"
 
 
-def describe_pace(status: Status) -> str:
+def describe_pace(status: Status, surely_runs: bool = False) -> str:
     """How fast a running job is, how long its stage takes, and when it last wrote.
 
-    If nothing was written for long, what that means instead.
+    If nothing was written for long, what that means instead. surely_runs: its workers are known to
+    live, so a file only takes long.
     """
-    if status.seconds_idle > LONG_IDLE:
+    if status.seconds_idle > LONG_IDLE and not surely_runs:
         command = "append" if status.generation > 1 else "build"
         return (
             f"no worker has written for {duration(status.seconds_idle)}: it is probably not "

@@ -55,7 +55,7 @@ def checked_numbers(numbers: npt.ArrayLike, length: int) -> npt.NDArray[np.int64
     # `min` and `max` take twice as long for a few numbers, which is how mixtures read.
     if found.size and (np.minimum.reduce(found) < 0 or np.maximum.reduce(found) >= length):
         wrong = found[(found < 0) | (found >= length)][0]
-        raise IndexError(f"sample {wrong} is out of range({length})")
+        raise IndexError(f"there is no sample {wrong}: there are {length}, numbered from 0")
     return found.astype(np.int64, copy=False)
 
 

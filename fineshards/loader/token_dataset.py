@@ -501,4 +501,6 @@ class TokenDataset:
         try:
             return range(len(self))[index]
         except IndexError:
-            raise IndexError(f"sample {index} is out of range({len(self)})") from None
+            raise IndexError(
+                f"there is no sample {index}: there are {len(self)}, numbered from 0"
+            ) from None

@@ -193,8 +193,8 @@ def _pieces(dataset: Dataset, ids: Sequence[str], numbers: Sequence[int]) -> lis
             found.append(_Target(position, index, piece))
     if missing:
         raise UsageError(
-            f"--ids: {counted(len(missing), 'id')} of no document, such as {min(missing)}. Nothing "
-            "was changed."
+            f"--ids: {counted(len(missing), 'id')} that no document has, such as {min(missing)}. "
+            "Nothing was changed."
         )
     return found
 

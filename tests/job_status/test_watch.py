@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import io
 import json
 import os
 import pty
@@ -16,13 +17,16 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from support.checkout import ROOT
 from support.faulty_proxy import Proxy
 from support.paused_build import BLOCKS, PausedBuild, paused_build
 
 from fineshards.cli.cli import main
+from fineshards.cli.progress import watch
 from fineshards.job_status.stages import stages_of
-from fineshards.job_status.status import status
+from fineshards.job_status.status import StatusReader, status
+from fineshards.storage.open import open_storage
 
 
 class Terminal:
@@ -105,6 +109,17 @@ def test_a_job_that_stopped_is_said_to_and_ctrl_c_ends_the_watching(stopped: Pat
     assert terminal.end() == 130
     assert "interrupted" not in terminal.shown
     assert terminal.shown.rindex("\x1b[?25h") > terminal.shown.rindex("\x1b[?25l")
+
+
+def test_the_process_of_a_build_knows_that_it_runs(stopped: Path) -> None:
+    drawn = io.StringIO()
+    console = Console(file=drawn, force_terminal=True, width=100)
+    with watch(StatusReader(open_storage(str(stopped))), console):
+        deadline = time.monotonic() + 60
+        while "last written" not in drawn.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert "last written 17 min ago" in drawn.getvalue()
+    assert "probably" not in drawn.getvalue()
 
 
 def test_a_job_that_is_deleted_ends_the_watching_with_a_sentence(stopped: Path) -> None:

@@ -107,10 +107,10 @@ def test_negative_numbers_count_from_the_end(whole: Path) -> None:
         dataset[i].tolist() for i in range(len(dataset))
     ]
     for index in (len(dataset), -len(dataset) - 1):
-        with pytest.raises(IndexError, match=rf"sample {index} is out of range\({len(dataset)}\)"):
+        with pytest.raises(IndexError, match=rf"no sample {index}: there are {len(dataset)}, "):
             dataset[index]
     for numbers in ([0, len(dataset)], [-1]):
-        with pytest.raises(IndexError, match="out of range"):
+        with pytest.raises(IndexError, match="there is no sample"):
             dataset.gather(np.array(numbers))
 
 

@@ -138,8 +138,12 @@ def test_verify_accepts_exactly_the_redacted_documents(dataset: Path) -> None:
 @pytest.mark.parametrize(
     ("ids", "numbers", "message"),
     [
-        (["nobody"], [], r"--ids: 1 id of no document, such as nobody\. Nothing was changed\."),
-        (["secret", "a", "b"], [], r"--ids: 2 ids of no document, such as a\."),
+        (
+            ["nobody"],
+            [],
+            r"--ids: 1 id that no document has, such as nobody\. Nothing was changed\.",
+        ),
+        (["secret", "a", "b"], [], r"--ids: 2 ids that no document has, such as a\."),
         ([], [10**6], r"--documents 1000000: the dataset has .* numbered from 0\. Nothing"),
         ([], [-1], r"--documents -1: the dataset has"),
     ],
