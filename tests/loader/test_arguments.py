@@ -157,7 +157,7 @@ def test_numbers_are_checked_one_by_one(numbers: list[int], length: int) -> None
     wrong = [number for number in numbers if not 0 <= number < length]
     if wrong:
         with pytest.raises(
-            IndexError, match=rf"^there is no sample {wrong[0]}: there are {length}, "
+            IndexError, match=rf"^there is no sample {wrong[0]}: there are {length}"
         ):
             checked_numbers(numbers, length)
     else:
